@@ -1,0 +1,90 @@
+"""What the dispatcher needs from a hot log, and nothing more."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Protocol
+
+from container.record_batch import RecordBatch, Units
+from container.tier_records import QueueId
+from provider.ranges import QueueOffset
+
+
+class HotQueueState(Enum):
+    """Whether a queue of the hot log can be tiered."""
+
+    READY = "ready"
+    REFUSED = "refused"
+    """A kind of queue that the tier does not take; `detail` says which and why."""
+    DAMAGED = "damaged"
+    """Its next message cannot be trusted; `detail` says what is wrong and where."""
+
+
+@dataclass(frozen=True, slots=True)
+class HotQueue:
+    """What the hot log has of one queue now."""
+
+    id: QueueId
+    min_offset: QueueOffset
+    """First message that can still be read (pinned ones included)."""
+    max_offset: QueueOffset
+    """Behind the last message that is whole and may be tiered; never goes back while running."""
+    state: HotQueueState = HotQueueState.READY
+    detail: str = ""
+
+
+class HotLog(Protocol):
+    """A log that holds the newest messages of a broker, by queue and offset.
+
+    H1  A message at an offset below `max_offset` never changes while the log is open.
+    H2  `max_offset` covers only messages whose record was verified or will be by `records`.
+    H3  Nothing here writes to the log.
+    """
+
+    async def poll(self) -> Sequence[HotQueue]:
+        """Look for new messages and new queues; returns the queues that changed since last time.
+
+        The first call returns every queue. Cheap when nothing happened.
+
+        Raises:
+            Unavailable: the log cannot be read right now; try again.
+        """
+        ...
+
+    async def wait(self, seconds: float) -> None:
+        """Return when there may be something new, or after `seconds`, whichever is first."""
+        ...
+
+    def queue(self, queue: QueueId) -> HotQueue | None:
+        """What the last poll saw of one queue; None if it has none of that name."""
+        ...
+
+    async def references(self, queue: QueueId, start: QueueOffset, *, messages_max: int) -> Units:
+        """Units of `[start, start + n)`, n <= messages_max, n >= 1 where start < max_offset.
+
+        A unit's `position` is the record's position in the hot log, not in the tier.
+
+        Raises:
+            OutOfRange: `start` is below `min_offset` (deleted meanwhile) or not below max.
+        """
+        ...
+
+    async def records(self, queue: QueueId, start: QueueOffset, references: Units) -> RecordBatch:
+        """Fetch and verify the records of `references`; the batch may be shorter, never empty.
+
+        Every record is checked against its unit and its queue (magic, size, queue id, queue
+        offset, position, topic). The batch ends before the first one that fails.
+
+        Raises:
+            Corrupt: the first record fails; path and position name it.
+            OutOfRange: it was deleted meanwhile.
+        """
+        ...
+
+    async def release(self, queue: QueueId, offset: QueueOffset) -> None:
+        """Everything of `queue` below `offset` is durable in the tier: its pins may go."""
+        ...
+
+    async def close(self) -> None:
+        """Let go of files and mappings. Idempotent."""
+        ...

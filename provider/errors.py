@@ -1,0 +1,50 @@
+"""What can go wrong, as verdicts: each class says what to do next, and carries its place.
+
+Foreign errors are translated into these once, at the driver (`posix_errors.py`, later
+`s3_errors.py`); above `provider/` nobody catches `OSError` or a client library's exception.
+"""
+
+
+class StoreError(Exception):
+    """Something happened at one byte position of one named object."""
+
+    def __init__(self, reason: str, path: str, position: int = 0) -> None:
+        super().__init__(reason, path, position)  # args mirror the signature: pickling works
+        self.reason = reason
+        self.path = path
+        self.position = position
+
+    def __str__(self) -> str:
+        return f"{self.reason}: path={self.path} position={self.position}"
+
+
+class Unavailable(StoreError):
+    """Try again later: nothing is known to be wrong with the bytes; the outcome may be unknown."""
+
+
+class Corrupt(StoreError):
+    """Do not retry: the bytes contradict their format. Repair or skip."""
+
+
+class OutOfRange(StoreError):
+    """Fix the request: the position lies outside what is there."""
+
+
+class NotFound(OutOfRange):
+    """Look again: no object has that name, so reload the metadata that named it, once."""
+
+
+class AlreadyExists(StoreError):
+    """Read what is there: the name is taken, perhaps by an earlier attempt of our own."""
+
+
+class Fenced(StoreError):
+    """Stop: someone newer owns this tier, and nothing of ours will become visible any more."""
+
+
+class Denied(StoreError):
+    """Fix the permissions or the configuration: the storage refuses us on principle."""
+
+
+class Closed(StoreError):
+    """Open it again: this object was closed by its owner."""

@@ -1,0 +1,58 @@
+"""The second port: where the slices of file segments are put, and how they are found again.
+
+A file segment (RocketMQ's word) is an append-only run of bytes `[base, base + size)` of one flat
+file: a queue's CommitLog or ConsumeQueue. It is made of extents, and an extent says in which
+object its bytes lie. A store that can append keeps one file per segment and grows it in place
+(`in_place_segments.py`); an object store will pack the slices of a round into one new object.
+The layer above plans slices and publishes placements; it does not know which of the two it is.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from provider.object_store import Buffer
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentSlice:
+    """Bytes that continue one segment."""
+
+    segment: str
+    """The segment's name: RocketMQ's path of it, relative to the broker's directory."""
+    position: int
+    """Where in the segment the bytes go: its published size so far, in bytes."""
+    buffers: tuple[Buffer, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where the bytes of a slice lie."""
+
+    object_name: str
+    object_offset: int
+
+
+class FileSegments(Protocol):
+    """A place that keeps file segments.
+
+    S1  What `write` has acknowledged is durable, and reads back equal at its placement.
+    S2  `write` again with the same slices after any failure is safe, and is how to go on.
+    S3  Nothing that `write` does changes a byte that was published before.
+    S4  `must_roll` is true where S3 can only be kept by beginning a new segment: an earlier owner
+        may still be alive and may still write behind its own end of `segment`.
+    """
+
+    async def write(self, slices: Sequence[SegmentSlice]) -> list[Placement]:
+        """Make all slices durable; one round of requests however many there are.
+
+        Raises:
+            OutOfRange: a segment is shorter than its published size: bytes were lost.
+            Unavailable: unknown outcome; call again with the same slices (S2).
+            Fenced: somebody newer owns the tier.
+        """
+        ...
+
+    def must_roll(self, segment_epoch: int) -> bool:
+        """Whether a segment that the owner of `segment_epoch` began may not be continued."""
+        ...

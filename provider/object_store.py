@@ -1,0 +1,131 @@
+"""The first port: a place that keeps named objects. Few verbs, each with its cost and errors.
+
+What every implementation promises, numbered as in `CONTRACT.md` and in the contract tests:
+
+P1  `create` is atomic: the object appears whole, or not at all, and never over another one.
+P2  A read that follows an acknowledged `create` or `append` sees all of it.
+P3  A read returns exactly the bytes asked for, or raises; it is never short.
+P4  `list` is sorted by name, complete, and consistent with P2.
+P5  `delete` of what is not there is success; a deleted name reads as `NotFound`.
+P6  What is acknowledged survives a power failure.
+P7  An `Unavailable` write has an unknown outcome: all of it, none of it, or (for `append` only)
+    a part of it may have landed, and may still land later.
+P8  Cancelling a call has the same meaning as P7 and leaves the store usable.
+
+Names are relative, `/`-separated, and made of safe components (`names.py`); a name that is not
+is a `ValueError`, whoever asked. `@` may begin a component.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from provider.ranges import ByteRange
+
+Buffer = bytes | bytearray | memoryview
+"""Bytes without a copy. A returned buffer belongs to the caller; a given one is not changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectEntry:
+    """One line of a listing."""
+
+    name: str
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Append:
+    """Bytes for `position` of `name`; `position` is where the caller knows its good bytes to end.
+
+    What lies at or beyond `position` was never published by anyone and is overwritten.
+    """
+
+    name: str
+    position: int
+    buffers: tuple[Buffer, ...]
+
+
+class ObjectStore(Protocol):
+    """Named, immutable runs of bytes."""
+
+    async def create(self, name: str, buffers: Sequence[Buffer]) -> None:
+        """Store the buffers, joined, as a new object. One request.
+
+        Raises:
+            AlreadyExists: the name is taken; nothing was stored (but see P7: perhaps by us).
+            Unavailable: unknown outcome (P7).
+        """
+        ...
+
+    async def read(self, name: str, wanted: ByteRange | None = None) -> Buffer:
+        """Read a range of an object, or all of it. One request.
+
+        Raises:
+            NotFound: there is no such object.
+            OutOfRange: the object ends before the range does; nothing is returned.
+            Unavailable: try again.
+        """
+        ...
+
+    async def read_many(self, wanted: Sequence[tuple[str, ByteRange]]) -> list[Buffer]:
+        """Read several ranges, results in order of the arguments. At most one request each.
+
+        Raises the first error met; the others' reads are cancelled or their results dropped.
+        """
+        ...
+
+    async def size(self, name: str) -> int:
+        """The object's length in bytes. One request.
+
+        Raises:
+            NotFound: there is no such object.
+            Unavailable: try again.
+        """
+        ...
+
+    async def list(self, prefix: str, *, after: str = "") -> list[ObjectEntry]:
+        """All objects whose name starts with `prefix` and sorts after `after`, by name.
+
+        One request per 1,000 entries. `prefix` is a plain string prefix, "" lists everything.
+
+        Raises:
+            Unavailable: try again; never a partial listing.
+        """
+        ...
+
+    async def delete(self, names: Sequence[str]) -> None:
+        """Remove objects; one that is not there counts as removed. One request per 1,000.
+
+        Raises:
+            Unavailable: some may be left; call again with the same names.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Release files and threads. Idempotent; every later call raises `Closed`."""
+        ...
+
+
+class AppendingStore(ObjectStore, Protocol):
+    """An object store whose objects can grow in place."""
+
+    async def append(self, appends: Sequence[Append]) -> None:
+        """Write every piece at its position and make all of them durable. One round of syncs.
+
+        A file that is not there is created, its directories with it (durably too).
+
+        Raises:
+            OutOfRange: an object ends before the piece's position: published bytes are missing.
+            Unavailable: unknown outcome (P7); call again with the same pieces.
+        """
+        ...
+
+    async def hold(self, name: str) -> bool:
+        """Try to be the only living process that appends here; held until `close`.
+
+        Returns False at once when another process (or another store object) holds `name`.
+        The operating system lets go when the process dies, so True proves that no earlier
+        holder can still write.
+        """
+        ...

@@ -1,0 +1,71 @@
+"""House rules, checked: a rule that nothing checks is a wish."""
+
+import ast
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PACKAGES = ["tieredstore", "dispatcher", "fetcher", "container", "provider"]
+SOURCES = sorted(path for name in PACKAGES for path in (ROOT / name).rglob("*.py"))
+TESTS = sorted((ROOT / "tests").rglob("*.py"))
+DUMPS = {"utils", "util", "common", "helpers", "misc"}
+LINES_MAX = 400
+FUNCTION_LINES_MAX = 70
+UNFINISHED = ("TO" + "DO", "FIX" + "ME", "X" + "XX", "NotImplemented" + "Error")
+
+
+def name_of(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+@pytest.mark.parametrize("path", SOURCES + TESTS, ids=name_of)
+def test_file_is_tidy(path: Path) -> None:
+    text = path.read_text()
+    tree = ast.parse(text)
+    assert path.stem not in DUMPS, "name the room after what is in it"
+    assert not path.stem.endswith(("_v2", "2")), "replace the old one instead"
+    assert ast.get_docstring(tree), "say in one sentence what this file is for"
+    assert len(text.splitlines()) <= LINES_MAX, "cut the file"
+    for word in UNFINISHED:
+        assert word not in text, f"{word}: finish it or leave it out"
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            lines = (node.end_lineno or node.lineno) - node.lineno + 1
+            assert lines <= FUNCTION_LINES_MAX, f"{node.name} has {lines} lines"
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=name_of)
+def test_file_is_imported_by_somebody(path: Path) -> None:
+    if path.name in {"__init__.py", "__main__.py", "main.py"} or "testing" in path.parts:
+        return
+    module = name_of(path).removesuffix(".py").replace("/", ".")
+    parent, leaf = module.rsplit(".", 1)
+    wanted = (
+        f"from {module} import",
+        f"import {module}",
+        f"from {parent} import {leaf}",
+        f'"{module}',
+    )
+    assert any(word in other.read_text() for other in SOURCES if other != path for word in wanted)
+
+
+def test_no_path_of_somebodys_machine_is_committed() -> None:
+    tracked = subprocess.run(
+        [
+            "git",
+            "grep",
+            "-nIE",
+            r"(/home/[a-z]|/root/|/Users/|/work/)",
+            "--",
+            ".",
+            ":!tests/golden",
+        ],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    lines = [line for line in tracked.stdout.splitlines() if "test_tidy.py" not in line]
+    assert lines == []
