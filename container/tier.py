@@ -1,0 +1,223 @@
+"""A tier as its owner sees it: plans commits, makes them durable, publishes them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import Self
+
+from container.commit_plan import CommitPlan, CutRules, plan_commit
+from container.journal import Journal
+from container.journal_options import JournalOptions
+from container.manifest import ManifestReader
+from container.message_queue_container import MessageQueueContainer
+from container.record_batch import RecordBatch
+from container.tier_operations import Operation, PutQueue, PutTopic, RecordGap
+from container.tier_options import TierOptions
+from container.tier_records import Gap, Queue, QueueId, Topic
+from container.tier_state import TierState
+from provider.clock import Clock
+from provider.file_segments import FileSegments
+from provider.in_place_segments import InPlaceSegments
+from provider.object_store import AppendingStore
+from provider.probing import probe
+from provider.ranges import ByteRange, QueueOffset
+
+LOCK_NAME = "@lock"
+"""Held by a living owner; see decision 0002."""
+
+HOLD_RETRY_S = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class TierIdentity:
+    """Whose tier it is, and who we are."""
+
+    cluster: str
+    broker: str
+    owner: str
+    """Host, process and time of the owner, for people."""
+
+
+class Tier:
+    """The tier of one broker, owned by us until somebody else takes it.
+
+    The order is always: data durable, then published in the journal. What is not published does
+    not exist: a plan that failed half-way is made again from what is published then.
+    """
+
+    def __init__(
+        self,
+        store: AppendingStore,
+        segments: FileSegments,
+        journal: Journal,
+        *,
+        clock: Clock,
+        options: TierOptions,
+    ) -> None:
+        self._store = store
+        self._segments = segments
+        self._journal = journal
+        self._clock = clock
+        self._options = options
+        self._manifests = ManifestReader(store)
+        self._new_topics: dict[str, Topic] = {}
+
+    @classmethod
+    async def own(
+        cls,
+        store: AppendingStore,
+        identity: TierIdentity,
+        *,
+        clock: Clock,
+        rng: Random,
+        options: TierOptions | None = None,
+        journal_options: JournalOptions | None = None,
+    ) -> Self:
+        """Take the ownership of the tier that lies in `store`, or begin one there.
+
+        Costs the probe's requests, a listing, one snapshot and the journal entries behind it, and
+        one new entry. An earlier owner that still lives finds itself `Fenced` at its next commit;
+        we wait `takeover_wait_s_max` for it to let go, then go on in segments of our own.
+
+        Raises:
+            Denied: the storage cannot keep a tier, or the tier is somebody else's.
+            Corrupt: the journal is damaged; position names the entry.
+            Unavailable: try again.
+        """
+        options = options or TierOptions()
+        await probe(store, rng=rng)
+        journal = await Journal.take_ownership(
+            store,
+            clock=clock,
+            rng=rng,
+            owner=identity.owner,
+            cluster=identity.cluster,
+            broker=identity.broker,
+            options=journal_options or JournalOptions(),
+        )
+        waited_until_s = clock.monotonic_s() + options.takeover_wait_s_max
+        alone = await store.hold(LOCK_NAME)
+        while not alone and clock.monotonic_s() < waited_until_s:
+            await clock.sleep(HOLD_RETRY_S)
+            alone = await store.hold(LOCK_NAME)
+        segments = InPlaceSegments(
+            store, alone=alone, epoch=journal.epoch, verify_owner=journal.verify_owner
+        )
+        return cls(store, segments, journal, clock=clock, options=options)
+
+    def __repr__(self) -> str:
+        return f"<Tier epoch {self._journal.epoch}: {len(self.state.queues)} queues>"
+
+    @property
+    def state(self) -> TierState:
+        """What is published now."""
+        return self._journal.state
+
+    @property
+    def store(self) -> AppendingStore:
+        """Where the tier lies."""
+        return self._store
+
+    @property
+    def journal(self) -> Journal:
+        """The journal, for statistics and for jobs that publish by themselves."""
+        return self._journal
+
+    async def run(self) -> None:
+        """Write the journal until cancelled. Without it no commit ends."""
+        await self._journal.run()
+
+    async def refresh(self) -> bool:
+        """An owner's metadata is always the newest: nothing to do."""
+        return False
+
+    async def close(self) -> None:
+        """End the journal; what is in flight is settled within the journal's own deadline."""
+        await self._journal.close()
+
+    def queue(self, queue: QueueId) -> Queue | None:
+        """What is published of a queue; None if the tier does not have it."""
+        return self.state.queues.get(queue)
+
+    def container(self, queue: QueueId) -> MessageQueueContainer | None:
+        """A queue for reading; None if the tier does not have it."""
+        if queue not in self.state.queues:
+            return None
+        return MessageQueueContainer(queue, self.queue, self._store, self._manifests)
+
+    def plan_commit(self, queue: QueueId, batch: RecordBatch) -> CommitPlan:
+        """Plan the commit of the next messages of a queue; see `commit_plan.plan_commit`.
+
+        A queue that the tier does not have begins at the batch's first offset. Thread-safe.
+        """
+        record = self.queue(queue) or Queue(queue, batch.first_offset, batch.first_offset)
+        live = (*record.commit_log[-1:], *record.consume_queue[-1:])
+        must_roll = any(self._segments.must_roll(segment.epoch) for segment in live)
+        rules = CutRules(self._options, self._journal.epoch, self._clock.now_ms(), must_roll)
+        return plan_commit(record, batch, rules)
+
+    async def commit(self, plans: Sequence[CommitPlan]) -> None:
+        """Make a round of plans durable with one round of syncs, then publish it in one entry.
+
+        Raises:
+            Unavailable: unknown outcome, and nothing is published before the journal's own retry
+                has settled it; look at `queue`, plan again from there.
+            Fenced: somebody newer owns the tier; nothing of the round is or will be visible.
+            Corrupt, OutOfRange: published bytes of a segment are missing.
+
+        Cancelling it leaves the outcome unknown, in the same way.
+        """
+        await self._segments.write([part for plan in plans for part in plan.slices])
+        operations: list[Operation] = []
+        for plan in plans:
+            if self.queue(plan.queue) is None:
+                operations.extend(self._begin_queue(plan))
+            operations.append(plan.operation)
+        await self._journal.publish(operations)
+
+    def _begin_queue(self, plan: CommitPlan) -> list[Operation]:
+        """What must be published before the first commit of a queue."""
+        first = plan.operation.expected_offset
+        begun: list[Operation] = [PutQueue(Queue(plan.queue, first, first))]
+        name = plan.queue.topic
+        if name not in self.state.topics:
+            if name not in self._new_topics:
+                topic_id = self.state.next_topic_id + sum(
+                    1 for topic in self._new_topics if topic not in self.state.topics
+                )
+                self._new_topics[name] = Topic(name, topic_id, updated_ms=self._clock.now_ms())
+            begun.insert(0, PutTopic(self._new_topics[name]))
+        return begun
+
+    async def record_gap(
+        self, queue: QueueId, start: QueueOffset, end: QueueOffset, reason: str
+    ) -> None:
+        """Publish that `[start, end)` was lost; the queue goes on at `end`.
+
+        Raises:
+            Fenced: somebody newer owns the tier.
+        """
+        gap = Gap(start, end, reason, self._clock.now_ms())
+        await self._journal.publish([RecordGap(queue, gap)])
+
+    async def last_messages(self, queue: QueueId, count: int) -> list[bytes]:
+        """The newest records of a queue as tiered, oldest first, at most `count`.
+
+        Only those behind the last gap. Two requests.
+        """
+        container = self.container(queue)
+        if container is None:
+            return []
+        floor = max((gap.end for gap in container.gaps), default=container.min_offset)
+        end = container.next_offset
+        start = QueueOffset(max(floor, container.min_offset, end - count))
+        if start >= end:
+            return []
+        units = await container.units(start, end)
+        positions = units["position"].astype("i8")
+        first, last = int(positions[0]), int(positions[-1]) + int(units["size"][-1])
+        log = memoryview(await container.log(ByteRange(first, last)))
+        return [
+            bytes(log[at - first : at - first + size])
+            for at, size in zip(positions.tolist(), units["size"].tolist(), strict=True)
+        ]

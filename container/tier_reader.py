@@ -1,0 +1,104 @@
+"""A tier as a reader sees it: no hot log, no ownership, nothing is ever written."""
+
+from typing import Protocol, Self
+
+from container.journal_follower import JournalFollower
+from container.manifest import ManifestReader
+from container.message_queue_container import Manifests, MessageQueueContainer
+from container.tier_records import Queue, QueueId
+from container.tier_state import TierState
+from provider.object_store import ObjectStore
+
+
+class MetadataView(Protocol):
+    """Where the newest metadata comes from: a follower of the journal, or a fixed state."""
+
+    @property
+    def state(self) -> TierState:
+        """What is published, as far as it was seen."""
+        ...
+
+    async def refresh(self) -> bool:
+        """Look for newer metadata; True if there was some."""
+        ...
+
+
+class FixedMetadata:
+    """Metadata that does not change: that of a tier which the Java store wrote."""
+
+    def __init__(self, state: TierState) -> None:
+        self._state = state
+
+    @property
+    def state(self) -> TierState:
+        """What was loaded."""
+        return self._state
+
+    async def refresh(self) -> bool:
+        """Nothing changes."""
+        return False
+
+
+class TierReader:
+    """Reads a tier alone. Several may read one tier while its owner writes it."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        metadata: MetadataView,
+        *,
+        manifests: Manifests | None = None,
+        verify: bool = False,
+    ) -> None:
+        self._store = store
+        self._metadata = metadata
+        self._manifests = manifests or ManifestReader(store)
+        self._verify = verify
+
+    @classmethod
+    async def open(cls, store: ObjectStore, *, verify: bool = False) -> Self:
+        """Load the newest snapshot and the entries behind it.
+
+        `verify`: check the CRC-32C of everything that is read.
+
+        Raises:
+            NotFound: there is no tier.
+            Corrupt: the journal is damaged; position names the entry.
+            Unavailable: try again.
+        """
+        return cls(store, await JournalFollower.open(store), verify=verify)
+
+    def __repr__(self) -> str:
+        broker = self.state.broker
+        return f"<TierReader {broker.cluster}/{broker.name}: {len(self.state.queues)} queues>"
+
+    @property
+    def state(self) -> TierState:
+        """What is published, as far as it was seen."""
+        return self._metadata.state
+
+    @property
+    def store(self) -> ObjectStore:
+        """Where the tier lies."""
+        return self._store
+
+    @property
+    def manifests(self) -> Manifests:
+        """Where sealed segments are found that left the snapshot."""
+        return self._manifests
+
+    async def refresh(self) -> bool:
+        """Look for newer metadata; True if there was some. One request when there is none."""
+        return await self._metadata.refresh()
+
+    def queue(self, queue: QueueId) -> Queue | None:
+        """What is published of a queue; None if the tier does not have it."""
+        return self.state.queues.get(queue)
+
+    def container(self, queue: QueueId) -> MessageQueueContainer | None:
+        """A queue for reading; None if the tier does not have it."""
+        if queue not in self.state.queues:
+            return None
+        return MessageQueueContainer(
+            queue, self.queue, self._store, self._manifests, verify=self._verify
+        )
