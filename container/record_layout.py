@@ -1,0 +1,94 @@
+"""Where the fields of a stored message lie: every position, bit and magic number, once.
+
+Two bits of the sysFlag say whether a host takes 8 or 20 bytes, so everything behind the born host
+moves. Nobody else may write such a position down.
+"""
+
+from dataclasses import dataclass
+from struct import Struct
+
+MAGIC_V1 = 0xDAA3_20A7
+"""Topic length in 1 byte."""
+MAGIC_V2 = 0xDAA3_20AB
+"""Topic length in 2 bytes; for topics over 127 UTF-16 units."""
+TOPIC_UNITS_MAX_V1 = 127
+
+COMPRESSED = 0x001
+MULTI_TAGS = 0x002
+TRANSACTION_MASK = 0x00C
+TRANSACTION_PREPARED = 0x004
+TRANSACTION_COMMIT = 0x008
+TRANSACTION_ROLLBACK = 0x00C
+BORN_HOST_V6 = 0x010
+STORE_HOST_V6 = 0x020
+NEED_UNWRAP = 0x040
+INNER_BATCH = 0x080
+COMPRESSION_TYPE_MASK = 0x700
+
+HEAD = Struct(">iIIiiqqiq")
+"""Size, magic, body CRC, queue id, flag, queue offset, physical offset, sysFlag, born time."""
+TAIL = Struct(">iqi")
+"""Reconsume times, prepared transaction offset, body length."""
+
+SIZE_AT = 0
+MAGIC_AT = 4
+QUEUE_OFFSET_AT = 20
+PHYSICAL_OFFSET_AT = 28
+SYS_FLAG_AT = 36
+BORN_HOST_AT = HEAD.size
+
+HOST_V4_BYTES = 8
+HOST_V6_BYTES = 20
+HOST_GROWTH = HOST_V6_BYTES - HOST_V4_BYTES
+TOPIC_LENGTH_BYTES = {MAGIC_V1: 1, MAGIC_V2: 2}
+PROPERTIES_LENGTH_BYTES = 2
+
+
+@dataclass(frozen=True, slots=True)
+class RecordLayout:
+    """Positions, counted from the record's first byte, for one pair of host kinds."""
+
+    born_host_bytes: int
+    store_timestamp: int
+    store_host: int
+    store_host_bytes: int
+    tail: int
+    """Reconsume times."""
+    body_length: int
+    body: int
+
+    def overhead(self, magic: int) -> int:
+        """Length in bytes of a record with empty body, topic and properties."""
+        return self.body + TOPIC_LENGTH_BYTES[magic] + PROPERTIES_LENGTH_BYTES
+
+
+def _layout(born_host_bytes: int, store_host_bytes: int) -> RecordLayout:
+    store_timestamp = BORN_HOST_AT + born_host_bytes
+    store_host = store_timestamp + 8
+    tail = store_host + store_host_bytes
+    body = tail + TAIL.size
+    return RecordLayout(
+        born_host_bytes, store_timestamp, store_host, store_host_bytes, tail, body - 4, body
+    )
+
+
+_LAYOUTS = tuple(
+    _layout(born, store)
+    for store in (HOST_V4_BYTES, HOST_V6_BYTES)
+    for born in (HOST_V4_BYTES, HOST_V6_BYTES)
+)
+
+
+def layout_of(sys_flag: int) -> RecordLayout:
+    """Positions of the fields of a record with this sysFlag."""
+    return _LAYOUTS[(sys_flag >> 4) & 3]
+
+
+RECORD_BYTES_MIN = layout_of(0).overhead(MAGIC_V1)
+"""No record is shorter."""
+
+assert HEAD.size == 48, "an on-disk format never drifts"  # noqa: PLR2004 - the format's number
+assert TAIL.size == 16, "an on-disk format never drifts"  # noqa: PLR2004 - the format's number
+assert RECORD_BYTES_MIN == 91, "an on-disk format never drifts"  # noqa: PLR2004 - as above
+assert layout_of(BORN_HOST_V6).store_timestamp == 68, "bit 4 is the born host"  # noqa: PLR2004
+assert layout_of(STORE_HOST_V6).tail == 84, "bit 5 is the store host"  # noqa: PLR2004
