@@ -1,0 +1,252 @@
+"""Batch kernels that trust nothing: verify records, split a log by its units, walk a log.
+
+No damaged length can make them read outside the buffer or raise; they say what is wrong and where.
+"""
+
+from dataclasses import dataclass
+from struct import Struct
+
+import numpy as np
+from numpy.typing import NDArray
+
+from container.blank_record import BLANK_MAGIC, BlankRecord, Coda
+from container.message_record import body_crc_of
+from container.record_batch import Units
+from container.record_crc import record_crc_is_valid
+from container.record_kernels import Bytes, as_bytes, headers_at, values_at
+from container.record_layout import (
+    BORN_HOST_V6,
+    HOST_GROWTH,
+    MAGIC_AT,
+    MAGIC_V1,
+    MAGIC_V2,
+    PROPERTIES_LENGTH_BYTES,
+    RECORD_BYTES_MIN,
+    STORE_HOST_V6,
+    TOPIC_LENGTH_BYTES,
+    layout_of,
+)
+
+_SIZE_AND_MAGIC = Struct(">iI")
+_MAGICS = (MAGIC_V1, MAGIC_V2)
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """How many leading records are good, and what is wrong with the next one."""
+
+    count: int
+    reason: str = ""
+    """Why record number `count` is not good; "" when all are."""
+
+
+class _Prefix:
+    """The leading records that passed every check so far; each check sees only those."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self.reason = ""
+
+    def keep(self, good: NDArray[np.bool_], reason: str) -> None:
+        bad = int(np.argmin(good)) if len(good) else 0
+        if len(good) and not good[bad]:
+            self.count, self.reason = bad, reason
+
+
+def verify_records(
+    buffer: Bytes,
+    positions: NDArray[np.int64],
+    sizes: NDArray[np.int64],
+    *,
+    queue_id: int,
+    first_queue_offset: int,
+    physical_positions: NDArray[np.int64] | None,
+    topic: bytes,
+) -> Verified:
+    """Check records of one queue against what their units and their place promise.
+
+    Checked: they lie in the buffer, magic, size, lengths that add up exactly, queue id, queue
+    offsets that count up from `first_queue_offset`, physical offsets (unless None), topic. Not
+    checked: bodies (`damaged_bodies`) and whole-record checksums. About 300 ns a record. O(n).
+    """
+    raw = as_bytes(buffer)
+    prefix = _Prefix(len(positions))
+    inside = (positions >= 0) & (sizes >= RECORD_BYTES_MIN) & (positions <= len(raw) - sizes)
+    prefix.keep(inside, "record does not lie in the log")
+    n = prefix.count
+    headers = headers_at(raw, positions[:n])
+    prefix.keep(np.isin(headers["magic"], _MAGICS), "unknown magic")
+    prefix.keep((headers["size"] == sizes[:n])[: prefix.count], "size differs from the unit's")
+    prefix.keep((headers["queue_id"] == queue_id)[: prefix.count], "another queue id")
+    offsets = first_queue_offset + np.arange(n)
+    prefix.keep((headers["queue_offset"] == offsets)[: prefix.count], "another queue offset")
+    if physical_positions is not None:
+        placed = headers["physical_offset"] == physical_positions[:n]
+        prefix.keep(placed[: prefix.count], "another physical offset")
+    _verify_lengths(raw, positions, headers, prefix, topic)
+    return Verified(prefix.count, prefix.reason)
+
+
+def _verify_lengths(
+    raw: NDArray[np.uint8],
+    positions: NDArray[np.int64],
+    headers: NDArray[np.void],
+    prefix: _Prefix,
+    topic: bytes,
+) -> None:
+    """Every read is inside the record, because the lengths before it were found to fit."""
+    headers = headers[: prefix.count]
+    positions = positions[: prefix.count]
+    is_v2 = headers["magic"] == MAGIC_V2
+    growth = np.zeros(len(headers), np.int64)
+    for bit in (BORN_HOST_V6, STORE_HOST_V6):
+        growth += np.where((headers["sys_flag"] & bit) != 0, HOST_GROWTH, 0)
+    topic_length_bytes = np.where(is_v2, TOPIC_LENGTH_BYTES[MAGIC_V2], TOPIC_LENGTH_BYTES[MAGIC_V1])
+    fixed = layout_of(0).body + growth + topic_length_bytes + PROPERTIES_LENGTH_BYTES
+    room = headers["size"].astype(np.int64) - fixed
+    prefix.keep(room >= 0, "record is shorter than its header")
+
+    n = prefix.count
+    bodies = positions[:n] + layout_of(0).body + growth[:n]
+    body_lengths = values_at(raw, ">i4", bodies - 4).astype(np.int64)
+    prefix.keep((body_lengths >= 0) & (body_lengths <= room[:n]), "impossible body length")
+
+    n = prefix.count
+    topic_lengths_at = bodies[:n] + body_lengths[:n]
+    topic_lengths = values_at(raw, ">i1", topic_lengths_at).astype(np.int64)
+    wide = np.flatnonzero(is_v2[:n])
+    topic_lengths[wide] = values_at(raw, ">i2", topic_lengths_at[wide])
+    fits = (topic_lengths == len(topic)) & (topic_lengths <= room[:n] - body_lengths[:n])
+    prefix.keep(fits, "another topic length")
+
+    n = prefix.count
+    topics_at = topic_lengths_at[:n] + topic_length_bytes[:n]
+    properties_lengths = values_at(raw, ">i2", topics_at + len(topic)).astype(np.int64)
+    left = room[:n] - body_lengths[:n] - len(topic)
+    prefix.keep(properties_lengths == left, "lengths do not add up")
+    n = prefix.count
+    if topic and n:
+        found = values_at(raw, f"V{len(topic)}", topics_at[:n]).view(np.uint8)
+        same = (found.reshape(n, len(topic)) == np.frombuffer(topic, np.uint8)).all(axis=1)
+        prefix.keep(same, "another topic")
+
+
+def damaged_bodies(
+    buffer: Bytes, positions: NDArray[np.int64], sizes: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """Which of these verified records have a body, or a whole record, that fails its CRC.
+
+    Indices in order. One CRC-32 a record: some 300 ns and 6 GB/s.
+    """
+    raw = as_bytes(buffer)
+    view = raw.data
+    headers = headers_at(raw, positions)
+    flags = headers["sys_flag"].tolist()
+    rows = zip(positions.tolist(), sizes.tolist(), flags, headers["body_crc"].tolist(), strict=True)
+    bad: list[int] = []
+    for index, (start, size, flag, crc) in enumerate(rows):
+        record = view[start : start + size]
+        layout = layout_of(flag)
+        length = int.from_bytes(record[layout.body_length : layout.body], "big")
+        body = record[layout.body : layout.body + length]
+        if body_crc_of(body) != crc or not record_crc_is_valid(record):
+            bad.append(index)
+    return np.array(bad, np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class SplitRecords:
+    """A run of a CommitLog, split by the units that point into it."""
+
+    starts: NDArray[np.int64]
+    """First byte in the buffer of each good record."""
+    sizes: NDArray[np.int64]
+    indices: NDArray[np.int64]
+    """Which unit each good record belongs to."""
+    failed: NDArray[np.int64]
+    """Indices of units at whose place no such record is."""
+    covered: int
+    """Units looked at: the next one's record ends behind the buffer."""
+
+
+def split_records(log: Bytes, log_start: int, units: Units) -> SplitRecords:
+    """Find the records of `units` in `log`, whose first byte is position `log_start`. O(n).
+
+    By RocketMQ's rule for readers: magic and size at the unit's place must agree, else that unit
+    is passed over; one that points at a coda means the record behind it; the first one that ends
+    behind the buffer ends the run.
+    """
+    raw = as_bytes(log)
+    sizes = units["size"].astype(np.int64)
+    starts = units["position"].astype(np.int64) - log_start
+    possible = (sizes >= RECORD_BYTES_MIN) & (starts >= 0) & (units["position"] >= 0)
+    covered = _count_before(possible & (starts > len(raw) - sizes))
+    starts, sizes, possible = starts[:covered], sizes[:covered], possible[:covered]
+    magics = np.zeros(covered, np.uint32)
+    places = np.flatnonzero(possible)
+    magics[places] = values_at(raw, ">u4", starts[places] + MAGIC_AT)
+    at_coda = np.flatnonzero(magics == BLANK_MAGIC)
+    if len(at_coda):
+        starts[at_coda] += Coda.SIZE
+        covered = _count_before(possible & (starts > len(raw) - sizes))
+        starts, sizes, possible = starts[:covered], sizes[:covered], possible[:covered]
+        magics = magics[:covered]
+        at_coda = at_coda[at_coda < covered]
+        magics[at_coda] = values_at(raw, ">u4", starts[at_coda] + MAGIC_AT)
+    places = np.flatnonzero(possible & np.isin(magics, _MAGICS))
+    found = values_at(raw, ">i4", starts[places])
+    good = places[found == sizes[places]]
+    is_good = np.zeros(covered, np.bool_)
+    is_good[good] = True
+    return SplitRecords(starts[good], sizes[good], good, np.flatnonzero(~is_good), covered)
+
+
+def _count_before(mask: NDArray[np.bool_]) -> int:
+    """Index of the first True, or the length."""
+    return int(np.argmax(mask)) if mask.any() else len(mask)
+
+
+@dataclass(frozen=True, slots=True)
+class Walk:
+    """The records of a run of log, found one after the other."""
+
+    starts: NDArray[np.int64]
+    sizes: NDArray[np.int64]
+    end: int
+    """Where the walk stopped: behind the last good record, blank or coda."""
+    reason: str = ""
+    """Why it stopped before the end it was given; "" when it did not."""
+
+
+def walk_records(buffer: Bytes, start: int = 0, end: int | None = None) -> Walk:
+    """Follow the chain of sizes from `start`; blanks and codas are passed over. Never raises.
+
+    Only magic and size of each record are looked at. About 300 ns a record: no vectorised way
+    was faster on records of various sizes.
+    """
+    raw = as_bytes(buffer)
+    end = len(raw) if end is None else min(end, len(raw))
+    unpack = _SIZE_AND_MAGIC.unpack_from
+    view = raw.data
+    starts: list[int] = []
+    sizes: list[int] = []
+    place, reason = max(start, 0), ""
+    while place < end:
+        if end - place < BlankRecord.SIZE:
+            reason = "log ends inside a record"
+            break
+        size, magic = unpack(view, place)
+        if magic in _MAGICS:
+            if size < RECORD_BYTES_MIN:
+                reason = f"impossible record size {size}"
+                break
+            if size > end - place:
+                reason = "log ends inside a record"
+                break
+            starts.append(place)
+            sizes.append(size)
+        elif magic != BLANK_MAGIC or size < BlankRecord.SIZE:
+            reason = f"unknown magic {magic:#010x}"
+            break
+        place = min(place + size, end)
+    return Walk(np.array(starts, np.int64), np.array(sizes, np.int64), place, reason)
