@@ -113,6 +113,35 @@ class MoveToManifest:
 
 
 @dataclass(frozen=True, slots=True)
+class TrimQueue:
+    """Unpublish the oldest messages of a queue (retention): those below `min_offset`.
+
+    Whole segments leave the snapshot: those that end at or below the new base of their flat file.
+    The last segment of a flat file always stays, so that positions are never used twice.
+    """
+
+    queue: QueueId
+    expected_offset: QueueOffset
+    """The `min_offset` that the change was planned on."""
+    min_offset: QueueOffset
+    commit_log_base: int
+    """First byte of the CommitLog's first segment that stays, in a manifest or not."""
+    consume_queue_base: int
+    """First byte of the ConsumeQueue's first segment that stays."""
+    manifests: tuple[ManifestRef, ...] = ()
+    """All manifests of the queue after the change; one that was cut has a new name."""
+    tombstones: tuple[Tombstone, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class DropQueue:
+    """Unpublish a queue and all of its history, on an explicit word."""
+
+    queue: QueueId
+    tombstones: tuple[Tombstone, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class SetSegmentState:
     """Move one segment copy to the next state (`CopyState`); illegal moves are refused."""
 
@@ -172,6 +201,8 @@ Operation = (
     | RecordGap
     | CutQueue
     | MoveToManifest
+    | TrimQueue
+    | DropQueue
     | SetSegmentState
     | AddTombstones
     | DropTombstones

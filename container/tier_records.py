@@ -134,6 +134,7 @@ class ManifestRef:
     max_timestamp: int
     level: int = 0
     """0: written from the snapshot. n: merged from manifests of level n - 1."""
+    extra: Mapping[str, Any] = field(default_factory=lambda: NO_EXTRA, hash=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +145,7 @@ class Gap:
     end: QueueOffset
     reason: str
     found_ms: int
+    extra: Mapping[str, Any] = field(default_factory=lambda: NO_EXTRA, hash=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,6 +218,7 @@ class Tombstone:
     """Readers may still hold its name until then."""
     reason: str
     tries: int = 0
+    extra: Mapping[str, Any] = field(default_factory=lambda: NO_EXTRA, hash=False)
 
 
 @dataclass(frozen=True, slots=True)
