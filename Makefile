@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: run test check format clean
+.PHONY: run test check wheel-test bench format clean
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -16,13 +16,27 @@ run: $(STAMP)
 	$(BIN)/python tests/support/make_run.py "$(STORE)" "$(TIER)"
 
 test: check
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --durations=15
+	$(MAKE) --no-print-directory wheel-test
 
 check: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/lint-imports
 	$(BIN)/pyright
+
+# The wheel, installed into an empty environment and tested where the checkout cannot be imported.
+wheel-test: $(STAMP)
+	rm -rf .run/wheel && mkdir -p .run/wheel/elsewhere
+	$(BIN)/python -m build --wheel --installer pip --outdir .run/wheel . >.run/wheel/build.log 2>&1 || { cat .run/wheel/build.log; exit 1; }
+	$(PYTHON) -m venv .run/wheel/venv
+	.run/wheel/venv/bin/python -m pip install --quiet --upgrade "pip>=25.1"
+	.run/wheel/venv/bin/python -m pip install --quiet --constraint constraints.txt --group test .run/wheel/*.whl
+	cp -r tests conf pyproject.toml README.md .run/wheel/elsewhere/
+	cd .run/wheel/elsewhere && ../venv/bin/python -m pytest -q -m "not rocketmq and not slow and not checkout"
+
+bench: $(STAMP)
+	$(BIN)/tieredstore bench --store-results tests/bench/results
 
 format: $(STAMP)
 	$(BIN)/ruff format .

@@ -129,7 +129,7 @@ def _plan_column(
         open_segment = None
     for number, cut in enumerate(cuts):
         extended = open_segment if open_segment and cut.start == open_segment.base else None
-        name = segment_name(queue.id.topic, queue.id.queue_id, column.type, cut.start)
+        name = segment_name(queue.id, column.type, cut.start)
         first_byte, last_byte = _bytes_of(column, cut)
         position = column.begin + first_byte - cut.start
         slices.append(SegmentSlice(name, position, (column.data[first_byte:last_byte].data,)))
@@ -172,14 +172,17 @@ def _extents(
     old = extended.extents if extended else ()
     first_byte, _ = _bytes_of(column, cut)
     begin = column.begin + first_byte
-    continued = bool(old) and old[-1].crc32c is not None  # a checksum never read cannot be extended
+    # A checksum that was never read (of a Java tier) cannot be extended.
+    newest = extended.extents[-1] if extended and extended.extents else None
+    if newest is not None and newest.crc32c is None:
+        newest = None
     runs = cut_runs(
         column.ends[cut.first : cut.last],
         begin,
-        open_start=cut.start + old[-1].position if continued else begin,
+        open_start=cut.start + newest.position if newest else begin,
         bytes_max=bytes_max,
     )
-    grows = old[-1] if continued and runs[0].start < begin else None
+    grows = newest if runs[0].start < begin else None
     extents: list[Extent] = []
     for run in runs:
         items = Cut(run.start, cut.first + run.first, cut.first + run.last)

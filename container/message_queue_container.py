@@ -145,7 +145,7 @@ class MessageQueueContainer:
         while at < wanted.end:
             segment = await self._segment_at(queue, segment_type, at)
             until = min(wanted.end, segment.end)
-            name = segment_name(self._id.topic, self._id.queue_id, segment_type, segment.base)
+            name = segment_name(self._id, segment_type, segment.base)
             inside = ByteRange(at - segment.base, until - segment.base)
             pieces.extend(pieces_of_segment(segment, name, inside, verify=self._verify))
             at = until
@@ -163,7 +163,7 @@ class MessageQueueContainer:
         if index < 0 or at >= live[index].end:
             raise OutOfRange(
                 f"nothing is published there in the {segment_type.name} of {self._id}",
-                segment_name(self._id.topic, self._id.queue_id, segment_type, 0),
+                segment_name(self._id, segment_type, 0),
                 at,
             )
         return live[index]

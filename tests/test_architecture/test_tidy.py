@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.checkout
+
 ROOT = Path(__file__).parents[2]
 PACKAGES = ["tieredstore", "dispatcher", "fetcher", "container", "provider"]
 SOURCES = sorted(path for name in PACKAGES for path in (ROOT / name).rglob("*.py"))

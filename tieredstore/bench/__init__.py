@@ -1,0 +1,1 @@
+"""What `tieredstore bench` measures: this machine's raw limits, and our figures beside them."""
