@@ -200,6 +200,7 @@ def _extents(
                 else QueueOffset(column.first_offset + items.first),
                 min_timestamp=min(low, before.min_timestamp) if before else low,
                 max_timestamp=max(high, before.max_timestamp) if before else high,
+                object_offset=run.start - cut.start,
             )
         )
     return len(old) - (1 if grows else 0), tuple(extents)

@@ -79,9 +79,6 @@ def test_records_carry_their_tier_position_and_units_point_to_them() -> None:
     written = Written(40)
     records = records_of(50, 40, seed=3)
     written.commit(records)
-    log = b"".join(
-        bytes(written.files[name]) for name in sorted(written.files) if "/COMMIT" in name
-    )
     units = b"".join(
         bytes(written.files[name])
         for name in sorted(written.files, key=lambda n: n[-20:])

@@ -1,0 +1,65 @@
+"""Our metadata as the Java tiered store keeps its own, so that it can open our tree."""
+
+from collections.abc import Mapping, Sequence
+
+from container.java_metadata import (
+    UNSET_TIMESTAMP,
+    FileKey,
+    JavaMetadata,
+    JavaQueue,
+    JavaSegment,
+    JavaTopic,
+)
+from container.tier_records import QueueId, Segment, SegmentType
+from container.tier_state import TierState
+
+JAVA_NEW = 0
+"""The only status that Java 5.3 and later write."""
+
+
+def export_java_metadata(
+    state: TierState, segments: Mapping[QueueId, Sequence[Segment]], *, now_ms: int
+) -> JavaMetadata:
+    """The metadata of Java's tiered store for the same tree. Pure.
+
+    `segments` holds all segments of every queue, those in manifests included. Only segments that
+    lie whole in a file of their own can be told to Java.
+
+    Raises:
+        ValueError: a segment lies in packed objects.
+    """
+    tables: dict[SegmentType, dict[FileKey, tuple[JavaSegment, ...]]] = {
+        kind: {} for kind in SegmentType
+    }
+    broker = state.broker.name
+    for queue, found in segments.items():
+        key = FileKey(broker, queue)
+        for kind in (SegmentType.COMMIT_LOG, SegmentType.CONSUME_QUEUE):
+            rows = [_java_segment(str(key), segment) for segment in found if segment.type == kind]
+            tables[kind][key] = tuple(rows)
+    queues = tuple(
+        JavaQueue(broker, q.id.topic, q.id.queue_id, q.min_offset, q.next_offset, now_ms)
+        for q in state.queues.values()
+    )
+    topics = tuple(
+        JavaTopic(t.topic_id, t.name, JAVA_NEW, t.retention_hours, t.updated_ms)
+        for t in state.topics.values()
+    )
+    return JavaMetadata(tables, queues, topics, state.next_topic_id - 1)
+
+
+def _java_segment(path: str, segment: Segment) -> JavaSegment:
+    if any(extent.object_name for extent in segment.extents):
+        raise ValueError(f"{path}: the segment at {segment.base} has no file of its own")
+    begin, end = segment.begin_timestamp, segment.end_timestamp
+    return JavaSegment(
+        path=path,
+        type=int(segment.type),
+        base_offset=segment.base,
+        status=JAVA_NEW,
+        size=segment.size,
+        create_timestamp=segment.created_ms,
+        begin_timestamp=UNSET_TIMESTAMP if begin is None else begin,
+        end_timestamp=UNSET_TIMESTAMP if end is None else end,
+        seal_timestamp=segment.sealed_ms or 0,
+    )

@@ -1,0 +1,152 @@
+"""A tier that the Java store wrote, as our metadata, for reading it as it is.
+
+Java trusts the recorded size of every segment but the last, and takes the object's own length for
+that one (`rocketmq.md` 2.8); so do we, cut back to whole units whose records are there.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from container.java_metadata import UNSET_TIMESTAMP, FileKey, JavaMetadata, JavaSegment
+from container.record_kernels import decode_units
+from container.record_layout import QUEUE_OFFSET_AT, RECORD_BYTES_MIN
+from container.rocketmq_names import segment_name
+from container.tier_records import (
+    UNIT_BYTES,
+    Broker,
+    CopyState,
+    Extent,
+    Queue,
+    QueueId,
+    Segment,
+    SegmentType,
+    Topic,
+)
+from container.tier_state import TierState
+from container.topic_name import check_path_component
+from provider.errors import Corrupt, NotFound
+from provider.object_store import ObjectStore
+from provider.ranges import ByteRange, QueueOffset
+
+JAVA_DELETED = 2
+UNITS_AT_ONCE = 4_096
+
+
+async def load_java_tier(
+    store: ObjectStore, metadata: JavaMetadata, *, cluster: str, broker: str
+) -> TierState:
+    """What a Java tier holds for `broker`, as our metadata, without any checksum.
+
+    Costs two sizes and two small reads a queue.
+
+    Raises:
+        NotFound: the metadata says nothing of this broker, or an object that it names is missing.
+        Corrupt: a queue's first record or last unit contradicts the format.
+    """
+    keys = {key for table in metadata.segments.values() for key in table}
+    names = {key.broker_name for key in keys} | {queue.broker_name for queue in metadata.queues}
+    if broker not in names:
+        known = ", ".join(sorted(names)) or "no broker at all"
+        raise NotFound(f"the Java metadata speaks of {known}, not of {broker}", broker)
+    state = TierState()
+    state.broker = Broker(cluster, broker)
+    for topic in metadata.topics:
+        state.topics[topic.topic] = Topic(
+            topic.topic, topic.topic_id, topic.reserve_time, topic.update_timestamp
+        )
+    state.next_topic_id = 1 + max(
+        metadata.topic_serial_number, *(topic.topic_id for topic in metadata.topics), -1
+    )
+    for key in sorted(metadata.segments[SegmentType.COMMIT_LOG], key=str):
+        if key.broker_name != broker or check_path_component(key.queue.topic) is not None:
+            continue
+        if key.queue.topic not in state.topics:
+            state.topics[key.queue.topic] = Topic(key.queue.topic, state.next_topic_id)
+            state.next_topic_id += 1
+        queue = await _load_queue(store, metadata, key)
+        if queue is not None:
+            state.queues[key.queue] = queue
+    return state
+
+
+async def _load_queue(store: ObjectStore, metadata: JavaMetadata, key: FileKey) -> Queue | None:
+    """One queue; None for one without messages."""
+    flat: dict[SegmentType, list[Segment]] = {}
+    for kind in (SegmentType.COMMIT_LOG, SegmentType.CONSUME_QUEUE):
+        found = metadata.segments[kind].get(key, ())
+        kept = [segment for segment in found if segment.status != JAVA_DELETED]
+        flat[kind] = [_segment(kind, segment) for segment in kept]
+        if flat[kind]:
+            newest = flat[kind][-1]
+            size = await store.size(segment_name(key.queue, kind, newest.base))
+            flat[kind][-1] = _resized(newest, size)
+    logs, units = flat[SegmentType.COMMIT_LOG], flat[SegmentType.CONSUME_QUEUE]
+    if not logs or not units or not logs[0].size:
+        return None
+    logs = [segment for segment in logs if segment.size]
+    end = await _last_whole_unit(store, key.queue, units, log_end=logs[-1].end)
+    units = [
+        _resized(segment, min(segment.size, end * UNIT_BYTES - segment.base))
+        for segment in units
+        if segment.base < end * UNIT_BYTES
+    ]
+    if not units:
+        return None
+    first = await _first_record_offset(store, key.queue, logs[0])
+    min_offset = max(units[0].base // UNIT_BYTES, first)
+    return Queue(key.queue, QueueOffset(min_offset), QueueOffset(end), tuple(logs), tuple(units))
+
+
+def _segment(kind: SegmentType, found: JavaSegment) -> Segment:
+    """A segment with one extent over all of it."""
+    low = 0 if found.begin_timestamp == UNSET_TIMESTAMP else found.begin_timestamp
+    high = 0 if found.end_timestamp == UNSET_TIMESTAMP else found.end_timestamp
+    first = found.base_offset // UNIT_BYTES if kind == SegmentType.CONSUME_QUEUE else 0
+    extent = Extent(0, found.size, None, QueueOffset(first), low, high)
+    return Segment(
+        kind,
+        found.base_offset,
+        found.create_timestamp,
+        epoch=0,
+        extents=(extent,) if found.size > 0 else (),
+        sealed_ms=found.seal_timestamp or None,
+        state=CopyState.COPY_FINISHED,
+    )
+
+
+def _resized(segment: Segment, size: int) -> Segment:
+    """The segment with another length."""
+    if size <= 0:
+        return replace(segment, extents=())
+    extent = segment.extents[0] if segment.extents else Extent(0, 0, None, QueueOffset(0), 0, 0)
+    return replace(segment, extents=(replace(extent, length=size),))
+
+
+async def _last_whole_unit(
+    store: ObjectStore, queue: QueueId, units: Sequence[Segment], *, log_end: int
+) -> int:
+    """The offset behind the last unit whose record lies in the log: what may be read."""
+    for segment in reversed(units):
+        count = segment.size // UNIT_BYTES
+        name = segment_name(queue, SegmentType.CONSUME_QUEUE, segment.base)
+        while count > 0:
+            first = max(0, count - UNITS_AT_ONCE)
+            raw = await store.read(name, ByteRange(first * UNIT_BYTES, count * UNIT_BYTES))
+            part = decode_units(raw, path=name, position=first * UNIT_BYTES)
+            whole = part["position"].astype(np.int64) + part["size"] <= log_end
+            if whole.any():
+                last = int(np.flatnonzero(whole)[-1])
+                return segment.base // UNIT_BYTES + first + last + 1
+            count = first
+    return 0
+
+
+async def _first_record_offset(store: ObjectStore, queue: QueueId, segment: Segment) -> int:
+    """Queue offset in the first record of the log: units before it have lost their bytes."""
+    name = segment_name(queue, SegmentType.COMMIT_LOG, segment.base)
+    if segment.size < RECORD_BYTES_MIN:
+        raise Corrupt(f"the log begins with {segment.size} bytes, less than a record", name, 0)
+    raw = await store.read(name, ByteRange(QUEUE_OFFSET_AT, QUEUE_OFFSET_AT + 8))
+    return int.from_bytes(raw, "big", signed=True)
