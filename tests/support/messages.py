@@ -1,7 +1,8 @@
 """Stored messages and batches for tests: builders, and hypothesis strategies."""
 
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import TypeVar
 
 import numpy as np
 from hypothesis import strategies as st
@@ -12,10 +13,20 @@ from container.message_record import Host, StoredMessage
 from container.record_batch import RecordBatch
 from container.record_crc import RECORD_CRC_BYTES, encode_record_crc
 from container.record_layout import COMPRESSED, TRANSACTION_MASK
+from provider.errors import Corrupt
 from provider.ranges import QueueOffset
 
 FIRST_STORE_TIMESTAMP = 1_700_000_000_000
 TOPIC = "TopicTest"
+T = TypeVar("T")
+
+
+def value_or_corrupt(read: Callable[[], T]) -> T | Corrupt:
+    """What `read` returns, or the `Corrupt` that it raises; any other exception is the test's."""
+    try:
+        return read()
+    except Corrupt as error:
+        return error
 
 
 def make_message(
