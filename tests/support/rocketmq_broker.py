@@ -1,0 +1,299 @@
+"""A real RocketMQ broker for tests: fetched once, run on free loopback ports, stopped cleanly.
+
+Maven fetches the jars into a cache directory outside the checkout, where they survive between runs:
+`$XDG_CACHE_HOME/tieredstore-tests/rocketmq-<version>`, or `~/.cache` in its place.
+"""
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import re
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import SystemRandom
+from types import TracebackType
+from typing import Self
+
+SOURCES = Path(__file__).parents[1] / "rocketmq"
+HARNESS_JAR = "tieredstore-harness.jar"
+FETCH_S_MAX = 300
+START_S_MAX = 60
+STOP_S_MAX = 30
+RUN_S_MAX = 90
+PORTS = range(20_000, 32_000, 8)  # below the range that Linux gives to outgoing connections
+JAVA_OPENS = (
+    "--add-exports=java.base/jdk.internal.ref=ALL-UNNAMED",
+    "--add-opens=java.base/java.lang=ALL-UNNAMED",
+    "--add-opens=java.base/java.nio=ALL-UNNAMED",
+    "--add-opens=java.base/jdk.internal.misc=ALL-UNNAMED",
+    "--add-opens=java.base/sun.nio.ch=ALL-UNNAMED",
+)
+
+
+class JavaMissing(Exception):
+    """This machine cannot run RocketMQ; the text is one sentence that says what it lacks."""
+
+
+class BrokerFailed(Exception):
+    """RocketMQ did not start, or a program failed against it; the text ends with its log."""
+
+
+@dataclass(frozen=True)
+class BrokerInstall:
+    """A directory of jars: RocketMQ's, and one with the programs of `tests/rocketmq/src`."""
+
+    library: Path
+
+    @classmethod
+    def fetched(cls, cache: Path | None = None) -> Self:
+        """Fetches and compiles what is not there yet; runs that meet wait for one another.
+
+        Cost: about 15 s and 95 MB the first time, nothing later.
+        Raises: JavaMissing where `java`, `javac` or `mvn` is missing, or the jars are out of reach.
+        """
+        missing = [tool for tool in ("java", "javac", "mvn") if shutil.which(tool) is None]
+        if missing:
+            raise JavaMissing(f"A real broker needs {' and '.join(missing)} on the PATH.")
+        root = (cache or cache_directory()) / f"rocketmq-{rocketmq_version()}"
+        root.mkdir(parents=True, exist_ok=True)
+        with locked(root / "lock"):
+            library = root / "lib"
+            if not library.is_dir():
+                fetch(library)
+            compile_programs(library)
+        return cls(library)
+
+    def java(
+        self,
+        program: str,
+        *arguments: str,
+        home: Path,
+        heap_mib: int,
+        properties: Mapping[str, str] | None = None,
+    ) -> list[str]:
+        """The command line of a Java program; its logs and kept settings go below `home`."""
+        settings = {"user.home": home, "rocketmq.home.dir": home, **(properties or {})}
+        return [
+            *("java", f"-Xms{heap_mib}m", f"-Xmx{heap_mib}m", *JAVA_OPENS),
+            *(f"-D{key}={value}" for key, value in settings.items()),
+            *("-cp", f"{self.library}/*", program, *arguments),
+        ]
+
+
+def cache_directory() -> Path:
+    """Where fetched things survive between runs."""
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "tieredstore-tests"
+
+
+def rocketmq_version() -> str:
+    """The version that `pom.xml` names."""
+    found = re.search(
+        r"<rocketmq.version>(.+)</rocketmq.version>", (SOURCES / "pom.xml").read_text()
+    )
+    assert found
+    return found[1]
+
+
+@contextlib.contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Holds an exclusive lock over processes."""
+    with path.open("w") as handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+
+
+def fetch(library: Path) -> None:
+    """Fills `library` with RocketMQ's jars, wholly or not at all."""
+    with tempfile.TemporaryDirectory(dir=library.parent) as scratch:
+        pom = shutil.copy(SOURCES / "pom.xml", scratch)
+        command = ["mvn", "-q", "-B", "-f", str(pom), "dependency:copy-dependencies"]
+        command.append(f"-DoutputDirectory={scratch}/lib")
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=FETCH_S_MAX, check=False
+        )
+        if done.returncode:
+            raise JavaMissing(f"Maven could not fetch RocketMQ: {done.stdout[-600:].strip()}")
+        (Path(scratch) / "lib").rename(library)
+
+
+def compile_programs(library: Path) -> None:
+    """Puts the programs of `src` beside RocketMQ's jars, unless just these are there."""
+    sources = sorted((SOURCES / "src").glob("*.java"))
+    logging = SOURCES / "src" / "rmq.logback-test.xml"
+    texts = b"".join(path.read_bytes() for path in (*sources, logging))
+    wanted = hashlib.sha256(texts).hexdigest()
+    stamp = library / f"{HARNESS_JAR}.sha256"
+    if stamp.exists() and stamp.read_text() == wanted:
+        return
+    with tempfile.TemporaryDirectory(dir=library.parent) as scratch:
+        classes, jar = f"{scratch}/classes", f"{scratch}/{HARNESS_JAR}"
+        compiling = ["javac", "-nowarn", "-encoding", "UTF-8", "-cp", f"{library}/*", "-d", classes]
+        packing = ["jar", "cf", jar, "-C", classes, ".", "-C", str(logging.parent), logging.name]
+        for command in ([*compiling, *map(str, sources)], packing):
+            done = subprocess.run(
+                command, capture_output=True, text=True, timeout=FETCH_S_MAX, check=False
+            )
+            assert done.returncode == 0, done.stderr
+        stamp.unlink(missing_ok=True)
+        Path(jar).replace(library / HARNESS_JAR)
+        stamp.write_text(wanted)
+
+
+def free_ports() -> int:
+    """The first of eight neighbouring loopback ports that nobody listens on."""
+    for first in SystemRandom().sample(PORTS, 100):
+        with contextlib.ExitStack() as sockets, contextlib.suppress(OSError):
+            for port in range(first, first + PORTS.step):
+                sockets.enter_context(socket.create_server(("127.0.0.1", port)))
+            return first
+    raise BrokerFailed("no free ports on the loopback address")
+
+
+@dataclass
+class Server:
+    """A server process of ours and its log."""
+
+    command: Sequence[str]
+    log: Path
+    process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Returns once the server says that it is up; raises BrokerFailed otherwise."""
+        assert self.process is None
+        with self.log.open("ab") as output:
+            begin = output.tell()
+            self.process = subprocess.Popen(
+                self.command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT
+            )
+        deadline_s = time.monotonic() + START_S_MAX
+        while b"boot success" not in self.log.read_bytes()[begin:]:
+            if self.process.poll() is not None or time.monotonic() > deadline_s:
+                self.stop()
+                raise BrokerFailed(
+                    f"{self.log.stem} did not start:\n{self.log.read_text()[-3000:]}"
+                )
+            time.sleep(0.1)
+
+    def stop(self) -> int | None:
+        """Asks the server to stop, kills it when it does not; its exit status, None if killed."""
+        if self.process is None:
+            return 0
+        self.process.terminate()
+        try:
+            return self.process.wait(STOP_S_MAX)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            return None
+        finally:
+            self.process = None
+
+    def kill(self) -> None:
+        """Ends the server as a power failure would, but for the page cache."""
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+            self.process = None
+
+
+@dataclass
+class RunningBroker:
+    """A name server and a broker over `store`, on loopback ports of their own, with logs in `work`.
+
+    `conf` goes over the settings below; values are as in broker.conf. As a context manager it
+    starts both and stops both. Ready in about 5 s, stopped in about 5 s.
+    """
+
+    install: BrokerInstall
+    work: Path
+    store: Path
+    conf: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        port = free_ports()
+        self.name_server = f"127.0.0.1:{port}"
+        self.conf_path = self.work / "broker.conf"
+        self.home = self.work / "home"
+        self.home.mkdir(parents=True, exist_ok=True)
+        settings = {
+            "brokerClusterName": "TestCluster",
+            "brokerName": "test-a",
+            "brokerId": "0",
+            "autoCreateTopicEnable": "true",
+            # small files, so that a test of a few MB crosses from one to the next
+            "mappedFileSizeCommitLog": str(1 << 20),
+            "mappedFileSizeConsumeQueue": "20000",
+            "maxHashSlot": "500",
+            "maxIndexNum": "2000",
+            "osPageCacheBusyTimeOutMills": "5000",
+            "timerWheelEnable": "false",
+            **self.conf,
+            "brokerIP1": "127.0.0.1",
+            "bindAddress": "127.0.0.1",
+            "namesrvAddr": self.name_server,
+            "listenPort": str(port + 3),  # the broker also takes the port two below
+            "haListenPort": str(port + 4),
+            "storePathRootDir": str(self.store),
+            "storePathCommitLog": str(self.store / "commitlog"),
+        }
+        self.conf_path.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
+        names = self.work / "namesrv.conf"
+        names.write_text(
+            f"listenPort={port}\nbindAddress=127.0.0.1\nkvConfigPath={self.home}/kv.json\n"
+        )
+        self._names = self._server("org.apache.rocketmq.namesrv.NamesrvStartup", names, 128)
+        self.broker = self._server("LoopbackBroker", self.conf_path, 512)
+
+    def _server(self, program: str, conf: Path, heap_mib: int) -> Server:
+        command = self.install.java(program, "-c", str(conf), home=self.home, heap_mib=heap_mib)
+        return Server(command, self.work / f"{conf.stem}.log")
+
+    def __enter__(self) -> Self:
+        try:
+            self._names.start()
+            self.broker.start()
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.broker.stop()
+        self._names.stop()
+
+    def restart(self, *, kill: bool = False) -> None:
+        """Stops the broker (or kills it, which leaves `abort` in the store) and starts it again."""
+        if kill:
+            self.broker.kill()
+        else:
+            self.broker.stop()
+        self.broker.start()
+
+    def run(self, program: str, *arguments: str) -> str:
+        """Runs one of the Java programs against this broker and returns what it printed."""
+        command = self.install.java(
+            program,
+            *arguments,
+            home=self.home,
+            heap_mib=256,
+            properties={"rocketmq.namesrv.addr": self.name_server},
+        )
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=RUN_S_MAX, check=False
+        )
+        if done.returncode:
+            said = done.stdout[-1000:] + done.stderr[-3000:]
+            raise BrokerFailed(f"{program} exited with {done.returncode}:\n{said}")
+        return done.stdout
