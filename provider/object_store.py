@@ -11,6 +11,10 @@ P6  What is acknowledged survives a power failure.
 P7  An `Unavailable` write has an unknown outcome: all of it, none of it, or (for `append` only)
     a part of it may have landed, and may still land later.
 P8  Cancelling a call has the same meaning as P7 and leaves the store usable.
+P9  What `AlreadyExists` reports is as durable as what is acknowledged: a writer that finds its own
+    nonce behind it may go on.
+P10 `append` with `new` begins a file exclusively: of all stores over one storage one succeeds.
+P11 `hold` is true only if no store that asked for that name earlier can still write.
 
 Names are relative, `/`-separated, and made of safe components (`names.py`); a name that is not
 is a `ValueError`, whoever asked. `@` may begin a component.
@@ -38,12 +42,20 @@ class ObjectEntry:
 class Append:
     """Bytes for `position` of `name`; `position` is where the caller knows its good bytes to end.
 
-    What lies at or beyond `position` was never published by anyone and is overwritten.
+    What lies at or beyond `position` was never published by anyone and is overwritten. Pieces of
+    one object may follow one another in a round, in order.
     """
 
     name: str
     position: int
     buffers: tuple[Buffer, ...]
+    new: bool = False
+    """The object must not exist yet, or have been begun so by this very store object (so that the
+    same call after an unknown outcome works). Only with position 0."""
+
+    def __post_init__(self) -> None:
+        if self.position < 0 or (self.new and self.position):
+            raise ValueError(f"cannot append to {self.name!r} at {self.position}")
 
 
 class ObjectStore(Protocol):
@@ -116,16 +128,22 @@ class AppendingStore(ObjectStore, Protocol):
         A file that is not there is created, its directories with it (durably too).
 
         Raises:
+            AlreadyExists: a piece is `new` and its object was there; nothing was written to it,
+                other pieces may have been.
             OutOfRange: an object ends before the piece's position: published bytes are missing.
+                `NotFound`, which is one, if there is no such object and the position is not 0.
             Unavailable: unknown outcome (P7); call again with the same pieces.
         """
         ...
 
     async def hold(self, name: str) -> bool:
-        """Try to be the only living process that appends here; held until `close`.
+        """Register this store as living under `name`, and say whether it is alone.
 
-        Returns False at once when another process (or another store object) holds `name`.
-        The operating system lets go when the process dies, so True proves that no earlier
-        holder can still write.
+        Registered until `close`, or until the process dies: the operating system sees to that.
+        True proves that every store that asked earlier is gone and can no longer write. False
+        when another one is registered, whoever came first; it may be asked again. Never waits.
+
+        An owner must call it once *before* it takes its epoch, so that later owners see it, and
+        believe only an answer from *after* (decision 0002).
         """
         ...

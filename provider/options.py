@@ -1,0 +1,48 @@
+"""Bounds of the providers, and what they cost."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PosixOptions:
+    """How a `PosixStore` uses threads, descriptors and memory."""
+
+    read_threads_max: int = 4
+    """Threads that read what the page cache does not have, list and delete."""
+    write_threads_max: int = 2
+    """Threads that write and sync; apart from the readers', so that no read waits for a sync.
+    More than two did not raise the rate of syncs on the disk that was measured."""
+    files_open_max: int = 512
+    """Descriptors kept open; least recently used ones are closed. At least 8. Work under way may
+    pin a few more: two for each thread that reads."""
+    loop_read_bytes_max: int = 1 << 20
+    """A read up to this many bytes is tried on the event loop, where it costs 42 us for 1 MiB that
+    the page cache has (decision 0003); a longer one, or the rest of a `read_many` that is longer
+    in total, goes to a thread straight away."""
+    write_bytes_max: int = 1 << 20
+    """Small buffers are joined up to this many bytes for one write."""
+    temporary_age_s_min: float = 3600.0
+    """Left-over temporary files older than this, in seconds, are removed."""
+
+    def __post_init__(self) -> None:
+        if min(self.read_threads_max, self.write_threads_max) < 1 or self.files_open_max < 8:  # noqa: PLR2004 - its docstring says eight
+            raise ValueError(f"a PosixStore needs threads and at least 8 files: {self}")
+
+    @property
+    def memory_bytes_max(self) -> int:
+        """What the store itself holds beside the buffers of its callers: joined buffers."""
+        return self.write_threads_max * self.write_bytes_max
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetryOptions:
+    """How often, and for how long, a `RetryingStore` tries again."""
+
+    tries_max: int = 5
+    """Calls made at most, the first included."""
+    deadline_s: float = 30.0
+    """No new try begins later than this after the first one, in seconds."""
+    first_wait_s_max: float = 0.1
+    """The first wait is random between nothing and this, in seconds; doubled by every further."""
+    wait_s_max: float = 5.0
+    """No wait is longer than this, in seconds."""

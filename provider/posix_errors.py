@@ -1,0 +1,71 @@
+"""What the operating system raises, translated into verdicts, here and nowhere else."""
+
+import errno
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import Final
+
+from provider.errors import AlreadyExists, Denied, NotFound, StoreError, Unavailable
+
+_UNAVAILABLE: Final[dict[int, str]] = {
+    errno.ENOSPC: "the file system is full; free space and it goes on",
+    errno.EDQUOT: "the disk quota is used up; raise it or free space",
+    errno.EIO: "the device failed to read or write; look at the kernel's log",
+    errno.EROFS: "the file system is read-only; a failing disk may have made it so",
+    errno.ESTALE: "the file server forgot the file; it is opened again at the next call",
+    errno.EMFILE: "this process has too many open files; raise `ulimit -n`",
+    errno.ENFILE: "this machine has too many open files",
+    errno.ENOMEM: "the kernel is out of memory",
+    errno.EAGAIN: "the file system is busy",
+    errno.EINTR: "interrupted",
+    errno.EBUSY: "the file system is busy",
+    errno.ETIMEDOUT: "the file server does not answer",
+    errno.ENOTCONN: "the file server is not connected",
+    errno.EHOSTDOWN: "the file server is down",
+    errno.ENOLCK: "the file system is out of locks, or offers none",
+    errno.EFBIG: "the file would be larger than the file system or the process limit allows",
+}
+_DENIED: Final[dict[int, str]] = {
+    errno.EACCES: "permission denied; change the owner or the mode of the directory",
+    errno.EPERM: "operation not permitted here",
+    errno.ELOOP: "a symbolic link stands where a directory or file of the store should be",
+    errno.ENOTDIR: "an object stands where the name needs a directory",
+    errno.EISDIR: "a directory stands where the name needs an object",
+    errno.ENAMETOOLONG: "the path is longer than the file system allows",
+    errno.EMLINK: "the file system allows no further hard link or directory here",
+    errno.EXDEV: "a part of the store lies on another file system",
+    errno.EOPNOTSUPP: "the file system lacks an operation that a store needs (CONTRACT.md)",
+    errno.ENOSYS: "the kernel lacks an operation that a store needs (CONTRACT.md)",
+}
+
+
+def as_verdict(error: OSError, path: str, position: int = 0) -> StoreError | None:
+    """The verdict on `error`, met while `position` of `path` was touched; None if unknown.
+
+    An unknown number is likely a bug of ours (EBADF, EINVAL), so it is not called a verdict.
+    """
+    number = error.errno or 0
+    if number == errno.ENOENT:
+        return NotFound("there is no such object", path, position)
+    if number == errno.EEXIST:
+        return AlreadyExists("the name is taken", path, position)
+    if number in _UNAVAILABLE:
+        return Unavailable(_UNAVAILABLE[number], path, position)
+    if number in _DENIED:
+        return Denied(_DENIED[number], path, position)
+    return None
+
+
+@contextmanager
+def posix_errors(path: str, position: int = 0) -> Generator[None]:
+    """Translate what the file system raises inside the block; about 1 us.
+
+    What has no verdict passes through untouched.
+    """
+    try:
+        yield
+    except OSError as error:
+        verdict = as_verdict(error, path, position)
+        if verdict is None:
+            raise
+        raise verdict from error
