@@ -10,12 +10,21 @@ from container.journal import Journal
 from container.journal_options import JournalOptions
 from container.manifest import ManifestReader
 from container.message_queue_container import MessageQueueContainer
+from container.queue_cut import cut_queue
 from container.record_batch import RecordBatch
-from container.tier_operations import Operation, PutQueue, PutTopic, RecordGap
-from container.tier_options import TierOptions
+from container.tier_operations import (
+    CutQueue,
+    DropTombstones,
+    Operation,
+    PutQueue,
+    PutTopic,
+    RecordGap,
+)
+from container.tier_options import HOUR_MS, TierOptions
 from container.tier_records import Gap, Queue, QueueId, Topic
 from container.tier_state import TierState
 from provider.clock import Clock
+from provider.errors import NotFound
 from provider.file_segments import FileSegments
 from provider.in_place_segments import InPlaceSegments
 from provider.object_store import AppendingStore
@@ -167,6 +176,7 @@ class Tier:
 
         Cancelling it leaves the outcome unknown, in the same way.
         """
+        await self._revive(plans)
         await self._segments.write([part for plan in plans for part in plan.slices])
         operations: list[Operation] = []
         for plan in plans:
@@ -174,6 +184,17 @@ class Tier:
                 operations.extend(self._begin_queue(plan))
             operations.append(plan.operation)
         await self._journal.publish(operations)
+
+    async def _revive(self, plans: Sequence[CommitPlan]) -> None:
+        """Take the tombstones off names that a plan begins anew, before it writes there.
+
+        A cut can free a segment whose name comes again. What housekeeping deletes it takes from
+        the published state, so once this is published it deletes none of them any more.
+        """
+        buried = self.state.tombstones
+        names = {part.segment for plan in plans for part in plan.slices if part.segment in buried}
+        if names:
+            await self._journal.publish([DropTombstones(tuple(sorted(names)))])
 
     def _begin_queue(self, plan: CommitPlan) -> list[Operation]:
         """What must be published before the first commit of a queue."""
@@ -199,6 +220,27 @@ class Tier:
         """
         gap = Gap(start, end, reason, self._clock.now_ms())
         await self._journal.publish([RecordGap(queue, gap)])
+
+    async def cut_queue(self, queue: QueueId, next_offset: QueueOffset, reason: str) -> None:
+        """Unpublish the messages of a queue at and above `next_offset`.
+
+        Their bytes stay until the grace time is over; see `queue_cut.cut_queue`.
+
+        Raises:
+            OutOfRange: the queue has no such offset.
+            Fenced: somebody newer owns the tier.
+        """
+        container = self.container(queue)
+        if container is None:
+            raise NotFound("the tier has no such queue", str(queue))
+        cut = await cut_queue(
+            container,
+            self._store,
+            next_offset,
+            now_ms=self._clock.now_ms(),
+            grace_ms=self._options.cut_grace_hours * HOUR_MS,
+        )
+        await self._journal.publish([CutQueue(cut.queue, reason, cut.tombstones)])
 
     async def last_messages(self, queue: QueueId, count: int) -> list[bytes]:
         """The newest records of a queue as tiered, oldest first, at most `count`.

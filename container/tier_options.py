@@ -22,6 +22,8 @@ class TierOptions:
     (`commitLogRollingInterval`), in hours of store timestamps ..."""
     rolling_bytes_min: int = 16 * MIB
     """... unless it is still shorter than this, in bytes (`commitLogRollingMinimumSize`)."""
+    cut_grace_hours: int = 72
+    """How long the bytes of messages that were cut off (`repair`) stay, in hours."""
     takeover_wait_s_max: float = 2.0
     """How long a new owner waits for the one before to let go, in seconds, before it goes on
     beside it in segments of its own."""

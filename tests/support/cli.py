@@ -1,0 +1,54 @@
+"""Runs the command line as a user does: in a process of its own."""
+
+import json
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.support.golden import GoldenTree
+
+COMMAND = [sys.executable, "-m", "tieredstore"]
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """How a command ended."""
+
+    status: int
+    out: str
+    err: str
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """What `--json` printed."""
+        return [json.loads(line) for line in self.out.splitlines()]
+
+
+def run(*arguments: str | Path, status: int | None = 0, timeout_s: float = 60) -> Done:
+    """Run `tieredstore ARGUMENTS`; fails the test unless it exits with `status` (None: any)."""
+    done = subprocess.run(
+        [*COMMAND, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=timeout_s,
+        stdin=subprocess.DEVNULL,
+    )
+    result = Done(done.returncode, done.stdout, done.stderr)
+    assert status is None or done.returncode == status, result
+    return result
+
+
+def settings(tree: GoldenTree, tier: Path) -> list[str]:
+    """The options that name a golden broker's sizes, and `tier` as the tier's directory."""
+    golden = tree.golden
+    values = {
+        "brokerClusterName": golden.cluster,
+        "brokerName": golden.broker,
+        "tieredStoreFilePath": str(tier),
+        "tieredStoreCommitLogMaxSize": golden.commit_log_segment_bytes,
+        "tieredStoreConsumeQueueMaxSize": golden.consume_queue_segment_bytes,
+    }
+    return [part for key, value in values.items() for part in ("-D", f"{key}={value}")]

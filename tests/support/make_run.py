@@ -1,0 +1,59 @@
+"""The main job, for `make run`: tier a store, read some of it back cold, check it.
+
+Without arguments the store is the sample that a real broker 5.3.3 wrote and that is shipped with
+the tests; `make run STORE=... TIER=...` takes one's own.
+"""
+
+import json
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT))
+
+from tests.support.golden import ROCKETMQ_533, unpack  # noqa: E402 - the path comes first
+
+WORK = ROOT / ".run"
+COMMAND = [sys.executable, "-m", "tieredstore"]
+
+
+def step(*arguments: str) -> None:
+    """Show a command, run it, and stop where it fails."""
+    print(f"\n$ tieredstore {shlex.join(arguments)}", flush=True)
+    status = subprocess.run([*COMMAND, *arguments], cwd=ROOT, check=False).returncode
+    if status:
+        sys.exit(status)
+
+
+def first_queue(options: list[str]) -> tuple[str, str]:
+    """A queue of the tier that holds messages."""
+    lines = subprocess.run(
+        [*COMMAND, *options, "topics", "--json"], cwd=ROOT, check=True, capture_output=True
+    ).stdout.splitlines()
+    rows = [json.loads(line) for line in lines]
+    row = next(row for row in rows if row["commit_offset"] > row["min_offset"])
+    return row["topic"], str(row["queue_id"])
+
+
+def main(store: str, tier: str) -> None:
+    """Run the job on the given store, or on the sample."""
+    options: list[str] = []
+    if not store:
+        sample = WORK / "sample"
+        if not sample.exists():
+            unpack(ROCKETMQ_533, "closed", sample)
+        store = str((sample / "store").relative_to(ROOT))
+        options += ["--conf", str(ROCKETMQ_533.broker_conf.relative_to(ROOT))]
+    elif (Path(store) / "broker.conf").exists():
+        options += ["--conf", str(Path(store) / "broker.conf")]
+    options += ["-D", f"tieredStoreFilePath={tier or WORK.relative_to(ROOT) / 'tier'}"]
+    step(*options, "tier", store)
+    step(*options, "topics")
+    step(*options, "read", *first_queue(options), "--max", "3")
+    step(*options, "check")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
