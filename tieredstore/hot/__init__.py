@@ -1,0 +1,1 @@
+"""Hot logs: the newest messages, in RocketMQ's own local format."""

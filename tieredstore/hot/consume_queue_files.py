@@ -1,0 +1,152 @@
+"""The units of one local ConsumeQueue, over its files."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from container.consume_queue_unit import ConsumeQueueUnit
+from container.record_batch import UNIT_DTYPE, Units
+from container.rocketmq_names import local_file_name
+from container.tier_records import UNIT_BYTES
+from provider.errors import Corrupt, NotFound
+from tieredstore.hot.mapped_files import MappedFiles
+from tieredstore.hot.store_layout import FileRun, scan_run
+
+LOOK_UNITS = 64
+"""Units behind the known end that are looked at together: a hole shows by what follows it."""
+
+
+def first_where(start: int, end: int, is_so: Callable[[int], bool]) -> int:
+    """The first number of `[start, end)` for which `is_so`; `end` if there is none.
+
+    `is_so` never turns false again behind it. O(log(end - start)) calls.
+    """
+    while start < end:
+        middle = (start + end) // 2
+        if is_so(middle):
+            end = middle
+        else:
+            start = middle + 1
+    return start
+
+
+def without_holes(run: FileRun) -> FileRun:
+    """The files that touch, up to the last one: what lies before a missing file is out of reach."""
+    bases = list(run.bases)
+    for index in range(len(bases) - 1, 0, -1):
+        if bases[index] - bases[index - 1] != run.file_bytes:
+            return FileRun(run.directory, tuple(bases[index:]), run.file_bytes)
+    return run
+
+
+class ConsumeQueueFiles:
+    """Units by queue offset. The file table is replaced whole, so threads may read."""
+
+    def __init__(self, files: MappedFiles, directory: Path) -> None:
+        self._files = files
+        self._directory = directory
+        self.run = FileRun(directory, (), 0)
+        self.rescan()
+
+    def __repr__(self) -> str:
+        return f"<ConsumeQueueFiles {self._directory}: {len(self.run.bases)} files>"
+
+    @property
+    def first_offset(self) -> int:
+        """Offset of the first unit of the first file; 0 while there is none."""
+        return self.run.bases[0] // UNIT_BYTES if self.run.bases else 0
+
+    @property
+    def end_offset(self) -> int:
+        """Offset behind the last unit for which there is room."""
+        return self.run.end // UNIT_BYTES
+
+    def rescan(self) -> None:
+        """Look at the directory again: one scan and a `stat` per file.
+
+        Raises:
+            Unavailable, Denied: it cannot be read.
+        """
+        self.run = without_holes(scan_run(self._directory, UNIT_BYTES))
+
+    def path_of(self, offset: int) -> tuple[Path, int]:
+        """The file that holds a unit, and the unit's first byte in it."""
+        byte = offset * UNIT_BYTES
+        base = byte - byte % self.run.file_bytes
+        return self._directory / local_file_name(base), byte - base
+
+    def look(self, offset: int) -> Units:
+        """Up to 64 units from `offset` on, not beyond a file; none where there is no file.
+
+        One `pread`, or less where the file is mapped. Units that are not written yet are zero.
+
+        Raises:
+            Corrupt: the file was truncated.
+            Unavailable, Denied: it cannot be opened.
+        """
+        if not self.run.file_bytes:
+            return np.empty(0, UNIT_DTYPE)
+        path, place = self.path_of(offset)
+        length = min(LOOK_UNITS * UNIT_BYTES, self.run.file_bytes - place)
+        try:
+            raw = self._files.peek(path, place, length)
+        except NotFound:
+            return np.empty(0, UNIT_DTYPE)
+        return np.frombuffer(raw, UNIT_DTYPE)
+
+    def unit(self, offset: int) -> ConsumeQueueUnit:
+        """One unit, whatever it says: it may be zero, a filler or damaged.
+
+        Raises:
+            NotFound, Corrupt, Unavailable, Denied: as `MappedFiles.peek`.
+        """
+        path, place = self.path_of(offset)
+        raw = self._files.peek(path, place, UNIT_BYTES)
+        return ConsumeQueueUnit(*ConsumeQueueUnit.LAYOUT.unpack(raw))
+
+    def units(self, start: int, end: int) -> Units:
+        """A copy of the units `[start, end)`, across files.
+
+        Raises:
+            NotFound, Corrupt, Unavailable, Denied: as `MappedFiles.view`.
+        """
+        pieces: list[Units] = []
+        while start < end:
+            units, first = self._file_units(start)
+            stop = min(end, first + self.run.file_bytes // UNIT_BYTES)
+            if stop - first > len(units):
+                path, _ = self.path_of(start)
+                raise Corrupt("the file was truncated", str(path), len(units) * UNIT_BYTES)
+            pieces.append(units[start - first : stop - first])
+            start = stop
+        return np.concatenate(pieces) if pieces else np.empty(0, UNIT_DTYPE)
+
+    def written_end(self, start: int) -> int:
+        """First offset from `start` on whose unit is not there: O(files + log(units of a file)).
+
+        Relies on units being written one after the other.
+
+        Raises:
+            NotFound, Corrupt, Unavailable, Denied: as `MappedFiles.view`.
+        """
+        while start < self.end_offset:
+            units, first = self._file_units(start)
+            sizes = units["size"]
+            whole = self.run.file_bytes // UNIT_BYTES
+            if len(sizes) == whole and sizes[-1] != 0 and sizes[start - first] != 0:
+                start = first + whole
+                continue
+            end = first_where(start - first, len(sizes), lambda k: bool(sizes[k] == 0))  # noqa: B023 - called at once
+            if end == len(sizes) < whole:
+                path, _ = self.path_of(start)
+                raise Corrupt("the file was truncated", str(path), len(sizes) * UNIT_BYTES)
+            return first + end
+        return start
+
+    def _file_units(self, offset: int) -> tuple[Units, int]:
+        path, place = self.path_of(offset)
+        view = self._files.view(path)
+        self._files.touched(LOOK_UNITS, 0, len(view))
+        units = view[: len(view) // UNIT_BYTES * UNIT_BYTES].view(UNIT_DTYPE)
+        return units, offset - place // UNIT_BYTES

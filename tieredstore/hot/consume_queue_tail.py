@@ -1,0 +1,197 @@
+"""How far one queue of a followed broker goes: which of its units count.
+
+Units beyond the end are zero, for the broker fills its files with zeros before it maps them. A
+unit counts when the record it points to is there and says the same; after a crash the last ones
+may point behind the CommitLog's real end.
+"""
+
+from dataclasses import dataclass, replace
+
+from container.consume_queue_unit import ConsumeQueueUnit
+from container.tier_records import QueueId
+from dispatcher.source import HotQueue, HotQueueState
+from provider.errors import Corrupt, NotFound, OutOfRange
+from provider.ranges import QueueOffset
+from tieredstore.hot.commit_log_files import CommitLogFiles
+from tieredstore.hot.consume_queue_files import ConsumeQueueFiles, first_where
+
+
+@dataclass(frozen=True, slots=True)
+class _Doubt:
+    """The unit that stopped the last look."""
+
+    offset: int
+    unit: ConsumeQueueUnit
+    reason: str
+    by_tags_only: bool = False
+
+
+class ConsumeQueueTail:
+    """The end of one queue. Owned by the follower's poll: one thread at a time."""
+
+    def __init__(self, queue: QueueId, files: ConsumeQueueFiles) -> None:
+        self.files = files
+        self.seen = HotQueue(queue, QueueOffset(0), QueueOffset(0))
+        self._begun = False
+        self._doubt: _Doubt | None = None
+        self.log_min = -1
+        """First position of the CommitLog when `min_offset` was found."""
+        self.end_position = 0
+        """Behind the record of the last message that counts, in the CommitLog."""
+        self._reported: int | None = None
+
+    def __repr__(self) -> str:
+        return f"<ConsumeQueueTail {self.seen}>"
+
+    def poll(self, log: CommitLogFiles, confirmed: int | None, floor: int | None) -> HotQueue:
+        """Look for new units; at most one `pread` when there are none.
+
+        Args:
+            log: where the records are.
+            confirmed: only records that end at or below this position count; None: all.
+            floor: first offset for which units were rebuilt from pinned files; None: none were.
+
+        Raises:
+            Unavailable, Denied: the files cannot be read right now.
+        """
+        seen = self.seen
+        try:
+            if not self._begun:
+                seen = self._begin(log, confirmed)
+            elif self._has_news(seen.max_offset):
+                seen = self._advance(seen, log, confirmed)
+            if log.table.min_position != self.log_min or seen.min_offset < self.files.first_offset:
+                seen = replace(seen, min_offset=self._first_readable(seen.max_offset, log))
+                self.log_min = log.table.min_position
+        except NotFound:
+            return seen  # the broker deleted a file under us; the next directory scan settles it
+        except Corrupt as error:
+            seen = replace(seen, state=HotQueueState.DAMAGED, detail=str(error))
+        if floor is not None and floor < seen.min_offset:
+            seen = replace(seen, min_offset=QueueOffset(floor))
+        if seen.max_offset > max(self.seen.max_offset, self.files.first_offset):
+            last = self.files.unit(seen.max_offset - 1)
+            self.end_position = last.position + last.size
+        self.seen = self._with_reported(seen, log)
+        return self.seen
+
+    def report(self, offset: int) -> None:
+        """A reader found that the message at `offset` cannot be trusted; the next poll says so."""
+        self._reported = offset
+
+    @property
+    def has_report(self) -> bool:
+        """Whether a reader's report is not settled: the next poll must look."""
+        return self._reported is not None
+
+    def _with_reported(self, seen: HotQueue, log: CommitLogFiles) -> HotQueue:
+        offset = self._reported
+        if offset is None:
+            return seen
+        try:
+            doubt = self._doubtful(seen.id, offset, log)
+        except (NotFound, Corrupt) as error:
+            return replace(seen, state=HotQueueState.DAMAGED, detail=str(error))
+        if doubt is None or doubt.by_tags_only or offset < seen.min_offset:
+            self._reported = None  # it is good by now, or gone
+            return replace(seen, state=HotQueueState.READY, detail="")
+        return replace(seen, state=HotQueueState.DAMAGED, detail=doubt.reason)
+
+    def _begin(self, log: CommitLogFiles, confirmed: int | None) -> HotQueue:
+        """First look: skip what stands before the first message, then find the end."""
+        files = self.files
+        written = files.written_end(files.first_offset)
+        first = first_where(files.first_offset, written, lambda k: not files.unit(k).is_filler)
+        self._begun = bool(files.run.bases)
+        seen = replace(self.seen, min_offset=QueueOffset(first), max_offset=QueueOffset(first))
+        readable = self._readable_from(first, written, log)
+        seen = replace(seen, max_offset=QueueOffset(readable))
+        if readable < written:
+            seen = self._advance(seen, log, confirmed)
+        return seen
+
+    def _has_news(self, end: int) -> bool:
+        """Whether anything stands at or behind the end. One `pread` or less."""
+        files = self.files
+        if end >= files.end_offset and files.run.file_bytes:
+            if not len(files.look(end)):
+                return False
+            files.rescan()  # a file was added
+        units = files.look(end)
+        return bool(len(units)) and bool(units["size"].any())
+
+    def _advance(self, seen: HotQueue, log: CommitLogFiles, confirmed: int | None) -> HotQueue:
+        """Count what is whole behind `seen.max_offset`, or say what keeps the queue from it."""
+        start = int(seen.max_offset)
+        written = self.files.written_end(start)
+        if written == start:
+            return self._behind_a_hole(seen, log)
+        if confirmed is not None:
+            written = first_where(start, written, lambda k: not self._ends_below(k, confirmed))
+            if written == start:
+                return seen
+        last, before = self._doubtful(seen.id, written - 1, log), self._doubt
+        self._doubt = last
+        if last is None:
+            if before is not None and before.offset == start < written - 1:
+                self._doubt = self._doubtful(seen.id, start, log)
+            if self._doubt is not None and not self._doubt.by_tags_only:
+                # a bad unit, and a good one behind it
+                return replace(seen, state=HotQueueState.DAMAGED, detail=self._doubt.reason)
+        elif last.by_tags_only:
+            written -= last != before  # it counts if it stays as it is
+        else:
+            written = first_where(start, written, lambda k: self._is_bad(seen.id, k, log))
+            self._doubt = self._doubtful(seen.id, written, log)
+        end = QueueOffset(written)
+        return replace(seen, max_offset=end, state=HotQueueState.READY, detail="")
+
+    def _is_bad(self, queue: QueueId, offset: int, log: CommitLogFiles) -> bool:
+        doubt = self._doubtful(queue, offset, log)
+        return doubt is not None and not doubt.by_tags_only
+
+    def _behind_a_hole(self, seen: HotQueue, log: CommitLogFiles) -> HotQueue:
+        """The unit at the end is empty, and yet there was something behind it a moment ago."""
+        end = int(seen.max_offset)
+        units = self.files.look(end)
+        written = units["size"].nonzero()[0]
+        if not len(written) or written[0] == 0:
+            return seen  # the broker was just writing
+        if self._doubtful(seen.id, end + int(written[0]), log) is not None:
+            return seen  # remains of a crash
+        path, place = self.files.path_of(end)
+        reason = f"the unit of offset {end} is empty, though one behind it is good"
+        detail = str(Corrupt(reason, str(path), place))
+        return replace(seen, state=HotQueueState.DAMAGED, detail=detail)
+
+    def _doubtful(self, queue: QueueId, offset: int, log: CommitLogFiles) -> _Doubt | None:
+        """Why a unit does not count; None when its record says the same as it does."""
+        unit = self.files.unit(offset)
+        try:
+            code = log.tags_code(queue, offset, unit)
+        except NotFound:
+            raise
+        except (Corrupt, OutOfRange) as error:
+            return _Doubt(offset, unit, str(error))
+        if code != unit.tag_hash:  # half written, or it never was a hash: the next look tells
+            reason = f"the unit's tags code is {unit.tag_hash}, not {code}"
+            return _Doubt(offset, unit, reason, by_tags_only=True)
+        return None
+
+    def _ends_below(self, offset: int, confirmed: int) -> bool:
+        unit = self.files.unit(offset)
+        return unit.position + unit.size <= confirmed
+
+    def _first_readable(self, end: int, log: CommitLogFiles) -> QueueOffset:
+        start = max(self.files.first_offset, 0)
+        return QueueOffset(self._readable_from(min(start, end), end, log))
+
+    def _readable_from(self, start: int, end: int, log: CommitLogFiles) -> int:
+        """First offset of `[start, end)` whose record lies in a file that is there; or `end`."""
+        lowest = log.table.min_position
+
+        def is_there(offset: int) -> bool:
+            unit = self.files.unit(offset)
+            return not unit.is_filler and unit.position >= lowest
+
+        return first_where(start, end, is_there)

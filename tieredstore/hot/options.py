@@ -1,0 +1,61 @@
+"""Settings of reading another broker's store directory, with their bounds."""
+
+from dataclasses import dataclass
+
+MIB = 1 << 20
+GIB = 1 << 30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HotLogOptions:
+    """How a broker's store directory is followed.
+
+    `memory_bytes_max` is the most that following adds to the process: page table entries of
+    mapped files (the pages themselves belong to the kernel's page cache, but count as resident),
+    and the buffers of batches that are being gathered.
+    """
+
+    poll_s_max: float = 0.1
+    """Longest sleep before the CommitLog's tail is looked at again (`wait`)."""
+    scan_s_min: float = 1.0
+    """Shortest time between two looks at the directories for new topics and queues."""
+    settle_s_max: float = 2.0
+    """How long after the CommitLog's last growth every poll still looks at every queue: the
+    broker writes ConsumeQueue units later than records. After it, once in `scan_s_min`."""
+    files_mapped_max: int = 512
+    """Mapped files at one time; each holds one file descriptor."""
+    resident_bytes_max: int = 128 * MIB
+    """Mapped bytes touched before their page table entries are dropped."""
+    batch_bytes_max: int = 64 * MIB
+    """Longest batch that `records` gathers; it always takes at least one message."""
+    threads: int = 2
+    """Threads that touch mapped files; cold pages block."""
+    commit_log_path: str = ""
+    """`storePathCommitLog`; empty: `commitlog` in the store directory."""
+    queues_in_rocksdb: bool = False
+    """`storeType=defaultRocksDB`: the broker's ConsumeQueues lie in RocksDB."""
+    replicated: bool = False
+    """`enableControllerMode` or `duplicationEnable`: a message counts only below the confirm
+    offset of the broker's checkpoint."""
+    pin_path: str = ""
+    """`tieredStorePinPath`, on the volume of the CommitLog; empty: nothing is pinned."""
+    pinned_bytes_max: int = 64 * GIB
+    """Bytes of files that only our pins keep; over it the oldest pins go."""
+
+    def __post_init__(self) -> None:
+        for name in ("poll_s_max", "scan_s_min", "settle_s_max"):
+            if not 0 <= getattr(self, name) <= 3600:  # noqa: PLR2004 - an hour of seconds
+                raise ValueError(f"{name} is {getattr(self, name)}, not within 0 to 3600 seconds")
+        for name in ("files_mapped_max", "resident_bytes_max", "batch_bytes_max", "threads"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}, but at least 1 is needed")
+        if self.pinned_bytes_max < 0:
+            raise ValueError(f"pinned_bytes_max is {self.pinned_bytes_max}, below 0")
+
+    @property
+    def memory_bytes_max(self) -> int:
+        """Bytes: `resident_bytes_max + 2 x threads x batch_bytes_max`.
+
+        While it is gathered, a batch that crosses files exists twice, one in each thread.
+        """
+        return self.resident_bytes_max + 2 * self.threads * self.batch_bytes_max

@@ -1,0 +1,120 @@
+"""Which queues a store has: the directories of its ConsumeQueues, looked at cheaply."""
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from container.rocketmq_names import INT32_MAX
+from container.tier_records import QueueId
+from container.topic_name import check_path_component
+from tieredstore.hot.options import HotLogOptions
+from tieredstore.hot.store_layout import (
+    BATCH_CONSUME_QUEUE,
+    StoreLayout,
+    directories_in,
+    read_topic_attributes,
+    refused_topics,
+)
+
+
+class DirectoryWatch:
+    """Which directories had entries added or removed since they were last read.
+
+    Times of directories have the resolution of a clock tick, so a directory that changed is read
+    once more the next time.
+    """
+
+    def __init__(self) -> None:
+        self._seen: dict[Path, tuple[tuple[int, ...], bool]] = {}
+
+    def changed(self, directory: Path) -> bool:
+        """Whether to read it now. One `stat`; a missing directory counts as unchanged."""
+        try:
+            status = os.stat(directory)  # noqa: PTH116 - a third of Path.stat's time, often called
+        except OSError:
+            return self._seen.pop(directory, None) is not None
+        now = (status.st_mtime_ns, status.st_ctime_ns, status.st_nlink, status.st_ino)
+        before, is_sure = self._seen.get(directory, ((), False))
+        self._seen[directory] = (now, now == before)
+        return now != before or not is_sure
+
+
+@dataclass(slots=True)
+class FoundQueues:
+    """What one look at the directories found."""
+
+    queues: dict[QueueId, Path] = field(default_factory=dict[QueueId, Path])
+    """The queues that can be tiered, and their directories."""
+    refused: dict[QueueId, str] = field(default_factory=dict[QueueId, str])
+    """The queues that cannot, each with one sentence that says why."""
+    excluded: set[str] = field(default_factory=set[str])
+    """Topics that the filter leaves out."""
+
+
+class QueueDirectories:
+    """Finds queues; reads again only the directories that changed."""
+
+    def __init__(
+        self, layout: StoreLayout, options: HotLogOptions, is_excluded: Callable[[str], bool]
+    ) -> None:
+        self._layout = layout
+        self._options = options
+        self._is_excluded = is_excluded
+        self._watch = DirectoryWatch()
+        self._topics: list[str] = []
+        self._queue_ids: dict[str, list[int]] = {}
+        self._refused: dict[str, str] = {}
+
+    def look(self) -> FoundQueues:
+        """All queues as of now. One `stat` for each topic when nothing changed.
+
+        Raises:
+            Unavailable, Denied: a directory cannot be read.
+        """
+        root = self._layout.consume_queue
+        config = self._watch.changed(self._layout.root / "config")
+        others = self._watch.changed(self._layout.root / BATCH_CONSUME_QUEUE)
+        if self._watch.changed(root):
+            self._topics = directories_in(root)
+            others = True
+        if config or others:
+            attributes = read_topic_attributes(self._layout)
+            self._refused = refused_topics(
+                self._layout, attributes, queues_in_rocksdb=self._options.queues_in_rocksdb
+            )
+        found = FoundQueues()
+        for topic in self._topics:
+            self._sort_topic(found, topic)
+        for topic, sentence in self._refused.items():
+            self._refuse(found, topic, sentence)
+        return found
+
+    def _sort_topic(self, found: FoundQueues, topic: str) -> None:
+        reason = check_path_component(topic)
+        if reason is not None:
+            shown = topic.encode("utf-8", "backslashreplace").decode()
+            sentence = f"Its name cannot be one component of a path, for {reason}."
+            found.refused[QueueId(shown, 0)] = sentence
+        elif self._is_excluded(topic):
+            found.excluded.add(topic)
+        elif topic not in self._refused:
+            directory = self._layout.consume_queue / topic
+            if self._watch.changed(directory):
+                self._queue_ids[topic] = list(_queue_ids(directory))
+            for queue_id in self._queue_ids.get(topic, []):
+                found.queues[QueueId(topic, queue_id)] = directory / str(queue_id)
+
+    def _refuse(self, found: FoundQueues, topic: str, sentence: str) -> None:
+        if check_path_component(topic) is not None or self._is_excluded(topic):
+            return
+        directories = (self._layout.consume_queue, self._layout.root / BATCH_CONSUME_QUEUE)
+        ids = {number for parent in directories for number in _queue_ids(parent / topic)}
+        for queue_id in ids or {0}:
+            found.refused[QueueId(topic, queue_id)] = sentence
+
+
+def _queue_ids(directory: Path) -> Iterator[int]:
+    for name in directories_in(directory):
+        if name.isascii() and name.isdigit() and str(int(name)) == name and int(name) <= INT32_MAX:
+            yield int(name)

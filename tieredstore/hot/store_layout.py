@@ -1,0 +1,200 @@
+"""What a directory holds: whether it is a RocketMQ store, and which of its topics can be tiered.
+
+```
+commitlog/00000000000000000000              name: first byte; all files but a last one equally long
+consumequeue/<topic>/<queue id>/0000…       name: first byte; a multiple of 20 long
+config/topics.json  checkpoint  abort
+```
+"""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from container.rocketmq_names import parse_local_file_name
+from provider.errors import Denied
+from tieredstore.hot.mapped_files import translated
+from tieredstore.hot.options import HotLogOptions
+
+COMMIT_LOG = "commitlog"
+CONSUME_QUEUE = "consumequeue"
+BATCH_CONSUME_QUEUE = "batchconsumequeue"
+ROCKSDB_CONSUME_QUEUE = "consumequeue_rocksdb"
+CHECKPOINT = "checkpoint"
+CHECKPOINT_BYTES = 4096
+CONFIRM_OFFSET_AT = 32
+"""Int64 in the checkpoint: messages below it are confirmed by the replicas."""
+LIST_SEPARATORS = ",:"
+
+
+class NotAStore(Denied):
+    """Name another directory: this one holds no RocketMQ store, or none that can be followed."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoreLayout:
+    """The directories of one store."""
+
+    root: Path
+    commit_log: Path
+    consume_queue: Path
+
+    @property
+    def checkpoint(self) -> Path:
+        """The file with the broker's flushed and confirmed positions."""
+        return self.root / CHECKPOINT
+
+
+@dataclass(frozen=True, slots=True)
+class FileRun:
+    """The files of one CommitLog or ConsumeQueue: equally long, named by their first byte."""
+
+    directory: Path
+    bases: tuple[int, ...]
+    """First bytes, ascending."""
+    file_bytes: int
+    """Length of each; 0 while there is none."""
+
+    @property
+    def end(self) -> int:
+        """First byte behind the last file."""
+        return self.bases[-1] + self.file_bytes if self.bases else 0
+
+
+def open_layout(root: Path, options: HotLogOptions) -> StoreLayout:
+    """Find the store's directories. Looks at names only; opens nothing.
+
+    Raises:
+        NotAStore: `root` holds no RocketMQ store, or one with several CommitLog directories.
+    """
+    configured = options.commit_log_path.strip()
+    if any(separator in configured for separator in LIST_SEPARATORS):
+        raise NotAStore(
+            "storePathCommitLog names several directories, and a CommitLog that is spread over "
+            "several cannot be tiered: give the broker one directory",
+            configured,
+        )
+    commit_log = Path(configured) if configured else root / COMMIT_LOG
+    if not root.is_dir():
+        raise NotAStore("no such directory: give the broker's storePathRootDir", str(root))
+    if not commit_log.is_dir():
+        raise NotAStore(
+            "this is no RocketMQ store, for it has no CommitLog: give the broker's "
+            "storePathRootDir, and storePathCommitLog where that lies elsewhere",
+            str(commit_log),
+        )
+    if any(parse_local_file_name(name) is None for name in _files_in(commit_log)):
+        raise NotAStore(
+            "this is no RocketMQ store, for its CommitLog's files are not named by 20 digits",
+            str(commit_log),
+        )
+    return StoreLayout(root, commit_log, root / CONSUME_QUEUE)
+
+
+def scan_run(directory: Path, unit_bytes: int = 1) -> FileRun:
+    """The files of a CommitLog or ConsumeQueue directory, as they are now.
+
+    Their length is the longest one's. An empty file is one that the broker is just creating: it
+    is left out until the next look. A shorter one was truncated; it stays, and readers of what
+    is missing find that out. One scan and one `stat` a file.
+
+    Raises:
+        Unavailable, Denied: the directory cannot be read.
+    """
+    try:
+        with os.scandir(directory) as entries:
+            found = sorted(
+                (base, entry.stat().st_size)
+                for entry in entries
+                if (base := parse_local_file_name(entry.name)) is not None
+            )
+    except FileNotFoundError:
+        return FileRun(directory, (), 0)
+    except OSError as error:
+        raise translated(error, directory) from error
+    file_bytes = max((size for _, size in found), default=0)
+    if file_bytes < unit_bytes or file_bytes % unit_bytes:
+        return FileRun(directory, (), 0)
+    bases = tuple(base for base, size in found if size and base % file_bytes == 0)
+    return FileRun(directory, bases, file_bytes)
+
+
+def read_topic_attributes(layout: StoreLayout) -> Mapping[str, Mapping[str, Any]]:
+    """Attributes of every topic in `config/topics.json`; empty if neither it nor `.bak` helps."""
+    for name in ("topics.json", "topics.json.bak"):
+        try:
+            document = orjson.loads((layout.root / "config" / name).read_bytes())
+            return {
+                str(topic): _plain(config.get("attributes") or {})
+                for topic, config in document["topicConfigTable"].items()
+            }
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            continue  # the broker replaces the file by renaming: the other one may be whole
+    return {}
+
+
+def _plain(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    """The attributes without the sign that an administrator's change carries."""
+    return {key.lstrip("+"): value for key, value in attributes.items()}
+
+
+def refused_topics(
+    layout: StoreLayout, attributes: Mapping[str, Mapping[str, Any]], *, queues_in_rocksdb: bool
+) -> dict[str, str]:
+    """Topics that the tier does not take, each with one sentence that says why. A few scans."""
+    refused: dict[str, str] = {}
+    for topic in directories_in(layout.root / BATCH_CONSUME_QUEUE):
+        refused[topic] = BATCH_SENTENCE
+    for topic, values in attributes.items():
+        if values.get("queue.type") == "BatchCQ":
+            refused[topic] = BATCH_SENTENCE
+        if str(values.get("cleanup.policy", "")).upper() == "COMPACTION":
+            refused[topic] = COMPACTION_SENTENCE
+    in_files = set(directories_in(layout.consume_queue))
+    rocksdb = (
+        queues_in_rocksdb
+        or any(True for _ in _files_in(layout.root / ROCKSDB_CONSUME_QUEUE))
+        or (layout.consume_queue / "CURRENT").exists()
+    )
+    if rocksdb:
+        for topic in attributes.keys() - in_files:
+            refused.setdefault(topic, ROCKSDB_SENTENCE)
+    return refused
+
+
+BATCH_SENTENCE = (
+    "Its ConsumeQueue is a BatchCQ, with several messages at one offset; the tier takes one "
+    "message per offset."
+)
+COMPACTION_SENTENCE = (
+    "It is a compaction topic, whose messages are rewritten later; the tier never rewrites."
+)
+ROCKSDB_SENTENCE = (
+    "Its ConsumeQueue lies in RocksDB, which is not read; a broker with "
+    "storeType=default keeps it in files."
+)
+
+
+def directories_in(directory: Path) -> list[str]:
+    """Names of the directories in one, sorted; none if it does not exist."""
+    try:
+        with os.scandir(directory) as entries:
+            return sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=True))
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise translated(error, directory) from error
+
+
+def _files_in(directory: Path) -> list[str]:
+    try:
+        with os.scandir(directory) as entries:
+            return [entry.name for entry in entries if entry.is_file()]
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise translated(error, directory) from error

@@ -1,0 +1,243 @@
+"""Looks at a followed broker's directory: blocking, in one thread at a time, without an event loop.
+
+A look is cheap in steps: 8 bytes at the CommitLog's end; then the unit behind each queue's end;
+then the directories. Each step runs only when the one before or the clock says so.
+"""
+
+import threading
+from dataclasses import dataclass, field
+from pathlib import Path
+from struct import Struct
+
+from container.record_batch import RecordBatch, Units
+from container.tier_records import QueueId
+from dispatcher.source import HotQueue, HotQueueState
+from dispatcher.topic_filter import TopicFilter
+from provider.errors import Corrupt, NotFound, OutOfRange
+from provider.ranges import QueueOffset
+from tieredstore.hot.commit_log_files import CommitLogFiles, table_of
+from tieredstore.hot.commit_log_tail import CommitLogTail
+from tieredstore.hot.consume_queue_files import ConsumeQueueFiles
+from tieredstore.hot.consume_queue_tail import ConsumeQueueTail
+from tieredstore.hot.mapped_files import MappedFiles
+from tieredstore.hot.options import HotLogOptions
+from tieredstore.hot.pins import Pins
+from tieredstore.hot.queue_directories import QueueDirectories
+from tieredstore.hot.rebuilt_units import RebuiltUnits
+from tieredstore.hot.record_gather import gather_batch, plausible
+from tieredstore.hot.store_layout import CONFIRM_OFFSET_AT, FileRun, open_layout, scan_run
+
+_INT64 = Struct(">q")
+FINDINGS_KEPT_MAX = 1000
+
+
+@dataclass(slots=True)
+class ScanStatistics:
+    """What looking cost and found so far."""
+
+    polls: int = 0
+    queue_looks: int = 0
+    """Polls that looked at every queue."""
+    directory_looks: int = 0
+    excluded_topics: int = 0
+    pinned_bytes: int = 0
+    pins_dropped_untiered: int = 0
+    findings: list[str] = field(default_factory=list[str])
+    """Sentences for people, oldest first; bounded."""
+
+
+class StoreScan:
+    """The state of following one store. `poll` and what it calls hold one lock; reads hold none."""
+
+    def __init__(self, root: Path, options: HotLogOptions, topics: TopicFilter) -> None:
+        """Find the store's directories and take up earlier pins.
+
+        Raises:
+            NotAStore: `root` holds no RocketMQ store that can be followed.
+            Denied: the place for pins does not do, or something may not be read.
+            Unavailable: something cannot be read right now.
+        """
+        self._options = options
+        self._lock = threading.Lock()
+        self._layout = open_layout(root, options)
+        self._directories = QueueDirectories(self._layout, options, topics.excludes)
+        self.files = MappedFiles(options.files_mapped_max, options.resident_bytes_max)
+        self._live = FileRun(self._layout.commit_log, (), 0)
+        self.log = CommitLogFiles(self.files, table_of(self._live, {}))
+        self._pins = (
+            Pins(Path(options.pin_path), self._layout.commit_log, options.pinned_bytes_max)
+            if options.pin_path
+            else None
+        )
+        self._rebuilt = RebuiltUnits(self.log)
+        self._floors: dict[QueueId, int] = {}
+        self._tails: dict[QueueId, ConsumeQueueTail] = {}
+        self._released: dict[QueueId, int] = {}
+        self._tail = CommitLogTail()
+        self._next_scan_s = float("-inf")
+        self._settled_s = float("-inf")
+        self.queues: dict[QueueId, HotQueue] = {}
+        self.statistics = ScanStatistics()
+
+    def __repr__(self) -> str:
+        return (
+            f"<StoreScan {self._layout.root}: {len(self._tails)} queues, {self._tail}, "
+            f"{self.files}, {self._pins}>"
+        )
+
+    def poll(self, now_s: float) -> dict[QueueId, HotQueue]:
+        """Bring `queues` up to date; returns those that changed.
+
+        Raises:
+            Unavailable, Denied: the log cannot be read right now.
+        """
+        with self._lock:
+            self.statistics.polls += 1
+            is_due = now_s >= self._next_scan_s
+            if self._tail.has_grown(self.log) or is_due:
+                self._scan_commit_log()
+            found = self._scan_directories() if is_due else {}
+            if self._tail.reach(self.log, 0):
+                self._settled_s = now_s + self._options.settle_s_max
+            is_reported = any(tail.has_report for tail in self._tails.values())
+            if is_due or is_reported or now_s < self._settled_s:
+                found |= self._look_at_queues()
+            changed = {
+                queue: seen for queue, seen in found.items() if self.queues.get(queue) != seen
+            }
+            self.queues = {**self.queues, **changed} if changed else self.queues
+            if is_due and self._pins is not None:
+                self._sync_pins()
+            if is_due:  # only now: what failed half way is looked at again at once
+                self._next_scan_s = now_s + self._options.scan_s_min
+            return changed
+
+    def has_news(self, now_s: float) -> bool:
+        """Whether a poll may find something. One small read, no lock held."""
+        return now_s < self._settled_s or self._tail.has_grown(self.log)
+
+    def references(self, queue: QueueId, start: QueueOffset, messages_max: int) -> Units:
+        """See `HotLog.references`; also raises Corrupt for a truncated ConsumeQueue file."""
+        seen = self.queues.get(queue)
+        if seen is None or not seen.min_offset <= start < seen.max_offset:
+            has = f"has [{seen.min_offset}, {seen.max_offset})" if seen else "is not in this store"
+            raise OutOfRange(f"offset {start}: the queue {has}", str(queue), start)
+        end = min(start + messages_max, seen.max_offset)
+        files = self._tails[queue].files
+        if start < files.first_offset:
+            with self._lock:
+                return self._rebuilt.units(queue, start, min(end, files.first_offset))
+        units = files.units(start, end)
+        return units[: max(1, plausible(units))]  # what is bad comes alone: `records` names it
+
+    def records(self, queue: QueueId, start: QueueOffset, references: Units) -> RecordBatch:
+        """See `HotLog.records`; a record that fails is reported to the next poll."""
+        try:
+            return gather_batch(
+                self.log,
+                self.files,
+                queue,
+                start,
+                references,
+                bytes_max=self._options.batch_bytes_max,
+            )
+        except Corrupt:
+            if queue in self._tails:
+                self._tails[queue].report(start)
+            raise
+
+    def release(self, queue: QueueId, offset: QueueOffset) -> None:
+        """Everything of `queue` below `offset` is tiered; its pins go with the next scan."""
+        self._released[queue] = max(offset, self._released.get(queue, 0))
+
+    def _scan_commit_log(self) -> None:
+        self._live = scan_run(self._layout.commit_log)
+        if self._pins is None:
+            self.log.table = table_of(self._live, {})
+            return
+        self._sync_pins()
+
+    def _sync_pins(self) -> None:
+        assert self._pins is not None, "only called where there are pins"
+        findings = self._pins.sync(self._live, self._low_position())
+        self.log.table = table_of(self._live, self._pins.paths())
+        statistics = self.statistics
+        statistics.findings = [*statistics.findings, *findings][-FINDINGS_KEPT_MAX:]
+        statistics.pinned_bytes = self._pins.pinned_bytes
+        statistics.pins_dropped_untiered = self._pins.dropped_untiered
+
+    def _low_position(self) -> int:
+        """First byte of the CommitLog that may hold a message which is not tiered."""
+        if not self.queues:
+            return 0  # nothing is known yet
+        # One file below the end: the unit of a record there may not have been seen yet.
+        low = self._tail.position - self._live.file_bytes
+        for queue, tail in self._tails.items():
+            wanted = max(self._released.get(queue, 0), tail.seen.min_offset)
+            if wanted < tail.seen.max_offset:
+                low = min(low, self._position_of(queue, QueueOffset(wanted)))
+        return low
+
+    def _position_of(self, queue: QueueId, offset: QueueOffset) -> int:
+        files = self._tails[queue].files
+        try:
+            if offset < files.first_offset:
+                return int(self._rebuilt.units(queue, offset, offset + 1)["position"][0])
+            return files.unit(offset).position
+        except (OutOfRange, Corrupt):
+            return 0  # not known: drop nothing
+
+    def _scan_directories(self) -> dict[QueueId, HotQueue]:
+        """Take in new queues; returns the refused ones."""
+        self.statistics.directory_looks += 1
+        found = self._directories.look()
+        self.statistics.excluded_topics = len(found.excluded)
+        log_min = self.log.table.min_position
+        for queue, directory in found.queues.items():
+            tail = self._tails.get(queue)
+            if tail is None:
+                files = ConsumeQueueFiles(self.files, directory)
+                self._tails[queue] = ConsumeQueueTail(queue, files)
+            elif not tail.files.run.bases or tail.log_min != log_min:
+                tail.files.rescan()  # the broker deletes from the front of both together
+        self._find_floors()
+        zero = QueueOffset(0)
+        return {
+            queue: HotQueue(queue, zero, zero, HotQueueState.REFUSED, sentence)
+            for queue, sentence in found.refused.items()
+        }
+
+    def _find_floors(self) -> None:
+        """Where ConsumeQueue files went and their CommitLog is pinned, make the units anew."""
+        if self._pins is None:
+            return
+        ends: dict[QueueId, tuple[int, int]] = {}
+        for queue, tail in self._tails.items():
+            first = tail.files.first_offset
+            if not first:
+                continue
+            unit = tail.files.look(first)[:1]
+            has_unit = len(unit) > 0 and int(unit["size"][0]) > 0
+            position = int(unit["position"][0]) if has_unit else self.log.table.end
+            if position > self.log.table.min_position:
+                ends[queue] = (first, position)
+        self._floors = self._rebuilt.floors(ends) if ends else {}
+
+    def _look_at_queues(self) -> dict[QueueId, HotQueue]:
+        self.statistics.queue_looks += 1
+        confirmed = self._confirmed() if self._options.replicated else None
+        found: dict[QueueId, HotQueue] = {}
+        end = 0
+        for queue, tail in self._tails.items():
+            found[queue] = tail.poll(self.log, confirmed, self._floors.get(queue))
+            end = max(end, tail.end_position)
+        self._tail.reach(self.log, end)
+        return found
+
+    def _confirmed(self) -> int:
+        """The confirm offset; 0, so that nothing counts, while the broker has none."""
+        try:
+            raw = self.files.peek(self._layout.checkpoint, CONFIRM_OFFSET_AT, _INT64.size)
+        except (NotFound, Corrupt):
+            return 0
+        return _INT64.unpack(raw)[0]
