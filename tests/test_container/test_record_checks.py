@@ -1,0 +1,231 @@
+"""The kernels that trust nothing: verify, split and walk, on good and on damaged logs."""
+
+import dataclasses
+import random
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from container.blank_record import BlankRecord, Coda
+from container.message_record import StoredMessage
+from container.record_batch import Units
+from container.record_checks import (
+    Verified,
+    damaged_bodies,
+    split_records,
+    verify_records,
+    walk_records,
+)
+from container.record_kernels import encode_units
+from provider.errors import Corrupt
+from tests.support.messages import (
+    damages,
+    make_batch,
+    make_message,
+    queue_records,
+    value_or_corrupt,
+    with_record_crc,
+)
+
+TOPIC = b"TopicTest"
+
+
+def places(records: list[bytes], start: int = 0) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    sizes = np.array([len(raw) for raw in records], np.int64)
+    return start + np.cumsum(sizes) - sizes, sizes
+
+
+def units_of(starts: NDArray[np.int64], sizes: NDArray[np.int64]) -> Units:
+    return encode_units(starts, sizes, np.zeros(len(starts), np.int64))
+
+
+def good_by_definition(raw: bytes, starts: list[int], sizes: list[int], first: bytes) -> int:
+    """What verify_records must count, one record at a time."""
+    model = StoredMessage.decode(first, path="", position=0)
+    for index, (start, size) in enumerate(zip(starts, sizes, strict=True)):
+        piece = raw[start : start + size]
+        found = value_or_corrupt(
+            lambda piece=piece: StoredMessage.decode(piece, path="", position=0)
+        )
+        if len(piece) != size or isinstance(found, Corrupt):
+            return index
+        wanted = (model.topic, model.queue_id, model.queue_offset + index, start)
+        if (found.topic, found.queue_id, found.queue_offset, found.physical_offset) != wanted:
+            return index
+    return len(starts)
+
+
+@given(queue_records(), st.data())
+def test_verifying_counts_what_decoding_each_record_counts(
+    records: list[bytes], data: st.DataObject
+) -> None:
+    starts, sizes = places(records)
+    raw = b"".join(records)
+    if data.draw(st.booleans()):
+        raw = data.draw(damages(raw))
+    first = StoredMessage.decode(records[0], path="", position=0)
+    found = verify_records(
+        raw,
+        starts,
+        sizes,
+        queue_id=first.queue_id,
+        first_queue_offset=first.queue_offset,
+        physical_positions=starts,
+        topic=first.topic.encode(),
+    )
+    assert found.count == good_by_definition(raw, starts.tolist(), sizes.tolist(), records[0])
+    assert (found.reason == "") == (found.count == len(records))
+
+
+longs = st.integers(-(2**63), 2**63 - 1)
+
+
+@given(queue_records(4), st.data())
+def test_no_positions_or_sizes_lead_outside(records: list[bytes], data: st.DataObject) -> None:
+    raw = data.draw(damages(b"".join(records)))
+    near = st.one_of(longs, st.integers(-5, len(raw) + 5))
+    rows = data.draw(st.lists(st.tuples(near, st.integers(-(2**31), 2**31 - 1)), max_size=6))
+    starts = np.array([row[0] for row in rows], np.int64)
+    sizes = np.array([row[1] for row in rows], np.int64)
+    found = verify_records(
+        raw,
+        starts,
+        sizes,
+        queue_id=0,
+        first_queue_offset=0,
+        physical_positions=None,
+        topic=TOPIC,
+    )
+    assert 0 <= found.count <= len(rows)
+    split = split_records(raw, data.draw(st.integers(0, 9)), units_of(starts, sizes))
+    assert len(split.starts) + len(split.failed) == split.covered <= len(rows)
+    if len(split.starts):
+        assert split.starts.min() >= 0
+        assert (split.starts + split.sizes).max() <= len(raw)
+
+
+def verify(records: list[bytes], **changes: object) -> Verified:
+    starts, sizes = places(records)
+    expected: dict[str, object] = {
+        "queue_id": 3,
+        "first_queue_offset": 10,
+        "physical_positions": None,
+        "topic": TOPIC,
+    }
+    return verify_records(b"".join(records), starts, sizes, **{**expected, **changes})  # pyright: ignore[reportArgumentType] - the test's own table
+
+
+def three(**second: object) -> list[bytes]:
+    found = [make_message(10 + i, queue_id=3, topic=TOPIC.decode()) for i in range(3)]
+    found[1] = dataclasses.replace(found[1], **second)
+    return [message.encode() for message in found]
+
+
+@pytest.mark.parametrize(
+    ("records", "reason"),
+    [
+        (three(queue_id=4), "another queue id"),
+        (three(queue_offset=12), "another queue offset"),
+        (three(topic="TopicTesu"), "another topic"),
+        (three(topic="TopicTest2"), "another topic length"),
+        ([*three()[:1], b"\0" * 100, three()[2]], "unknown magic"),
+    ],
+)
+def test_each_lie_has_its_reason_and_ends_the_good_ones(records: list[bytes], reason: str) -> None:
+    assert verify(three()) == Verified(3)
+    assert verify(records) == Verified(1, reason)
+
+
+def test_another_place_or_size_is_found() -> None:
+    starts, sizes = places(three())
+    assert verify(three(), physical_positions=starts) == Verified(1, "another physical offset")
+    raw = b"".join(three())
+    found = verify_records(
+        raw,
+        starts,
+        sizes - 1,
+        queue_id=3,
+        first_queue_offset=10,
+        physical_positions=None,
+        topic=TOPIC,
+    )
+    assert found == Verified(0, "size differs from the unit's")
+
+
+def test_damaged_bodies_and_checksums_are_named() -> None:
+    records = [with_record_crc(make_message(i, body=b"body")) for i in range(4)]
+    starts, sizes = places(records)
+    raw = bytearray(b"".join(records))
+    assert damaged_bodies(raw, starts, sizes).tolist() == []
+    raw[int(starts[1]) + 88] ^= 1  # a byte of the body
+    raw[int(starts[3]) + 40] ^= 1  # the born timestamp, covered by the whole-record checksum only
+    assert damaged_bodies(raw, starts, sizes).tolist() == [1, 3]
+
+
+def test_a_log_is_split_by_its_units_and_failures_are_named() -> None:
+    batch = make_batch(0, 6, 50, random.Random(2), physical_offset=1000)
+    raw = bytearray(batch.data.tobytes())
+    units = units_of(batch.starts + 1000, batch.sizes)
+    raw[int(batch.starts[1]) + 4] ^= 1  # magic
+    units["size"][2] += 1
+    found = split_records(raw, 1000, units)
+    assert found.indices.tolist() == [0, 3, 4, 5]
+    assert found.starts.tolist() == batch.starts[[0, 3, 4, 5]].tolist()
+    assert found.failed.tolist() == [1, 2]
+    assert found.covered == 6
+
+
+def test_a_split_ends_at_the_first_record_that_is_not_all_there() -> None:
+    batch = make_batch(0, 4, 50, random.Random(3))
+    raw = batch.data.tobytes()[:-1]
+    found = split_records(raw, 0, units_of(batch.starts, batch.sizes))
+    assert (found.covered, found.indices.tolist(), found.failed.tolist()) == (3, [0, 1, 2], [])
+    assert split_records(raw, 0, units_of(batch.starts[:0], batch.sizes[:0])).covered == 0
+
+
+def test_a_unit_that_points_at_a_coda_means_the_record_behind_it() -> None:
+    records = three()
+    raw = records[0] + Coda(7).encode() + records[1] + records[2]
+    starts, sizes = places(records)
+    starts[2] += Coda.SIZE  # the second unit still points at the coda
+    found = split_records(raw, 0, units_of(starts, sizes))
+    behind = len(records[0]) + Coda.SIZE
+    assert found.starts.tolist() == [0, behind, behind + len(records[1])]
+    cut = split_records(raw[: behind + len(records[1]) - 1], 0, units_of(starts[:2], sizes[:2]))
+    assert (cut.covered, cut.indices.tolist()) == (1, [0])
+
+
+def test_a_walk_passes_codas_and_the_blank_at_the_end_of_a_file() -> None:
+    records = three()
+    raw = records[0] + Coda(7).encode() + records[1] + BlankRecord(50).encode() + bytes(42)
+    found = walk_records(raw)
+    assert found.starts.tolist() == [0, len(records[0]) + Coda.SIZE]
+    assert (found.end, found.reason) == (len(raw), "")
+
+
+@pytest.mark.parametrize(
+    ("tail", "reason"),
+    [
+        (bytes(100), "unknown magic"),
+        (b"\0", "log ends inside a record"),
+        (three()[0][:-1], "log ends inside a record"),
+        (b"\0\0\0\x09" + three()[0][4:], "impossible record size 9"),
+    ],
+)
+def test_a_walk_says_where_and_why_it_stopped(tail: bytes, reason: str) -> None:
+    raw = b"".join(three())
+    found = walk_records(raw + tail)
+    assert len(found.starts) == 3
+    assert found.end == len(raw)
+    assert reason in found.reason
+
+
+@given(st.one_of(queue_records().map(b"".join).flatmap(damages), st.binary(max_size=200)))
+def test_a_walk_of_any_bytes_stays_inside(raw: bytes) -> None:
+    found = walk_records(raw)
+    assert 0 <= found.end <= len(raw)
+    assert ((found.starts + found.sizes) <= len(raw)).all()
+    assert (found.end == len(raw)) or found.reason
