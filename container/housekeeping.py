@@ -1,28 +1,78 @@
 """What the owner does between entries; without anything to do it asks the store for nothing."""
 
 import asyncio
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Protocol
 
+from container.garbage import failed_again, orphaned_manifests, plan_burial
+from container.journal_cut import VerifiedSnapshot, cut_journal, plan_boundary
 from container.journal_options import Chance, JournalOptions
 from container.journal_reader import Loaded
+from container.manifest import ManifestPlan, ManifestReader, plan_manifest, write_manifest
+from container.snapshot import write_snapshot
 from container.tier_change import StateChange
+from container.tier_errors import Refused
+from container.tier_names import MANIFEST_PREFIX
+from container.tier_operations import AddTombstones, DropTombstones, MoveToManifest, Operation
+from container.tier_records import QueueId, Segment, Tombstone
+from container.tier_state import TierState
 from provider.clock import Clock
+from provider.errors import Closed, Corrupt, Fenced, StoreError
 from provider.object_store import ObjectStore
+
+
+class Owner(Protocol):
+    """The part of `Journal` that housekeeping needs."""
+
+    @property
+    def state(self) -> TierState:
+        """What is published."""
+        ...
+
+    @property
+    def epoch(self) -> int:
+        """The owner's epoch."""
+        ...
+
+    async def publish(self, operations: Iterable[Operation]) -> int:
+        """Publish a transaction."""
+        ...
+
+    async def verify_owner(self) -> None:
+        """Raise `Fenced` if somebody newer owns the tier."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
 class HousekeepingStatistics:
-    """What housekeeping did."""
+    """What housekeeping did, and what it could not do."""
 
     snapshots: int = 0
+    manifests: int = 0
+    boundary: int = 0
+    """Journal entries up to it may be gone."""
+    journal_objects_deleted: int = 0
+    objects_deleted: int = 0
+    """Objects behind tombstones."""
+    undeletable: int = 0
+    """Tombstones that were given up: their objects are still there, and cost money."""
+    damaged_snapshots: int = 0
+    """Snapshots that could not be used when the ownership was taken."""
+    last_error: str = ""
+    """Why the last round ended early; empty if it did not."""
 
 
 class Housekeeper:
-    """Snapshots, boundaries, manifests, tombstones."""
+    """Moves sealed segments to manifests, writes snapshots, cuts the journal, buries objects.
+
+    Every step may fail or be cancelled anywhere: what it leaves is unreferenced, and the next
+    round does the step again.
+    """
 
     def __init__(
         self,
-        journal: object,
+        owner: Owner,
         store: ObjectStore,
         loaded: Loaded,
         *,
@@ -30,23 +80,196 @@ class Housekeeper:
         rng: Chance,
         options: JournalOptions,
     ) -> None:
+        self._owner = owner
+        self._store = store
         self._clock = clock
+        self._rng = rng
         self._options = options
+        self._manifests = ManifestReader(store)
+        now_s = clock.monotonic_s()
+        snapshot = loaded.snapshot
+        self._verified = [VerifiedSnapshot(snapshot, now_s)] if snapshot else []
+        self._entries = loaded.state.sequence - (snapshot.sequence if snapshot else 0)
+        self._first_entry_s = now_s
+        self._touched: dict[QueueId, None] = dict.fromkeys(loaded.state.queues)
+        self._swept = loaded.state.broker.epoch <= 1  # before the first owner there is no stray
+        self._due = asyncio.Event()
+        self._done = HousekeepingStatistics(damaged_snapshots=len(loaded.damaged))
+
+    def __repr__(self) -> str:
+        return f"<Housekeeper: {self._entries} entries behind the snapshot, {self._done}>"
 
     def statistics(self) -> HousekeepingStatistics:
-        """Counters."""
-        return HousekeepingStatistics()
+        """Counters since the ownership was taken."""
+        given_up = sum(
+            dead.tries >= self._options.tombstone_tries_max
+            for dead in self._owner.state.tombstones.values()
+        )
+        return replace(self._done, undeletable=given_up)
 
-    def touched(self, change: StateChange) -> None:
-        """A change was published."""
-
-    def entry_landed(self) -> None:
-        """An entry was published."""
+    def landed(self, changes: Iterable[StateChange]) -> None:
+        """An entry with these changes was published."""
+        for change in changes:
+            self._touched.update(dict.fromkeys(change.queues.changed))
+        if self._entries == 0:
+            self._first_entry_s = self._clock.monotonic_s()
+        self._entries += 1
+        if self._entries >= self._options.snapshot_entries_max:
+            self._due.set()
 
     async def run(self) -> None:
-        """Until cancelled."""
-        await asyncio.Event().wait()
+        """Keep house whenever there may be work, until cancelled or fenced."""
+        while True:
+            await self._due.wait()
+            self._due.clear()
+            try:
+                await self.keep()
+                self._done = replace(self._done, last_error="")
+            except (Fenced, Closed):
+                return
+            except StoreError as error:
+                self._done = replace(self._done, last_error=str(error))
 
     async def tick(self) -> None:
-        """Until cancelled."""
-        await asyncio.Event().wait()
+        """Look for work every `housekeeping_s`, until cancelled."""
+        while True:
+            await self._clock.sleep(self._options.housekeeping_s)
+            self._due.set()
+
+    async def keep(self) -> None:
+        """One round. No request where nothing is due.
+
+        Raises:
+            Unavailable: the rest is done in the next round.
+            Corrupt: something was read back damaged; it is not used.
+            Fenced: somebody newer owns the tier.
+        """
+        first: StoreError | None = None
+        for step in (self._move_to_manifests, self._snapshot, self._cut, self._bury):
+            try:
+                await step()
+            except (Fenced, Closed):
+                raise
+            except StoreError as error:  # one damaged manifest must not stop the snapshots
+                first = first or error
+        if first is not None:
+            raise first
+
+    async def _move_to_manifests(self) -> None:
+        first: Corrupt | None = None
+        for queue_id in list(self._touched):
+            self._touched.pop(queue_id)
+            queue = self._owner.state.queues.get(queue_id)
+            try:
+                while queue and (plan := plan_manifest(queue, self._options)):
+                    await self._move(queue_id, plan)
+                    queue = self._owner.state.queues.get(queue_id)
+            except Corrupt as damage:  # again at this queue's next commit
+                first = first or damage
+            except BaseException:
+                self._touched[queue_id] = None
+                raise
+        if first is not None:
+            raise first
+
+    async def _move(self, queue: QueueId, plan: ManifestPlan) -> None:
+        segments: list[Segment] = list(plan.segments)
+        for ref in plan.merged:
+            segments += await self._manifests.segments(ref)
+        ref = await write_manifest(
+            self._store,
+            queue,
+            plan,
+            segments,
+            epoch=self._owner.epoch,
+            sequence=self._owner.state.sequence,
+            rng=self._rng,
+        )
+        replaced = tuple(old.object_name for old in plan.merged)
+        bases = tuple(segment.base for segment in plan.segments)
+        graves = tuple(self._tombstone(name, "merged") for name in replaced)
+        try:
+            await self._owner.publish([MoveToManifest(queue, ref, bases, replaced, graves)])
+        except Refused:  # the queue was trimmed or cut meanwhile
+            grave = self._tombstone(ref.object_name, "never published")
+            await self._owner.publish([AddTombstones((grave,))])
+        else:
+            self._done = replace(self._done, manifests=self._done.manifests + 1)
+
+    def _tombstone(self, name: str, reason: str) -> Tombstone:
+        return Tombstone(name, self._clock.now_ms() + int(self._options.grace_s * 1000), reason)
+
+    async def _snapshot(self) -> None:
+        age_s = self._clock.monotonic_s() - self._first_entry_s
+        many = self._entries >= self._options.snapshot_entries_max
+        if self._entries == 0 or not (many or age_s >= self._options.snapshot_age_s_max):
+            return
+        before, first_s = self._entries, self._clock.monotonic_s()
+        name = await write_snapshot(
+            self._store,
+            self._owner.state,
+            epoch=self._owner.epoch,
+            rng=self._rng,
+            clock=self._clock,
+        )
+        self._entries -= before
+        self._first_entry_s = first_s
+        self._verified.append(VerifiedSnapshot(name, self._clock.monotonic_s()))
+        self._done = replace(self._done, snapshots=self._done.snapshots + 1)
+        if not self._swept:
+            await self._sweep()
+            self._swept = True
+
+    async def _sweep(self) -> None:
+        """Bury what earlier owners wrote and never published. One listing per ownership."""
+        listed = [entry.name for entry in await self._store.list(MANIFEST_PREFIX)]
+        orphans = orphaned_manifests(self._owner.state, listed)
+        if orphans:
+            graves = tuple(self._tombstone(name, "never published") for name in orphans)
+            await self._owner.publish([AddTombstones(graves)])
+
+    async def _cut(self) -> None:
+        now_s = self._clock.monotonic_s()
+        upto = plan_boundary(self._verified, now_s, self._options.grace_s)
+        if upto is None or upto.sequence <= self._done.boundary:
+            return
+        gone = await cut_journal(self._store, upto, epoch=self._owner.epoch, rng=self._rng)
+        self._verified = [one for one in self._verified if one.name.sequence >= upto.sequence]
+        deleted = self._done.journal_objects_deleted + gone
+        self._done = replace(self._done, boundary=upto.sequence, journal_objects_deleted=deleted)
+
+    async def _bury(self) -> None:
+        burial = plan_burial(self._owner.state, self._clock.now_ms(), self._options)
+        if burial.drop:
+            await self._owner.publish([DropTombstones(burial.drop)])
+        if not burial.delete:
+            return
+        await self._owner.verify_owner()
+        gone, failed = await self._delete(burial.delete)
+        operations: list[Operation] = []
+        if gone:
+            operations.append(DropTombstones(tuple(gone)))
+        if failed:
+            operations.append(AddTombstones(tuple(failed)))
+        await self._owner.publish(operations)
+        self._done = replace(self._done, objects_deleted=self._done.objects_deleted + len(gone))
+
+    async def _delete(self, graves: tuple[Tombstone, ...]) -> tuple[list[str], list[Tombstone]]:
+        """Delete objects together, or one by one if that fails; names that went, and the rest."""
+        names = [grave.object_name for grave in graves]
+        try:
+            await self._store.delete(names)
+        except (Fenced, Closed):
+            raise
+        except StoreError:
+            if len(graves) == 1:
+                return [], [failed_again(graves[0], self._clock.now_ms(), self._options)]
+        else:
+            return names, []
+        gone: list[str] = []
+        failed: list[Tombstone] = []
+        for grave in graves:
+            names, again = await self._delete((grave,))
+            gone += names
+            failed += again
+        return gone, failed

@@ -274,7 +274,6 @@ class Journal:
             )
         for transaction in entry.transactions:
             self._state.install(transaction.change)
-            self._keeper.touched(transaction.change)
         self._state.sequence = entry.name.sequence
         self._entry = None
         self._entries += 1
@@ -282,7 +281,7 @@ class Journal:
         self._bytes += len(entry.raw)
         for transaction in entry.transactions:
             transaction.land(entry.name.sequence)
-        self._keeper.entry_landed()
+        self._keeper.landed(transaction.change for transaction in entry.transactions)
 
     def _end(self, error: StoreError) -> None:
         """Nothing more will be published; everybody who waits is told why."""

@@ -11,6 +11,7 @@ from typing import Any, Self
 
 from container import queue_changes
 from container.queue_invariants import check_queue, queue_path, refuse_unless
+from container.rocketmq_names import segment_name
 from container.tier_change import StateChange
 from container.tier_errors import Refused
 from container.tier_operations import (
@@ -167,8 +168,7 @@ def _apply(change: StateChange, operation: Operation) -> None:
     """Do one operation to the draft, or refuse it."""
     match operation:
         case CommitQueue():
-            queue = _queue(change, operation.queue)
-            change.queues.put(queue.id, queue_changes.commit(queue, operation))
+            _commit(change, operation)
         case RecordGap():
             queue = _queue(change, operation.queue)
             change.queues.put(queue.id, queue_changes.record_gap(queue, operation))
@@ -231,6 +231,17 @@ def _queue(change: StateChange, queue_id: QueueId) -> Queue:
     return queue
 
 
+def _commit(change: StateChange, operation: CommitQueue) -> None:
+    queue = _queue(change, operation.queue)
+    change.queues.put(queue.id, queue_changes.commit(queue, operation))
+    for part in operation.changes:
+        live = queue.segments(part.type)
+        if (
+            not live or live[-1].base != part.base
+        ):  # after a cut it may use an old file's name again
+            change.tombstones.drop(segment_name(queue.id, part.type, part.base))
+
+
 def _bury(change: StateChange, tombstones: Iterable[Tombstone]) -> None:
     for tombstone in tombstones:
         change.tombstones.put(tombstone.object_name, tombstone)
@@ -286,4 +297,8 @@ def _put_queue(change: StateChange, operation: PutQueue) -> None:
         path,
     )
     check_queue(queue)
+    if known is None:
+        own_files = f"{path}/"
+        dying = change.tombstones.any(lambda dead: dead.object_name.startswith(own_files))
+        refuse_unless(not dying, "files of a dropped queue of that name wait for deletion", path)
     change.queues.put(queue.id, queue)

@@ -66,9 +66,13 @@ class StoreView:
         self.rng = rng
         self.faults = faults
         self.down = False
+        self.paused = False
+        """A process that sleeps: nothing of it happens until it wakes."""
 
     async def _pause(self) -> None:
         for _ in range(self.rng.randint(0, self.faults.turns_max)):
+            await asyncio.sleep(0)
+        while self.paused:  # noqa: ASYNC110 - a test wakes it by hand, seeded turn by turn
             await asyncio.sleep(0)
         while self.shared.late and self.rng.random() < 0.3:
             self.shared.put(*self.shared.late.pop(self.rng.randrange(len(self.shared.late))))

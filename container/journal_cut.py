@@ -1,0 +1,72 @@
+"""Deleting journal entries that snapshots have made superfluous.
+
+1. A snapshot is written, read back and compared (`snapshot.py`).
+2. The boundary is durable before anything at or below it is deleted.
+3. It never passes the second newest snapshot, so that the newest may turn out to be damaged;
+   and never one younger than the grace time.
+"""
+
+from contextlib import suppress
+from dataclasses import dataclass
+
+from container.journal_entry import NONCE_BYTES, Frame, FrameKind
+from container.journal_options import Chance
+from container.tier_names import (
+    BOUNDARY_PREFIX,
+    JOURNAL_PREFIX,
+    SNAPSHOT_PREFIX,
+    BoundaryName,
+    EntryName,
+    SnapshotName,
+    parse_name,
+)
+from provider.errors import AlreadyExists
+from provider.object_store import ObjectStore
+
+DELETED_AT_ONCE_MAX = 1000
+BOUNDARIES_KEPT = 2
+"""So that a listing that misses one which is just being created still sees the one before."""
+
+
+@dataclass(frozen=True, slots=True)
+class VerifiedSnapshot:
+    """A snapshot that we have read, whole."""
+
+    name: SnapshotName
+    seen_s: float
+    """Monotonic time at which it was there."""
+
+
+def plan_boundary(
+    verified: list[VerifiedSnapshot], now_s: float, grace_s: float
+) -> SnapshotName | None:
+    """The newest snapshot up to which entries may go: old enough, and not the newest. Pure."""
+    old = [one.name for one in verified[:-1] if now_s - one.seen_s >= grace_s]
+    return max(old, default=None)
+
+
+async def cut_journal(store: ObjectStore, upto: SnapshotName, *, epoch: int, rng: Chance) -> int:
+    """Make the boundary durable, then delete what is superfluous; how many objects went.
+
+    May be called again after any failure. Five requests, and one per 1,000 objects.
+    """
+    nonce = rng.randbytes(NONCE_BYTES)
+    frame = Frame(FrameKind.BOUNDARY, epoch, upto.sequence, nonce, b"{}")
+    boundary = BoundaryName(upto.sequence)
+    with suppress(AlreadyExists):  # by an attempt before, or by another owner: it says the same
+        await store.create(str(boundary), [frame.encode()])
+    old: list[str] = []
+    for entry in await store.list(JOURNAL_PREFIX):
+        name = parse_name(entry.name)
+        if isinstance(name, EntryName) and name.sequence <= upto.sequence:
+            old.append(entry.name)
+    for entry in await store.list(SNAPSHOT_PREFIX):
+        name = parse_name(entry.name)
+        if isinstance(name, SnapshotName) and name.sequence < upto.sequence:
+            old.append(entry.name)
+    listed = [parse_name(entry.name) for entry in await store.list(BOUNDARY_PREFIX)]
+    boundaries = sorted(name for name in listed if isinstance(name, BoundaryName))
+    old += [str(name) for name in boundaries[:-BOUNDARIES_KEPT]]
+    for start in range(0, len(old), DELETED_AT_ONCE_MAX):
+        await store.delete(old[start : start + DELETED_AT_ONCE_MAX])
+    return len(old)
