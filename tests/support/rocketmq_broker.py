@@ -64,7 +64,7 @@ class BrokerInstall:
         root = (cache or cache_directory()) / f"rocketmq-{rocketmq_version()}"
         root.mkdir(parents=True, exist_ok=True)
         with locked(root / "lock"):
-            library = root / "lib"
+            library = root / f"lib-{digest(SOURCES / 'pom.xml')[:8]}"
             if not library.is_dir():
                 fetch(library)
             compile_programs(library)
@@ -102,6 +102,11 @@ def rocketmq_version() -> str:
     return found[1]
 
 
+def digest(*paths: Path) -> str:
+    """SHA-256 of the files' contents, one after the other."""
+    return hashlib.sha256(b"".join(path.read_bytes() for path in paths)).hexdigest()
+
+
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[None]:
     """Holds an exclusive lock over processes."""
@@ -128,8 +133,7 @@ def compile_programs(library: Path) -> None:
     """Puts the programs of `src` beside RocketMQ's jars, unless just these are there."""
     sources = sorted((SOURCES / "src").glob("*.java"))
     logging = SOURCES / "src" / "rmq.logback-test.xml"
-    texts = b"".join(path.read_bytes() for path in (*sources, logging))
-    wanted = hashlib.sha256(texts).hexdigest()
+    wanted = digest(*sources, logging)
     stamp = library / f"{HARNESS_JAR}.sha256"
     if stamp.exists() and stamp.read_text() == wanted:
         return

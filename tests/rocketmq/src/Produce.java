@@ -2,8 +2,11 @@ import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Random;
+import java.util.Set;
+import java.util.TreeSet;
 import org.apache.rocketmq.client.consumer.DefaultMQPullConsumer;
-import org.apache.rocketmq.client.exception.MQClientException;
+import org.apache.rocketmq.client.consumer.PullResult;
+import org.apache.rocketmq.client.consumer.PullStatus;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.LocalTransactionState;
 import org.apache.rocketmq.client.producer.TransactionListener;
@@ -41,12 +44,12 @@ public class Produce {
   }
 
   private static void run(String[] args) throws Exception {
-    Random random = new Random(Long.parseLong(args[0]));
+    String seed = args[0];
+    Random random = new Random(Long.parseLong(seed));
     String prefix = args[1];
     int scale = Integer.parseInt(args[2]);
     DefaultMQPullConsumer watcher = Client.started("CG_" + prefix);
-    long delayedBefore = count(watcher, prefix + "Delay");
-    long committedBefore = count(watcher, prefix + "Tx");
+    Set<String> delayed = new TreeSet<>();
 
     DefaultMQProducer producer = new DefaultMQProducer("PG_" + prefix);
     producer.setInstanceName("produce");
@@ -69,14 +72,16 @@ public class Produce {
       retried(() -> producer.send(message, (queues, m, n) -> queues.get((Integer) n), queue));
     }
     for (int i = 0; i < DELAYED; i++) {
-      Message message = new Message(prefix + "Delay", "D", "delay-" + i, ("later " + i).getBytes(StandardCharsets.UTF_8));
+      String key = "delay-" + seed + "-" + i;
+      Message message = new Message(prefix + "Delay", "D", key, ("later " + i).getBytes(StandardCharsets.UTF_8));
+      delayed.add(key);
       message.setDelayTimeLevel(1 + i % 2);
       retried(() -> producer.send(message));
     }
     producer.shutdown();
-    int committed = transactions(prefix, 15 * scale);
-    await(watcher, prefix + "Delay", delayedBefore + DELAYED);
-    await(watcher, prefix + "Tx", committedBefore + committed);
+    Set<String> committed = transactions(prefix, seed, 15 * scale);
+    await(watcher, prefix + "Delay", delayed);
+    await(watcher, prefix + "Tx", committed);
     watcher.shutdown();
     System.out.println("done");
   }
@@ -112,8 +117,9 @@ public class Produce {
     }
   }
 
-  /** Every third one is rolled back. Returns how many were committed. */
-  private static int transactions(String prefix, int count) throws Exception {
+  /** Every third one is rolled back. Returns the keys of those that were committed. */
+  private static Set<String> transactions(String prefix, String seed, int count) throws Exception {
+    Set<String> committed = new TreeSet<>();
     TransactionMQProducer producer = new TransactionMQProducer("TPG_" + prefix);
     producer.setInstanceName("transact");
     producer.setTransactionListener(new TransactionListener() {
@@ -130,11 +136,15 @@ public class Produce {
     producer.start();
     for (int i = 0; i < count; i++) {
       int number = i;
-      Message message = new Message(prefix + "Tx", "T", "tx-" + i, ("tx " + i).getBytes(StandardCharsets.UTF_8));
+      String key = "tx-" + seed + "-" + i;
+      Message message = new Message(prefix + "Tx", "T", key, ("tx " + i).getBytes(StandardCharsets.UTF_8));
+      if (number % 3 != 0) {
+        committed.add(key);
+      }
       retried(() -> producer.sendMessageInTransaction(message, number));
     }
     producer.shutdown();
-    return count - (count + 2) / 3;
+    return committed;
   }
 
   /** A topic's first sends may fail until its route is known everywhere. */
@@ -152,24 +162,25 @@ public class Produce {
     }
   }
 
-  private static long count(DefaultMQPullConsumer consumer, String topic) throws Exception {
-    long messages = 0;
-    try {
+  /** Returns once messages with all these keys can be read. Counting would not do: a crash delivers some twice. */
+  private static void await(DefaultMQPullConsumer consumer, String topic, Set<String> keys) throws Exception {
+    Set<String> missing = new TreeSet<>(keys);
+    for (int attempt = 0; attempt < 2 * ATTEMPTS; attempt++) {
       for (MessageQueue queue : consumer.fetchSubscribeMessageQueues(topic)) {
-        messages += consumer.maxOffset(queue);
+        PullResult result;
+        for (long offset = 0; offset < consumer.maxOffset(queue); offset = result.getNextBeginOffset()) {
+          result = consumer.pull(queue, "*", offset, 32, 10000);
+          if (result.getPullStatus() != PullStatus.FOUND) {
+            break;
+          }
+          result.getMsgFoundList().forEach(message -> missing.remove(message.getKeys()));
+        }
       }
-    } catch (MQClientException noSuchTopicYet) {
-      return 0;
-    }
-    return messages;
-  }
-
-  private static void await(DefaultMQPullConsumer consumer, String topic, long messages) throws Exception {
-    for (int attempt = 0; count(consumer, topic) < messages; attempt++) {
-      if (attempt == 2 * ATTEMPTS) {
-        throw new IllegalStateException(topic + " has " + count(consumer, topic) + " messages, not " + messages);
+      if (missing.isEmpty()) {
+        return;
       }
       Thread.sleep(250);
     }
+    throw new IllegalStateException(topic + " lacks " + missing);
   }
 }

@@ -1,0 +1,47 @@
+"""RocketMQ's own tiered store serves the tier that we made, from the metadata that we export."""
+
+import shutil
+from pathlib import Path
+
+import javaproperties
+import pytest
+
+from tests.support.golden import ROCKETMQ_550, expected, unpack
+from tests.support.rocketmq_broker import BrokerInstall, RunningBroker
+from tests.test_interop.client_view import comparable, json_lines, read_all
+from tests.test_interop.tieredstore_process import Tieredstore
+
+pytestmark = [pytest.mark.rocketmq, pytest.mark.timeout(240)]
+
+TOPICS = [f"N_{name}" for name in ("Orders", "Big", "Batch", "Keys", "Delay", "Tx")]
+
+
+def test_java_serves_our_tier_from_our_exported_metadata(
+    rocketmq: BrokerInstall, tmp_path: Path
+) -> None:
+    golden = unpack(ROCKETMQ_550, "closed", tmp_path)
+    shutil.rmtree(golden.tier)
+    golden.java_metadata.unlink()
+    conf = ROCKETMQ_550.broker_conf
+    assert conf is not None
+    with conf.open("rb") as text:
+        settings = {**javaproperties.load(text), "tieredStoreFilePath": str(golden.tier)}
+    # the tier is asked first; what it cannot give comes from the local store, at other offsets
+    assert settings["tieredStorageLevel"] == "FORCE"
+    broker = RunningBroker(rocketmq, tmp_path, golden.store, settings)
+    ours = Tieredstore(broker.conf_path, golden.tier)
+    ours.run("tier", str(golden.store))
+    ours.run("metadata", "export", str(golden.java_metadata))
+
+    with broker:
+        client = read_all(broker, tmp_path / "client", TOPICS, all_calls=True)
+
+    found = json_lines(client / "messages.jsonl")
+    wanted = expected(ROCKETMQ_550, "messages")
+    assert [comparable(row) for row in found] == [comparable(row) for row in wanted]
+    # the offset in the tier, so the tier was what served it
+    assert [row["physical_offset"] for row in found] == [
+        row["tier_physical_offset"] for row in wanted
+    ]
+    assert json_lines(client / "pulls.jsonl") == expected(ROCKETMQ_550, "pulls")
+    assert json_lines(client / "offset_by_time.jsonl") == expected(ROCKETMQ_550, "offset_by_time")
