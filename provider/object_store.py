@@ -27,7 +27,8 @@ from typing import Protocol
 from provider.ranges import ByteRange
 
 Buffer = bytes | bytearray | memoryview
-"""Bytes without a copy. A returned buffer belongs to the caller; a given one is not changed."""
+"""Bytes without a copy; a memoryview has one dimension and items of one byte. A returned buffer
+belongs to the caller; a given one is not changed."""
 
 
 @dataclass(frozen=True, slots=True)

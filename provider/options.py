@@ -10,11 +10,12 @@ class PosixOptions:
     read_threads_max: int = 4
     """Threads that read what the page cache does not have, list and delete."""
     write_threads_max: int = 2
-    """Threads that write and sync; apart from the readers', so that no read waits for a sync.
-    More than two did not raise the rate of syncs on the disk that was measured."""
+    """Threads that create and delete; apart from the readers', so that no read waits for a sync.
+    More than two did not raise the rate of syncs on the disk that was measured. Appends have one
+    thread of their own, so that rounds land in the order of their calls."""
     files_open_max: int = 512
-    """Descriptors kept open; least recently used ones are closed. At least 8. Work under way may
-    pin a few more: two for each thread that reads."""
+    """Descriptors kept open; least recently used ones are closed. At least 8. Work under way
+    may add a few: three for each thread."""
     loop_read_bytes_max: int = 1 << 20
     """A read up to this many bytes is tried on the event loop, where it costs 42 us for 1 MiB that
     the page cache has (decision 0003); a longer one, or the rest of a `read_many` that is longer
@@ -31,7 +32,7 @@ class PosixOptions:
     @property
     def memory_bytes_max(self) -> int:
         """What the store itself holds beside the buffers of its callers: joined buffers."""
-        return self.write_threads_max * self.write_bytes_max
+        return (1 + self.write_threads_max) * self.write_bytes_max
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

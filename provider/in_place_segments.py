@@ -1,0 +1,105 @@
+"""File segments over a store whose objects can grow: one object per segment, written in place.
+
+Why no owner can change what another one published (decision 0002 has the long form):
+
+- An owner that is `alone` knows that every earlier owner is gone. It continues what they left, and
+  overwrites what lies behind the published end. Later owners know of it as long as it lives.
+- An owner that is not alone never continues a segment of another epoch. An earlier owner that was
+  only paused can then write behind its own published end, in files that the newer one leaves alone.
+- A segment begins in a new file, made exclusively. If the file is there already, an owner that is
+  alone asks whether it still owns the tier *after* it has seen the file. If it does, the file is
+  not a newer owner's, since an owner takes its epoch before it writes; so a dead owner left it.
+- An owner that is not alone cannot tell, and stops with a sentence that says what to do.
+"""
+
+from collections.abc import Awaitable, Callable, Sequence
+
+from provider.errors import AlreadyExists, NotFound, Unavailable
+from provider.file_segments import Placement, SegmentSlice
+from provider.object_store import Append, AppendingStore
+
+
+class InPlaceSegments:
+    """`FileSegments` whose objects are called as the segments are.
+
+    `write` costs one `append`, plus one `size` for each segment that it begins if one of their
+    files was left by an owner that died. Cancelling it leaves an unknown outcome (S2).
+
+    Memory: one name for each file taken over, until the segment's second write.
+    """
+
+    def __init__(
+        self,
+        store: AppendingStore,
+        *,
+        alone: bool,
+        epoch: int,
+        verify_owner: Callable[[], Awaitable[None]],
+    ) -> None:
+        """Write for the owner of `epoch`.
+
+        `alone` is what `AppendingStore.hold` answered after the epoch was taken; `verify_owner`
+        asks the journal, and raises `Fenced` if somebody newer owns the tier.
+        """
+        self._store = store
+        self._alone = alone
+        self._epoch = epoch
+        self._verify_owner = verify_owner
+        self._taken_over: set[str] = set()
+
+    def __repr__(self) -> str:
+        beside = "alone" if self._alone else "beside an earlier owner"
+        return f"<InPlaceSegments epoch {self._epoch}, {beside}>"
+
+    async def write(self, slices: Sequence[SegmentSlice]) -> list[Placement]:
+        """Make all slices durable; `FileSegments.write`.
+
+        Raises:
+            OutOfRange: a segment is shorter than its published size: bytes were lost.
+            Unavailable: unknown outcome; or the file of a new segment was left by an owner that
+                may still live.
+            Fenced: somebody newer owns the tier.
+        """
+        for part in slices:
+            if part.position > 0:
+                self._taken_over.discard(part.segment)
+        try:
+            await self._store.append(self._appends(slices))
+        except AlreadyExists as error:
+            if not self._alone:
+                raise Unavailable(
+                    "a file with the name of a new segment was left by another owner that may "
+                    "still live; end that process, then start again",
+                    error.path,
+                ) from error
+            await self._take_over(slices)
+            await self._store.append(self._appends(slices))
+        return [Placement(part.segment, part.position) for part in slices]
+
+    def must_roll(self, segment_epoch: int) -> bool:
+        """Whether a segment of `segment_epoch` may not be continued; `FileSegments.must_roll`."""
+        return not self._alone and segment_epoch != self._epoch
+
+    def _appends(self, slices: Sequence[SegmentSlice]) -> list[Append]:
+        begun = {part.segment for part in slices if part.position == 0} - self._taken_over
+        return [
+            Append(
+                part.segment,
+                part.position,
+                part.buffers,
+                new=part.position == 0 and part.segment in begun,
+            )
+            for part in slices
+        ]
+
+    async def _take_over(self, slices: Sequence[SegmentSlice]) -> None:
+        """See which files are there, then make sure that no newer owner can have made them."""
+        seen: set[str] = set()
+        for name in {part.segment for part in slices if part.position == 0}:
+            try:
+                await self._store.size(name)
+                seen.add(name)
+            except NotFound:
+                continue
+        await self._verify_owner()
+        self._taken_over |= seen

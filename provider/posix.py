@@ -1,0 +1,161 @@
+"""A directory as a store: objects are files, a name is a path below the root."""
+
+import asyncio
+import errno
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Final, TypeVar
+
+from provider.clock import Clock, SystemClock
+from provider.errors import Closed
+from provider.names import check_name, check_prefix
+from provider.object_store import Append, Buffer, ObjectEntry
+from provider.options import PosixOptions
+from provider.posix_files import is_named, read_now
+from provider.posix_work import PosixWork
+from provider.ranges import ByteRange
+
+_Result = TypeVar("_Result")
+_READ_COST_BYTES: Final = 4 << 10
+"""What one more read costs on the loop, expressed in bytes copied."""
+
+
+class PosixStore:
+    """An `AppendingStore` on a POSIX file system (`CONTRACT.md` says what that must offer).
+
+    Reads are tried on the event loop against the page cache (`RWF_NOWAIT`), and go to a thread
+    only when the device would have to be waited for. Every write is one hop into another thread,
+    however many files it touches, and returns when the device has the bytes.
+
+    Cancelling a call does not stop what its thread has begun; `close` waits for that. One object
+    may serve several event loops, not several processes: open it after a fork.
+    """
+
+    def __init__(
+        self, root: Path, *, options: PosixOptions | None = None, clock: Clock | None = None
+    ) -> None:
+        self._options = options or PosixOptions()
+        self._work = PosixWork(str(root), self._options, clock or SystemClock())
+        self._readers = ThreadPoolExecutor(self._options.read_threads_max, "posix-read")
+        self._appender = ThreadPoolExecutor(1, "posix-append")  # one: rounds land in their order
+        self._writers = ThreadPoolExecutor(self._options.write_threads_max, "posix-write")
+        self._nowait_works = True
+        self._is_closed = False
+
+    def __repr__(self) -> str:
+        state = "closed" if self._is_closed else repr(self._work.files)
+        return f"<PosixStore {self._work.root}: {state}>"
+
+    async def create(self, name: str, buffers: Sequence[Buffer]) -> None:
+        """Store a new object; `ObjectStore.create`. Syncs the file, then its directory."""
+        self._check(name)
+        await self._in(self._writers, lambda: self._work.create(name, buffers))
+
+    async def read(self, name: str, wanted: ByteRange | None = None) -> Buffer:
+        """Read a range, or all; `ObjectStore.read`. No thread if the page cache has it."""
+        self._check(name)
+        if wanted is not None and wanted.length <= self._options.loop_read_bytes_max:
+            found = self._read_now(name, wanted)
+            if found is not None:
+                return found
+        return await self._in(self._readers, lambda: self._work.read(name, wanted))
+
+    async def read_many(self, wanted: Sequence[tuple[str, ByteRange]]) -> list[Buffer]:
+        """Read several ranges; `ObjectStore.read_many`. One thread hop for all misses together."""
+        self._check(*(name for name, _ in wanted))
+        results: list[Buffer | None] = []
+        left_bytes = self._options.loop_read_bytes_max + _READ_COST_BYTES
+        for name, part in wanted:
+            left_bytes -= part.length + _READ_COST_BYTES
+            results.append(self._read_now(name, part) if left_bytes >= 0 else None)
+        missing = [wanted[i] for i, result in enumerate(results) if result is None]
+        if not missing:
+            return [result for result in results if result is not None]
+        late = iter(await self._in(self._readers, lambda: self._work.read_many(missing)))
+        return [next(late) if result is None else result for result in results]
+
+    async def size(self, name: str) -> int:
+        """The object's length in bytes; `ObjectStore.size`. One thread hop."""
+        self._check(name)
+        return await self._in(self._readers, lambda: self._work.size(name))
+
+    async def list(self, prefix: str, *, after: str = "") -> list[ObjectEntry]:
+        """Objects by name; `ObjectStore.list`. One thread hop, a stat for each object.
+
+        Only directories that can hold a matching name are visited. Temporary files and symbolic
+        links are not objects.
+        """
+        self._check()
+        check_prefix(prefix)
+        return await self._in(self._readers, lambda: self._work.list(prefix, after))
+
+    async def delete(self, names: Sequence[str]) -> None:
+        """Remove objects, durably; `ObjectStore.delete`. Directories stay."""
+        self._check(*names)
+        await self._in(self._writers, lambda: self._work.delete(names))
+
+    async def append(self, appends: Sequence[Append]) -> None:
+        """Write every piece at its position; `AppendingStore.append`. One thread hop.
+
+        Rounds run one after another, in the order of the calls: what a cancelled call may still
+        write lands before what the next one writes.
+
+        Costs one fdatasync per file, started together, and an fsync for each directory that got a
+        new file.
+        """
+        self._check(*(piece.name for piece in appends))
+        if appends:
+            await self._in(self._appender, lambda: self._work.append(appends))
+
+    async def hold(self, name: str) -> bool:
+        """Register as living, and say whether nobody else is; `AppendingStore.hold`.
+
+        The file of that name says which process was alone last, for people.
+        """
+        self._check(name)
+        return await self._in(self._writers, lambda: self._work.hold(name))
+
+    async def close(self) -> None:
+        """Wait for running work, then close files, locks and threads. Idempotent."""
+        self._is_closed = True
+        await asyncio.to_thread(self._close_waiting)
+
+    def _close_waiting(self) -> None:
+        self._readers.shutdown(wait=True)
+        self._appender.shutdown(wait=True)
+        self._writers.shutdown(wait=True)
+        self._work.close()
+
+    def _read_now(self, name: str, wanted: ByteRange) -> Buffer | None:
+        """What the page cache has of an open file; None sends the caller to a thread."""
+        if not self._nowait_works:
+            return None
+        path = self._work.path(name)
+        file = self._work.files.pin_cached(path)
+        if file is None:
+            return None
+        try:
+            found = read_now(file.fd, wanted.start, wanted.length)
+            return found if is_named(file.fd) else None
+        except OSError as error:
+            # Whatever it was, the thread meets it again and translates it.
+            if error.errno == errno.EOPNOTSUPP:
+                self._nowait_works = False  # not every file system can tell what it has cached
+            return None
+        finally:
+            self._work.files.unpin(file)
+
+    async def _in(self, threads: ThreadPoolExecutor, work: Callable[[], _Result]) -> _Result:
+        try:
+            running = asyncio.get_running_loop().run_in_executor(threads, work)
+        except RuntimeError:
+            self._check()
+            raise
+        return await running
+
+    def _check(self, *names: str) -> None:
+        if self._is_closed:
+            raise Closed("the store was closed", names[0] if names else "")
+        for name in names:
+            check_name(name)

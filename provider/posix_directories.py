@@ -1,0 +1,129 @@
+"""Directories of a store on a file system: made durably, listed by name, swept. Nothing awaits."""
+
+import errno
+import os
+import threading
+from collections.abc import Generator, Iterable
+from pathlib import Path
+from typing import Final
+
+from cachetools import LRUCache
+
+from provider.names import TEMPORARY_PREFIX, check_name
+from provider.object_store import ObjectEntry
+from provider.posix_files import sync_directory
+
+_REMEMBERED_MAX: Final = 65_536
+
+
+class Directories:
+    """The directories below `root`, and which of them are known to survive a power failure.
+
+    A directory that this object has not made durable itself may be the work of a process that
+    died before its sync, so the first use syncs the whole chain, whoever made it. What is not
+    remembered any more is only synced again. Thread-safe.
+    """
+
+    def __init__(self, root: str) -> None:
+        self.root = root
+        self._durable: LRUCache[str, bool] = LRUCache(_REMEMBERED_MAX)
+        self._lock = threading.Lock()
+
+    def make(self, path: str) -> bool:
+        """Make the directory `path` and those above it, durably; True the first time.
+
+        Raises:
+            OSError: ELOOP if one of them, below the root, is a symbolic link.
+        """
+        with self._lock:
+            if path in self._durable:
+                return False
+        if path == self.root:
+            self._make_root()
+        else:
+            parent = os.path.dirname(path)  # noqa: PTH120 - a plain string: this path is hot
+            self.make(parent)
+            try:
+                os.mkdir(path)  # noqa: PTH102 - as above
+            except FileExistsError:
+                if os.path.islink(path):  # noqa: PTH114 - as above
+                    raise OSError(
+                        errno.ELOOP, "a symbolic link leads out of the store", path
+                    ) from None
+                if not os.path.isdir(path):  # noqa: PTH112 - as above
+                    raise NotADirectoryError(errno.ENOTDIR, "not a directory", path) from None
+            sync_directory(parent)
+        with self._lock:
+            self._durable[path] = True
+        return True
+
+    def _make_root(self) -> None:
+        made = Path(self.root)
+        missing = [path for path in (made, *made.parents) if not path.exists()]
+        made.mkdir(parents=True, exist_ok=True)
+        for path in missing:
+            sync_directory(str(path.parent))
+
+    def forget(self) -> None:
+        """Look again at every directory: one was removed by somebody else."""
+        with self._lock:
+            self._durable.clear()
+
+    def sync(self, paths: Iterable[str]) -> None:
+        """Make the entries of some directories durable."""
+        for path in sorted(set(paths)):
+            sync_directory(path)
+
+    def entries(self, prefix: str, after: str) -> Generator[ObjectEntry]:
+        """Objects whose name starts with `prefix` and sorts after `after`, in no order.
+
+        Directories that cannot hold one are not visited. What is no object (temporary files,
+        symbolic links, names that no object may have) is left out.
+        """
+        top = prefix.rpartition("/")[0]
+        waiting = [top]
+        while waiting:
+            folder = waiting.pop()
+            try:
+                scan = os.scandir(f"{self.root}/{folder}" if folder else self.root)
+            except (FileNotFoundError, NotADirectoryError):
+                continue
+            with scan:
+                for entry in scan:
+                    name = f"{folder}/{entry.name}" if folder else entry.name
+                    if entry.is_dir(follow_symlinks=False):
+                        if may_hold(name + "/", prefix, after):
+                            waiting.append(name)
+                    elif name.startswith(prefix) and name > after:
+                        found = _as_object(name, entry)
+                        if found is not None:
+                            yield found
+
+    def sweep(self, path: str, before_s: float) -> None:
+        """Remove temporary files of dead writers: those last changed before Unix `before_s`."""
+        with os.scandir(path) as scan:
+            for entry in scan:
+                if not entry.name.startswith(TEMPORARY_PREFIX):
+                    continue
+                try:
+                    if entry.stat(follow_symlinks=False).st_mtime < before_s:
+                        os.unlink(entry.path)  # noqa: PTH108 - a plain string from scandir
+                except FileNotFoundError:
+                    continue
+
+
+def may_hold(folder: str, prefix: str, after: str) -> bool:
+    """Whether names that start with `folder` (it ends in "/") may match. Pure."""
+    if not (folder.startswith(prefix) or prefix.startswith(folder)):
+        return False
+    return folder > after or after.startswith(folder)
+
+
+def _as_object(name: str, entry: os.DirEntry[str]) -> ObjectEntry | None:
+    try:
+        check_name(name)
+        if not entry.is_file(follow_symlinks=False):
+            return None
+        return ObjectEntry(name, entry.stat(follow_symlinks=False).st_size)
+    except (ValueError, FileNotFoundError):
+        return None
