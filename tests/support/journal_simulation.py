@@ -173,7 +173,7 @@ class Simulation:
             for view in self.views:
                 if self.rng.random() < (0.3 if view.paused else 0.03):
                     view.paused = not view.paused
-            if kill and self.rng.random() < 0.01:
+            if kill and self.rng.random() < 0.03:
                 self.rng.choice(owners).cancel()
         for view in self.views:
             view.paused = False
@@ -189,6 +189,7 @@ class Simulation:
 
     async def check(self) -> None:
         """Compare everything that was seen with the truth."""
+        assert "Corrupt" not in self.result.errors, self.result.errors
         marks: dict[int, set[str]] = {}
         seen: list[str] = []
         state = TierState()

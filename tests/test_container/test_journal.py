@@ -1,14 +1,11 @@
 """The journal with one owner at a time: group commit, unknown outcomes, fencing, closing."""
 
 import asyncio
-import random
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
 
 import pytest
 
 from container import tier_operations as op
-from container.journal import Journal
 from container.journal_entry import Frame, FrameKind
 from container.journal_options import JournalOptions
 from container.tier_codec import decode_operations
@@ -16,43 +13,9 @@ from container.tier_errors import Refused
 from container.tier_names import EntryName
 from container.tier_records import Tombstone, Topic
 from provider.clock import ManualClock, settle
-from provider.errors import Closed, Corrupt, Denied, Fenced, StoreError, Unavailable
-from provider.object_store import ObjectStore
+from provider.errors import Closed, Corrupt, Denied, Fenced, Unavailable
+from tests.support.journal_run import own, running
 from tests.support.journal_store import DictStore, Faults
-
-
-async def own(
-    store: ObjectStore,
-    clock: ManualClock | None = None,
-    *,
-    seed: int = 0,
-    options: JournalOptions | None = None,
-    cluster: str = "c",
-) -> Journal:
-    return await Journal.take_ownership(
-        store,
-        clock=clock or ManualClock(),
-        rng=random.Random(seed),
-        owner=f"owner {seed}",
-        cluster=cluster,
-        broker="b",
-        options=options,
-    )
-
-
-@asynccontextmanager
-async def running(*journals: Journal) -> AsyncIterator[None]:
-    """Run the journals; how one ends is looked at through its `publish`."""
-
-    async def run(journal: Journal) -> None:
-        with suppress(StoreError):
-            await journal.run()
-
-    async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(run(journal)) for journal in journals]
-        yield
-        for task in tasks:
-            task.cancel()
 
 
 def mark(name: str) -> list[op.Operation]:

@@ -6,7 +6,7 @@ import pytest
 
 from tests.support.journal_simulation import simulate
 
-SEEDS = 300
+SEEDS = 200
 CHUNK = 50
 
 
