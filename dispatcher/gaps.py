@@ -1,0 +1,84 @@
+"""How a queue goes on, from where the hot log and the tier end. Pure: values in, a step out.
+
+RocketMQ destroys a queue's whole tiered history when the hot log lost messages that were not
+tiered yet. Here nothing is ever destroyed: a hole is recorded, a contradiction stops the queue.
+"""
+
+from dataclasses import dataclass
+
+from container.tier_records import Queue
+from dispatcher.options import Backfill
+from dispatcher.source import HotQueue
+from provider.ranges import QueueOffset
+
+
+@dataclass(frozen=True, slots=True)
+class BeginAt:
+    """The tier has nothing: begin at `offset`."""
+
+    offset: QueueOffset
+
+
+@dataclass(frozen=True, slots=True)
+class BeginAtTime:
+    """The tier has nothing: begin at the first message not older than this, Unix ms."""
+
+    timestamp_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class RecordGapFirst:
+    """`[start, end)` was lost before it was tiered: record that, then go on at `end`."""
+
+    start: QueueOffset
+    end: QueueOffset
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class TierIsAhead:
+    """The tier has messages that the hot log does not have (any more, or yet)."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class GoOnAt:
+    """Both ends meet at `offset`: go on there if the newest tiered messages agree."""
+
+    offset: QueueOffset
+
+
+Step = BeginAt | BeginAtTime | RecordGapFirst | TierIsAhead | GoOnAt
+
+
+def decide_step(
+    hot: HotQueue, tier: Queue | None, *, backfill: Backfill, now_ms: int, damage: str = ""
+) -> Step:
+    """What to do first with a queue, given what both sides have.
+
+    `damage` is what was wrong with the messages at the tier's end when they were last read; it
+    becomes the reason of a gap that passes over them.
+    """
+    if tier is None:
+        if backfill == "all" or hot.min_offset == hot.max_offset:
+            return BeginAt(hot.min_offset)
+        if backfill == "none":
+            return BeginAt(hot.max_offset)
+        return BeginAtTime(now_ms - int(backfill.total_seconds() * 1000))
+    if hot.min_offset > tier.next_offset:
+        reason = damage or "the hot log deleted them before they were tiered"
+        return RecordGapFirst(tier.next_offset, hot.min_offset, reason)
+    if tier.next_offset > hot.max_offset:
+        return TierIsAhead(ahead_sentence(hot, tier))
+    return GoOnAt(tier.next_offset)
+
+
+def ahead_sentence(hot: HotQueue, tier: Queue) -> str:
+    """What a person must know about a tier that is ahead of its hot log."""
+    return (
+        f"the tier ends at offset {tier.next_offset} but the hot log at {hot.max_offset}: it lost "
+        f"its tail, or is not the log that was tiered; what is tiered stays readable, nothing "
+        f"more is tiered until the log has caught up with the same messages, or until "
+        f"`tieredstore repair {hot.id.topic} {hot.id.queue_id} --cut-to-hot`"
+    )

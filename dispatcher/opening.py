@@ -1,0 +1,93 @@
+"""Finding out where a queue goes on: what the tier has, what the hot log has, do they agree."""
+
+from dataclasses import dataclass
+
+from dispatcher.divergence import compare_newest, differs_sentence
+from dispatcher.gaps import BeginAt, BeginAtTime, GoOnAt, RecordGapFirst, TierIsAhead, decide_step
+from dispatcher.options import Backfill
+from dispatcher.source import HotLog, HotQueue
+from dispatcher.target import AnyTier
+from provider.ranges import QueueOffset
+
+AHEAD_COMPARED_MAX = 64
+"""A tier that is ahead by more messages than this is not compared until the log caught up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """The queue goes on at `offset`."""
+
+    offset: QueueOffset
+    gap: bool = False
+    """A gap that ends there was recorded."""
+
+
+@dataclass(frozen=True, slots=True)
+class Contradicted:
+    """The queue stops."""
+
+    reason: str
+    tier_next: QueueOffset
+    heals_at: QueueOffset | None = None
+    """Look again once the hot log reaches this offset; None: only a repair helps."""
+
+
+async def open_queue(
+    hot_log: HotLog,
+    tier: AnyTier,
+    hot: HotQueue,
+    *,
+    backfill: Backfill,
+    compared_messages: int,
+    now_ms: int,
+    damage: str = "",
+) -> Opened | Contradicted:
+    """Decide where a queue goes on, recording a gap where messages were lost.
+
+    One request to the tier, or two. May be cancelled and called again after any failure.
+
+    Raises:
+        Unavailable: try again.
+        OutOfRange: the hot log deleted what was looked at: poll, then try again.
+        Corrupt: the newest messages of one of the two cannot be read.
+        Fenced: someone newer owns the tier.
+    """
+    published = tier.queue(hot.id)
+    step = decide_step(hot, published, backfill=backfill, now_ms=now_ms, damage=damage)
+    match step:
+        case BeginAt(offset):
+            return Opened(offset)
+        case BeginAtTime(timestamp_ms):
+            return Opened(await find_by_time(hot_log, hot, timestamp_ms))
+        case RecordGapFirst(start, end, reason):
+            await tier.record_gap(hot.id, start, end, reason)
+            return Opened(end, gap=True)
+        case TierIsAhead() | GoOnAt():
+            assert published is not None, "only a tier that has the queue is compared"
+            ahead = max(0, published.next_offset - hot.max_offset)
+            count = compared_messages + ahead if compared_messages else 0
+            if ahead > AHEAD_COMPARED_MAX:
+                count = 0
+            differing = await compare_newest(hot_log, tier, hot, count=count)
+            if differing is not None:
+                return Contradicted(differs_sentence(hot.id, differing), published.next_offset)
+            if isinstance(step, TierIsAhead):
+                return Contradicted(step.reason, published.next_offset, published.next_offset)
+            return Opened(step.offset)
+
+
+async def find_by_time(hot_log: HotLog, hot: HotQueue, timestamp_ms: int) -> QueueOffset:
+    """The first message stored at or after `timestamp_ms`; the queue's end if all are older.
+
+    Reads one message for each halving of the queue: 20 for a million messages.
+    """
+    low, high = hot.min_offset, hot.max_offset
+    while low < high:
+        middle = QueueOffset((low + high) // 2)
+        units = await hot_log.references(hot.id, middle, messages_max=1)
+        batch = await hot_log.records(hot.id, middle, units)
+        if int(batch.store_timestamps[0]) < timestamp_ms:
+            low = QueueOffset(middle + 1)
+        else:
+            high = middle
+    return low

@@ -1,0 +1,116 @@
+"""How the dispatcher groups messages, what it may hold, and how patient it is."""
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Literal
+
+from container.tier_records import UNIT_BYTES
+
+Backfill = Literal["all", "none"] | timedelta
+"""Where a queue begins that the tier does not have: its oldest local message, its end, or its
+first message that is not older than this."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DispatchOptions:
+    """How messages become commits.
+
+    A *batch* is what the three `batch_*` limits close: they say **when** a queue is due, and keep
+    the meaning of RocketMQ's keys. A queue that is behind when its turn comes takes up to
+    `batches_per_commit_max` batches back to back as one commit: 4,096 messages with bodies of
+    100 B are under 1 MB, and at one journal entry and three syncs a commit such small ones cannot
+    reach 1.6 million messages a second; eight of them can.
+
+    Raises:
+        ValueError: the sizes cannot work together; one sentence says which and why.
+    """
+
+    batch_messages_max: int = 4096
+    """Messages that make a queue due (`tieredStoreGroupCommitCount`)."""
+    batch_bytes_max: int = 4 << 20
+    """Bytes of records that make a queue due (`tieredStoreGroupCommitSize`)."""
+    batch_age_s_max: float = 0.5
+    """Seconds after which one waiting message makes its queue due
+    (`tieredStoreGroupCommitTimeout`; RocketMQ's 30 s would keep a lone message unreadable that
+    long, ours must be readable from a POSIX tier within a second)."""
+    batches_per_commit_max: int = 8
+    """Batches that one commit of a queue that is behind takes together."""
+    bytes_in_flight_max: int = 64 << 20
+    """Bytes of records and units taken and not yet durable, over all queues. One message larger
+    than this is taken all the same, alone."""
+    rounds_max: int = 2
+    """Rounds under way at once: one is read and planned while another is written and synced."""
+    references_max: int = 1 << 20
+    """References of waiting messages kept, over all queues; beyond it 256 for each queue."""
+    poll_s_max: float = 0.2
+    """Longest wait for the hot log between two polls; with the age limit it bounds the delay."""
+    backfill: Backfill = "all"
+    """Applies to queues that exist when the dispatcher starts; later ones begin at their start."""
+    openings_max: int = 4
+    """Queues that are compared with the tier at once when the dispatcher starts."""
+    compared_messages_max: int = 3
+    """Newest tiered messages that are compared with the hot log when a queue is opened."""
+    message_bytes_max: int = (4 << 20) + (64 << 10)
+    """Largest record that the broker writes; only `memory_bytes_max` needs it."""
+    backoff_s_min: float = 0.1
+    """Pause after the first failure; each further one doubles it."""
+    backoff_s_max: float = 30.0
+    """Longest pause between two tries."""
+    close_s_max: float = 10.0
+    """Longest that `close` goes on committing."""
+
+    def __post_init__(self) -> None:
+        for name in (
+            "batch_messages_max", "batch_bytes_max", "batches_per_commit_max", "rounds_max",
+            "references_max", "poll_s_max", "openings_max", "backoff_s_min", "message_bytes_max",
+        ):  # fmt: skip
+            if getattr(self, name) <= 0:
+                raise ValueError(f"{name} must be positive, not {getattr(self, name)}")
+        for name in ("batch_age_s_max", "compared_messages_max", "close_s_max"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} must not be negative, not {getattr(self, name)}")
+        if self.rounds_max * self.batch_bytes_max > self.bytes_in_flight_max:
+            raise ValueError(
+                f"bytes_in_flight_max ({self.bytes_in_flight_max}) must hold one batch for each "
+                f"round: at least rounds_max x batch_bytes_max = "
+                f"{self.rounds_max * self.batch_bytes_max}"
+            )
+        if self.references_max < self.batch_messages_max:
+            raise ValueError(
+                f"references_max ({self.references_max}) must hold the references of one batch: "
+                f"at least batch_messages_max = {self.batch_messages_max}"
+            )
+        if self.backoff_s_max < self.backoff_s_min:
+            raise ValueError(
+                f"backoff_s_max ({self.backoff_s_max}) must not be below backoff_s_min "
+                f"({self.backoff_s_min})"
+            )
+        if isinstance(self.backfill, timedelta) and self.backfill < timedelta(0):
+            raise ValueError(f"backfill must reach into the past, not {self.backfill}")
+
+    @property
+    def round_bytes_max(self) -> int:
+        """Bytes of one round, so that `rounds_max` of them fit in flight."""
+        return self.bytes_in_flight_max // self.rounds_max
+
+    @property
+    def commit_messages_max(self) -> int:
+        """Messages of one queue in one round."""
+        return self.batches_per_commit_max * self.batch_messages_max
+
+    @property
+    def commit_bytes_max(self) -> int:
+        """Bytes of one queue in one round, unless its first message alone is larger."""
+        return min(self.batches_per_commit_max * self.batch_bytes_max, self.round_bytes_max)
+
+    @property
+    def memory_bytes_max(self) -> int:
+        """What dispatching may hold, in bytes; add 5 KiB for each queue with waiting messages.
+
+        `2 x bytes_in_flight_max` (the bytes, and as much again for a batch's columns, which are
+        at most 72 bytes for each record of at least 91) `+ 2 x 20 x references_max` (an array and
+        its longer successor) `+ 2 x openings_max x compared_messages_max x message_bytes_max`
+        (tiered and hot copies, while queues are opened).
+        """
+        compared = 2 * self.openings_max * self.compared_messages_max * self.message_bytes_max
+        return 2 * self.bytes_in_flight_max + 2 * UNIT_BYTES * self.references_max + compared

@@ -1,0 +1,105 @@
+"""What the dispatcher tells about itself: values, taken at one moment."""
+
+from dataclasses import dataclass, field
+
+from container.tier_records import QueueId
+from dispatcher.queue_progress import QueueState
+from provider.ranges import QueueOffset
+
+
+@dataclass(frozen=True, slots=True)
+class QueueStatistics:
+    """One queue now."""
+
+    queue: QueueId
+    state: QueueState
+    reason: str
+    """Why it is stopped, refused, damaged or failing; empty otherwise."""
+    commit_offset: QueueOffset
+    """First message that is not durable in the tier."""
+    dispatch_offset: QueueOffset
+    """First message that no commit has taken."""
+    behind: int
+    """Messages of the hot log that are not durable in the tier."""
+    oldest_age_s: float
+    """How long the first of them has been waiting; 0 if there is none."""
+    failures: int
+    """Tries that failed in a row."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How much of what this process has to tier is done, for a progress bar."""
+
+    messages_done: int
+    messages_total: int
+    bytes_done: int
+
+
+@dataclass(frozen=True, slots=True)
+class DispatchStatistics:
+    """The dispatcher now."""
+
+    queues: tuple[QueueStatistics, ...]
+    bytes_in_flight: int
+    bytes_in_flight_peak: int
+    rounds_in_flight: int
+    references: int
+    """References of waiting messages kept."""
+    rounds: int
+    """Rounds that landed."""
+    rounds_failed: int
+    commits: int
+    """Batches of one queue that landed."""
+    messages: int
+    bytes: int
+    """Bytes of records and units committed."""
+    gaps: int
+    """Gaps recorded by this process."""
+    outage: bool
+    """The tier as a whole is failing."""
+    last_error: str
+
+    @property
+    def behind(self) -> int:
+        """Messages of all queues that are not durable in the tier."""
+        return sum(queue.behind for queue in self.queues)
+
+    @property
+    def oldest_age_s(self) -> float:
+        """How long the oldest of them has been waiting."""
+        return max((queue.oldest_age_s for queue in self.queues), default=0.0)
+
+    @property
+    def over(self) -> tuple[QueueStatistics, ...]:
+        """Queues that are not tiered any further, each with its reason."""
+        over = {QueueState.STOPPED, QueueState.REFUSED, QueueState.DAMAGED}
+        return tuple(queue for queue in self.queues if queue.state in over)
+
+
+@dataclass(slots=True)
+class Counters:
+    """What is counted while the dispatcher works."""
+
+    bytes_in_flight: int = 0
+    bytes_in_flight_peak: int = 0
+    rounds_in_flight: int = 0
+    rounds: int = 0
+    rounds_failed: int = 0
+    commits: int = 0
+    messages: int = 0
+    bytes: int = 0
+    gaps: int = 0
+    last_error: str = ""
+    last_success_s: float = field(default=0.0)
+
+    def begin(self, bytes_taken: int) -> None:
+        """A round took so many bytes."""
+        self.rounds_in_flight += 1
+        self.bytes_in_flight += bytes_taken
+        self.bytes_in_flight_peak = max(self.bytes_in_flight_peak, self.bytes_in_flight)
+
+    def end(self, bytes_taken: int) -> None:
+        """That round is over, one way or another."""
+        self.rounds_in_flight -= 1
+        self.bytes_in_flight -= bytes_taken

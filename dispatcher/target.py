@@ -1,0 +1,77 @@
+"""What the dispatcher needs from a tier, and nothing more."""
+
+from collections.abc import Sequence
+from typing import Any, Protocol, TypeVar
+
+from container.record_batch import RecordBatch
+from container.tier_records import Queue, QueueId
+from provider.ranges import QueueOffset
+
+
+class CommitPlan(Protocol):
+    """One queue's batch with its slices and journal operations; opaque but for three numbers."""
+
+    @property
+    def queue(self) -> QueueId:
+        """Whose messages it commits."""
+        ...
+
+    @property
+    def next_offset(self) -> QueueOffset:
+        """The queue's commit offset once it has landed."""
+        ...
+
+    @property
+    def bytes(self) -> int:
+        """Bytes that it will write: records and units."""
+        ...
+
+
+PlanT = TypeVar("PlanT", bound=CommitPlan)
+
+
+class TierTarget(Protocol[PlanT]):
+    """A tier that messages are committed to, by its owner.
+
+    T1  What `queue` returns is durable, and readers see it.
+    T2  A commit lands whole or not at all, per queue.
+    T3  Whatever interrupts a commit, planning again from `queue` and committing again is safe.
+    """
+
+    def queue(self, queue: QueueId) -> Queue | None:
+        """The queue as it is published now; None if the tier has none."""
+        ...
+
+    def plan_commit(self, queue: QueueId, batch: RecordBatch) -> PlanT:
+        """Turn a batch into what a commit writes. Pure, thread-safe, heavy on the CPU.
+
+        Rewrites bytes 28..35 of the batch in place. `batch.first_offset` must equal the published
+        next offset; a queue that the tier does not have begins at `batch.first_offset`.
+        """
+        ...
+
+    async def commit(self, plans: Sequence[PlanT]) -> None:
+        """One round: make the bytes of all plans durable together, then one journal transaction.
+
+        Raises:
+            Unavailable: the outcome is unknown; `queue` tells it.
+            Fenced: someone newer owns the tier; stop everything.
+        """
+        ...
+
+    async def record_gap(
+        self, queue: QueueId, start: QueueOffset, end: QueueOffset, reason: str
+    ) -> None:
+        """Publish that `[start, end)` was lost; `start` must be the published next offset."""
+        ...
+
+    async def last_messages(self, queue: QueueId, count: int) -> list[bytes]:
+        """The newest `count` records as tiered (bytes 28..35 are tier positions), oldest first.
+
+        Fewer where the tier has fewer; empty if it has none.
+        """
+        ...
+
+
+AnyTier = TierTarget[Any]
+"""A tier whose plans come from itself and go back to it, whatever they are."""

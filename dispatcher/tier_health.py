@@ -1,0 +1,47 @@
+"""Whether failures are one queue's or the whole tier's, and when to try again. Pure state."""
+
+OUTAGE_AFTER = 3
+"""Failed rounds without a success between them that make an outage of the whole tier."""
+
+
+def backoff_s(failures: int, *, s_min: float, s_max: float) -> float:
+    """Pause after the n-th failure in a row: doubles from `s_min` up to `s_max` seconds."""
+    return min(s_max, s_min * 2.0 ** min(failures - 1, 60))
+
+
+class TierHealth:
+    """Failed rounds since the last that landed.
+
+    While single rounds fail, their queues are tried again in halves, so that a bad one cannot
+    fail its neighbours for long. In an outage that would be many requests for nothing: then one
+    failed queue at a time is tried as a probe, a different one each time, at intervals that grow;
+    the first round that lands, of whatever queue, ends the outage for all.
+    """
+
+    def __init__(self, *, backoff_s_min: float, backoff_s_max: float) -> None:
+        self._s_min = backoff_s_min
+        self._s_max = backoff_s_max
+        self.failures = 0
+        self.retry_at_s = 0.0
+        self.probing = False
+        """A round of queues that failed before is under way."""
+
+    def __repr__(self) -> str:
+        return f"<TierHealth: {'outage, ' if self.outage else ''}{self.failures} failures>"
+
+    @property
+    def outage(self) -> bool:
+        """Whether the failures are taken for the whole tier's."""
+        return self.failures >= OUTAGE_AFTER
+
+    def failed(self, now_s: float) -> None:
+        """A round did not land."""
+        self.failures += 1
+        past = max(1, self.failures - OUTAGE_AFTER + 1)
+        self.retry_at_s = now_s + backoff_s(past, s_min=self._s_min, s_max=self._s_max)
+
+    def landed(self) -> bool:
+        """A round landed; returns whether that ended an outage."""
+        ended = self.outage
+        self.failures = 0
+        return ended

@@ -1,0 +1,153 @@
+"""Which queues go into the next round, and how much of each. Pure: values in, a plan out."""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from operator import attrgetter
+
+from container.tier_records import QueueId
+from dispatcher.options import DispatchOptions
+
+COMPANY_ANY = 1 << 30
+"""A queue that did not fail lately may share its round with any number of others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A queue that has messages to commit and no commit in flight."""
+
+    queue: QueueId
+    bytes: int
+    """Bytes that it would write now, as far as its references reach."""
+    first_bytes: int
+    """The least that it can write: its first message, or the whole range of a failed commit."""
+    since_s: float
+    """When its first waiting message was seen."""
+    due_at_s: float
+    """When its batch closes; for a failed queue, when it may be tried again."""
+    ready_s: float
+    """Its place in the line: when it was first seen, or last served, whichever is later."""
+    company_max: int = COMPANY_ANY
+    """Queues that may be in its round, itself included; smaller after failures."""
+    failed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """What one queue may write in the round; it always takes at least one message."""
+
+    queue: QueueId
+    bytes_max: int
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """The next round, or when to look again."""
+
+    grants: tuple[Grant, ...] = ()
+    wake_at_s: float = math.inf
+    """Without grants: the moment at which time alone may change the answer."""
+    failed: bool = False
+    """The round is of queues that failed before."""
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What is under way."""
+
+    bytes: int
+    rounds: int
+
+
+@dataclass(slots=True)
+class _Filling:
+    """A round while it is being filled; `room` is what the bound on bytes in flight leaves."""
+
+    room: int
+    grants: list[Grant] = field(default_factory=list[Grant])
+
+    def add(self, waiting: Waiting, bytes_max: int) -> None:
+        self.grants.append(Grant(waiting.queue, bytes_max))
+        self.room -= bytes_max
+
+
+def plan_turn(
+    waiting: Iterable[Waiting], *, now_s: float, load: Load, options: DispatchOptions
+) -> Turn:
+    """Choose the next round.
+
+    - Queues that failed go in rounds of their own and never with one that did not.
+    - A round takes along every queue that has waited for half its age limit, so that rounds that
+      age sets off are at least that far apart, however many thin queues there are.
+    - A queue that wants no more than its equal share of the round always gets it: so a thin queue
+      waits for its age limit and at most one commit, whatever the others do.
+    - The rest is divided among the queues that want more, longest unserved first, at least a
+      batch each, leaving equal numbers of them to the rounds that may still begin beside it.
+    - Bytes in flight stay below the bound; a single message above it goes alone.
+
+    O(n log n) in the queues that wait.
+    """
+    boarding_s = now_s - options.batch_age_s_max / 2
+    due: list[Waiting] = []
+    boarding: list[Waiting] = []
+    retries: list[Waiting] = []
+    wake_at_s = math.inf
+    for queue in waiting:
+        if queue.due_at_s <= now_s:
+            (retries if queue.failed else due).append(queue)
+            continue
+        wake_at_s = min(wake_at_s, queue.due_at_s)
+        if not queue.failed and queue.since_s <= boarding_s:
+            boarding.append(queue)
+    if load.rounds >= options.rounds_max or not (due or retries):
+        return Turn(wake_at_s=wake_at_s)
+    in_line = sorted(due, key=attrgetter("ready_s"))
+    retries.sort(key=attrgetter("ready_s"))
+    failed = bool(retries) and (not in_line or retries[0].ready_s <= in_line[0].ready_s)
+    candidates = _in_company(retries) if failed else [*in_line, *boarding]
+    return Turn(_fill(candidates, load=load, options=options), wake_at_s, failed)
+
+
+def _in_company(retries: Sequence[Waiting]) -> list[Waiting]:
+    """As many of the first as all of them agree to travel with."""
+    chosen: list[Waiting] = []
+    company_max = COMPANY_ANY
+    for queue in retries:
+        company_max = min(company_max, queue.company_max)
+        if len(chosen) >= company_max:
+            break
+        chosen.append(queue)
+    return chosen
+
+
+def _fill(
+    candidates: Sequence[Waiting], *, load: Load, options: DispatchOptions
+) -> tuple[Grant, ...]:
+    free = options.bytes_in_flight_max - load.bytes
+    filling = _Filling(min(options.round_bytes_max, free))
+    share = filling.room // len(candidates)
+    thick = [queue for queue in candidates if queue.bytes > share]
+    for queue in candidates:
+        if queue.bytes <= share:
+            filling.add(queue, queue.bytes)
+    if not thick:
+        return tuple(filling.grants)
+    first = thick[0]
+    spare = free - sum(grant.bytes_max for grant in filling.grants)
+    if first.first_bytes > spare and (first is candidates[0] or not filling.grants):
+        # Longest in line and too large to go beside the others: it goes alone, or begins nothing
+        # before there is room, for else it might never find any.
+        fits = first.first_bytes <= free or load.rounds == 0
+        return (Grant(first.queue, first.first_bytes),) if fits else ()
+    rounds_free = options.rounds_max - load.rounds
+    number = min(
+        math.ceil(len(thick) / rounds_free), max(1, filling.room // options.batch_bytes_max)
+    )
+    each = min(options.commit_bytes_max, max(filling.room, 0) // number)
+    for queue in thick[:number]:
+        wanted = max(queue.first_bytes, min(queue.bytes, each))
+        if wanted > spare:
+            break  # it keeps its place in the line
+        filling.add(queue, wanted)
+        spare -= wanted
+    return tuple(filling.grants)

@@ -1,0 +1,137 @@
+"""A hot log in memory: records of a tiny format that has the bytes 20..36 where they belong."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from container.record_batch import UNIT_DTYPE, RecordBatch, Units
+from container.tier_records import QueueId
+from dispatcher.alarm import Alarm
+from dispatcher.source import HotQueue, HotQueueState
+from provider.clock import Clock
+from provider.errors import Corrupt, OutOfRange, StoreError
+from provider.ranges import QueueOffset
+
+HEAD_BYTES = 44
+"""size 4, salt 16, queue offset 8, physical offset 8, store timestamp 8; then the body."""
+
+
+def fake_record(offset: int, body: bytes, *, timestamp: int = 0, salt: bytes = b"") -> bytes:
+    """A record with its queue offset in bytes 20..27 and a physical offset of 0."""
+    head = (HEAD_BYTES + len(body)).to_bytes(4) + salt.ljust(16, b"\0") + offset.to_bytes(8)
+    return head + bytes(8) + timestamp.to_bytes(8) + body
+
+
+@dataclass
+class FakeQueue:
+    """One queue's messages from offset 0 on; those below `min_offset` were deleted."""
+
+    records: list[bytes] = field(default_factory=list)
+    min_offset: int = 0
+    state: HotQueueState = HotQueueState.READY
+    detail: str = ""
+    damaged_offset: int | None = None
+    error: StoreError | None = None
+    """Raised by `records` while set."""
+
+
+class FakeHotLog:
+    """What `HotLog` promises, with nothing behind it; `calls` counts requests by name."""
+
+    def __init__(self, clock: Clock, *, batch_messages_max: int = 1 << 30) -> None:
+        self.queues: dict[QueueId, FakeQueue] = {}
+        self.calls: Counter[str] = Counter()
+        self.released: dict[QueueId, int] = {}
+        self.poll_error: StoreError | None = None
+        self._seen: dict[QueueId, HotQueue] = {}
+        self._clock = clock
+        self._alarm = Alarm(clock)
+        self._batch_messages_max = batch_messages_max
+        self._salt = 0
+
+    def append(self, queue: QueueId, *bodies: bytes) -> None:
+        """Add messages, as a broker does; wakes whoever waits."""
+        records = self.queues.setdefault(queue, FakeQueue()).records
+        for body in bodies:
+            self._salt += 1
+            salt = self._salt.to_bytes(8)
+            now_ms = self._clock.now_ms()
+            records.append(fake_record(len(records), body, timestamp=now_ms, salt=salt))
+        self._alarm.ring()
+
+    def delete_below(self, queue: QueueId, offset: int) -> None:
+        """Delete old messages, as a broker does, without asking."""
+        here = self.queues[queue]
+        here.min_offset = max(here.min_offset, min(offset, len(here.records)))
+
+    def lose_tail(self, queue: QueueId, count: int) -> None:
+        """A power failure: the newest messages never were; only while nobody has it open."""
+        del self.queues[queue].records[-count:]
+
+    def reopened(self) -> "FakeHotLog":
+        """The same messages for another process: its first poll returns everything."""
+        other = FakeHotLog(self._clock, batch_messages_max=self._batch_messages_max)
+        other.queues, other._salt = self.queues, self._salt + 1_000_000
+        return other
+
+    async def poll(self) -> Sequence[HotQueue]:
+        self.calls["poll"] += 1
+        if self.poll_error is not None:
+            raise self.poll_error
+        changed: list[HotQueue] = []
+        for name, queue in self.queues.items():
+            low, high = QueueOffset(queue.min_offset), QueueOffset(len(queue.records))
+            now = HotQueue(name, low, high, queue.state, queue.detail)
+            if self._seen.get(name) != now:
+                self._seen[name] = now
+                changed.append(now)
+        return changed
+
+    async def wait(self, seconds: float) -> None:
+        await self._alarm.wait(seconds)
+
+    def queue(self, queue: QueueId) -> HotQueue | None:
+        return self._seen.get(queue)
+
+    async def references(self, queue: QueueId, start: QueueOffset, *, messages_max: int) -> Units:
+        self.calls["references"] += 1
+        here = self.queues[queue]
+        end = min(len(here.records), start + messages_max)
+        if not here.min_offset <= start < end:
+            raise OutOfRange("deleted meanwhile", str(queue), start)
+        units = np.zeros(end - start, UNIT_DTYPE)
+        units["size"] = [len(record) for record in here.records[start:end]]
+        return units
+
+    async def records(self, queue: QueueId, start: QueueOffset, references: Units) -> RecordBatch:
+        self.calls["records"] += 1
+        here = self.queues[queue]
+        if here.error is not None:
+            raise here.error
+        if start < here.min_offset:
+            raise OutOfRange("deleted meanwhile", str(queue), start)
+        end = start + min(len(references), self._batch_messages_max)
+        if here.damaged_offset is not None:
+            end = min(end, here.damaged_offset)
+            if end <= start:
+                raise Corrupt("the record is not one", str(queue), start)
+        records = here.records[start:end]
+        sizes = np.array([len(record) for record in records], np.int64)
+        times = [int.from_bytes(record[36:44]) for record in records]
+        return RecordBatch(
+            first_offset=start,
+            data=np.frombuffer(bytearray(b"".join(records)), np.uint8),
+            starts=np.cumsum(sizes) - sizes,
+            sizes=sizes,
+            tag_hashes=np.zeros(len(sizes), np.int64),
+            store_timestamps=np.array(times, np.int64),
+        )
+
+    async def release(self, queue: QueueId, offset: QueueOffset) -> None:
+        assert offset >= self.released.get(queue, 0), "a release goes back"
+        self.released[queue] = offset
+
+    async def close(self) -> None:
+        return None
