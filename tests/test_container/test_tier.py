@@ -1,0 +1,209 @@
+"""A tier as its owner and its readers see it: commits, rivals, gaps, cuts."""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from container.check import check_tier
+from container.tier import Tier, TierIdentity
+from container.tier_options import TierOptions
+from container.tier_reader import TierReader
+from container.tier_records import QueueId, SegmentType
+from provider.clock import ManualClock
+from provider.errors import Corrupt, Fenced, OutOfRange
+from provider.memory import MemoryStore
+from provider.ranges import ByteRange, QueueOffset
+from tests.support.messages import TOPIC, make_batch
+
+QUEUE = QueueId(TOPIC, 0)
+OPTIONS = TierOptions(
+    commit_log_bytes_max=4_000,
+    consume_queue_bytes_max=400,
+    extent_bytes_max=1_000,
+    takeover_wait_s_max=0,
+)
+
+
+@asynccontextmanager
+async def owned(store: MemoryStore, owner: str = "a", seed: int = 1) -> AsyncIterator[Tier]:
+    identity = TierIdentity("Cluster", "broker-a", owner)
+    tier = await Tier.own(
+        store, identity, clock=ManualClock(), rng=random.Random(seed), options=OPTIONS
+    )
+    async with asyncio.TaskGroup() as group:
+        worker = group.create_task(run_until_fenced(tier))
+        try:
+            yield tier
+        finally:
+            worker.cancel()
+
+
+async def run_until_fenced(tier: Tier) -> None:
+    try:
+        await tier.run()
+    except Fenced:
+        return
+
+
+async def put(tier: Tier, count: int, queue: QueueId = QUEUE, body_bytes: int = 100) -> None:
+    record = tier.queue(queue)
+    first = record.next_offset if record else 0
+    batch = make_batch(
+        first, count, body_bytes, random.Random(first), topic=queue.topic, queue_id=queue.queue_id
+    )
+    await tier.commit([tier.plan_commit(queue, batch)])
+
+
+async def findings(tier: Tier | TierReader) -> list[str]:
+    return [str(finding) async for finding in check_tier(tier)]
+
+
+async def test_what_is_committed_reads_back_through_a_reader_without_the_owner() -> None:
+    store = MemoryStore()
+    async with owned(store) as tier:
+        for count in (1, 30, 7):
+            await put(tier, count)
+        await put(tier, 5, QueueId(TOPIC, 1))
+        await put(tier, 5, QueueId("Other", 0))
+    reader = await TierReader.open(store, verify=True)
+    assert {str(q): r.next_offset for q, r in reader.state.queues.items()} == {
+        "TopicTest/0": 38,
+        "TopicTest/1": 5,
+        "Other/0": 5,
+    }
+    assert sorted(t.topic_id for t in reader.state.topics.values()) == [0, 1]
+    container = reader.container(QUEUE)
+    assert container is not None
+    assert len(await container.segments(SegmentType.COMMIT_LOG)) > 1
+    units = await container.units(QueueOffset(0), QueueOffset(38))
+    end = int(units["position"][-1] + units["size"][-1])
+    log = bytes(await container.log(ByteRange(0, end)))
+    for number, unit in enumerate(units):
+        at = int(unit["position"])
+        assert int.from_bytes(log[at + 20 : at + 28], "big") == number
+    assert await findings(reader) == []
+
+
+async def test_a_range_that_is_not_published_is_an_error_and_never_short() -> None:
+    store = MemoryStore()
+    async with owned(store) as tier:
+        await put(tier, 3)
+        container = tier.container(QUEUE)
+        assert container is not None
+        with pytest.raises(OutOfRange):
+            await container.units(QueueOffset(1), QueueOffset(4))
+
+
+async def test_a_second_owner_fences_the_first_and_leaves_its_segments_alone() -> None:
+    store = MemoryStore()
+    async with owned(store) as first:
+        await put(first, 3)
+        rival_store = store.another_client()
+        async with owned(rival_store, "b", seed=2) as second:
+            with pytest.raises(Fenced):
+                await put(first, 1)
+            await put(second, 2)
+            queue = second.queue(QUEUE)
+            assert queue is not None
+            assert [s.epoch for s in queue.commit_log] == [1, 2]
+            assert queue.next_offset == 5
+            assert await findings(second) == []
+
+
+async def test_an_owner_whose_predecessor_died_goes_on_in_the_same_files() -> None:
+    store = MemoryStore()
+    async with owned(store) as first:
+        await put(first, 3)
+    successor = store.another_client()
+    store.kill()
+    async with owned(successor, "b", seed=2) as second:
+        await put(second, 2)
+        queue = second.queue(QUEUE)
+        assert queue is not None
+        assert len(queue.commit_log) == 1
+        assert await findings(second) == []
+
+
+async def test_a_gap_keeps_all_history_and_begins_new_segments_above_it() -> None:
+    store = MemoryStore()
+    async with owned(store) as tier:
+        await put(tier, 3)
+        await tier.record_gap(QUEUE, QueueOffset(3), QueueOffset(10), "deleted by the broker")
+        await put(tier, 2)
+        queue = tier.queue(QUEUE)
+        assert queue is not None
+        assert (queue.min_offset, queue.next_offset) == (0, 12)
+        assert [s.base for s in queue.consume_queue] == [0, 200]
+        assert [(gap.start, gap.end) for gap in queue.gaps] == [(3, 10)]
+        assert await findings(tier) == []
+        assert [int.from_bytes(raw[20:28]) for raw in await tier.last_messages(QUEUE, 5)] == [
+            10,
+            11,
+        ]
+
+
+@pytest.mark.parametrize("keep", [0, 1, 9, 20, 36])
+async def test_a_cut_unpublishes_the_tail_and_the_queue_goes_on(keep: int) -> None:
+    store = MemoryStore()
+    async with owned(store) as tier:
+        for count in (13, 20, 4):
+            await put(tier, count)
+        await tier.cut_queue(QUEUE, QueueOffset(keep), "the hot log was rewritten")
+        assert await findings(tier) == []
+        await put(tier, 30)
+        queue = tier.queue(QUEUE)
+        assert queue is not None
+        assert queue.next_offset == keep + 30
+        assert await findings(tier) == []
+    reader = await TierReader.open(store, verify=True)
+    assert await findings(reader) == []
+
+
+async def test_nothing_is_cut_where_nothing_is() -> None:
+    store = MemoryStore()
+    async with owned(store) as tier:
+        await put(tier, 3)
+        with pytest.raises(OutOfRange):
+            await tier.cut_queue(QUEUE, QueueOffset(3), "nothing")
+
+
+async def test_a_flipped_bit_is_found_by_check_and_by_a_verifying_read() -> None:
+    store = MemoryStore()
+    async with owned(store) as tier:
+        await put(tier, 10)
+    name = next(e.name for e in await store.list(TOPIC) if "COMMIT_LOG" in e.name)
+    raw = bytearray(await store.read(name))
+    raw[150] ^= 1
+    await store.delete([name])
+    await store.create(name, [raw])
+    reader = await TierReader.open(store, verify=True)
+    found = [finding async for finding in check_tier(reader)]
+    assert "checksum" in {finding.finding for finding in found}
+    container = reader.container(QUEUE)
+    assert container is not None
+    with pytest.raises(Corrupt) as caught:
+        await container.log(ByteRange(140, 160))
+    assert caught.value.path == name
+
+
+async def test_missing_short_and_unknown_objects_are_all_found_at_once() -> None:
+    store = MemoryStore()
+    async with owned(store) as tier:
+        for queue_id in range(3):
+            await put(tier, 10, QueueId(TOPIC, queue_id))
+    names = {e.name: e for e in await store.list(TOPIC)}
+    gone = next(n for n in names if n.startswith(f"{TOPIC}/0/COMMIT_LOG"))
+    short = next(n for n in names if n.startswith(f"{TOPIC}/1/CONSUME_QUEUE"))
+    raw = bytes(await store.read(short))
+    await store.delete([gone, short])
+    await store.create(short, [raw[:-7]])
+    await store.create("Stranger/0/COMMIT_LOG/x", [b"?"])
+    reader = await TierReader.open(store)
+    kinds = {(f.finding, f.path) async for f in check_tier(reader)}
+    assert ("object-missing", gone) in kinds
+    assert ("object-short", short) in kinds
+    assert ("orphan", "Stranger/0/COMMIT_LOG/x") in kinds
+    assert not any(path.startswith(f"{TOPIC}/2") for _, path in kinds)
