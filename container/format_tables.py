@@ -17,7 +17,24 @@ from container import record_layout as layout
 from container.blank_record import BLANK_MAGIC, BlankRecord, Coda
 from container.consume_queue_unit import ConsumeQueueUnit
 from container.java_metadata import SEGMENT_FIELDS, JavaQueue, JavaSegment, JavaTopic
+from container.journal_entry import FRAME_FIELDS, Frame
 from container.record_kernels import HEADER_DTYPE
+from container.tier_codec import OPERATIONS
+from container.tier_records import (
+    Attempt,
+    Broker,
+    Extent,
+    Gap,
+    IndexFile,
+    ManifestRef,
+    Queue,
+    Segment,
+    Tombstone,
+    Topic,
+)
+
+TABLES_OF = (Broker, Topic, Queue, Tombstone, Attempt, IndexFile)
+"""The records that a snapshot lists."""
 
 _MARKED = re.compile(r"<!-- table: (?P<title>[^>]+) -->\n.*?<!-- end -->", re.DOTALL)
 
@@ -67,7 +84,7 @@ def field_notes(cls: type) -> dict[str, str]:
 
 def struct_table(title: str, packed: Struct, fields: Sequence[tuple[str, str]]) -> FormatTable:
     """A table of the fields of a struct, each a name and a note; sizes come from the struct."""
-    codes = packed.format.removeprefix(">")
+    codes = re.findall(r"[0-9]*[a-zA-Z]", packed.format)
     assert len(codes) == len(fields), title
     rows: list[tuple[str, ...]] = []
     place = 0
@@ -146,6 +163,28 @@ def _java_fields(title: str, cls: type, names: Sequence[str]) -> FormatTable:
     return FormatTable(title, ("JSON", "field", "meaning"), rows)
 
 
+def _metadata() -> tuple[FormatTable, ...]:
+    """The journal's own formats: the frame, what a record's keys mean, the operations."""
+    frame = struct_table(
+        "metadata frame", Frame.LAYOUT, tuple((name, note) for name, _, note in FRAME_FIELDS)
+    )
+    records = tuple(
+        (cls.__name__, f"`{name}`", note)
+        for cls in (*TABLES_OF, Segment, ManifestRef, Gap, Extent)
+        for name, note in field_notes(cls).items()
+        if name != "extra"
+    )
+    operations = tuple(
+        (f"`{cls.__name__}`", ", ".join(field_notes(cls)), (cls.__doc__ or "").split("\n")[0])
+        for cls in OPERATIONS
+    )
+    return (
+        frame,
+        FormatTable("metadata records", ("record", "key", "meaning"), records),
+        FormatTable("metadata operations", ("`op`", "keys", "effect"), operations),
+    )
+
+
 def tables() -> tuple[FormatTable, ...]:
     """Every table of `FORMAT.md`."""
     queue = ("queue.brokerName", "queue.topic", "queue.queueId")
@@ -171,4 +210,5 @@ def tables() -> tuple[FormatTable, ...]:
         _java_fields("Java metadata: segment", JavaSegment, tuple(SEGMENT_FIELDS)),
         _java_fields("Java metadata: queue", JavaQueue, queue + offsets),
         _java_fields("Java metadata: topic", JavaTopic, topic),
+        *_metadata(),
     )
