@@ -10,6 +10,7 @@ from container.java_metadata import (
     JavaSegment,
     JavaTopic,
 )
+from container.rocketmq_names import INDEX_QUEUE
 from container.tier_records import QueueId, Segment, SegmentType
 from container.tier_state import TierState
 
@@ -37,6 +38,22 @@ def export_java_metadata(
         for kind in (SegmentType.COMMIT_LOG, SegmentType.CONSUME_QUEUE):
             rows = [_java_segment(str(key), segment) for segment in found if segment.type == kind]
             tables[kind][key] = tuple(rows)
+    index_key = FileKey(broker, INDEX_QUEUE)
+    if state.index_files:
+        tables[SegmentType.INDEX][index_key] = tuple(
+            JavaSegment(
+                path=str(index_key),
+                type=int(SegmentType.INDEX),
+                base_offset=file.base,
+                status=JAVA_NEW,
+                size=file.size,
+                create_timestamp=file.begin_timestamp,
+                begin_timestamp=file.begin_timestamp,
+                end_timestamp=file.end_timestamp,
+                seal_timestamp=0,
+            )
+            for file in sorted(state.index_files.values(), key=lambda file: file.base)
+        )
     queues = tuple(
         JavaQueue(broker, q.id.topic, q.id.queue_id, q.min_offset, q.next_offset, now_ms)
         for q in state.queues.values()

@@ -6,18 +6,26 @@ that one (`rocketmq.md` 2.8); so do we, cut back to whole units whose records ar
 
 from collections.abc import Sequence
 from dataclasses import replace
+from struct import Struct
 
 import numpy as np
 
-from container.java_metadata import UNSET_TIMESTAMP, FileKey, JavaMetadata, JavaSegment
+from container.java_metadata import (
+    UNSET_TIMESTAMP,
+    FileKey,
+    JavaMetadata,
+    JavaSegment,
+    SegmentTable,
+)
 from container.record_kernels import decode_units
 from container.record_layout import QUEUE_OFFSET_AT, RECORD_BYTES_MIN
-from container.rocketmq_names import segment_name
+from container.rocketmq_names import INDEX_QUEUE, index_name, segment_name
 from container.tier_records import (
     UNIT_BYTES,
     Broker,
     CopyState,
     Extent,
+    IndexFile,
     Queue,
     QueueId,
     Segment,
@@ -31,6 +39,8 @@ from provider.object_store import ObjectStore
 from provider.ranges import ByteRange, QueueOffset
 
 JAVA_DELETED = 2
+INDEX_HEADER = Struct(">Iqqii")
+"""Magic, begin and end timestamp, used slots, items (`rocketmq.md` 1.9); 28 bytes."""
 UNITS_AT_ONCE = 4_096
 
 
@@ -68,7 +78,23 @@ async def load_java_tier(
         queue = await _load_queue(store, metadata, key)
         if queue is not None:
             state.queues[key.queue] = queue
+    await _load_index_files(store, metadata.segments[SegmentType.INDEX], broker, state)
     return state
+
+
+async def _load_index_files(
+    store: ObjectStore, table: SegmentTable, broker: str, state: TierState
+) -> None:
+    """Java's sealed index files: known, so that they are kept and can be told to Java again."""
+    for found in table.get(FileKey(broker, INDEX_QUEUE), ()):
+        name = index_name(found.base_offset)
+        if found.size < INDEX_HEADER.size:
+            continue
+        raw = await store.read(name, ByteRange(0, INDEX_HEADER.size))
+        _, begin, end, slots, items = INDEX_HEADER.unpack(raw)
+        state.index_files[name] = IndexFile(
+            name, found.base_offset, found.size, begin, end, slots, items
+        )
 
 
 async def _load_queue(store: ObjectStore, metadata: JavaMetadata, key: FileKey) -> Queue | None:

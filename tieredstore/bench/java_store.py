@@ -41,6 +41,7 @@ def java_figures(
         f"-Xms{heap_mib}m",
         f"-Xmx{heap_mib}m",
         *JVM_OPTIONS,
+        f"-Duser.home={directory}",
         "-cp",
         f"{library}/*",
         "Bench",

@@ -1,7 +1,7 @@
 """Measures tiering and cold reading on a synthetic store, beside the raw disk, in one run."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,7 +37,7 @@ class Figure:
 
 
 @asynccontextmanager
-async def _owned_tier(directory: Path) -> AsyncIterator[Tier]:
+async def _owned_tier(directory: Path) -> AsyncGenerator[Tier]:
     store = PosixStore(directory)
     clock = SystemClock()
     identity = TierIdentity(CLUSTER, BROKER, "bench")
