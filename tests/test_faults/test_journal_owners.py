@@ -6,7 +6,7 @@ import pytest
 
 from tests.support.journal_simulation import simulate
 
-SEEDS = 200
+SEEDS = 300
 CHUNK = 50
 
 
