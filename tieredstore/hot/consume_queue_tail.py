@@ -71,7 +71,7 @@ class ConsumeQueueTail:
             seen = replace(seen, min_offset=QueueOffset(floor))
         if seen.max_offset > max(self.seen.max_offset, self.files.first_offset):
             last = self.files.unit(seen.max_offset - 1)
-            self.end_position = last.position + last.size
+            self.end_position = 0 if last.is_filler else last.position + last.size
         self.seen = self._with_reported(seen, log)
         return self.seen
 
@@ -114,11 +114,11 @@ class ConsumeQueueTail:
         """Whether anything stands at or behind the end. One `pread` or less."""
         files = self.files
         if end >= files.end_offset and files.run.file_bytes:
-            if not len(files.look(end)):
+            if not files.look_raw(end):
                 return False
             files.rescan()  # a file was added
-        units = files.look(end)
-        return bool(len(units)) and bool(units["size"].any())
+        raw = files.look_raw(end)
+        return raw.count(0) != len(raw)
 
     def _advance(self, seen: HotQueue, log: CommitLogFiles, confirmed: int | None) -> HotQueue:
         """Count what is whole behind `seen.max_offset`, or say what keeps the queue from it."""
@@ -194,4 +194,6 @@ class ConsumeQueueTail:
             unit = self.files.unit(offset)
             return not unit.is_filler and unit.position >= lowest
 
+        if start < end and is_there(start):  # the usual case, and safe from damage further on
+            return start
         return first_where(start, end, is_there)

@@ -63,7 +63,8 @@ class QueueDirectories:
         self._is_excluded = is_excluded
         self._watch = DirectoryWatch()
         self._topics: list[str] = []
-        self._queue_ids: dict[str, list[int]] = {}
+        self._queues: dict[str, dict[QueueId, Path]] = {}
+        self._directories: dict[str, Path] = {}
         self._refused: dict[str, str] = {}
 
     def look(self) -> FoundQueues:
@@ -77,6 +78,7 @@ class QueueDirectories:
         others = self._watch.changed(self._layout.root / BATCH_CONSUME_QUEUE)
         if self._watch.changed(root):
             self._topics = directories_in(root)
+            self._directories = {topic: root / topic for topic in self._topics}
             others = True
         if config or others:
             attributes = read_topic_attributes(self._layout)
@@ -99,11 +101,13 @@ class QueueDirectories:
         elif self._is_excluded(topic):
             found.excluded.add(topic)
         elif topic not in self._refused:
-            directory = self._layout.consume_queue / topic
+            directory = self._directories[topic]
             if self._watch.changed(directory):
-                self._queue_ids[topic] = list(_queue_ids(directory))
-            for queue_id in self._queue_ids.get(topic, []):
-                found.queues[QueueId(topic, queue_id)] = directory / str(queue_id)
+                self._queues[topic] = {
+                    QueueId(topic, queue_id): directory / str(queue_id)
+                    for queue_id in _queue_ids(directory)
+                }
+            found.queues |= self._queues.get(topic, {})
 
     def _refuse(self, found: FoundQueues, topic: str, sentence: str) -> None:
         if check_path_component(topic) is not None or self._is_excluded(topic):

@@ -94,7 +94,7 @@ class StoreScan:
         with self._lock:
             self.statistics.polls += 1
             is_due = now_s >= self._next_scan_s
-            if self._tail.has_grown(self.log) or is_due:
+            if is_due or self._tail.has_grown(self.log) or self._has_rolled():
                 self._scan_commit_log()
             found = self._scan_directories() if is_due else {}
             if self._tail.reach(self.log, 0):
@@ -114,7 +114,7 @@ class StoreScan:
 
     def has_news(self, now_s: float) -> bool:
         """Whether a poll may find something. One small read, no lock held."""
-        return now_s < self._settled_s or self._tail.has_grown(self.log)
+        return now_s < self._settled_s or self._tail.has_grown(self.log) or self._has_rolled()
 
     def references(self, queue: QueueId, start: QueueOffset, messages_max: int) -> Units:
         """See `HotLog.references`; also raises Corrupt for a truncated ConsumeQueue file."""
@@ -149,6 +149,11 @@ class StoreScan:
     def release(self, queue: QueueId, offset: QueueOffset) -> None:
         """Everything of `queue` below `offset` is tiered; its pins go with the next scan."""
         self._released[queue] = max(offset, self._released.get(queue, 0))
+
+    def _has_rolled(self) -> bool:
+        """Whether a file was added where the known ones are full; looks only then."""
+        end = self.log.table.end
+        return self._tail.position >= end and scan_run(self._layout.commit_log).end > end
 
     def _scan_commit_log(self) -> None:
         self._live = scan_run(self._layout.commit_log)

@@ -1,0 +1,71 @@
+"""What counts as a RocketMQ store directory, and what the refusals say."""
+
+from pathlib import Path
+
+import pytest
+
+from dispatcher.topic_filter import TopicFilter
+from tests.support.fake_broker import FakeBroker
+from tieredstore.hot.options import HotLogOptions
+from tieredstore.hot.store_layout import NotAStore, open_layout, scan_run
+from tieredstore.hot.store_scan import StoreScan
+
+
+def test_a_directory_without_a_commit_log_is_no_store(tmp_path: Path) -> None:
+    with pytest.raises(NotAStore, match="storePathRootDir"):
+        open_layout(tmp_path, HotLogOptions())
+    with pytest.raises(NotAStore, match="no such directory"):
+        open_layout(tmp_path / "nothing", HotLogOptions(commit_log_path=str(tmp_path)))
+
+
+def test_a_commit_log_with_files_of_other_names_is_no_store(tmp_path: Path) -> None:
+    (tmp_path / "commitlog").mkdir()
+    (tmp_path / "commitlog" / "segment-1").write_text("x")
+    with pytest.raises(NotAStore, match="20 digits"):
+        open_layout(tmp_path, HotLogOptions())
+
+
+@pytest.mark.parametrize("paths", ["/a/commitlog,/b/commitlog", "/a:/b"])
+def test_a_commit_log_over_several_directories_is_refused(tmp_path: Path, paths: str) -> None:
+    FakeBroker(tmp_path)
+    with pytest.raises(NotAStore, match="several"):
+        open_layout(tmp_path, HotLogOptions(commit_log_path=paths))
+
+
+def test_a_commit_log_elsewhere_is_found_by_its_setting(tmp_path: Path) -> None:
+    broker = FakeBroker(tmp_path / "store")
+    broker.put("A", 0)
+    elsewhere = tmp_path / "elsewhere"
+    (tmp_path / "store" / "commitlog").rename(elsewhere)
+    options = HotLogOptions(commit_log_path=str(elsewhere))
+    scan = StoreScan(tmp_path / "store", options, TopicFilter("c", "b"))
+    assert [seen.max_offset for seen in scan.poll(0.0).values()] == [1]
+
+
+def test_a_store_that_has_just_been_made_is_empty(tmp_path: Path) -> None:
+    FakeBroker(tmp_path)
+    scan = StoreScan(tmp_path, HotLogOptions(), TopicFilter("c", "b"))
+    assert scan.poll(0.0) == {}
+
+
+def test_a_file_that_is_being_created_is_left_out(tmp_path: Path) -> None:
+    for name, size in (("0" * 20, 100), (f"{100:020d}", 100), (f"{200:020d}", 0)):
+        (tmp_path / name).write_bytes(bytes(size))
+    run = scan_run(tmp_path)
+    assert (run.bases, run.file_bytes, run.end) == ((0, 100), 100, 200)
+
+
+def test_sizes_are_those_of_the_files_whatever_the_defaults(tmp_path: Path) -> None:
+    broker = FakeBroker(tmp_path, commit_log_bytes=5000, consume_queue_bytes=60)
+    broker.put_many("A", 0, [bytes(500)] * 50)
+    scan = StoreScan(tmp_path, HotLogOptions(), TopicFilter("c", "b"))
+    assert [seen.max_offset for seen in scan.poll(0.0).values()] == [50]
+    assert scan.log.table.file_bytes == 5000
+
+
+@pytest.mark.parametrize(
+    "changes", [{"poll_s_max": -1.0}, {"files_mapped_max": 0}, {"pinned_bytes_max": -1}]
+)
+def test_options_that_cannot_work_are_refused(changes: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match=next(iter(changes))):
+        HotLogOptions(**changes)  # pyright: ignore[reportArgumentType] - wrong on purpose

@@ -1,0 +1,209 @@
+"""Messages that a broker deletes before they are tiered stay readable through pins."""
+
+import os
+import tempfile
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from container.message_record import StoredMessage
+from container.record_layout import TRANSACTION_ROLLBACK
+from container.tier_records import QueueId
+from provider.clock import ManualClock
+from provider.errors import Denied, OutOfRange
+from provider.ranges import QueueOffset
+from tests.support.fake_broker import FakeBroker
+from tieredstore.hot.follower import RocketMqHotLog
+from tieredstore.hot.options import HotLogOptions
+from tieredstore.hot.pins import Pins
+
+A0, B0 = QueueId("A", 0), QueueId("B", 0)
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> FakeBroker:
+    return FakeBroker(tmp_path / "store", commit_log_bytes=4096, consume_queue_bytes=400)
+
+
+@pytest.fixture
+async def logs() -> AsyncIterator[list[RocketMqHotLog]]:
+    opened: list[RocketMqHotLog] = []
+    yield opened
+    for log in opened:
+        await log.close()
+
+
+async def follow(
+    broker: FakeBroker, clock: ManualClock, logs: list[RocketMqHotLog], bytes_max: int = 1 << 30
+) -> RocketMqHotLog:
+    pins = broker.directory.parent / "pins"
+    options = HotLogOptions(pin_path=str(pins), pinned_bytes_max=bytes_max)
+    log = await RocketMqHotLog.open(
+        broker.directory, options=options, clock=clock, cluster="c", broker="b"
+    )
+    logs.append(log)
+    await log.poll()
+    return log
+
+
+async def poll_later(log: RocketMqHotLog, clock: ManualClock) -> None:
+    await clock.advance(1.0)
+    await log.poll()
+
+
+def pinned(broker: FakeBroker) -> list[str]:
+    return sorted(os.listdir(broker.directory.parent / "pins" / "commitlog"))  # noqa: PTH208
+
+
+async def read(log: RocketMqHotLog, queue: QueueId, start: int) -> list[tuple[int, bytes, int]]:
+    """Offset, body and tags code of every message from `start` on."""
+    seen = log.queue(queue)
+    assert seen is not None
+    found: list[tuple[int, bytes, int]] = []
+    at = start
+    while at < seen.max_offset:
+        units = await log.references(queue, QueueOffset(at), messages_max=13)
+        batch = await log.records(queue, QueueOffset(at), units)
+        for row in range(len(batch)):
+            raw = batch.data[batch.starts[row] :][: batch.sizes[row]].tobytes()
+            message = StoredMessage.decode(raw, path="batch", position=0)
+            code = int(batch.tag_hashes[row])
+            found.append((message.queue_offset, message.body, code))
+        at = batch.next_offset
+    return found
+
+
+def write(broker: FakeBroker, count: int) -> None:
+    for number in range(count):
+        broker.put("A", 0, str(number).encode(), tags=f"Tag{number % 5}")
+        broker.put("B", 0, bytes(50))
+        broker.put("C", 0, sys_flag=TRANSACTION_ROLLBACK, with_unit=False)
+
+
+async def test_files_that_the_broker_deletes_stay_readable_through_their_pins(
+    broker: FakeBroker, clock: ManualClock, logs: list[RocketMqHotLog]
+) -> None:
+    write(broker, 100)
+    log = await follow(broker, clock, logs)
+    before = await read(log, A0, 0)
+    for _ in range(4):
+        broker.delete_oldest_file()
+    await poll_later(log, clock)
+    assert log.statistics.pinned_bytes == 4 * 4096
+    seen = log.queue(A0)
+    assert seen is not None
+    assert (seen.min_offset, seen.max_offset) == (0, 100)
+    assert await read(log, A0, 0) == before
+
+
+async def test_units_of_deleted_consume_queue_files_are_rebuilt_after_a_restart(
+    broker: FakeBroker, clock: ManualClock, logs: list[RocketMqHotLog]
+) -> None:
+    write(broker, 100)
+    log = await follow(broker, clock, logs)
+    before = await read(log, A0, 0)
+    await log.close()
+    for _ in range(5):
+        broker.delete_oldest_file()
+    assert int(broker.queue_files(A0)[0].name) > 0  # units went, too
+    again = await follow(broker, clock, logs)
+    seen = again.queue(A0)
+    assert seen is not None
+    assert (seen.min_offset, seen.max_offset) == (0, 100)
+    assert await read(again, A0, 0) == before
+    assert await read(again, A0, 33) == before[33:]
+
+
+async def test_pins_go_once_everything_in_them_is_tiered(
+    broker: FakeBroker, clock: ManualClock, logs: list[RocketMqHotLog]
+) -> None:
+    write(broker, 100)
+    log = await follow(broker, clock, logs)
+    files = len(pinned(broker))
+    assert files == broker.position // 4096 + 1
+    await log.release(A0, QueueOffset(100))
+    await poll_later(log, clock)
+    assert len(pinned(broker)) == files  # B is not tiered
+    await log.release(B0, QueueOffset(50))
+    await poll_later(log, clock)
+    assert 2 < len(pinned(broker)) < files
+    await log.release(B0, QueueOffset(100))
+    await poll_later(log, clock)
+    assert len(pinned(broker)) == 2  # the newest and one before it
+    assert log.statistics.pins_dropped_untiered == 0
+
+
+async def test_over_the_bound_the_oldest_pins_go_and_a_finding_says_so(
+    broker: FakeBroker, clock: ManualClock, logs: list[RocketMqHotLog]
+) -> None:
+    write(broker, 100)
+    log = await follow(broker, clock, logs, bytes_max=2 * 4096)
+    for _ in range(4):
+        broker.delete_oldest_file()
+    await poll_later(log, clock)
+    await poll_later(log, clock)
+    assert log.statistics.pinned_bytes == 2 * 4096
+    assert log.statistics.pins_dropped_untiered == 2
+    assert len(log.statistics.findings) == 2
+    seen = log.queue(A0)
+    assert seen is not None
+    assert seen.min_offset > 0
+    with pytest.raises(OutOfRange):
+        await log.references(A0, QueueOffset(seen.min_offset - 1), messages_max=1)
+    assert [row[0] for row in await read(log, A0, seen.min_offset)] == list(
+        range(seen.min_offset, 100)
+    )
+
+
+async def test_pins_of_an_earlier_run_are_dropped_when_they_were_tiered(
+    broker: FakeBroker, clock: ManualClock, logs: list[RocketMqHotLog]
+) -> None:
+    write(broker, 100)
+    log = await follow(broker, clock, logs)
+    await log.close()
+    for _ in range(3):
+        broker.delete_oldest_file()
+    again = await follow(broker, clock, logs)
+    assert again.statistics.pinned_bytes == 3 * 4096
+    for queue in (A0, B0):
+        await again.release(queue, QueueOffset(100))
+    await poll_later(again, clock)
+    assert again.statistics.pinned_bytes == 0
+
+
+async def test_a_file_that_the_broker_wrote_anew_is_pinned_anew(
+    broker: FakeBroker, clock: ManualClock, logs: list[RocketMqHotLog]
+) -> None:
+    write(broker, 50)
+    log = await follow(broker, clock, logs)
+    path = broker.log_path(broker.position)
+    copy = path.read_bytes()
+    path.unlink()
+    path.write_bytes(copy)
+    await poll_later(log, clock)
+    pin = broker.directory.parent / "pins" / "commitlog" / path.name
+    assert pin.stat().st_ino == path.stat().st_ino
+
+
+async def test_pins_inside_the_brokers_directory_are_refused(
+    broker: FakeBroker, clock: ManualClock
+) -> None:
+    options = HotLogOptions(pin_path=str(broker.directory / "pins"))
+    with pytest.raises(Denied, match="beside"):
+        await RocketMqHotLog.open(
+            broker.directory, options=options, clock=clock, cluster="c", broker="b"
+        )
+    assert not (broker.directory / "pins").exists()
+
+
+def test_pins_on_another_volume_are_refused(broker: FakeBroker) -> None:
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as elsewhere:  # a volume of its own on Linux
+        assert Path(elsewhere).stat().st_dev != broker.directory.stat().st_dev
+        with pytest.raises(Denied, match="volume"):
+            Pins(Path(elsewhere), broker.directory / "commitlog", 1 << 30)
