@@ -27,15 +27,10 @@ class CommitLogTable:
     paths: Mapping[int, Path]
     """By first byte; a pinned file by its pin."""
 
-    @property
-    def min_position(self) -> int:
-        """First byte that can be read; 0 while there is no file."""
-        return min(self.paths, default=0)
-
-    @property
-    def end(self) -> int:
-        """First byte behind the last file."""
-        return max(self.paths, default=-self.file_bytes) + self.file_bytes
+    min_position: int
+    """First byte that can be read; 0 while there is no file."""
+    end: int
+    """First byte behind the last file."""
 
     def base_of(self, position: int) -> int:
         """First byte of the file that holds `position`, whether it is there or not."""
@@ -45,7 +40,10 @@ class CommitLogTable:
 def table_of(live: FileRun, pinned: Mapping[int, Path]) -> CommitLogTable:
     """The broker's files and our pins of them: a pin is preferred, for it stays."""
     paths = {base: live.directory / local_file_name(base) for base in live.bases}
-    return CommitLogTable(live.directory, live.file_bytes, {**paths, **pinned})
+    paths.update(pinned)
+    low = min(paths, default=0)
+    end = max(paths) + live.file_bytes if paths else 0
+    return CommitLogTable(live.directory, live.file_bytes, paths, low, end)
 
 
 class CommitLogFiles:

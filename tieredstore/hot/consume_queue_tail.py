@@ -56,9 +56,12 @@ class ConsumeQueueTail:
         """
         seen = self.seen
         try:
+            has_news = not self._begun or self._has_news(seen.max_offset)
+            if not has_news and self._is_settled(log):
+                return seen
             if not self._begun:
                 seen = self._begin(log, confirmed)
-            elif self._has_news(seen.max_offset):
+            elif has_news:
                 seen = self._advance(seen, log, confirmed)
             if log.table.min_position != self.log_min or seen.min_offset < self.files.first_offset:
                 seen = replace(seen, min_offset=self._first_readable(seen.max_offset, log))
@@ -83,6 +86,15 @@ class ConsumeQueueTail:
     def has_report(self) -> bool:
         """Whether a reader's report is not settled: the next poll must look."""
         return self._reported is not None
+
+    def _is_settled(self, log: CommitLogFiles) -> bool:
+        """Whether the queue's lower end and its state are as they were, too."""
+        low = self.seen.min_offset
+        return (
+            self._reported is None
+            and log.table.min_position == self.log_min
+            and low >= self.files.first_offset
+        )
 
     def _with_reported(self, seen: HotQueue, log: CommitLogFiles) -> HotQueue:
         offset = self._reported

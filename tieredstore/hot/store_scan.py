@@ -234,7 +234,9 @@ class StoreScan:
         found: dict[QueueId, HotQueue] = {}
         end = 0
         for queue, tail in self._tails.items():
-            found[queue] = tail.poll(self.log, confirmed, self._floors.get(queue))
+            seen = tail.poll(self.log, confirmed, self._floors.get(queue))
+            if seen is not self.queues.get(queue):
+                found[queue] = seen
             end = max(end, tail.end_position)
         self._tail.reach(self.log, end)
         return found
