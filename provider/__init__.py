@@ -3,3 +3,45 @@
 Knows nothing of messages. Import from here to write a provider of your own; `CONTRACT.md` beside
 this file says what a storage must offer, and `provider.testing` holds the same promises as tests.
 """
+
+from provider.clock import Clock, ManualClock, SystemClock
+from provider.errors import (
+    AlreadyExists,
+    Closed,
+    Corrupt,
+    Denied,
+    Fenced,
+    NotFound,
+    OutOfRange,
+    StoreError,
+    Unavailable,
+)
+from provider.file_segments import FileSegments, Placement, SegmentSlice
+from provider.names import check_name
+from provider.object_store import Append, AppendingStore, Buffer, ObjectEntry, ObjectStore
+from provider.ranges import ByteRange
+
+__all__ = [
+    "AlreadyExists",
+    "Append",
+    "AppendingStore",
+    "Buffer",
+    "ByteRange",
+    "Clock",
+    "Closed",
+    "Corrupt",
+    "Denied",
+    "Fenced",
+    "FileSegments",
+    "ManualClock",
+    "NotFound",
+    "ObjectEntry",
+    "ObjectStore",
+    "OutOfRange",
+    "Placement",
+    "SegmentSlice",
+    "StoreError",
+    "SystemClock",
+    "Unavailable",
+    "check_name",
+]

@@ -81,7 +81,10 @@ class OpenFiles:
             self.unpin(file)
             self.forget(path)
         flags = os.O_RDWR if writable else os.O_RDONLY
-        fd = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW)
+        try:
+            fd = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW)
+        except (NotADirectoryError, IsADirectoryError) as error:
+            raise FileNotFoundError(errno.ENOENT, "no object can be here", path) from error
         if stat.S_ISDIR(os.fstat(fd).st_mode):
             os.close(fd)
             raise FileNotFoundError(errno.ENOENT, "a directory is no object", path)

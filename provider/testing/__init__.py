@@ -1,0 +1,1 @@
+"""The ports' promises as test classes, and storage that fails on purpose. Needs pytest."""

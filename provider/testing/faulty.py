@@ -1,0 +1,300 @@
+"""A store that fails the way storage does, and the same way for the same seed.
+
+Fault model (what everything above must survive); each is chosen per verb and name prefix, and
+strikes with a probability or at the n-th matching call:
+
+- `refused`: the call fails with `Unavailable`, nothing happened.
+- `lost_reply`: the call takes effect, then fails with `Unavailable`.
+- `late`: the call fails with `Unavailable`, and takes effect when the test says `land_late()`.
+- `delayed`: the call takes `delay_s` of the clock longer, then goes on as usual.
+- `stalled`: the call waits for the event `released`, then goes on as usual.
+- `short`: some bytes of an `append` land, from its beginning, then it fails with `Unavailable`.
+- `bit_flip`: one bit of each buffer that a read returns is wrong, and nothing says so.
+- `crash_before`, `crash_torn`, `crash_after`: the process dies before, in the middle of (`append`
+  only) or after the call. It and every later call raises `Crashed`; nothing of them lands. What
+  the dead process held is let go by `close` (or `MemoryStore.kill`), which the test calls.
+- `full`: while set, `create` and `append` fail with `Unavailable`; nothing happens.
+- `read_only`: while set, `create`, `append` and `delete` fail with `Denied`; nothing happens.
+
+Every call yields to the loop once before its effect and once after, so that a cancellation can
+strike at both. Out of scope, because no provider may do it: a torn or replaced `create`, a short
+read, an acknowledged write that is lost, a listing that lacks an acknowledged object.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from random import Random
+from typing import Literal, TypeVar
+
+from provider.clock import Clock, SystemClock
+from provider.errors import Denied, StoreError, Unavailable
+from provider.object_store import Append, AppendingStore, Buffer, ObjectEntry
+from provider.ranges import ByteRange
+
+_Result = TypeVar("_Result")
+Kind = Literal[
+    "refused",
+    "lost_reply",
+    "late",
+    "delayed",
+    "stalled",
+    "short",
+    "bit_flip",
+    "crash_before",
+    "crash_torn",
+    "crash_after",
+]
+_WRITES = frozenset({"create", "append", "delete"})
+_GROWS = frozenset({"create", "append"})
+_READS = frozenset({"read", "read_many"})
+
+
+class Crashed(Exception):
+    """The process is dead. Not a `StoreError`: nothing may settle it but a new process."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One way to fail, and when."""
+
+    kind: Kind
+    verb: str = ""
+    """Strikes this verb only; "" is every verb (to which the kind applies)."""
+    prefix: str = ""
+    """Strikes calls that touch a name which starts so."""
+    probability: float = 1.0
+    """Of striking a matching call."""
+    calls: tuple[int, ...] = ()
+    """Strikes exactly these of the matching calls, counted from 1; empty is any."""
+    delay_s: float = 0.0
+    """For `delayed`: how much longer the call takes, in seconds of the clock."""
+
+    def applies_to(self, verb: str, names: Sequence[str]) -> bool:
+        """Whether a call is of the kind that this can strike."""
+        if self.kind in {"short", "crash_torn"} and verb != "append":
+            return False
+        if self.kind == "bit_flip" and verb not in _READS:
+            return False
+        if self.kind == "late" and verb not in _WRITES:
+            return False
+        return self.verb in {"", verb} and any(name.startswith(self.prefix) for name in names)
+
+
+class FaultyObjectStore:
+    """Wrap a store; `faults`, `full` and `read_only` may be changed while a test runs.
+
+    `calls` counts calls by verb, struck ones too; `items` their objects, ranges or pieces; `bytes`
+    what they asked to write, or were given to read. `struck` counts faults by kind.
+    """
+
+    def __init__(
+        self,
+        inner: AppendingStore,
+        *,
+        rng: Random | None = None,
+        faults: Sequence[Fault] = (),
+        clock: Clock | None = None,
+    ) -> None:
+        self.inner = inner
+        self.calls: Counter[str] = Counter()
+        self.items: Counter[str] = Counter()
+        self.bytes: Counter[str] = Counter()
+        self.struck: Counter[str] = Counter()
+        self.full = False
+        self.read_only = False
+        self.crashed = False
+        self.released = asyncio.Event()
+        """Set it to let stalled calls go on."""
+        self._rng = rng or Random(0)
+        self._clock = clock or SystemClock()
+        self._faults = tuple(faults)
+        self._matched: Counter[int] = Counter()
+        self._late: list[Callable[[], Awaitable[object]]] = []
+
+    def __repr__(self) -> str:
+        state = "crashed" if self.crashed else f"{len(self._faults)} faults"
+        return f"<FaultyObjectStore {state}, struck {dict(self.struck)}: {self.inner!r}>"
+
+    @property
+    def faults(self) -> tuple[Fault, ...]:
+        """What may strike; replacing it begins counting matching calls anew."""
+        return self._faults
+
+    @faults.setter
+    def faults(self, faults: Sequence[Fault]) -> None:
+        self._faults = tuple(faults)
+        self._matched.clear()
+
+    async def land_late(self) -> None:
+        """Let what was `late` take effect now, in the order of the calls; its errors are lost."""
+        landing, self._late = self._late, []
+        for effect in landing:
+            with suppress(StoreError):
+                await effect()
+
+    async def create(self, name: str, buffers: Sequence[Buffer]) -> None:
+        """Store a new object; `ObjectStore.create`."""
+        kept = [bytes(buffer) for buffer in buffers]
+        self._count("create", 1, sum(map(len, kept)))
+        await self._call("create", [name], lambda: self.inner.create(name, kept))
+
+    async def read(self, name: str, wanted: ByteRange | None = None) -> Buffer:
+        """Read a range, or all; `ObjectStore.read`."""
+        self._count("read")
+        found = await self._call(
+            "read",
+            [name],
+            lambda: self.inner.read(name, wanted),
+            spoil=lambda data: flipped(data, self._rng),
+        )
+        self.bytes["read"] += len(found)
+        return found
+
+    async def read_many(self, wanted: Sequence[tuple[str, ByteRange]]) -> list[Buffer]:
+        """Read several ranges; `ObjectStore.read_many`."""
+        self._count("read_many", len(wanted))
+        names = [name for name, _ in wanted]
+        found = await self._call(
+            "read_many",
+            names,
+            lambda: self.inner.read_many(wanted),
+            spoil=lambda data: [flipped(part, self._rng) for part in data],
+        )
+        self.bytes["read_many"] += sum(map(len, found))
+        return found
+
+    async def size(self, name: str) -> int:
+        """The object's length in bytes; `ObjectStore.size`."""
+        self._count("size")
+        return await self._call("size", [name], lambda: self.inner.size(name))
+
+    async def list(self, prefix: str, *, after: str = "") -> list[ObjectEntry]:
+        """Objects by name; `ObjectStore.list`."""
+        self._count("list")
+        return await self._call("list", [prefix], lambda: self.inner.list(prefix, after=after))
+
+    async def delete(self, names: Sequence[str]) -> None:
+        """Remove objects; `ObjectStore.delete`."""
+        self._count("delete", len(names))
+        await self._call("delete", list(names), lambda: self.inner.delete(names))
+
+    async def append(self, appends: Sequence[Append]) -> None:
+        """Write every piece at its position; `AppendingStore.append`."""
+        kept = [
+            replace(piece, buffers=tuple(bytes(buffer) for buffer in piece.buffers))
+            for piece in appends
+        ]
+        size_bytes = sum(len(buffer) for piece in kept for buffer in piece.buffers)
+        self._count("append", len(kept), size_bytes)
+        names = [piece.name for piece in kept]
+        await self._call(
+            "append",
+            names,
+            lambda: self.inner.append(kept),
+            lambda: self.inner.append(torn(kept, self._rng.randrange(size_bytes + 1))),
+        )
+
+    async def hold(self, name: str) -> bool:
+        """Register as living; `AppendingStore.hold`."""
+        self._count("hold")
+        return await self._call("hold", [name], lambda: self.inner.hold(name))
+
+    async def close(self) -> None:
+        """Close the store behind. Never fails; closes even what crashed, so a test can tidy up."""
+        await self.inner.close()
+
+    def _count(self, verb: str, items: int = 1, size_bytes: int = 0) -> None:
+        self.calls[verb] += 1
+        self.items[verb] += items
+        self.bytes[verb] += size_bytes
+
+    def _strikes(self, verb: str, names: Sequence[str]) -> dict[str, Fault]:
+        """Which faults strike this call, by kind; each matching one has counted it."""
+        struck: dict[str, Fault] = {}
+        for index, fault in enumerate(self._faults):
+            if not fault.applies_to(verb, names or [""]):
+                continue
+            self._matched[index] += 1
+            if fault.calls and self._matched[index] not in fault.calls:
+                continue
+            if fault.probability >= 1 or self._rng.random() < fault.probability:
+                struck.setdefault(fault.kind, fault)
+        self.struck.update(struck.keys())
+        return struck
+
+    async def _call(
+        self,
+        verb: str,
+        names: Sequence[str],
+        effect: Callable[[], Awaitable[_Result]],
+        part: Callable[[], Awaitable[None]] | None = None,
+        spoil: Callable[[_Result], _Result] | None = None,
+    ) -> _Result:
+        path = names[0] if names else ""
+        self._alive(path)
+        strikes = self._strikes(verb, names)
+        if "stalled" in strikes:
+            await self.released.wait()
+        if "delayed" in strikes:
+            await self._clock.sleep(strikes["delayed"].delay_s)
+        await asyncio.sleep(0)
+        self._alive(path)
+        if "crash_before" in strikes:
+            self._die(path)
+        self._refuse(verb, path, strikes)
+        if "late" in strikes:
+            self._late.append(effect)
+            raise Unavailable("injected late", path)
+        if part is not None and ("short" in strikes or "crash_torn" in strikes):
+            await part()
+            if "crash_torn" in strikes:
+                self._die(path)
+            raise Unavailable("injected short", path)
+        result = await effect()
+        await asyncio.sleep(0)
+        if "crash_after" in strikes:
+            self._die(path)
+        if "lost_reply" in strikes:
+            raise Unavailable("injected lost_reply", path)
+        if spoil is not None and "bit_flip" in strikes:
+            return spoil(result)
+        return result
+
+    def _alive(self, path: str) -> None:
+        if self.crashed:
+            raise Crashed(path)
+
+    def _die(self, path: str) -> None:
+        self.crashed = True
+        self._late.clear()
+        raise Crashed(path)
+
+    def _refuse(self, verb: str, path: str, strikes: dict[str, Fault]) -> None:
+        if self.read_only and verb in _WRITES:
+            raise Denied("injected read_only", path)
+        if self.full and verb in _GROWS:
+            raise Unavailable("injected full", path)
+        if "refused" in strikes:
+            raise Unavailable("injected refused", path)
+
+
+def torn(appends: Sequence[Append], size_bytes: int) -> list[Append]:
+    """The first `size_bytes` bytes of a round; pieces that get none are left out. Pure."""
+    pieces: list[Append] = []
+    for piece in appends:
+        data = b"".join(piece.buffers)[:size_bytes]
+        size_bytes -= len(data)
+        if data:
+            pieces.append(replace(piece, buffers=(data,)))
+    return pieces
+
+
+def flipped(data: Buffer, rng: Random) -> bytes:
+    """A copy with one random bit wrong; no bytes stay no bytes."""
+    wrong = bytearray(data)
+    if wrong:
+        wrong[rng.randrange(len(wrong))] ^= 1 << rng.randrange(8)
+    return bytes(wrong)

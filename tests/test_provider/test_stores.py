@@ -1,0 +1,124 @@
+"""Every store and every wrapper that we ship keeps the promises of the port."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from provider.clock import SystemClock
+from provider.file_segments import FileSegments
+from provider.in_place_segments import InPlaceSegments
+from provider.memory import MemoryStore
+from provider.metered import MeteredStore
+from provider.object_store import AppendingStore
+from provider.options import PosixOptions
+from provider.posix import PosixStore
+from provider.retrying import RetryingStore
+from provider.testing.faulty import FaultyObjectStore
+from provider.testing.file_segments_contract import InPlaceSegmentsContract
+from provider.testing.object_store_contract import AppendingStoreContract, SharedStoreContract
+
+
+async def not_fenced() -> None:
+    """What the journal says to an owner that nobody has displaced."""
+
+
+class TestMemory(AppendingStoreContract):
+    @pytest.fixture
+    def store(self) -> AppendingStore:
+        return MemoryStore()
+
+
+class TestMemoryShared(SharedStoreContract):
+    @pytest.fixture
+    def store(self) -> MemoryStore:
+        return MemoryStore()
+
+    @pytest.fixture
+    def other(self, store: MemoryStore) -> AppendingStore:
+        return store.another_client()
+
+
+class TestPosix(AppendingStoreContract):
+    @pytest.fixture
+    async def store(self, tmp_path: Path) -> AsyncIterator[AppendingStore]:
+        store = PosixStore(tmp_path / "made" / "when needed")
+        yield store
+        await store.close()
+
+
+class TestPosixWithFewFiles(AppendingStoreContract):
+    @pytest.fixture
+    async def store(self, tmp_path: Path) -> AsyncIterator[AppendingStore]:
+        options = PosixOptions(
+            files_open_max=8, read_threads_max=1, write_threads_max=1, loop_read_bytes_max=16
+        )
+        store = PosixStore(tmp_path, options=options)
+        yield store
+        await store.close()
+
+
+class TestPosixShared(SharedStoreContract):
+    @pytest.fixture
+    async def store(self, tmp_path: Path) -> AsyncIterator[AppendingStore]:
+        store = PosixStore(tmp_path)
+        yield store
+        await store.close()
+
+    @pytest.fixture
+    async def other(self, store: AppendingStore, tmp_path: Path) -> AsyncIterator[AppendingStore]:
+        other = PosixStore(tmp_path)
+        yield other
+        await other.close()
+
+
+class TestMetered(AppendingStoreContract):
+    @pytest.fixture
+    def store(self) -> AppendingStore:
+        return MeteredStore(MemoryStore(), clock=SystemClock())
+
+
+class TestRetrying(AppendingStoreContract):
+    @pytest.fixture
+    def store(self) -> AppendingStore:
+        return RetryingStore(MemoryStore(), clock=SystemClock(), rng=Random(1))
+
+
+class TestFaultyWithoutFaults(AppendingStoreContract):
+    @pytest.fixture
+    def store(self) -> AppendingStore:
+        return FaultyObjectStore(MemoryStore())
+
+
+class TestAllWrappersOverPosix(AppendingStoreContract):
+    @pytest.fixture
+    async def store(self, tmp_path: Path) -> AsyncIterator[AppendingStore]:
+        clock = SystemClock()
+        faulty = FaultyObjectStore(PosixStore(tmp_path))
+        metered = MeteredStore(faulty, clock=clock)
+        store = RetryingStore(metered, clock=clock, rng=Random(1))
+        yield store
+        await store.close()
+
+
+class TestInPlaceSegmentsInMemory(InPlaceSegmentsContract):
+    @pytest.fixture
+    def store(self) -> AppendingStore:
+        return MemoryStore()
+
+    @pytest.fixture(params=[True, False], ids=["alone", "beside another"])
+    def segments(self, store: AppendingStore, request: pytest.FixtureRequest) -> FileSegments:
+        return InPlaceSegments(store, alone=request.param, epoch=1, verify_owner=not_fenced)
+
+
+class TestInPlaceSegmentsOnPosix(InPlaceSegmentsContract):
+    @pytest.fixture
+    async def store(self, tmp_path: Path) -> AsyncIterator[AppendingStore]:
+        store = PosixStore(tmp_path)
+        yield store
+        await store.close()
+
+    @pytest.fixture
+    def segments(self, store: AppendingStore) -> FileSegments:
+        return InPlaceSegments(store, alone=True, epoch=1, verify_owner=not_fenced)
