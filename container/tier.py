@@ -14,7 +14,6 @@ from container.queue_cut import cut_queue
 from container.record_batch import RecordBatch
 from container.tier_operations import (
     CutQueue,
-    DropTombstones,
     Operation,
     PutQueue,
     PutTopic,
@@ -176,7 +175,6 @@ class Tier:
 
         Cancelling it leaves the outcome unknown, in the same way.
         """
-        await self._revive(plans)
         await self._segments.write([part for plan in plans for part in plan.slices])
         operations: list[Operation] = []
         for plan in plans:
@@ -184,17 +182,6 @@ class Tier:
                 operations.extend(self._begin_queue(plan))
             operations.append(plan.operation)
         await self._journal.publish(operations)
-
-    async def _revive(self, plans: Sequence[CommitPlan]) -> None:
-        """Take the tombstones off names that a plan begins anew, before it writes there.
-
-        A cut can free a segment whose name comes again. What housekeeping deletes it takes from
-        the published state, so once this is published it deletes none of them any more.
-        """
-        buried = self.state.tombstones
-        names = {part.segment for plan in plans for part in plan.slices if part.segment in buried}
-        if names:
-            await self._journal.publish([DropTombstones(tuple(sorted(names)))])
 
     def _begin_queue(self, plan: CommitPlan) -> list[Operation]:
         """What must be published before the first commit of a queue."""
