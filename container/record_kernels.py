@@ -77,7 +77,9 @@ def values_at(
 
 def headers_at(buffer: Bytes, positions: NDArray[np.int64]) -> NDArray[np.void]:
     """The fixed headers of the records at `positions`, as an array of `HEADER_DTYPE`. O(n)."""
-    return values_at(as_bytes(buffer), HEADER_DTYPE, positions)  # pyright: ignore[reportReturnType] - a structured dtype gives void
+    # Taken as plain bytes: numpy copies fields one by one, which is 15 times slower.
+    raw = values_at(as_bytes(buffer), f"V{HEADER_DTYPE.itemsize}", positions)
+    return raw.view(HEADER_DTYPE)  # pyright: ignore[reportReturnType] - a structured dtype gives void
 
 
 def born_host_growth(sys_flags: NDArray[np.integer]) -> NDArray[np.int64]:
