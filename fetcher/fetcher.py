@@ -1,0 +1,340 @@
+"""Messages of a tier by offset, as RocketMQ's store answers, from a cache that reads ahead."""
+
+import asyncio
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+from container.record_kernels import store_timestamps
+from container.tier_records import QueueId
+from fetcher.followers import Followers, stretch_end
+from fetcher.loading import load_store_timestamp
+from fetcher.options import FetcherOptions
+from fetcher.result import FetchedMessages, FetchResult, FetchStatus, Selection, offset_status
+from fetcher.run import Run
+from fetcher.run_cache import Lane
+from fetcher.run_reads import RunReads
+from fetcher.source import Tier, TierQueue
+from fetcher.statistics import FetcherStatistics
+from fetcher.tag_filter import Subscription, parse_subscription
+from fetcher.walk import Walk, gap_at
+from fetcher.window import WindowLimits
+from provider.clock import Clock, SystemClock
+from provider.errors import Closed, OutOfRange, StoreError
+from provider.ranges import QueueOffset
+
+TRANSFER_BYTES_MAX = 262_144
+"""RocketMQ's `maxTransferBytesOnMessageInMemory`."""
+
+_NONE = QueueOffset(0)
+
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    """One call's arguments."""
+
+    group: str
+    queue: QueueId
+    offset: QueueOffset
+    messages_max: int
+    bytes_max: int | None
+    subscription: Subscription | None
+    exact_tags: bool
+
+
+class TieredMessageFetcher:
+    """Reads a tier. Use it as `async with fetcher:`; the block owns every read.
+
+    Results do not depend on what is cached: a call returns the messages from `offset` on until
+    `messages_max`, `bytes_max`, `run_messages_max` offsets looked at, a gap, or the end is met.
+    """
+
+    def __init__(
+        self, tier: Tier, *, options: FetcherOptions | None = None, clock: Clock | None = None
+    ) -> None:
+        self._tier = tier
+        self._options = options = options or FetcherOptions()
+        self._clock = clock or SystemClock()
+        limits = WindowLimits(
+            messages_min=options.window_messages_min,
+            messages_max=options.run_messages_max,
+            step_messages=options.window_step_messages,
+        )
+        self._reads = RunReads(options=options, limits=limits, clock=self._clock)
+        self._cache = self._reads.cache
+        self._followers = Followers(options, limits, self._reads)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._row_is_marked = False
+        self._row_began_s = 0.0
+        self._hits = 0
+        self._misses = 0
+
+    async def __aenter__(self) -> Self:
+        """Begin to serve. A fetcher is opened once."""
+        self._loop = asyncio.get_running_loop()
+        await self._reads.__aenter__()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Stop the reads and wait for their end; calls that wait for one get `Closed`."""
+        await self._reads.__aexit__(kind, error, traceback)
+
+    def __repr__(self) -> str:
+        state = "open" if self._reads.is_open else "closed"
+        return (
+            f"<TieredMessageFetcher {state}: {len(self._cache)} runs of {self._cache.bytes_held} "
+            f"bytes, {len(self._reads.flights)} reads in flight, {len(self._followers)} readers>"
+        )
+
+    async def get_message(
+        self,
+        group: str,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        *,
+        messages_max: int,
+        subscription: str | None = None,
+        bytes_max: int | None = TRANSFER_BYTES_MAX,
+        exact_tags: bool = False,
+    ) -> FetchResult:
+        """Read messages from `offset` on, with RocketMQ's statuses and next offsets.
+
+        Costs no request when the messages are cached, and then does not wait, except to let other
+        tasks run once in `loop_hold_s_max`. Else one read of ConsumeQueue units and one round of
+        CommitLog ranges for each run that is missing, shared with everybody who wants it.
+
+        Inside a gap the status is OFFSET_FOUND_NULL and the next offset is the gap's end. When an
+        error is met behind messages that were found, those are returned; the next call raises.
+
+        Args:
+            group: who reads; read-ahead follows each group.
+            topic: the topic.
+            queue_id: its queue.
+            offset: queue offset of the first message.
+            messages_max: messages returned at most, > 0.
+            subscription: tags, as `TagA || TagB`; None, "" or `*` for every message. Decided by
+                hash like in RocketMQ's broker, so that a collision lets a foreign tag through.
+            bytes_max: ends the result with the message that reaches it; None: no such limit.
+            exact_tags: compare tags as texts too; some 10 us for each message whose hash matches.
+
+        Raises:
+            Unavailable: storage did not answer; this is never "no message".
+            Corrupt: the message at the offset reached is damaged; names queue and position.
+            OutOfRange: metadata and storage disagree, also after looking for newer metadata.
+            Closed: the fetcher is not open.
+            ValueError: `messages_max` is not positive, or the subscription has no tag.
+
+        Cancelling it does not stop a read that others share.
+        """
+        queue = QueueId(topic, queue_id)
+        wanted = parse_subscription(subscription)
+        if wanted is None and messages_max > 0:
+            result = self._from_cache(group, queue, offset, messages_max, bytes_max)
+            if result is not None:
+                self._hits += 1
+                if self._row_is_long():
+                    await self._clock.sleep(0)
+                return result
+        if messages_max <= 0:
+            raise ValueError(f"messages_max must be positive, not {messages_max}")
+        if not self._reads.is_open:
+            raise Closed("the fetcher is not open", f"{queue}", offset)
+        request = _Request(
+            group, queue, QueueOffset(offset), messages_max, bytes_max, wanted, exact_tags
+        )
+        try:
+            return await self._from_tier(request)
+        except OutOfRange:
+            # Metadata may be old: retention or a new owner moved what it names. Look again, once.
+            await self._tier.refresh()
+            return await self._from_tier(request)
+
+    async def message_timestamp(self, queue: QueueId, offset: int) -> int | None:
+        """Store timestamp in Unix ms of the message at `offset`; None if the tier has none there.
+
+        No request if it is cached, else two small ones.
+
+        Raises:
+            Unavailable, Corrupt, OutOfRange: as `get_message`.
+        """
+        try:
+            return await self._timestamp(queue, offset)
+        except OutOfRange:
+            await self._tier.refresh()
+            return await self._timestamp(queue, offset)
+
+    def forget(self, queue: QueueId) -> None:
+        """Drop what is cached of a queue that was deleted, or whose tail was cut off.
+
+        A queue whose end went back is noticed without it.
+        """
+        self._reads.forget(queue)
+        self._followers.forget(queue)
+
+    def statistics(self) -> FetcherStatistics:
+        """What was done and is held now. O(readers)."""
+        reads, cache = self._reads, self._cache
+        return FetcherStatistics(
+            hits=self._hits,
+            misses=self._misses,
+            runs_read=reads.runs_read,
+            bytes_read=reads.bytes_read,
+            reads_failed=reads.failed,
+            prefetches=reads.prefetches,
+            prefetches_used=cache.prefetches_used,
+            prefetches_wasted=cache.prefetches_wasted,
+            runs_held=len(cache),
+            bytes_held=cache.bytes_held,
+            unread_bytes=cache.unread_bytes,
+            reads_in_flight=len(reads.flights),
+            bytes_in_flight=reads.budget.bytes_in_use,
+            readers=len(self._followers),
+            windows={f"{queue} {group}": n for queue, group, n in self._followers.windows()},
+        )
+
+    def check(self) -> None:
+        """Assert the cache's invariants; for tests. O(runs held)."""
+        self._cache.check()
+
+    def _from_cache(
+        self, group: str, queue: QueueId, offset: int, messages_max: int, bytes_max: int | None
+    ) -> FetchResult | None:
+        """The whole answer if one cached run has it. On every call's way: kept short."""
+        now_s = self._clock.monotonic_s()
+        lane = Lane(queue, None)
+        run = self._cache.find(lane, offset, now_s)
+        if run is None:
+            return None
+        source = self._tier.container(queue)
+        if source is None:
+            return None
+        minimum, maximum = source.min_offset, source.next_offset
+        if not minimum <= offset < maximum or self._cache.end_seen(queue) > maximum:
+            return None
+        looked_max = self._options.run_messages_max
+        start = offset - run.first
+        stop = start + min(messages_max, looked_max)
+        is_short = False
+        if stop > len(run):
+            stop = len(run)
+            is_short = run.end < min(maximum, offset + looked_max)
+        if bytes_max is not None:
+            until = run.cut(start, stop, bytes_max)
+            is_short = is_short and until == stop
+            stop = until
+        if is_short:
+            return None
+        next_offset = QueueOffset(run.first + stop)
+        self._followers.follow(
+            group, source, lane, run, offset=offset, next_offset=next_offset, now_s=now_s
+        )
+        messages = FetchedMessages((Selection(run, start, stop),), stop - start)
+        return FetchResult(FetchStatus.FOUND, next_offset, minimum, maximum, messages)
+
+    async def _from_tier(self, request: _Request) -> FetchResult:
+        """The answer, reading what is missing."""
+        queue, offset = request.queue, request.offset
+        source = self._tier.container(queue)
+        if source is None:
+            self.forget(queue)
+            return FetchResult(FetchStatus.NO_MATCHED_LOGIC_QUEUE, offset, _NONE, _NONE)
+        minimum, maximum = source.min_offset, source.next_offset
+        if self._cache.end_seen(queue) > maximum:
+            self._reads.forget(queue)
+        status, next_offset = offset_status(offset, minimum, maximum)
+        gap = gap_at(source.gaps, offset)
+        if status is FetchStatus.FOUND and gap is not None:
+            status, next_offset = FetchStatus.OFFSET_FOUND_NULL, gap.end
+        if status is not FetchStatus.FOUND:
+            return FetchResult(status, next_offset, minimum, maximum)
+
+        walk = Walk(
+            offset,
+            maximum,
+            messages_max=request.messages_max,
+            bytes_max=request.bytes_max,
+            looked_max=self._options.run_messages_max,
+            subscription=request.subscription,
+            exact_tags=request.exact_tags,
+        )
+        await self._walk(walk, source, request)
+        status = FetchStatus.FOUND if walk.has_found else FetchStatus.NO_MATCHED_MESSAGE
+        return FetchResult(status, QueueOffset(walk.at), minimum, maximum, walk.messages)
+
+    async def _walk(self, walk: Walk, source: TierQueue, request: _Request) -> None:
+        """Take runs until the walk is done, then see whether to read ahead."""
+        now_s = self._clock.monotonic_s()
+        lane = Lane(request.queue, request.subscription)
+        has_waited = False
+        run = None
+        while not walk.is_done:
+            gap = gap_at(source.gaps, walk.at)
+            if gap is not None:
+                if walk.has_found:
+                    break
+                walk.skip(gap)
+                continue
+            try:
+                run = self._reads.cached(lane, walk.at, now_s)
+                if run is None:
+                    has_waited = True
+                    run = await self._wait_for(walk, source, lane, request)
+            except StoreError:
+                if not walk.has_found:
+                    raise
+                break
+            walk.take(run)
+        self._hits += not has_waited
+        self._misses += has_waited
+        if run is not None:
+            self._followers.follow(
+                request.group,
+                source,
+                lane,
+                run,
+                offset=request.offset,
+                next_offset=walk.at,
+                now_s=now_s,
+            )
+
+    async def _wait_for(self, walk: Walk, source: TierQueue, lane: Lane, request: _Request) -> Run:
+        """The run at the walk's place, in the size that the reader's window allows."""
+        left = walk.limit - walk.at
+        messages = min(walk.messages_left, left)
+        if self._options.cache_enabled:
+            window = self._followers.demand_messages(request.queue, request.group, request.offset)
+            messages = max(messages, window)
+        units = messages if lane.subscription is None else max(left, messages)
+        end = min(stretch_end(source, walk.at), walk.at + units)
+        return await self._reads.run_at(source, lane, walk.at, end, messages=messages)
+
+    def _row_is_long(self) -> bool:
+        """Whether hits have kept other tasks from running for `loop_hold_s_max`."""
+        now_s = self._clock.monotonic_s()
+        if not self._row_is_marked and self._loop is not None:
+            self._row_is_marked = True
+            self._row_began_s = now_s
+            self._loop.call_soon(self._row_ended)
+            return False
+        return now_s - self._row_began_s > self._options.loop_hold_s_max
+
+    def _row_ended(self) -> None:
+        self._row_is_marked = False
+
+    async def _timestamp(self, queue: QueueId, offset: int) -> int | None:
+        source = self._tier.container(queue)
+        if source is None or not source.min_offset <= offset < source.next_offset:
+            return None
+        if gap_at(source.gaps, offset) is not None:
+            return None
+        run = self._cache.find(Lane(queue, None), offset, self._clock.monotonic_s())
+        if run is not None:
+            place = offset - run.first
+            return int(store_timestamps(run.data, run.starts[place : place + 1])[0])
+        return await load_store_timestamp(source, QueueOffset(offset))

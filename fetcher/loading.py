@@ -1,0 +1,229 @@
+"""Reading one run from the tier: its units, then the bytes that are wanted, then the checks."""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from container.blank_record import Coda
+from container.record_kernels import store_timestamps
+from container.record_layout import BORN_HOST_V6, layout_of
+from container.tier_records import UNIT_BYTES
+from fetcher.options import FetcherOptions
+from fetcher.plan import places_in_reads, plan_reads, units_taken
+from fetcher.run import Run, check_records, compact, leading_good_units
+from fetcher.single_flight import Flight, ReadBudget
+from fetcher.source import TierQueue
+from fetcher.tag_filter import matching
+from provider.errors import Corrupt, NotFound, OutOfRange
+from provider.object_store import Buffer
+from provider.ranges import ByteRange, QueueOffset
+
+_HEAD_BYTES = layout_of(BORN_HOST_V6).store_host
+"""Enough of any record for its store timestamp."""
+
+
+class _Picked(NamedTuple):
+    """The messages of a run before their bytes are there."""
+
+    end: int
+    """First offset that the run does not cover."""
+    whole: bool
+    """Whether these are all messages of the run."""
+    offsets: NDArray[np.int64]
+    positions: NDArray[np.int64]
+    sizes: NDArray[np.int64]
+    tag_hashes: NDArray[np.int32]
+
+    def leading(self, count: int) -> "_Picked":
+        """The first `count` messages; the run then ends before the next."""
+        return self._replace(
+            end=int(self.offsets[count]),
+            offsets=self.offsets[:count],
+            positions=self.positions[:count],
+            sizes=self.sizes[:count],
+            tag_hashes=self.tag_hashes[:count],
+        )
+
+    def where(self, mask: NDArray[np.bool_]) -> "_Picked":
+        """Some of the messages, of the same stretch."""
+        return self._replace(
+            whole=False,
+            offsets=self.offsets[mask],
+            positions=self.positions[mask],
+            sizes=self.sizes[mask],
+            tag_hashes=self.tag_hashes[mask],
+        )
+
+
+async def load_run(
+    queue: TierQueue,
+    flight: Flight,
+    *,
+    messages_max: int,
+    options: FetcherOptions,
+    budget: ReadBudget,
+) -> Run:
+    """Read the run that begins at `flight.start`; `flight.end` follows what it will cover.
+
+    Takes up to `messages_max` wanted messages of `[start, end)`, and at least one of them or the
+    whole stretch. A run ends before the first message that is damaged. One round of requests for
+    the units, one for the bytes; none for bytes when no tag matches; a few more around damage.
+
+    Raises:
+        Corrupt: the first message, or its unit, is damaged; path and position name it.
+        OutOfRange: something of it is not published any more.
+        Unavailable: try again.
+    """
+    start = flight.start
+    units = await queue.units(QueueOffset(start), QueueOffset(flight.end))
+    picked = _pick(units, flight, messages_max, options)
+    if picked.end == start:
+        path, position = f"{queue.id}/CONSUME_QUEUE", UNIT_BYTES * start
+        raise Corrupt(f"impossible unit {units[:1].tolist()}", path, position)
+    while True:
+        flight.end = picked.end
+        try:
+            picked, data, starts = await _read_checked(queue, flight, picked, options, budget)
+            break
+        except Corrupt:
+            # Somewhere among many messages: what comes before the damage can still be served.
+            count = len(picked.offsets) // 2
+            if count == 0 and int(picked.offsets[0]) == start:
+                raise
+            picked = picked.leading(count)
+    flight.end = picked.end
+    return Run(
+        QueueOffset(start),
+        QueueOffset(picked.end),
+        data,
+        offsets=None if picked.whole else picked.offsets,
+        starts=starts,
+        sizes=picked.sizes,
+        tag_hashes=picked.tag_hashes,
+        reader=flight.reader,
+    )
+
+
+def _pick(
+    units: NDArray[np.void], flight: Flight, messages_max: int, options: FetcherOptions
+) -> _Picked:
+    """Which messages to read, and up to where the run goes; pure. Nothing if the first is bad."""
+    positions = units["position"].astype(np.int64)
+    sizes = units["size"].astype(np.int64)
+    low_bits = np.int32  # RocketMQ compares these
+    tag_hashes: NDArray[np.int32] = units["tag_hash"].astype(low_bits)
+    good = min(leading_good_units(positions, sizes), flight.end - flight.start)
+    subscription = flight.lane.subscription
+    wanted = None if subscription is None else matching(tag_hashes[:good], subscription)
+    count = 0
+    if good:
+        count = units_taken(
+            sizes[:good], wanted, messages_max=messages_max, bytes_max=options.run_bytes_max
+        )
+    end = flight.start + count
+    offsets = np.arange(flight.start, end, dtype=np.int64)
+    picked = _Picked(
+        end=end,
+        whole=True,
+        offsets=offsets,
+        positions=positions[:count],
+        sizes=sizes[:count],
+        tag_hashes=tag_hashes[:count],
+    )
+    if wanted is not None and count:
+        mask = wanted[:count]
+        total = int(picked.sizes.sum())
+        share = int(picked.sizes[mask].sum()) / total
+        whole = share == 1 or (share >= options.whole_share_min and total <= options.run_bytes_max)
+        if not whole:
+            return picked.where(mask)
+    return picked
+
+
+async def _read_checked(
+    queue: TierQueue, flight: Flight, picked: _Picked, options: FetcherOptions, budget: ReadBudget
+) -> tuple[_Picked, Buffer, NDArray[np.int64]]:
+    """The bytes of the leading good messages; where each begins in them."""
+    if not len(picked.offsets):
+        return picked, b"", picked.positions
+    queue_id = queue.id.queue_id
+    data, starts = await _read(queue, flight, picked, options, budget)
+    good, reason, at_coda = check_records(data, starts, picked.sizes, picked.offsets, queue_id)
+    if len(at_coda):
+        corrected = picked.positions.copy()
+        corrected[at_coda] += Coda.SIZE
+        picked = picked._replace(positions=corrected)
+        data, starts = await _read(queue, flight, picked, options, budget)
+        good, reason, _ = check_records(data, starts, picked.sizes, picked.offsets, queue_id)
+    if good < len(starts):
+        if int(picked.offsets[good]) == flight.start:
+            raise Corrupt(reason, f"{queue.id}/COMMIT_LOG", int(picked.positions[good]))
+        picked = picked.leading(good)
+    return picked, data, starts[:good]
+
+
+async def _read(
+    queue: TierQueue, flight: Flight, picked: _Picked, options: FetcherOptions, budget: ReadBudget
+) -> tuple[Buffer, NDArray[np.int64]]:
+    """The bytes of the picked messages in one buffer, and where each begins in it."""
+    ranges = plan_reads(
+        picked.positions,
+        picked.sizes,
+        gap_bytes_max=options.gap_bytes_max,
+        read_bytes_max=2 * options.run_bytes_max,
+    )
+    if not ranges:
+        return b"", picked.positions
+    granted = await budget.acquire(flight, sum(part.length for part in ranges))
+    try:
+        pieces = await _log(queue, flight, ranges, picked)
+    finally:
+        budget.release(granted)
+    data = compact(pieces[0]) if len(pieces) == 1 else b"".join(pieces)
+    return data, places_in_reads(picked.positions, ranges)
+
+
+async def _log(
+    queue: TierQueue, flight: Flight, ranges: list[ByteRange], picked: _Picked
+) -> list[Buffer]:
+    """The ranges of the log; published units that point outside it are corrupt."""
+    try:
+        pieces = [await queue.log(ranges[0])] if len(ranges) == 1 else await queue.log_many(ranges)
+    except NotFound:
+        raise
+    except OutOfRange as error:
+        if queue.min_offset <= flight.start:
+            path, position = f"{queue.id}/COMMIT_LOG", int(picked.positions[0])
+            raise Corrupt("units point outside the published log", path, position) from error
+        raise
+    if [len(piece) for piece in pieces] != [part.length for part in ranges]:
+        raise Corrupt("the log's bytes are short", f"{queue.id}/COMMIT_LOG", ranges[0].start)
+    return pieces
+
+
+async def load_store_timestamp(queue: TierQueue, offset: QueueOffset) -> int:
+    """Store timestamp of one message in Unix ms. Two requests, the second for under 100 bytes.
+
+    Raises:
+        Corrupt: the message or its unit is damaged.
+        OutOfRange: it is not published any more.
+        Unavailable: try again.
+    """
+    unit = await queue.units(offset, QueueOffset(offset + 1))
+    positions, sizes = unit["position"].astype(np.int64), unit["size"].astype(np.int64)
+    if len(unit) != 1 or leading_good_units(positions, sizes) != 1:
+        raise Corrupt(
+            f"impossible unit {unit.tolist()}", f"{queue.id}/CONSUME_QUEUE", UNIT_BYTES * offset
+        )
+    start, offsets = np.zeros(1, np.int64), np.array([offset], np.int64)
+    position, reason = int(positions[0]), ""
+    for _ in range(2):  # again, if the unit points at a coda
+        head = await queue.log(ByteRange(position, position + _HEAD_BYTES))
+        good, reason, at_coda = check_records(head, start, sizes, offsets, queue.id.queue_id)
+        if good:
+            return int(store_timestamps(head, start)[0])
+        if not len(at_coda):
+            break
+        position += Coda.SIZE
+    raise Corrupt(reason, f"{queue.id}/COMMIT_LOG", position)

@@ -1,0 +1,81 @@
+"""How far the fetcher reads ahead, and what it may hold."""
+
+from dataclasses import dataclass, fields
+
+from container.tier_records import UNIT_BYTES
+
+COLUMN_BYTES = 40
+"""What a cached message costs beside its bytes: four columns of 8 bytes, a tag hash, and slack."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetcherOptions:
+    """Keys in brackets are RocketMQ's; where the default differs the reason is given.
+
+    Raises:
+        ValueError: a number is not positive, or two cannot work together.
+    """
+
+    cache_enabled: bool = True
+    """Keep runs and read ahead (`readAheadCacheEnable`); else each call reads what it returns."""
+    run_messages_max: int = 4096
+    """Messages read at once, and offsets that one call looks at
+    (`readAheadMessageCountThreshold`)."""
+    run_bytes_max: int = 16 << 20
+    """Bytes of records read at once, except for a larger message alone
+    (`readAheadMessageSizeThreshold`)."""
+    cache_age_s_max: float = 15.0
+    """A run goes when nobody looked at it for so long (`readAheadCacheExpireDuration`, in ms)."""
+    cache_bytes_max: int = 256 << 20
+    """Bytes that cached runs really occupy, columns included (`readAheadCacheSizeThresholdRate` is
+    a share of Java's heap, which has no counterpart here)."""
+    window_messages_min: int = 32
+    """Messages read for somebody who is not known to read on (RocketMQ: 32 for one at a time)."""
+    window_step_messages: int = 512
+    """Messages by which a window grows each time that it was used to its end."""
+    gap_bytes_max: int = 16 << 10
+    """Unwanted bytes between two wanted messages that are read along to spare a request."""
+    whole_share_min: float = 0.75
+    """A filtered read that needs this share of the bytes reads all, for all groups to share."""
+    prefetches_max: int = 2
+    """Reads ahead under way at once. Demand is not counted, and does not wait for these."""
+    demands_max: int = 256
+    """Reads that somebody waits for under way at once; the next waits, a hit never does."""
+    bytes_in_flight_max: int = 64 << 20
+    """Bytes of records being read at once; demand is served first. A larger message goes alone."""
+    readers_max: int = 4096
+    """Windows kept, one per queue and group; the one longest out of use is forgotten first."""
+    loop_hold_s_max: float = 0.0002
+    """After so long a row of hits a call lets other tasks run, so that read-ahead gets on."""
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if not isinstance(value, bool) and value < 0:
+                raise ValueError(f"{field.name} must not be negative, not {value}")
+        for name in (
+            "run_messages_max", "run_bytes_max", "window_messages_min", "window_step_messages",
+            "demands_max", "bytes_in_flight_max", "readers_max",
+        ):  # fmt: skip
+            if getattr(self, name) <= 0:
+                raise ValueError(f"{name} must be positive, not {getattr(self, name)}")
+        if self.window_messages_min > self.run_messages_max:
+            raise ValueError(
+                f"window_messages_min ({self.window_messages_min}) must not exceed "
+                f"run_messages_max ({self.run_messages_max})"
+            )
+
+    @property
+    def memory_bytes_max(self) -> int:
+        """What fetching may hold, in bytes, besides runs that callers' results keep alive.
+
+        `cache_bytes_max + 2 x bytes_in_flight_max` (pieces, and the one buffer they become)
+        `+ (demands_max + prefetches_max) x run_messages_max x (20 + 40)` (units and columns of
+        reads under way) `+ 1 KiB x readers_max`. A message larger than `bytes_in_flight_max` adds
+        twice its size.
+        """
+        reads = self.demands_max + self.prefetches_max
+        columns = reads * self.run_messages_max * (UNIT_BYTES + COLUMN_BYTES)
+        return (
+            self.cache_bytes_max + 2 * self.bytes_in_flight_max + columns + 1024 * self.readers_max
+        )

@@ -1,0 +1,62 @@
+"""What to read: how many units a run takes, and in which ranges its bytes are fetched. Pure."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from provider.ranges import ByteRange
+
+
+def units_taken(
+    sizes: NDArray[np.int64],
+    wanted: NDArray[np.bool_] | None,
+    *,
+    messages_max: int,
+    bytes_max: int,
+) -> int:
+    """How many leading units a run covers so that its wanted messages keep both limits.
+
+    At least one wanted message is taken whatever its size; unwanted ones behind the last are
+    covered too. `wanted` None means every one. O(n).
+    """
+    places = np.arange(len(sizes)) if wanted is None else np.flatnonzero(wanted)
+    ends = np.cumsum(sizes[places[:messages_max]])
+    count = max(1, int(np.searchsorted(ends, bytes_max, side="right")))
+    return int(places[count]) if count < len(places) else len(sizes)
+
+
+def plan_reads(
+    starts: NDArray[np.int64],
+    sizes: NDArray[np.int64],
+    *,
+    gap_bytes_max: int,
+    read_bytes_max: int,
+) -> list[ByteRange]:
+    """Merge neighbouring messages into as few reads as the two limits allow.
+
+    Every message lies in exactly one range, and the ranges are in order, if the messages ascend
+    without overlap, as the records of a queue do. One larger than `read_bytes_max` gets a read of
+    its own. Vectorised; the loop is over ranges.
+    """
+    if len(starts) == 0:
+        return []
+    ends = starts + sizes
+    firsts = [0, *(np.flatnonzero(starts[1:] - ends[:-1] > gap_bytes_max) + 1).tolist()]
+    ranges: list[ByteRange] = []
+    for first, behind in zip(firsts, [*firsts[1:], len(starts)], strict=True):
+        at = first
+        while at < behind:
+            limit = int(starts[at]) + read_bytes_max
+            fit = int(np.searchsorted(ends[at:behind], limit, side="right"))
+            until = at + max(1, fit)
+            ranges.append(ByteRange(int(starts[at]), int(ends[until - 1])))
+            at = until
+    return ranges
+
+
+def places_in_reads(starts: NDArray[np.int64], ranges: list[ByteRange]) -> NDArray[np.int64]:
+    """First byte of each message in the buffer that joins the planned ranges in order."""
+    range_starts = np.array([part.start for part in ranges], np.int64)
+    lengths = np.array([part.length for part in ranges], np.int64)
+    shifts = np.cumsum(lengths) - lengths - range_starts
+    which = np.searchsorted(range_starts, starts, side="right") - 1
+    return starts + shifts[which]

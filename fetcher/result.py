@@ -1,0 +1,184 @@
+"""What a fetch answers: RocketMQ's statuses, offsets, and messages as views of cached runs."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fetcher.run import Run
+from provider.ranges import QueueOffset
+
+
+class FetchStatus(Enum):
+    """RocketMQ's GetMessageStatus."""
+
+    FOUND = "FOUND"
+    NO_MATCHED_MESSAGE = "NO_MATCHED_MESSAGE"
+    MESSAGE_WAS_REMOVING = "MESSAGE_WAS_REMOVING"
+    OFFSET_FOUND_NULL = "OFFSET_FOUND_NULL"
+    OFFSET_OVERFLOW_BADLY = "OFFSET_OVERFLOW_BADLY"
+    OFFSET_OVERFLOW_ONE = "OFFSET_OVERFLOW_ONE"
+    OFFSET_TOO_SMALL = "OFFSET_TOO_SMALL"
+    NO_MATCHED_LOGIC_QUEUE = "NO_MATCHED_LOGIC_QUEUE"
+    NO_MESSAGE_IN_QUEUE = "NO_MESSAGE_IN_QUEUE"
+    OFFSET_RESET = "OFFSET_RESET"
+
+
+class PullStatus(Enum):
+    """What RocketMQ's client calls the outcome of a pull."""
+
+    FOUND = "FOUND"
+    NO_NEW_MSG = "NO_NEW_MSG"
+    NO_MATCHED_MSG = "NO_MATCHED_MSG"
+    OFFSET_ILLEGAL = "OFFSET_ILLEGAL"
+
+
+_CLIENT = {
+    FetchStatus.FOUND: PullStatus.FOUND,
+    FetchStatus.NO_MATCHED_MESSAGE: PullStatus.NO_MATCHED_MSG,
+    FetchStatus.MESSAGE_WAS_REMOVING: PullStatus.NO_MATCHED_MSG,
+    FetchStatus.OFFSET_FOUND_NULL: PullStatus.NO_NEW_MSG,
+    FetchStatus.OFFSET_OVERFLOW_ONE: PullStatus.NO_NEW_MSG,
+    FetchStatus.OFFSET_TOO_SMALL: PullStatus.OFFSET_ILLEGAL,
+    FetchStatus.OFFSET_OVERFLOW_BADLY: PullStatus.OFFSET_ILLEGAL,
+    FetchStatus.OFFSET_RESET: PullStatus.OFFSET_ILLEGAL,
+}
+
+
+def pull_status(status: FetchStatus, offset: int) -> PullStatus:
+    """How the broker and the client's decoder name a status, given the offset asked for."""
+    if status in (FetchStatus.NO_MATCHED_LOGIC_QUEUE, FetchStatus.NO_MESSAGE_IN_QUEUE):
+        return PullStatus.OFFSET_ILLEGAL if offset else PullStatus.NO_NEW_MSG
+    return _CLIENT[status]
+
+
+class Selection(NamedTuple):
+    """Some messages of one run: `start` to `stop`, or those at `indices`."""
+
+    run: Run
+    start: int
+    stop: int
+    indices: NDArray[np.int64] | None = None
+
+    @property
+    def picked(self) -> slice | NDArray[np.int64]:
+        """What to index the run's columns with."""
+        return slice(self.start, self.stop) if self.indices is None else self.indices
+
+
+class FetchedMessages:
+    """A sequence of whole stored records in queue order; nothing is touched until it is asked for.
+
+    Iterating gives read-only views; bytes 28..35 of each are its position in the queue's tier
+    CommitLog. The views keep the runs alive that they lie in, each up to
+    `FetcherOptions.run_bytes_max`: copy what is to be kept for long.
+    """
+
+    __slots__ = ("_count", "selections")
+
+    def __init__(self, selections: tuple[Selection, ...] = (), count: int = 0) -> None:
+        self.selections = selections
+        self._count = count
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __repr__(self) -> str:
+        return f"<FetchedMessages: {self._count} of {self.bytes} bytes>"
+
+    def __iter__(self) -> Iterator[memoryview]:
+        for selection in self.selections:
+            data, picked = selection.run.data, selection.picked
+            starts = selection.run.starts[picked]
+            ends = starts + selection.run.sizes[picked]
+            for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
+                yield data[start:end]
+
+    def __getitem__(self, index: int) -> memoryview:
+        at = index if index >= 0 else index + self._count
+        if not 0 <= at < self._count:
+            raise IndexError(f"message {index} of {self._count}")
+        for run, start, stop, indices in self.selections:
+            count = stop - start if indices is None else len(indices)
+            if at < count:
+                place = start + at if indices is None else int(indices[at])
+                begin = int(run.starts[place])
+                return run.data[begin : begin + int(run.sizes[place])]
+            at -= count
+        raise AssertionError("the selections hold `count` messages")
+
+    @property
+    def offsets(self) -> NDArray[np.int64]:
+        """Queue offset of each message."""
+        return self._column("offsets")
+
+    @property
+    def sizes(self) -> NDArray[np.int64]:
+        """Length of each record in bytes."""
+        return self._column("sizes")
+
+    @property
+    def starts(self) -> NDArray[np.int64]:
+        """First byte of each record in its run's buffer (`selections`)."""
+        return self._column("starts")
+
+    @property
+    def tag_hashes(self) -> NDArray[np.int64]:
+        """Signed 32-bit tags code of each message."""
+        return self._column("tag_hashes")
+
+    @property
+    def bytes(self) -> int:
+        """Length of all records together."""
+        total = 0
+        for run, start, stop, indices in self.selections:
+            if indices is None:
+                total += run.size_before[stop] - run.size_before[start]
+            else:
+                total += int(run.sizes[indices].sum())
+        return total
+
+    def _column(self, name: str) -> NDArray[np.int64]:
+        parts = [getattr(part.run, name)[part.picked] for part in self.selections]
+        if len(parts) == 1:
+            return parts[0]
+        return np.concatenate(parts) if parts else np.empty(0, np.int64)
+
+
+NO_MESSAGES = FetchedMessages()
+
+
+@dataclass(frozen=True, slots=True)
+class FetchResult:
+    """RocketMQ's GetMessageResult."""
+
+    status: FetchStatus
+    next_offset: QueueOffset
+    """Where to read on."""
+    min_offset: QueueOffset
+    """First offset of the queue in the tier; 0 if there is no such queue."""
+    max_offset: QueueOffset
+    """The queue's commit offset; 0 if there is no such queue."""
+    messages: FetchedMessages = NO_MESSAGES
+
+
+def offset_status(
+    offset: QueueOffset, minimum: QueueOffset, maximum: QueueOffset
+) -> tuple[FetchStatus, QueueOffset]:
+    """RocketMQ's first conditions in order, with the next offset; FOUND: go and read. Pure.
+
+    `minimum` and `maximum` are the tier's first offset and commit offset. A queue that begins at
+    100 and has nothing yet has both at 100, and counts as one that has messages.
+    """
+    if maximum <= 0:
+        return FetchStatus.NO_MESSAGE_IN_QUEUE, offset
+    if offset < minimum:
+        return FetchStatus.OFFSET_TOO_SMALL, minimum
+    if offset == maximum:
+        return FetchStatus.OFFSET_OVERFLOW_ONE, maximum
+    if offset > maximum:
+        return FetchStatus.OFFSET_OVERFLOW_BADLY, maximum
+    return FetchStatus.FOUND, offset

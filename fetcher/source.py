@@ -1,0 +1,64 @@
+"""What the fetcher needs from a tier, and nothing more."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from container.record_batch import Units
+from container.tier_records import Gap, QueueId
+from provider.object_store import Buffer
+from provider.ranges import ByteRange, QueueOffset
+
+
+class TierQueue(Protocol):
+    """The published messages of one queue: `[min_offset, next_offset)` without the gaps."""
+
+    @property
+    def id(self) -> QueueId:
+        """Which queue it is."""
+        ...
+
+    @property
+    def min_offset(self) -> QueueOffset:
+        """First offset that can be read."""
+        ...
+
+    @property
+    def next_offset(self) -> QueueOffset:
+        """The commit offset: behind the last offset that can be read."""
+        ...
+
+    @property
+    def gaps(self) -> tuple[Gap, ...]:
+        """Offsets in between that were lost before they could be tiered, in order."""
+        ...
+
+    async def units(self, start: QueueOffset, end: QueueOffset) -> Units:
+        """The units of exactly `[start, end)`, which touches no gap. One request per segment.
+
+        Raises:
+            OutOfRange: some of them are not published.
+            NotFound: an object went meanwhile; refresh the metadata and look again, once.
+            Unavailable: try again.
+            Corrupt: the bytes contradict the format.
+        """
+        ...
+
+    async def log(self, wanted: ByteRange) -> Buffer:
+        """Bytes of the CommitLog by log position, over any number of segments. As `units`."""
+        ...
+
+    async def log_many(self, wanted: Sequence[ByteRange]) -> list[Buffer]:
+        """Several ranges of the CommitLog in one round of requests. As `units`."""
+        ...
+
+
+class Tier(Protocol):
+    """All queues of a tier."""
+
+    def container(self, queue: QueueId) -> TierQueue | None:
+        """A queue for reading; None if the tier does not have it. No request."""
+        ...
+
+    async def refresh(self) -> bool:
+        """Look for newer metadata, True if there was some; an owner knows all and says False."""
+        ...

@@ -1,0 +1,145 @@
+"""A tier in memory for the fetcher's tests: real records, counted requests, stalls and faults."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from container.java_hash import tag_hash
+from container.record_batch import Units
+from container.record_kernels import decode_units, encode_units
+from container.tier_records import UNIT_BYTES, Gap, QueueId
+from provider.errors import NotFound, OutOfRange
+from provider.object_store import Buffer
+from provider.ranges import ByteRange, QueueOffset
+from tests.support.messages import make_record
+
+QUEUE = QueueId("T", 0)
+
+
+class MemoryQueue:
+    """One queue: bytes of its CommitLog and ConsumeQueue, and what was asked of them."""
+
+    def __init__(self, queue: QueueId = QUEUE, first: int = 0) -> None:
+        self._id = queue
+        self.base = first
+        self.min_offset = QueueOffset(first)
+        self.next_offset = QueueOffset(first)
+        self.gaps: tuple[Gap, ...] = ()
+        self.commit_log = bytearray()
+        self.consume_queue = bytearray()
+        self.requests: Counter[str] = Counter()
+        self.unit_reads: list[tuple[int, int]] = []
+        self.log_reads: list[ByteRange] = []
+        self.faults: list[Exception] = []
+        """Raised by the next requests, one each."""
+        self.open_gate = asyncio.Event()
+        """Requests wait while it is not set."""
+        self.open_gate.set()
+        self.waiting = 0
+
+    @property
+    def id(self) -> QueueId:
+        return self._id
+
+    def append(self, records: Iterable[bytes], tags: Iterable[str]) -> None:
+        """Commit records behind the last one."""
+        for record, tag in zip(records, tags, strict=True):
+            one = [np.array([value], np.int64) for value in (len(self.commit_log), len(record), 0)]
+            one[2][0] = tag_hash(tag)
+            self.consume_queue += encode_units(*one).tobytes()
+            self.commit_log += record
+            self.next_offset = QueueOffset(self.next_offset + 1)
+
+    def fill(self, count: int, *, body_bytes: int = 20, tags: Sequence[str] = ("",)) -> None:
+        """Commit `count` messages with bodies of this length and the tags in turn."""
+        for offset in range(self.next_offset, self.next_offset + count):
+            tag = tags[offset % len(tags)]
+            properties = {"TAGS": tag} if tag else {}
+            body = offset.to_bytes(8, "big").ljust(body_bytes, b".")[:body_bytes]
+            place = len(self.commit_log)
+            record = make_record(
+                self._id.topic, self._id.queue_id, offset, body, properties=properties,
+                physical_offset=place,
+            )  # fmt: skip
+            self.append([record], [tag])
+
+    def lose(self, count: int) -> Gap:
+        """Record a gap of `count` offsets behind the last message."""
+        gap = Gap(self.next_offset, QueueOffset(self.next_offset + count), "lost", 0)
+        self.gaps += (gap,)
+        self.consume_queue += bytes(UNIT_BYTES * count)
+        self.next_offset = gap.end
+        return gap
+
+    def record(self, offset: int) -> bytes:
+        """The record at an offset, straight from the bytes."""
+        unit = self._units(offset, offset + 1)[0]
+        start = int(unit["position"])
+        return bytes(self.commit_log[start : start + int(unit["size"])])
+
+    def _units(self, start: int, end: int) -> Units:
+        first, last = (UNIT_BYTES * (offset - self.base) for offset in (start, end))
+        return decode_units(bytes(self.consume_queue[first:last]))
+
+    async def _request(self, verb: str) -> None:
+        self.requests[verb] += 1
+        self.waiting += 1
+        try:
+            await asyncio.sleep(0)
+            await self.open_gate.wait()
+        finally:
+            self.waiting -= 1
+        if self.faults:
+            raise self.faults.pop(0)
+
+    async def units(self, start: QueueOffset, end: QueueOffset) -> Units:
+        if not self.min_offset <= start < end <= self.next_offset:
+            raise OutOfRange("no such units", str(self._id), start)
+        assert not any(gap.start < end and start < gap.end for gap in self.gaps), "touches a gap"
+        self.unit_reads.append((start, end))
+        await self._request("units")
+        return self._units(start, end)
+
+    async def log(self, wanted: ByteRange) -> Buffer:
+        return (await self.log_many([wanted]))[0]
+
+    async def log_many(self, wanted: Sequence[ByteRange]) -> list[Buffer]:
+        for part in wanted:
+            if part.end > len(self.commit_log):
+                raise OutOfRange("no such bytes", str(self._id), part.start)
+        self.log_reads.extend(wanted)
+        await self._request("log")
+        return [bytes(self.commit_log[part.start : part.end]) for part in wanted]
+
+
+class MemoryTier:
+    """Queues by id; `newer` is what the next refresh brings."""
+
+    def __init__(self, *queues: MemoryQueue) -> None:
+        self.queues = {queue.id: queue for queue in queues}
+        self.newer: list[MemoryQueue] = []
+        self.refreshes = 0
+
+    def container(self, queue: QueueId) -> MemoryQueue | None:
+        return self.queues.get(queue)
+
+    async def refresh(self) -> bool:
+        self.refreshes += 1
+        for queue in self.newer:
+            self.queues[queue.id] = queue
+        found, self.newer = bool(self.newer), []
+        return found
+
+
+def filled(count: int, **options: object) -> MemoryQueue:
+    """A queue of `count` messages; options as for `MemoryQueue.fill`."""
+    queue = MemoryQueue()
+    queue.fill(count, **options)  # pyright: ignore[reportArgumentType] - checked by fill
+    return queue
+
+
+def gone() -> NotFound:
+    """What a read of a deleted object raises."""
+    return NotFound("deleted", "object")

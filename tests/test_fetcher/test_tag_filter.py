@@ -1,0 +1,35 @@
+"""Subscriptions by tag: what they mean, and which messages they take."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from container.java_hash import tag_hash
+from fetcher.tag_filter import matching, parse_subscription
+
+
+@pytest.mark.parametrize("expression", [None, "", "*"])
+def test_these_subscriptions_mean_every_message(expression: str | None) -> None:
+    assert parse_subscription(expression) is None
+
+
+def test_pieces_are_trimmed_and_empty_ones_dropped() -> None:
+    wanted = parse_subscription(" TagA ||  || 订单||TagA")
+    assert wanted is not None
+    assert wanted.tags == {"TagA", "订单"}
+    assert wanted.hashes == {2598919, tag_hash("订单")}
+
+
+def test_a_subscription_without_a_tag_is_refused() -> None:
+    with pytest.raises(ValueError, match="no tag"):
+        parse_subscription(" || ")
+
+
+@given(st.lists(st.sampled_from(["", "A", "B", "polygenelubricants", "😀"])), st.data())
+def test_a_message_matches_if_its_tag_is_named(tags: list[str], data: st.DataObject) -> None:
+    named = data.draw(st.sets(st.sampled_from(["A", "B", "polygenelubricants", "😀"]), min_size=1))
+    wanted = parse_subscription("||".join(named))
+    assert wanted is not None
+    hashes = np.array([tag_hash(tag) for tag in tags], np.int32)
+    assert matching(hashes, wanted).tolist() == [tag in named for tag in tags]
