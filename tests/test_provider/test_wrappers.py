@@ -1,0 +1,152 @@
+"""Retrying, metering and probing, over a store that fails as told."""
+
+import asyncio
+from random import Random
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from provider.clock import ManualClock, settle
+from provider.errors import AlreadyExists, Denied, NotFound, Unavailable
+from provider.memory import MemoryStore
+from provider.metered import MeteredStore
+from provider.object_store import Append, Buffer, ObjectEntry
+from provider.options import RetryOptions
+from provider.probing import probe
+from provider.ranges import ByteRange
+from provider.retrying import RetryingStore
+from provider.testing.faulty import Fault, FaultyObjectStore
+
+
+def retrying(
+    faults: list[Fault], **bounds: float
+) -> tuple[RetryingStore, FaultyObjectStore, ManualClock]:
+    clock = ManualClock()
+    faulty = FaultyObjectStore(MemoryStore(), faults=faults)
+    options = RetryOptions(**bounds)  # pyright: ignore[reportArgumentType]
+    return RetryingStore(faulty, clock=clock, rng=Random(1), options=options), faulty, clock
+
+
+async def test_what_may_be_repeated_is_until_it_works() -> None:
+    store, faulty, clock = retrying([Fault("lost_reply", "append", calls=(1, 2))])
+    task = asyncio.ensure_future(store.append([Append("f", 0, (b"x",), new=True)]))
+    await settle()
+    await clock.advance(60)
+    await task
+    assert (faulty.calls["append"], store.retries) == (3, 2)
+    assert bytes(await store.read("f")) == b"x"
+
+
+async def test_create_is_never_repeated() -> None:
+    store, faulty, clock = retrying([Fault("lost_reply", "create")])
+    with pytest.raises(Unavailable):
+        await store.create("f", [b"x"])
+    assert (faulty.calls["create"], clock.sleeping) == (1, 0)
+
+
+async def test_tries_are_bounded() -> None:
+    store, faulty, clock = retrying([Fault("refused", "size")], tries_max=4)
+    task = asyncio.ensure_future(store.size("f"))
+    await settle()
+    await clock.advance(60)
+    with pytest.raises(Unavailable):
+        await task
+    assert faulty.calls["size"] == 4
+
+
+async def test_no_try_begins_after_the_deadline() -> None:
+    store, _, clock = retrying(
+        [Fault("refused")], tries_max=1000, deadline_s=3.0, first_wait_s_max=1.0
+    )
+    task = asyncio.ensure_future(store.read("f"))
+    for _ in range(30):
+        await clock.advance(0.1)
+    await settle()
+    with pytest.raises(Unavailable):
+        await task
+
+
+async def test_other_verdicts_are_not_repeated() -> None:
+    store, faulty, _ = retrying([])
+    with pytest.raises(NotFound):
+        await store.read("absent")
+    assert faulty.calls["read"] == 1
+
+
+async def test_requests_bytes_seconds_and_outcomes_are_counted() -> None:
+    clock, registry = ManualClock(), CollectorRegistry()
+    faulty = FaultyObjectStore(MemoryStore(), clock=clock)
+    store = MeteredStore(faulty, clock=clock, registry=registry)
+    await store.create("f", [b"abc", b"de"])
+    with pytest.raises(AlreadyExists):
+        await store.create("f", [b"abc"])
+    await store.append([Append("f", 5, (b"12",)), Append("g", 0, (b"3",))])
+    await store.read_many([("f", ByteRange(0, 4)), ("g", ByteRange(0, 1))])
+    faulty.faults = (Fault("delayed", "read", delay_s=2.0),)
+    reading = asyncio.ensure_future(store.read("f", ByteRange(1, 3)))
+    await settle()
+    await clock.advance(2.0)
+    await reading
+    cancelled = asyncio.ensure_future(store.read("f"))
+    await settle()
+    cancelled.cancel()
+    await asyncio.wait([cancelled])
+
+    verbs = store.statistics().verbs
+    assert (verbs["create"].requests, verbs["create"].failures) == (2, 1)
+    assert verbs["create"].size_bytes == 5
+    assert (verbs["append"].items, verbs["append"].size_bytes) == (2, 3)
+    assert (verbs["read_many"].items, verbs["read_many"].size_bytes) == (2, 5)
+    assert (verbs["read"].requests, verbs["read"].failures, verbs["read"].seconds) == (2, 1, 2.0)
+    assert store.statistics().requests == 6
+    assert "create 2" in repr(store)
+
+    def requests(verb: str, outcome: str) -> float | None:
+        name = "tieredstore_provider_requests_total"
+        return registry.get_sample_value(name, {"verb": verb, "outcome": outcome})
+
+    assert requests("create", "ok") == 1
+    assert requests("create", "alreadyexists") == 1
+    assert requests("read", "cancelled") == 1
+    bytes_read = registry.get_sample_value("tieredstore_provider_bytes_total", {"verb": "read"})
+    assert bytes_read == 2
+    seconds = registry.get_sample_value("tieredstore_provider_seconds_sum", {"verb": "read"})
+    assert seconds == 2.0
+
+
+class IgnoresTheCondition(MemoryStore):
+    """A storage that overwrites, as many that claim to be compatible with S3 do."""
+
+    async def create(self, name: str, buffers: list[Buffer]) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
+        await self.delete([name])
+        await super().create(name, buffers)
+
+
+class ListsLate(MemoryStore):
+    """A storage whose listings lag behind."""
+
+    async def list(self, prefix: str, *, after: str = "") -> list[ObjectEntry]:
+        return []
+
+
+async def test_a_good_storage_passes_the_probe_and_keeps_nothing_of_it() -> None:
+    store = FaultyObjectStore(MemoryStore())
+    await probe(store, rng=Random(1))
+    assert await store.inner.list("") == []
+    assert sum(store.calls.values()) == 7
+
+
+@pytest.mark.parametrize(
+    ("store", "reason"),
+    [(IgnoresTheCondition(), "ignores create-if-absent"), (ListsLate(), "does not list")],
+    ids=["ignores the condition", "lists late"],
+)
+async def test_a_storage_that_breaks_a_promise_is_refused(store: MemoryStore, reason: str) -> None:
+    with pytest.raises(Denied, match=reason):
+        await probe(store, rng=Random(1))
+
+
+async def test_an_unavailable_storage_is_no_verdict_on_its_promises() -> None:
+    store = FaultyObjectStore(MemoryStore(), faults=[Fault("refused", "create", calls=(2,))])
+    with pytest.raises(Unavailable):
+        await probe(store, rng=Random(1))
