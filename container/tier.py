@@ -94,6 +94,9 @@ class Tier:
         """
         options = options or TierOptions()
         await probe(store, rng=rng)
+        # Asked before the fence: an owner that asks later then sees us until we are dead
+        # (decision 0002). Only the answer after the fence counts.
+        await store.hold(LOCK_NAME)
         journal = await Journal.take_ownership(
             store,
             clock=clock,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.golden import GOLDEN, unpack
+from tests.support.golden import ROCKETMQ_533, unpack
 
 README = Path(__file__).parents[2] / "README.md"
 BLOCK = re.compile(r"^```(bash|python)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -16,7 +16,7 @@ BLOCK = re.compile(r"^```(bash|python)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 @pytest.mark.slow
 def test_the_readmes_blocks_run_in_order(tmp_path: Path) -> None:
-    sample = GOLDEN["rocketmq-5.3.3"]
+    sample = ROCKETMQ_533
     unpack(sample, "closed", tmp_path)
     (tmp_path / "tier").rename(tmp_path / "java-tier")
     (tmp_path / "broker.conf").write_text(sample.broker_conf.read_text())

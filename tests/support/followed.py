@@ -1,0 +1,60 @@
+"""Fixtures and short cuts for tests that follow a broker's directory."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from container.tier_records import QueueId
+from provider.clock import ManualClock
+from provider.ranges import QueueOffset
+from tests.support.fake_broker import FakeBroker
+from tieredstore.hot.follower import RocketMqHotLog
+from tieredstore.hot.options import HotLogOptions
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> FakeBroker:
+    return FakeBroker(tmp_path / "store", commit_log_bytes=4096, consume_queue_bytes=400)
+
+
+@pytest.fixture
+async def logs() -> AsyncIterator[list[RocketMqHotLog]]:
+    opened: list[RocketMqHotLog] = []
+    yield opened
+    for log in opened:
+        await log.close()
+
+
+async def follow(
+    broker: FakeBroker, clock: ManualClock, logs: list[RocketMqHotLog], **changes: object
+) -> RocketMqHotLog:
+    log = await RocketMqHotLog.open(
+        broker.directory,
+        options=HotLogOptions(**changes),  # pyright: ignore[reportArgumentType] - as given
+        clock=clock,
+        cluster="TestCluster",
+        broker="broker-a",
+    )
+    logs.append(log)
+    return log
+
+
+async def poll_later(log: RocketMqHotLog, clock: ManualClock) -> dict[QueueId, tuple[int, int]]:
+    """A second later, so that directories are due, too."""
+    await clock.advance(1.0)
+    return {seen.id: (seen.min_offset, seen.max_offset) for seen in await log.poll()}
+
+
+async def bodies(log: RocketMqHotLog, queue: QueueId, start: int, end: int) -> int:
+    """Read `[start, end)`; returns how many messages were read before the end or an error."""
+    at = start
+    while at < end:
+        units = await log.references(queue, QueueOffset(at), messages_max=7)
+        at = (await log.records(queue, QueueOffset(at), units)).next_offset
+    return at - start
