@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from container.tier_records import QueueId
 from fetcher.options import FetcherOptions
-from fetcher.read_ahead import Reader, Readers, next_stretch
+from fetcher.read_ahead import Reader, Readers, next_window
 from fetcher.run import Run
 from fetcher.run_cache import Lane
 from fetcher.run_reads import RunReads
@@ -83,16 +83,24 @@ class Followers:
         if frontier >= source.next_offset or gap_at(source.gaps, frontier) is not None:
             reader.trigger = frontier
             return
-        messages = next_stretch(reader, frontier, self._limits, now_s)
-        if not messages:
+        if frontier - reader.next_offset >= reader.window.messages:
+            reader.trigger = frontier - reader.window.messages
             return
         reader.trigger = frontier
-        mean_bytes = run.nbytes // max(len(run), 1)
-        expected_bytes = min(messages * mean_bytes, self._options.run_bytes_max)
-        ahead_bytes = reads.cache.unread_bytes + reads.budget.bytes_in_use + expected_bytes
-        if ahead_bytes > self._options.cache_bytes_max // 2:
+        taken_bytes = reads.cache.unread_bytes + reads.budget.bytes_in_use
+        window = next_window(
+            reader.window,
+            self._limits,
+            now_s,
+            mean_bytes=run.nbytes // max(len(run), 1),
+            run_bytes_max=self._options.run_bytes_max,
+            room_bytes=self._options.cache_bytes_max // 2 - taken_bytes,
+        )
+        if window is None:
             reader.shrink(self._limits, now_s)
             return
+        reader.window = window
+        messages = window.messages
         units = messages if lane.subscription is None else self._options.run_messages_max
         end = min(stretch_end(source, frontier), frontier + units)
         reads.read_ahead(source, Flight(lane, frontier, end, reader), messages=messages)

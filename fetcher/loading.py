@@ -119,7 +119,7 @@ def _pick(
     count = 0
     if good:
         count = units_taken(
-            sizes[:good], wanted, messages_max=messages_max, bytes_max=options.run_bytes_max
+            sizes[:good], wanted, messages_max=messages_max, bytes_max=options.kept_bytes_max
         )
     end = flight.start + count
     offsets = np.arange(flight.start, end, dtype=np.int64)
@@ -135,7 +135,7 @@ def _pick(
         mask = wanted[:count]
         total = int(picked.sizes.sum())
         share = int(picked.sizes[mask].sum()) / total
-        whole = share == 1 or (share >= options.whole_share_min and total <= options.run_bytes_max)
+        whole = share == 1 or (share >= options.whole_share_min and total <= options.kept_bytes_max)
         if not whole:
             return picked.where(mask)
     return picked

@@ -66,6 +66,13 @@ class FetcherOptions:
             )
 
     @property
+    def kept_bytes_max(self) -> int:
+        """Bytes of one run, so that several fit into the cache and none is read in vain."""
+        if not self.cache_enabled:
+            return self.run_bytes_max
+        return max(1, min(self.run_bytes_max, self.cache_bytes_max // 4))
+
+    @property
     def memory_bytes_max(self) -> int:
         """What fetching may hold, in bytes, besides runs that callers' results keep alive.
 

@@ -45,17 +45,24 @@ class Reader:
         self.window = wasted(self.window, limits, now_s)
 
 
-def next_stretch(reader: Reader, frontier: int, limits: WindowLimits, now_s: float) -> int:
-    """How many messages to read from `frontier`, the end of what is there or on its way; 0: none.
+def next_window(
+    window: Window,
+    limits: WindowLimits,
+    now_s: float,
+    *,
+    mean_bytes: int,
+    run_bytes_max: int,
+    room_bytes: int,
+) -> Window | None:
+    """The window to read ahead with, for a reader that came to the end of the last; pure.
 
-    Nothing while a whole window is still ahead. Otherwise the reader has come to the end of what
-    was read ahead last time, so that the window grows.
+    One step more where the next read, at `mean_bytes` a message and `run_bytes_max` at most, fits
+    into `room_bytes`, else the same; None if not even that fits.
     """
-    if frontier - reader.next_offset >= reader.window.messages:
-        reader.trigger = frontier - reader.window.messages
-        return 0
-    reader.window = used_to_its_end(reader.window, limits, now_s)
-    return reader.window.messages
+    for candidate in (used_to_its_end(window, limits, now_s), window):
+        if min(candidate.messages * mean_bytes, run_bytes_max) <= room_bytes:
+            return candidate
+    return None
 
 
 class Readers:
