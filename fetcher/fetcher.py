@@ -134,26 +134,21 @@ class TieredMessageFetcher:
         """
         queue = QueueId(topic, queue_id)
         wanted = parse_subscription(subscription)
-        if wanted is None and messages_max > 0:
-            result = self._from_cache(group, queue, offset, messages_max, bytes_max)
-            if result is not None:
-                self._hits += 1
-                if self._row_is_long():
-                    await self._clock.sleep(0)
-                return result
         if messages_max <= 0:
             raise ValueError(f"messages_max must be positive, not {messages_max}")
-        if not self._reads.is_open:
-            raise Closed("the fetcher is not open", f"{queue}", offset)
-        request = _Request(
-            group, queue, QueueOffset(offset), messages_max, bytes_max, wanted, exact_tags
-        )
-        try:
-            return await self._from_tier(request)
-        except OutOfRange:
-            # Metadata may be old: retention or a new owner moved what it names. Look again, once.
-            await self._tier.refresh()
-            return await self._from_tier(request)
+        result = None
+        if wanted is None:
+            result = self._from_cache(group, queue, offset, messages_max, bytes_max)
+        if result is not None:
+            self._hits += 1
+        else:
+            request = _Request(
+                group, queue, QueueOffset(offset), messages_max, bytes_max, wanted, exact_tags
+            )
+            result = await self._from_newest_tier(request)
+        if self._row_is_long():
+            await self._clock.sleep(0)
+        return result
 
     async def message_timestamp(self, queue: QueueId, offset: int) -> int | None:
         """Store timestamp in Unix ms of the message at `offset`; None if the tier has none there.
@@ -237,12 +232,23 @@ class TieredMessageFetcher:
         messages = FetchedMessages((Selection(run, start, stop),), stop - start)
         return FetchResult(FetchStatus.FOUND, next_offset, minimum, maximum, messages)
 
+    async def _from_newest_tier(self, request: _Request) -> FetchResult:
+        """The answer, with one look for newer metadata if the tier contradicts what is known."""
+        if not self._reads.is_open:
+            raise Closed("the fetcher is not open", f"{request.queue}", request.offset)
+        try:
+            return await self._from_tier(request)
+        except OutOfRange:
+            # Retention or a new owner moved what the metadata names.
+            await self._tier.refresh()
+            return await self._from_tier(request)
+
     async def _from_tier(self, request: _Request) -> FetchResult:
         """The answer, reading what is missing."""
         queue, offset = request.queue, request.offset
         source = self._tier.container(queue)
         if source is None:
-            self.forget(queue)
+            self._reads.forget(queue)
             return FetchResult(FetchStatus.NO_MATCHED_LOGIC_QUEUE, offset, _NONE, _NONE)
         minimum, maximum = source.min_offset, source.next_offset
         if self._cache.end_seen(queue) > maximum:
@@ -315,7 +321,7 @@ class TieredMessageFetcher:
         return await self._reads.run_at(source, lane, walk.at, end, messages=messages)
 
     def _row_is_long(self) -> bool:
-        """Whether hits have kept other tasks from running for `loop_hold_s_max`."""
+        """Whether calls without a wait have kept others from running for `loop_hold_s_max`."""
         now_s = self._clock.monotonic_s()
         if not self._row_is_marked and self._loop is not None:
             self._row_is_marked = True

@@ -136,11 +136,12 @@ class RunCache:
         return wasted
 
     def forget(self, queue: QueueId) -> None:
-        """Drop every run of a queue. O(runs held)."""
+        """Drop every run of a queue. O(runs held) if it has any."""
+        if self._ends.pop(queue, None) is None:
+            return
         for run, shelf in list(self._by_use.items()):
             if shelf.lane.queue == queue:
                 self._drop(run)
-        self._ends.pop(queue, None)
 
     def clear(self) -> None:
         """Drop everything."""

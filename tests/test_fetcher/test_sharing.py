@@ -183,14 +183,17 @@ async def test_old_runs_go_though_nobody_calls() -> None:
         assert fetcher.statistics().runs_held == 0
 
 
-async def test_a_row_of_hits_lets_other_tasks_run() -> None:
+@pytest.mark.parametrize(("offset", "tags"), [(0, None), (0, "A"), (50, None)])
+async def test_a_row_of_calls_that_need_not_wait_lets_other_tasks_run(
+    offset: int, tags: str | None
+) -> None:
     options = FetcherOptions(loop_hold_s_max=0)
     async with TieredMessageFetcher(MemoryTier(filled(50)), options=options) as fetcher:
-        await fetcher.get_message("a", "T", 0, 0, messages_max=50)
+        await fetcher.get_message("a", "T", 0, offset, messages_max=50, subscription=tags)
         ran = asyncio.Event()
         asyncio.get_running_loop().call_soon(ran.set)
         for _ in range(10_000):
-            await fetcher.get_message("a", "T", 0, 0, messages_max=5)
+            await fetcher.get_message("a", "T", 0, offset, messages_max=5, subscription=tags)
             if ran.is_set():
                 return
         raise AssertionError("hits starve the loop")
