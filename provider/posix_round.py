@@ -21,12 +21,12 @@ class AppendRounds:
     """
 
     def __init__(
-        self, root: str, files: OpenFiles, directories: Directories, join_bytes_max: int
+        self, root: str, files: OpenFiles, directories: Directories, write_bytes_max: int
     ) -> None:
         self._root = root
         self._files = files
         self._directories = directories
-        self._join_bytes_max = join_bytes_max
+        self._write_bytes_max = write_bytes_max
         self._begun: set[str] = set()
 
     def __repr__(self) -> str:
@@ -69,7 +69,11 @@ class AppendRounds:
             for piece in group:
                 with posix_errors(name, piece.position):
                     write_waiting(
-                        opened[name].fd, piece.position, piece.buffers, self._join_bytes_max
+                        opened[name].fd,
+                        piece.position,
+                        piece.buffers,
+                        self._write_bytes_max,
+                        writes_back=True,
                     )
         if len(opened) > 1:
             for file in opened.values():
