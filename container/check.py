@@ -11,7 +11,7 @@ from container.check_journal import check_journal, own_objects
 from container.check_records import RecordCheck
 from container.findings import Finding
 from container.message_queue_container import MessageQueueContainer
-from container.rocketmq_names import segment_name
+from container.rocketmq_names import parse_segment_name, segment_name
 from container.tier_records import UNIT_BYTES, Queue, QueueId, Segment, SegmentType
 from container.tier_state import TierState
 from provider.errors import Corrupt, OutOfRange
@@ -63,8 +63,21 @@ async def check_tier(tier: CheckedTier, *, journal: bool = True) -> AsyncIterato
             async for finding in _check_queue(container, tier.store, sizes, known):
                 yield finding
     for name in sorted(sizes.keys() - known):
-        if not name.startswith("@"):
+        if not name.startswith("@") and not may_be_a_commit(tier.state, name):
             yield Finding("orphan", name, 0, f"nothing refers to these {sizes[name]} bytes")
+
+
+def may_be_a_commit(state: TierState, name: str) -> bool:
+    """Whether a commit that is not published, perhaps never will be, may have made this file.
+
+    One commit may end a segment and begin others, and the first commit of a queue is not known by
+    anything else. Whoever commits that range next writes the same files.
+    """
+    parsed = parse_segment_name(name)
+    if parsed is None or parsed.type not in FLAT_FILES:
+        return False
+    queue = state.queues.get(parsed.queue)
+    return queue is None or parsed.base >= queue.flat_end(parsed.type)
 
 
 async def _check_queue(
@@ -80,20 +93,12 @@ async def _check_queue(
         return
     for finding in check_segments(container.record, flat, sizes):
         yield finding
-    for kind, segments in flat.items():
+    for segments in flat.values():
         known.update(_objects(container.id, segments))
-        known.add(segment_name(container.id, kind, _next_base(container.record, kind)))
         async for finding in _check_checksums(store, container.id, segments, sizes):
             yield finding
     async for finding in _check_messages(container, flat):
         yield finding
-
-
-def _next_base(queue: Queue, kind: SegmentType) -> int:
-    """Base of the segment that comes next: a file of that name may be a commit's beginning."""
-    if kind == SegmentType.CONSUME_QUEUE:
-        return UNIT_BYTES * queue.next_offset
-    return queue.flat_end(kind)
 
 
 def _objects(queue: QueueId, segments: Sequence[Segment]) -> Iterator[str]:
