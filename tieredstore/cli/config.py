@@ -1,0 +1,74 @@
+"""`tieredstore config`: every effective setting, its origin, unit and meaning."""
+
+import click
+
+from tieredstore.cli.invocation import Invocation, json_option, pass_invocation
+from tieredstore.cli.output import Row, size_text, write_json
+from tieredstore.config import DEFAULT_ORIGIN, Config, Setting
+from tieredstore.config_java_keys import JAVA_ONLY
+from tieredstore.config_keys import SECTIONS, Kind
+from tieredstore.config_template import config_template
+
+
+@click.command("config")
+@click.option("--template", is_flag=True, help="Print a file with every key and its default.")
+@json_option
+@pass_invocation
+def command(invocation: Invocation, *, template: bool, as_json: bool) -> None:
+    """Print every effective setting: value, unit, origin, meaning."""
+    if template:
+        click.echo(config_template(), nl=False)
+        return
+    config = invocation.load_config()
+    if as_json:
+        write_json([*map(_row, config.settings.values()), *_ignored(config)])
+        return
+    for title, keys in SECTIONS:
+        click.echo(f"{title}\n")
+        for key in keys:
+            _show(config.settings[key.name])
+    for given in config.java_only:
+        click.echo(f"{given.name} ({given.origin}) changes nothing: {JAVA_ONLY[given.name]}")
+    most = size_text(config.memory_bytes_max)
+    click.echo(f"With these settings tiering and reading hold at most {most} in memory.")
+
+
+def _show(setting: Setting) -> None:
+    origin = "" if setting.origin == DEFAULT_ORIGIN else f"   ({setting.origin})"
+    click.echo(f"{setting.key.name} = {_value(setting)}{origin}")
+    click.echo(click.wrap_text(setting.key.meaning, 76, "    ", "    ") + "\n")
+
+
+def _row(setting: Setting) -> Row:
+    return {
+        "key": setting.key.name,
+        "value": setting.value,
+        "unit": setting.key.unit_name,
+        "default": setting.origin == DEFAULT_ORIGIN,
+        "origin": setting.origin,
+        "meaning": setting.key.meaning,
+        "used": True,
+    }
+
+
+def _ignored(config: Config) -> list[Row]:
+    return [
+        {
+            "key": given.name,
+            "value": given.text,
+            "unit": "",
+            "default": False,
+            "origin": given.origin,
+            "meaning": JAVA_ONLY[given.name],
+            "used": False,
+        }
+        for given in config.java_only
+    ]
+
+
+def _value(setting: Setting) -> str:
+    if isinstance(setting.value, bool):
+        return str(setting.value).lower()
+    if setting.key.kind in {Kind.COUNT, Kind.BYTES, Kind.MILLISECONDS, Kind.HOURS}:
+        return f"{setting.value} {setting.key.unit_name}"
+    return str(setting.value)

@@ -1,0 +1,91 @@
+"""How a failure is told: an exit status and one sentence that says what to do."""
+
+import asyncio
+import signal
+from typing import cast
+
+import click
+
+from container.tier_errors import NewerVersion
+from provider.errors import (
+    AlreadyExists,
+    Closed,
+    Corrupt,
+    Denied,
+    Fenced,
+    OutOfRange,
+    StoreError,
+    Unavailable,
+)
+from tieredstore.config_file import ConfigError
+
+FINDINGS, WRONG_USE, UNAVAILABLE, BUG = 1, 2, 3, 70
+
+VERDICTS: tuple[tuple[type[StoreError], int, str], ...] = (
+    (NewerVersion, WRONG_USE, "install a newer tieredstore"),
+    (Denied, WRONG_USE, ""),
+    (Corrupt, FINDINGS, "`tieredstore check` tells all that is wrong"),
+    (OutOfRange, FINDINGS, ""),
+    (Fenced, UNAVAILABLE, "another process took this tier over; let only one of them run"),
+    (Unavailable, UNAVAILABLE, "try again"),
+    (Closed, UNAVAILABLE, "try again"),
+    (AlreadyExists, UNAVAILABLE, "try again"),
+)
+"""Status and advice by class, the first that fits; advice where the reason gives none itself."""
+
+
+def explain(error: BaseException) -> tuple[int, str]:
+    """The exit status and the sentence for whatever ended a command; "" says nothing."""
+    error = cause(error)
+    status, sentence = BUG, ""
+    match error:
+        case SystemExit():
+            status = error.code if isinstance(error.code, int) else FINDINGS
+        case KeyboardInterrupt() | click.Abort():
+            status, sentence = 128 + signal.SIGINT, "interrupted"
+        case asyncio.CancelledError():
+            status, sentence = 128 + signal.SIGTERM, "terminated"
+        case click.UsageError():
+            status, sentence = WRONG_USE, _usage(error)
+        case click.ClickException():
+            status, sentence = WRONG_USE, error.format_message()
+        case ConfigError():
+            status, sentence = WRONG_USE, str(error)
+        case StoreError():
+            status, sentence = _verdict(error)
+        case OSError():
+            where = f" ({error.filename})" if error.filename else ""
+            status, sentence = UNAVAILABLE, f"{(error.strerror or str(error)).lower()}{where}"
+        case _:
+            name = type(error).__name__
+            sentence = f"a bug of tieredstore's: {name}: {error}; --debug shows where"
+    return status, sentence
+
+
+def cause(error: BaseException) -> BaseException:
+    """The one failure that matters of a group of them."""
+    if not isinstance(error, BaseExceptionGroup):
+        return error
+    group = cast("BaseExceptionGroup[BaseException]", error)
+    inner = [cause(one) for one in group.exceptions]
+    for wanted in (Fenced, StoreError):
+        for one in inner:
+            if isinstance(one, wanted):
+                return one
+    return inner[0]
+
+
+def _usage(error: click.UsageError) -> str:
+    message = error.format_message().rstrip(".")
+    message = message[:1].lower() + message[1:]
+    path = error.ctx.command_path if error.ctx else "tieredstore"
+    return f"{message}; see `{path} --help`"
+
+
+def _verdict(error: StoreError) -> tuple[int, str]:
+    place = f"{error.path} at {error.position}" if error.position else error.path
+    where = f" ({place})" if place and place not in error.reason else ""
+    for kind, status, advice in VERDICTS:
+        if isinstance(error, kind):
+            return status, f"{error.reason}{where}{': ' if advice else ''}{advice}"
+    return UNAVAILABLE, f"{error.reason}{where}"

@@ -1,0 +1,126 @@
+"""The command `tieredstore`: its options, its commands by name, and how it ends.
+
+Imports click only, so that `--help` is there at once; a command's file is imported when it runs.
+"""
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from pathlib import Path
+
+import click
+
+from tieredstore import __version__
+from tieredstore.cli.invocation import Invocation
+
+COMMANDS: Mapping[str, tuple[str, str]] = {
+    "tier": ("tieredstore.cli.tier", "Tier what a RocketMQ store directory holds."),
+    "topics": ("tieredstore.cli.topics", "List the queues of a tier."),
+    "segments": ("tieredstore.cli.segments", "List the segments of queues."),
+    "read": ("tieredstore.cli.read", "Read messages of a queue by offset."),
+    "check": ("tieredstore.cli.check", "Find everything that is wrong with a tier."),
+    "metadata": ("tieredstore.cli.metadata", "Exchange metadata with RocketMQ's tiered store."),
+    "repair": ("tieredstore.cli.repair", "Lift a stop: cut a queue back to the hot log."),
+    "config": ("tieredstore.cli.config", "Print every effective setting and where it is from."),
+    "bench": ("tieredstore.cli.bench", "Measure this machine beside its raw limits."),
+}
+"""Module and one line of help of every command; a module's `command` is the command."""
+
+
+class CommandLine(click.Group):
+    """A group that imports a command when it is used, and ends with our statuses."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's
+        """All names, in the order of a first day's work."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - click's
+        """Import a command."""
+        if cmd_name not in COMMANDS:
+            return None
+        module, _ = COMMANDS[cmd_name]
+        return import_module(module).command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Name the nearest command where there is none of that name."""
+        name = args[0]
+        if name not in COMMANDS and not name.startswith("-"):
+            from difflib import get_close_matches  # noqa: PLC0415 - only for a wrong word
+
+            near = get_close_matches(name, COMMANDS, 1)
+            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(COMMANDS)}"
+            raise click.UsageError(f"there is no command {name}: {hint}", ctx)
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - click's
+        """List the commands from the table, without importing them."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+
+    def main(  # pyright: ignore[reportIncompatibleMethodOverride] - we always end the process
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        **_others: object,
+    ) -> None:
+        """Run, say in one sentence what went wrong, and exit with the status of it."""
+        words = list(sys.argv[1:] if args is None else args)
+        try:
+            status = super().main(words, prog_name or "tieredstore", standalone_mode=False)
+            sys.stdout.flush()
+        except BrokenPipeError:
+            _drop_output()
+            status = 0
+        except BaseException as error:  # every way to end is said in one sentence
+            if "--debug" in words:
+                raise
+            from tieredstore.cli.failures import explain  # noqa: PLC0415 - only for a failure
+
+            status, sentence = explain(error)
+            if sentence:
+                click.echo(f"tieredstore: {sentence}", err=True)
+        sys.exit(status if isinstance(status, int) else 0)
+
+
+def _drop_output() -> None:
+    """Whoever read our output has gone: let nothing be written to it any more."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+@click.group(
+    cls=CommandLine,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog="Exit status: 0 done, 1 findings or not found, 2 wrong use, 3 storage unavailable.",
+)
+@click.option(
+    "--conf",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Properties file; a RocketMQ broker's own will do.",
+)
+@click.option(
+    "-D",
+    "defines",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Set one key; wins over the file and the environment.",
+)
+@click.option("--debug", is_flag=True, help="Show a traceback where something fails.")
+@click.version_option(__version__, prog_name="tieredstore")
+@click.pass_context
+def cli(ctx: click.Context, conf: Path | None, defines: tuple[str, ...], *, debug: bool) -> None:
+    """Unlimited history for RocketMQ on cheap storage."""
+    del debug  # looked at where errors are said
+    ctx.obj = Invocation(conf, defines)
+
+
+def main() -> None:
+    """The entry point of the distribution."""
+    cli.main()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,125 @@
+"""`tieredstore metadata`: to and from the metadata file of RocketMQ's own tiered store."""
+
+import asyncio
+from pathlib import Path
+
+import click
+
+from container.tier_reader import TierReader
+from provider.clock import SystemClock
+from provider.errors import NotFound
+from provider.posix import PosixStore
+from tieredstore.cli.invocation import Invocation, json_option, pass_invocation
+from tieredstore.cli.output import count_text, size_text, write_json
+from tieredstore.cli.reading import ReadableTier, read_bytes, with_reader
+from tieredstore.config import Config
+from tieredstore.config_file import ConfigError
+from tieredstore.lifetime import running
+from tieredstore.migration import java_metadata_of, publish_java_queues, read_java_queues
+from tieredstore.opening import existing_directory, open_owner, open_reader
+from tieredstore.summary import log_bytes_of, messages_of
+
+
+@click.group("metadata")
+def command() -> None:
+    """Exchange metadata with RocketMQ's own tiered store."""
+
+
+@command.command("export")
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--overwrite", is_flag=True, help="Replace the file if it is there.")
+@json_option
+@pass_invocation
+def export(invocation: Invocation, file: Path, *, overwrite: bool, as_json: bool) -> None:
+    """Write a tieredStoreMetadata.json with which the Java store opens this tier.
+
+    Put it into the broker's store/config/ while the broker is stopped.
+    """
+    if file.exists() and not overwrite:
+        raise ConfigError(f"{file} is there already: name another file, or say --overwrite")
+
+    async def convert(tier: ReadableTier) -> tuple[bytes, int]:
+        raw = await java_metadata_of(tier.reader, clock=SystemClock())
+        return raw, len(tier.reader.state.queues)
+
+    raw, queues = with_reader(invocation, None, convert)
+    _write(file, raw)
+    if as_json:
+        write_json([{"path": str(file), "queues": queues, "bytes": len(raw)}])
+    else:
+        click.echo(f"{queues} queues written to {file}")
+
+
+@command.command("import")
+@click.argument("file", type=click.Path(path_type=Path))
+@json_option
+@pass_invocation
+def import_(invocation: Invocation, file: Path, *, as_json: bool) -> None:
+    """Make the tier ours that the Java store wrote, by its metadata FILE.
+
+    Reads every message twice for checksums of our own; no file of the tree changes. The Java
+    store must not write to it any more.
+    """
+    config = invocation.load_config()
+    rows = asyncio.run(_import(config, existing_directory(config), read_bytes(file), str(file)))
+    if as_json:
+        write_json(rows)
+        return
+    messages = sum(int(str(row["messages"])) for row in rows)
+    size = sum(int(str(row["commit_log_bytes"])) for row in rows)
+    click.echo(f"{len(rows)} queues, {count_text(messages)} messages, {size_text(size)} are ours")
+
+
+async def _import(
+    config: Config, directory: Path, raw: bytes, path: str
+) -> list[dict[str, object]]:
+    await _refuse_ours(config, directory)
+    clock = SystemClock()
+    async with open_reader(config, directory, raw, java_path=path) as reader:
+        queues = await read_java_queues(
+            reader, extent_bytes_max=config.tier.extent_bytes_max, progress=_unseen
+        )
+        async with open_owner(config, directory, clock=clock) as tier, running([tier.run]):
+            try:
+                await publish_java_queues(tier, reader, queues)
+            finally:
+                await tier.close()
+    return [
+        {
+            "topic": queue.id.topic,
+            "queue_id": queue.id.queue_id,
+            "messages": messages_of(queue),
+            "commit_log_bytes": log_bytes_of(queue),
+        }
+        for queue in queues
+    ]
+
+
+async def _refuse_ours(config: Config, directory: Path) -> None:
+    """Before everything is read for nothing."""
+    store = PosixStore(directory, options=config.posix)
+    try:
+        if (await TierReader.open(store)).state.queues:
+            raise ConfigError(f"the tier in {directory} is ours already: nothing is to be imported")
+    except NotFound:
+        return
+    finally:
+        await store.close()
+
+
+def _unseen(_read_bytes: int) -> None:
+    """Nobody watches."""
+
+
+def _write(file: Path, raw: bytes) -> None:
+    """Whole or not at all, under a name beside it first.
+
+    Raises:
+        ConfigError: it cannot be written there.
+    """
+    beside = file.with_name(f".{file.name}.new")
+    try:
+        beside.write_bytes(raw)
+        beside.replace(file)
+    except OSError as error:
+        raise ConfigError(f"{file} cannot be written: {(error.strerror or '').lower()}") from error

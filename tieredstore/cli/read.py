@@ -1,0 +1,186 @@
+"""`tieredstore read`: messages of a queue by offset."""
+
+import shutil
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+from rich.cells import set_cell_size
+
+from container.tier_records import QueueId
+from fetcher.fetcher import TRANSFER_BYTES_MAX, TieredMessageFetcher
+from fetcher.options import FetcherOptions
+from fetcher.result import FetchResult, FetchStatus
+from fetcher.tag_filter import parse_subscription
+from provider.clock import SystemClock
+from provider.errors import NotFound
+from provider.object_store import Buffer
+from tieredstore.cli.failures import FINDINGS
+from tieredstore.cli.invocation import Invocation, json_option, pass_invocation
+from tieredstore.cli.message_rows import message_cells, message_row
+from tieredstore.cli.output import write_json
+from tieredstore.cli.reading import QUEUE, TOPIC, ReadableTier, java_metadata_option, with_reader
+from tieredstore.config_file import ConfigError
+
+GROUP = "tieredstore-read"
+ONCE_MESSAGES = 32
+FETCH_MESSAGES_MAX = 4096
+INT64_MAX = 2**63 - 1
+WIDTHS = (9, 19, 7, 8, 12)
+TITLES = ("offset", "stored (UTC)", "bytes", "tags", "keys")
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOrder:
+    """What is to be read, and how it is to be shown."""
+
+    queue: QueueId
+    offset: int | None
+    messages_max: int | None
+    tags: str | None
+    digest: bool
+    as_json: bool
+
+
+@click.command("read")
+@click.argument("topic", type=TOPIC)
+@click.argument("queue", type=QUEUE)
+@click.option(
+    "--offset",
+    type=click.IntRange(0, INT64_MAX),
+    help="First queue offset; default: the oldest message.",
+)
+@click.option(
+    "--max",
+    "messages_max",
+    type=click.IntRange(1, INT64_MAX),
+    help="Most messages; default: all, with --once 32.",
+)
+@click.option("--tags", metavar="EXPR", help='Only these tags, such as "TagA || TagB".')
+@click.option("--digest", is_flag=True, help="SHA-256 and length of bodies instead of bodies.")
+@click.option("--once", is_flag=True, help="One fetch, then its status and offsets.")
+@java_metadata_option
+@json_option
+@pass_invocation
+def command(
+    invocation: Invocation,
+    *,
+    topic: str,
+    queue: int,
+    offset: int | None,
+    messages_max: int | None,
+    tags: str | None,
+    java_metadata: Path | None,
+    digest: bool,
+    once: bool,
+    as_json: bool,
+) -> int:
+    """Read messages of a QUEUE of a TOPIC, bodies decompressed."""
+    try:
+        parse_subscription(tags)
+    except ValueError as error:
+        raise ConfigError(f"--tags: {error}") from error
+    order = ReadOrder(QueueId(topic, queue), offset, messages_max, tags, digest, as_json)
+    options = invocation.load_config().fetcher
+
+    async def work(tier: ReadableTier) -> int:
+        async with TieredMessageFetcher(
+            tier.reader, options=options, clock=SystemClock()
+        ) as fetcher:
+            if once:
+                return await _read_once(tier, fetcher, order)
+            return await _read_all(tier, fetcher, order, options)
+
+    return with_reader(invocation, java_metadata, work)
+
+
+async def _read_once(tier: ReadableTier, fetcher: TieredMessageFetcher, order: ReadOrder) -> int:
+    result = await fetcher.get_message(
+        GROUP,
+        *order.queue,
+        _first(tier, order),
+        messages_max=order.messages_max or ONCE_MESSAGES,
+        subscription=order.tags,
+        bytes_max=TRANSFER_BYTES_MAX,
+        exact_tags=True,
+    )
+    _print(result.messages, order, with_head=True)
+    row = {
+        "status": result.status.name,
+        "next_offset": result.next_offset,
+        "min_offset": result.min_offset,
+        "max_offset": result.max_offset,
+    }
+    if order.as_json:
+        write_json([row])
+    else:
+        click.echo(", ".join(f"{name} {value}" for name, value in row.items()))
+    return FINDINGS if result.status is FetchStatus.NO_MATCHED_LOGIC_QUEUE else 0
+
+
+async def _read_all(
+    tier: ReadableTier, fetcher: TieredMessageFetcher, order: ReadOrder, options: FetcherOptions
+) -> int:
+    tier.find(*order.queue)
+    left = INT64_MAX if order.messages_max is None else order.messages_max
+    offset = _first(tier, order)
+    with_head = True
+    while left > 0:
+        result = await fetcher.get_message(
+            GROUP,
+            *order.queue,
+            offset,
+            messages_max=min(left, FETCH_MESSAGES_MAX),
+            subscription=order.tags,
+            bytes_max=options.run_bytes_max,
+            exact_tags=True,
+        )
+        _refuse_beyond(result, order, offset)
+        if result.next_offset <= offset:
+            break
+        _print(result.messages, order, with_head=with_head)
+        with_head = False
+        left -= len(result.messages)
+        offset = result.next_offset
+    return 0
+
+
+def _first(tier: ReadableTier, order: ReadOrder) -> int:
+    if order.offset is not None:
+        return order.offset
+    queue = tier.reader.queue(order.queue)
+    return 0 if queue is None else queue.min_offset
+
+
+def _refuse_beyond(result: FetchResult, order: ReadOrder, offset: int) -> None:
+    """An offset behind the end is not the end of what was asked for."""
+    if result.status is FetchStatus.OFFSET_OVERFLOW_BADLY and offset == order.offset:
+        raise NotFound(
+            f"offset {offset} lies behind the end, {result.max_offset}: choose one in "
+            f"[{result.min_offset}, {result.max_offset})",
+            str(order.queue),
+        )
+
+
+def _print(messages: Iterable[Buffer], order: ReadOrder, *, with_head: bool) -> None:
+    path = str(order.queue)
+    if order.as_json:
+        write_json(message_row(raw, path, digest=order.digest) for raw in messages)
+        return
+    width = shutil.get_terminal_size((80, 24)).columns
+    if with_head:
+        click.echo(_line((*TITLES, "body SHA-256" if order.digest else "body"), width))
+    for raw in messages:
+        click.echo(_line(message_cells(raw, path, digest=order.digest), width))
+    sys.stdout.flush()
+
+
+def _line(cells: Sequence[str], width: int) -> str:
+    """Cells in columns, cut to the width of the terminal."""
+    fixed = [
+        cell.rjust(size) if number in {0, 2} else set_cell_size(cell, size)
+        for number, (cell, size) in enumerate(zip(cells, WIDTHS, strict=False))
+    ]
+    return set_cell_size("  ".join((*fixed, cells[-1])), width).rstrip()

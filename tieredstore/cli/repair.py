@@ -1,0 +1,146 @@
+"""`tieredstore repair`: lifts the stop of a queue whose hot log lost or rewrote its tail."""
+
+import asyncio
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+
+from container.tier import Tier
+from container.tier_records import QueueId
+from dispatcher.divergence import find_common_end
+from provider.clock import SystemClock
+from provider.errors import NotFound
+from provider.ranges import QueueOffset
+from tieredstore.cli.invocation import Invocation, json_option, pass_invocation
+from tieredstore.cli.output import Row, count_text, write_json
+from tieredstore.cli.reading import QUEUE, TOPIC
+from tieredstore.config import Config
+from tieredstore.config_file import ConfigError
+from tieredstore.hot.follower import RocketMqHotLog
+from tieredstore.lifetime import running
+from tieredstore.opening import existing_directory, open_hot_log, open_owner
+
+REASON = "cut to the hot log by `tieredstore repair`"
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """What a repair takes away."""
+
+    queue: QueueId
+    end: QueueOffset
+    """First offset that goes."""
+    next_offset: QueueOffset
+    """The commit offset before."""
+
+    @property
+    def messages(self) -> int:
+        """How many go."""
+        return self.next_offset - self.end
+
+
+@click.command("repair")
+@click.argument("topic", type=TOPIC)
+@click.argument("queue", type=QUEUE)
+@click.option(
+    "--cut-to-hot",
+    is_flag=True,
+    required=True,
+    help="Unpublish the newest messages, down to the last one that both have.",
+)
+@click.option(
+    "--store",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="The broker's store directory; default: storePathRootDir.",
+)
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@json_option
+@pass_invocation
+def command(
+    invocation: Invocation,
+    *,
+    topic: str,
+    queue: int,
+    cut_to_hot: bool,
+    store: Path | None,
+    yes: bool,
+    as_json: bool,
+) -> None:
+    """Lift the stop of a QUEUE after the broker lost or rewrote its newest messages.
+
+    Stop `tier --follow` of this broker first. What is cut off is not readable any more; its bytes
+    stay for tieredStoreCutGraceTime hours.
+    """
+    del cut_to_hot  # required: it is the only repair, and one says which one wants
+    config = invocation.load_config()
+    directory = existing_directory(config)
+    store = config.store_dir if store is None else store
+    wanted = QueueId(topic, queue)
+    cut = asyncio.run(_work(config, directory, store, wanted, agreed=None))
+    if cut is None:
+        if not as_json:
+            click.echo(f"{wanted}: the tier and the hot log agree, nothing is to be cut")
+        return
+    if not yes:
+        _ask(cut)
+    asyncio.run(_work(config, directory, store, wanted, agreed=cut))
+    if as_json:
+        write_json([_row(cut)])
+    else:
+        click.echo(f"{wanted}: cut, the tier goes on at offset {cut.end}")
+
+
+def _ask(cut: Cut) -> None:
+    click.echo(
+        f"{cut.queue}: {count_text(cut.messages)} messages, offsets {cut.end} to "
+        f"{cut.next_offset - 1}, would be unpublished",
+        err=True,
+    )
+    if not sys.stdin.isatty():
+        raise ConfigError("nobody is there to be asked: say --yes")
+    click.confirm("Go on?", abort=True, err=True)
+
+
+async def _work(
+    config: Config, directory: Path, store: Path, queue: QueueId, *, agreed: Cut | None
+) -> Cut | None:
+    """Find what is to be cut, and cut it if it is what was agreed to."""
+    clock = SystemClock()
+    async with (
+        open_hot_log(config, store, clock=clock) as hot,
+        open_owner(config, directory, clock=clock) as tier,
+        running([tier.run]),
+    ):
+        try:
+            cut = await _find(hot, tier, queue)
+            if cut is not None and agreed is not None:
+                if cut != agreed:
+                    raise ConfigError(f"{queue} changed meanwhile: stop what tiers it, try again")
+                await tier.cut_queue(queue, cut.end, REASON)
+        finally:
+            await tier.close()
+    return cut
+
+
+async def _find(hot: RocketMqHotLog, tier: Tier, queue: QueueId) -> Cut | None:
+    await hot.poll()
+    published = tier.queue(queue)
+    if published is None:
+        raise NotFound("the tier has no such queue", str(queue))
+    if hot.queue(queue) is None:
+        raise NotFound("the hot log has no such queue, so nothing tells where to cut", str(queue))
+    end = await find_common_end(hot, tier, queue)
+    return None if end is None else Cut(queue, end, published.next_offset)
+
+
+def _row(cut: Cut) -> Row:
+    return {
+        "topic": cut.queue.topic,
+        "queue_id": cut.queue.queue_id,
+        "cut_to": cut.end,
+        "next_offset": cut.next_offset,
+        "messages": cut.messages,
+    }

@@ -1,0 +1,78 @@
+"""`tieredstore segments`: the files of queues."""
+
+from pathlib import Path
+
+import click
+
+from container.rocketmq_names import segment_name
+from container.tier_records import CopyState, QueueId, Segment, SegmentType
+from tieredstore.cli.invocation import Invocation, json_option, pass_invocation
+from tieredstore.cli.output import Row, count_text, size_text, write_json, write_table
+from tieredstore.cli.reading import QUEUE, TOPIC, ReadableTier, java_metadata_option, with_reader
+
+
+@click.command("segments")
+@click.argument("topic", type=TOPIC, required=False)
+@click.argument("queue", type=QUEUE, required=False)
+@java_metadata_option
+@json_option
+@pass_invocation
+def command(
+    invocation: Invocation,
+    topic: str | None,
+    queue: int | None,
+    java_metadata: Path | None,
+    *,
+    as_json: bool,
+) -> None:
+    """List the segments of all queues, of a TOPIC's, or of one QUEUE."""
+
+    async def segments(tier: ReadableTier) -> list[tuple[QueueId, Segment]]:
+        found: list[tuple[QueueId, Segment]] = []
+        for one in tier.find(topic, queue):
+            container = tier.reader.container(one)
+            for kind in (SegmentType.COMMIT_LOG, SegmentType.CONSUME_QUEUE):
+                parts = await container.segments(kind) if container is not None else []
+                found += [(one, segment) for segment in parts]
+        return found
+
+    found = with_reader(invocation, java_metadata, segments)
+    if as_json:
+        write_json(_row(one, segment) for one, segment in found)
+        return
+    columns = ("topic", "queue", "type", "base", "size", "state")
+    cells = (_cells(one, segment) for one, segment in found)
+    write_table(columns, cells, numbers=frozenset({"queue", "base", "size"}))
+
+
+def _row(queue: QueueId, segment: Segment) -> Row:
+    return {
+        "topic": queue.topic,
+        "queue_id": queue.queue_id,
+        "type": segment.type.name,
+        "base_offset": segment.base,
+        "size": segment.size,
+        "state": segment.state.name,
+        "sealed": segment.sealed_ms is not None,
+        "begin_timestamp": segment.begin_timestamp,
+        "end_timestamp": segment.end_timestamp,
+        "path": segment_name(queue, segment.type, segment.base),
+    }
+
+
+def _cells(queue: QueueId, segment: Segment) -> list[str]:
+    return [
+        queue.topic,
+        str(queue.queue_id),
+        segment.type.name,
+        count_text(segment.base),
+        size_text(segment.size),
+        _state(segment),
+    ]
+
+
+def _state(segment: Segment) -> str:
+    """For people: whether it may grow, or how far its copy or removal has come."""
+    if segment.state is not CopyState.COPY_FINISHED:
+        return segment.state.name
+    return "growing" if segment.sealed_ms is None else "sealed"

@@ -1,0 +1,164 @@
+"""`tieredstore tier`: what a store directory holds, into the tier, once or for good."""
+
+import asyncio
+import signal
+import sys
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as ProgressBar
+
+from container.tier_records import Queue, QueueId
+from dispatcher.dispatcher import TieredDispatcher
+from dispatcher.statistics import DispatchStatistics, Progress
+from provider.clock import Clock, SystemClock
+from tieredstore.cli.failures import FINDINGS
+from tieredstore.cli.invocation import Invocation, json_option, pass_invocation
+from tieredstore.cli.output import Row, count_text, size_text, write_json, write_table
+from tieredstore.config import Config
+from tieredstore.config_file import ConfigError
+from tieredstore.lifetime import running
+from tieredstore.opening import directory_of, open_hot_log, open_owner, refuse_overlap
+from tieredstore.summary import TopicSummary, summarize
+
+REPORT_S = 1.0
+
+
+@click.command("tier")
+@click.argument("store_dir", type=click.Path(path_type=Path))
+@click.option("--follow", is_flag=True, help="Keep going until SIGINT or SIGTERM.")
+@json_option
+@pass_invocation
+def command(invocation: Invocation, store_dir: Path, *, follow: bool, as_json: bool) -> int:
+    """Tier what a broker's STORE_DIR (its storePathRootDir) holds; never writes there.
+
+    The broker may run. Ends with 1 if a queue was stopped or is damaged.
+    """
+    config = invocation.load_config()
+    if config.level == "DISABLE":
+        origin = config.settings["tieredStorageLevel"].origin
+        raise ConfigError(f"tieredStorageLevel=DISABLE ({origin}) switches tiering off")
+    refuse_overlap(store_dir, config.tier_root)
+    topics = asyncio.run(_run(config, store_dir, follow=follow))
+    if as_json:
+        write_json(map(_row, topics))
+    else:
+        _print(topics)
+    return FINDINGS if any(topic.is_broken for topic in topics) else 0
+
+
+async def _run(config: Config, store_dir: Path, *, follow: bool) -> list[TopicSummary]:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    task = asyncio.current_task()
+    assert task is not None, "a command is a task"
+    if follow:
+        loop.add_signal_handler(signal.SIGINT, stop.set)
+    loop.add_signal_handler(signal.SIGTERM, stop.set if follow else task.cancel)
+    clock = SystemClock()
+    async with (
+        open_hot_log(config, store_dir, clock=clock) as hot,
+        open_owner(config, directory_of(config), clock=clock) as tier,
+    ):
+        before: Mapping[QueueId, Queue] = dict(tier.state.queues)
+        dispatcher = TieredDispatcher(hot, tier, options=config.dispatch, clock=clock)
+        async with running([tier.run]):
+            try:
+                if follow:
+                    async with running([dispatcher.run, lambda: _report(dispatcher, clock)]):
+                        await stop.wait()
+                        await dispatcher.close()
+                    statistics = dispatcher.statistics()
+                else:
+                    with _progress_bar() as show:
+                        statistics = await dispatcher.drain(on_progress=show)
+            finally:
+                await tier.close()
+        return summarize(before, tier.state.queues, statistics.queues)
+
+
+async def _report(dispatcher: TieredDispatcher, clock: Clock) -> None:
+    """Say on standard error when a queue stops or the tier fails, once each."""
+    told: set[str] = set()
+    while True:
+        now = set(_troubles(dispatcher.statistics()))
+        for sentence in sorted(now - told):
+            click.echo(f"tieredstore: {sentence}", err=True)
+        told = now
+        await clock.sleep(REPORT_S)
+
+
+def _troubles(statistics: DispatchStatistics) -> Iterator[str]:
+    if statistics.outage:
+        yield f"nothing reaches the tier at present: {statistics.last_error}"
+    for queue in statistics.over:
+        yield f"{queue.queue} is {queue.state.value}: {queue.reason}"
+
+
+@contextmanager
+def _progress_bar() -> Generator[Callable[[Progress], None] | None]:
+    """A bar on standard error, where that is a terminal."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    columns = (
+        TextColumn("tiering"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("messages"),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[size]}"),
+    )
+    with ProgressBar(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("tiering", total=None, size="")
+
+        def show(progress: Progress) -> None:
+            bar.update(
+                task,
+                completed=progress.messages_done,
+                total=progress.messages_total,
+                size=size_text(progress.bytes_done),
+            )
+
+        yield show
+
+
+def _row(topic: TopicSummary) -> Row:
+    return {
+        "topic": topic.topic,
+        "queues": topic.queues,
+        "messages": topic.messages,
+        "messages_new": topic.messages_new,
+        "commit_log_bytes": topic.bytes,
+        "commit_log_bytes_new": topic.bytes_new,
+        "behind": topic.behind,
+        "lost": topic.lost,
+        "over": [
+            {"queue_id": queue, "state": state, "reason": reason}
+            for queue, state, reason in topic.over
+        ],
+    }
+
+
+def _print(topics: Sequence[TopicSummary]) -> None:
+    columns = ("topic", "queues", "messages", "new", "size", "behind", "lost")
+    rows = [
+        (
+            topic.topic,
+            str(topic.queues),
+            count_text(topic.messages),
+            count_text(topic.messages_new),
+            size_text(topic.bytes),
+            count_text(topic.behind) if topic.behind else "",
+            count_text(topic.lost) if topic.lost else "",
+        )
+        for topic in topics
+    ]
+    write_table(columns, rows, numbers=frozenset(columns[1:]))
+    for topic in topics:
+        for queue, state, reason in topic.over:
+            click.echo(f"{topic.topic}/{queue} is {state}: {reason}")

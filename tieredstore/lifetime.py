@@ -1,0 +1,33 @@
+"""Who owns the background tasks: a `with` block at the top."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager
+
+Worker = Callable[[], Awaitable[None]]
+"""Runs until it is cancelled, or ends by itself."""
+
+
+async def _call(worker: Worker) -> None:
+    await worker()
+
+
+@asynccontextmanager
+async def running(workers: Iterable[Worker]) -> AsyncGenerator[None]:
+    """Run `workers` while the block runs; on leaving, cancel them and wait for their end.
+
+    A worker that fails cancels the block, and its failure is raised in an ExceptionGroup. If the
+    block fails, its own exception is raised, bare.
+    """
+    block_failed: Exception | None = None
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(_call(worker)) for worker in workers]
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 - raised again below, outside the group
+            block_failed = error
+        finally:
+            for task in tasks:
+                task.cancel()
+    if block_failed is not None:
+        raise block_failed

@@ -1,0 +1,68 @@
+"""Between the Java tiered store's metadata and ours, for a tree that stays where it is."""
+
+from collections.abc import Callable
+
+from container.java_export import export_java_metadata
+from container.java_import import queue_with_checksums
+from container.java_metadata import encode_java_metadata
+from container.tier import Tier
+from container.tier_errors import Refused
+from container.tier_operations import Operation, PutIndexFile, PutQueue, PutTopic
+from container.tier_reader import TierReader
+from container.tier_records import Queue, QueueId, Segment, SegmentType
+from provider.clock import Clock
+
+FLAT_FILES = (SegmentType.COMMIT_LOG, SegmentType.CONSUME_QUEUE)
+
+
+async def java_metadata_of(reader: TierReader, *, clock: Clock) -> bytes:
+    """The text of a `tieredStoreMetadata.json` with which the Java store opens this tree.
+
+    Reads the manifests, no message.
+
+    Raises:
+        ValueError: a segment lies in packed objects, which Java does not know.
+    """
+    segments: dict[QueueId, list[Segment]] = {}
+    for queue in sorted(reader.state.queues):
+        container = reader.container(queue)
+        assert container is not None, "a reader's state does not change by itself"
+        segments[queue] = [one for kind in FLAT_FILES for one in await container.segments(kind)]
+    return encode_java_metadata(export_java_metadata(reader.state, segments, now_ms=clock.now_ms()))
+
+
+async def read_java_queues(
+    reader: TierReader, *, extent_bytes_max: int, progress: Callable[[int], None]
+) -> list[Queue]:
+    """Every queue of a Java tier, with checksums and times of our own.
+
+    Reads every byte twice; `progress` is told the bytes of records read since the last call.
+
+    Raises:
+        Corrupt, OutOfRange: units and records of a queue do not fit together.
+    """
+    found: list[Queue] = []
+    for queue in sorted(reader.state.queues):
+        container = reader.container(queue)
+        assert container is not None, "a reader's state does not change by itself"
+        found.append(
+            await queue_with_checksums(
+                container, reader.store, extent_bytes_max=extent_bytes_max, progress=progress
+            )
+        )
+    return found
+
+
+async def publish_java_queues(tier: Tier, reader: TierReader, queues: list[Queue]) -> None:
+    """Make them ours, all in one transaction. `Tier.run` must be running.
+
+    Raises:
+        Refused: the tier has messages already.
+        Fenced: somebody newer owns the tier.
+    """
+    if tier.state.queues:
+        raise Refused("the tier is ours already: nothing is to be imported", repr(tier))
+    topics = sorted(reader.state.topics.values(), key=lambda topic: topic.topic_id)
+    operations: list[Operation] = [*map(PutTopic, topics), *map(PutQueue, queues)]
+    operations += map(PutIndexFile, reader.state.index_files.values())
+    await tier.journal.publish(operations)

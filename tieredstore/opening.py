@@ -1,0 +1,187 @@
+"""From configuration to open objects: the broker's directory, its reader or owner, its hot log."""
+
+import os
+import socket
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from random import Random, SystemRandom
+
+from container.java_metadata import parse_java_metadata
+from container.java_tier import load_java_tier
+from container.rocketmq_names import broker_directory, parse_cluster_directory
+from container.tier import Tier, TierIdentity
+from container.tier_reader import FixedMetadata, TierReader
+from provider.clock import Clock
+from provider.errors import NotFound
+from provider.posix import PosixStore
+from tieredstore.config import Config
+from tieredstore.config_file import ConfigError
+from tieredstore.hot.follower import RocketMqHotLog
+from tieredstore.hot.options import HotLogOptions
+
+
+def directory_of(config: Config) -> Path:
+    """The broker's directory in the tier.
+
+    Raises:
+        ConfigError: `tieredStoreFilePath` is not set.
+    """
+    return config.tier_root / broker_directory(config.cluster, config.broker)
+
+
+def existing_directory(config: Config) -> Path:
+    """The same, where a tier is to be read.
+
+    Raises:
+        NotFound: there is no tier at all.
+        ConfigError: the tier there belongs to others; names them.
+    """
+    directory = directory_of(config)
+    if directory.is_dir():
+        return directory
+    others = brokers_in(config.tier_root)
+    if not others:
+        raise NotFound("there is no tier in this directory", str(config.tier_root))
+    known = " and ".join(f"{broker} of cluster {cluster}" for cluster, broker in others)
+    cluster, broker = others[0]
+    raise ConfigError(
+        f"the tier in {config.tier_root} belongs to {known}, not to {config.broker} of cluster "
+        f"{config.cluster}: say -D brokerClusterName={cluster} -D brokerName={broker}"
+    )
+
+
+def brokers_in(root: Path) -> list[tuple[str, str]]:
+    """Cluster and broker of every tier below a root, in order.
+
+    Raises:
+        ConfigError: the root cannot be read.
+    """
+    try:
+        clusters = {entry: parse_cluster_directory(entry.name) for entry in root.iterdir()}
+        return sorted(
+            (cluster, broker.name)
+            for entry, cluster in clusters.items()
+            if cluster is not None
+            for broker in entry.iterdir()
+            if broker.is_dir()
+        )
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise ConfigError(f"{root} cannot be read: {(error.strerror or '').lower()}") from error
+
+
+@asynccontextmanager
+async def open_reader(
+    config: Config, directory: Path, java_metadata: bytes | None, *, java_path: str = ""
+) -> AsyncGenerator[TierReader]:
+    """A reader of the tier in `directory`: ours, or a Java one by its metadata file.
+
+    Raises:
+        NotFound: there is no tier, or the Java metadata does not speak of this broker.
+        Corrupt: the metadata is damaged.
+        Denied, Unavailable: the storage refuses or does not answer.
+    """
+    store = PosixStore(directory, options=config.posix)
+    try:
+        if java_metadata is None:
+            yield await _open_ours(store, directory, verify=config.verifies)
+        else:
+            parsed = parse_java_metadata(java_metadata, path=java_path)
+            state = await load_java_tier(
+                store, parsed, cluster=config.cluster, broker=config.broker
+            )
+            yield TierReader(store, FixedMetadata(state))
+    finally:
+        await store.close()
+
+
+async def _open_ours(store: PosixStore, directory: Path, *, verify: bool) -> TierReader:
+    """Our reader; where there is no journal, say what else the directory may be."""
+    try:
+        return await TierReader.open(store, verify=verify)
+    except NotFound as error:
+        reason = (
+            "nobody has written a journal here; a tier of RocketMQ's own store is read with "
+            "--java-metadata FILE"
+        )
+        raise NotFound(reason, str(directory)) from error
+
+
+@asynccontextmanager
+async def open_owner(
+    config: Config, directory: Path, *, clock: Clock, rng: Random | None = None
+) -> AsyncGenerator[Tier]:
+    """The tier in `directory`, taken from whoever owned it before, or begun there.
+
+    Its journal is written only while `Tier.run` runs, which is the caller's to start.
+
+    Raises:
+        Denied: the storage cannot keep a tier, or the tier is another broker's.
+        Corrupt, Unavailable: as `Tier.own`.
+    """
+    store = PosixStore(directory, options=config.posix, clock=clock)
+    try:
+        tier = await Tier.own(
+            store,
+            TierIdentity(config.cluster, config.broker, f"{socket.gethostname()}:{os.getpid()}"),
+            clock=clock,
+            rng=rng or SystemRandom(),
+            options=config.tier,
+            journal_options=config.journal,
+        )
+        yield tier
+    finally:
+        await store.close()
+
+
+def hot_options(config: Config, store_dir: Path) -> HotLogOptions:
+    """The options for a store directory, which may be another one than the configured.
+
+    A configured CommitLog directory inside the configured store directory is looked for at the
+    same place inside `store_dir`.
+    """
+    commit_log = config.hot.commit_log_path
+    if not commit_log or not Path(commit_log).is_relative_to(config.store_dir):
+        return config.hot
+    inside = Path(commit_log).relative_to(config.store_dir)
+    return replace(config.hot, commit_log_path=str(store_dir / inside))
+
+
+def refuse_overlap(store_dir: Path, tier_root: Path) -> None:
+    """Keep the tier out of the broker's directory, and the other way round.
+
+    Raises:
+        ConfigError: one lies in the other, symbolic links resolved.
+    """
+    store, tier = store_dir.resolve(), tier_root.resolve()
+    if store == tier or store.is_relative_to(tier) or tier.is_relative_to(store):
+        raise ConfigError(
+            f"the store {store_dir} and the tier {tier_root} lie inside one another: "
+            f"give the tier a directory of its own"
+        )
+
+
+@asynccontextmanager
+async def open_hot_log(
+    config: Config, store_dir: Path, *, clock: Clock
+) -> AsyncGenerator[RocketMqHotLog]:
+    """A broker's store directory, to be followed.
+
+    Raises:
+        NotAStore: it is none.
+        Denied, Unavailable: it cannot be read.
+    """
+    hot = await RocketMqHotLog.open(
+        store_dir,
+        options=hot_options(config, store_dir),
+        clock=clock,
+        cluster=config.cluster,
+        broker=config.broker,
+    )
+    try:
+        yield hot
+    finally:
+        await hot.close()
