@@ -249,7 +249,9 @@ class TieredMessageFetcher:
         source = self._tier.container(queue)
         if source is None:
             self._reads.forget(queue)
-            return FetchResult(FetchStatus.NO_MATCHED_LOGIC_QUEUE, offset, _NONE, _NONE)
+            # RocketMQ's tier would answer `offset`, and its local store then corrects that to 0,
+            # which is what its clients see; a tier read alone has nobody behind it to correct it.
+            return FetchResult(FetchStatus.NO_MATCHED_LOGIC_QUEUE, _NONE, _NONE, _NONE)
         minimum, maximum = source.min_offset, source.next_offset
         if self._cache.end_seen(queue) > maximum:
             self._reads.forget(queue)

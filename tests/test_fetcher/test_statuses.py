@@ -59,7 +59,7 @@ async def test_the_status_follows_from_the_offset(
 
 async def test_an_unknown_queue_has_no_bounds(fetcher: TieredMessageFetcher) -> None:
     found = await fetcher.get_message("g", "T", 7, 55, messages_max=32)
-    assert outline(found) == ("NO_MATCHED_LOGIC_QUEUE", 55, 0, 0, 0)
+    assert outline(found) == ("NO_MATCHED_LOGIC_QUEUE", 0, 0, 0, 0)
 
 
 def test_a_queue_without_a_message_is_told_by_its_end_alone() -> None:
