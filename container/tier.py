@@ -112,7 +112,11 @@ class Tier:
             await clock.sleep(HOLD_RETRY_S)
             alone = await store.hold(LOCK_NAME)
         segments = InPlaceSegments(
-            store, alone=alone, epoch=journal.epoch, verify_owner=journal.verify_owner
+            store,
+            alone=alone,
+            epoch=journal.epoch,
+            verify_owner=journal.verify_owner,
+            ask_alone=lambda: store.hold(LOCK_NAME),
         )
         return cls(store, segments, journal, clock=clock, options=options)
 

@@ -9,7 +9,8 @@ Why no owner can change what another one published (decision 0002 has the long f
 - A segment begins in a new file, made exclusively. If the file is there already, an owner that is
   alone asks whether it still owns the tier *after* it has seen the file. If it does, the file is
   not a newer owner's, since an owner takes its epoch before it writes; so a dead owner left it.
-- An owner that is not alone cannot tell, and stops with a sentence that says what to do.
+- An owner that is not alone cannot tell. It finds out whether it was fenced itself, and whether the
+  other one is gone by now; else it stops with a sentence that says what to do.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -23,7 +24,8 @@ class InPlaceSegments:
     """`FileSegments` whose objects are called as the segments are.
 
     `write` costs one `append`, plus one `size` for each segment that it begins if one of their
-    files was left by an owner that died. Cancelling it leaves an unknown outcome (S2).
+    files was left by an owner that died; a write that finds such a file while the other owner still
+    lives costs two requests more each time. Cancelling it leaves an unknown outcome (S2).
 
     Memory: one name for each file taken over, until the segment's second write.
     """
@@ -35,16 +37,19 @@ class InPlaceSegments:
         alone: bool,
         epoch: int,
         verify_owner: Callable[[], Awaitable[None]],
+        ask_alone: Callable[[], Awaitable[bool]] | None = None,
     ) -> None:
         """Write for the owner of `epoch`.
 
         `alone` is what `AppendingStore.hold` answered after the epoch was taken; `verify_owner`
-        asks the journal, and raises `Fenced` if somebody newer owns the tier.
+        asks the journal, and raises `Fenced` if somebody newer owns the tier. `ask_alone` asks
+        `hold` again, as often as an owner that is not alone is in somebody's way.
         """
         self._store = store
         self._alone = alone
         self._epoch = epoch
         self._verify_owner = verify_owner
+        self._ask_alone = ask_alone
         self._taken_over: set[str] = set()
 
     def __repr__(self) -> str:
@@ -66,7 +71,10 @@ class InPlaceSegments:
         try:
             await self._store.append(self._appends(slices))
         except AlreadyExists as error:
+            if not self._alone and self._ask_alone is not None:
+                self._alone = await self._ask_alone()
             if not self._alone:
+                await self._verify_owner()  # who was fenced waits for nobody
                 raise Unavailable(
                     "a file with the name of a new segment was left by another owner that may "
                     "still live; end that process, then start again",
