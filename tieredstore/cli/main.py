@@ -60,6 +60,16 @@ class CommandLine(click.Group):
         with formatter.section("Commands"):
             formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
 
+    def invoke(self, ctx: click.Context) -> object:
+        """Run the command; whoever reads the output may go before its end, as `head` does."""
+        try:
+            status = super().invoke(ctx)
+            sys.stdout.flush()
+        except BrokenPipeError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return 0
+        return status
+
     def main(  # pyright: ignore[reportIncompatibleMethodOverride] - we always end the process
         self,
         args: Sequence[str] | None = None,
@@ -70,10 +80,6 @@ class CommandLine(click.Group):
         words = list(sys.argv[1:] if args is None else args)
         try:
             status = super().main(words, prog_name or "tieredstore", standalone_mode=False)
-            sys.stdout.flush()
-        except BrokenPipeError:
-            _drop_output()
-            status = 0
         except BaseException as error:  # every way to end is said in one sentence
             if "--debug" in words:
                 raise
@@ -83,11 +89,6 @@ class CommandLine(click.Group):
             if sentence:
                 click.echo(f"tieredstore: {sentence}", err=True)
         sys.exit(status if isinstance(status, int) else 0)
-
-
-def _drop_output() -> None:
-    """Whoever read our output has gone: let nothing be written to it any more."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 @click.group(

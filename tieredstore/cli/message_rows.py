@@ -8,13 +8,13 @@ from container.message_body import decompress
 from container.message_record import Host, StoredMessage
 from container.record_layout import COMPRESSED
 from provider.object_store import Buffer
-from tieredstore.cli.output import Row, count_text, time_text
+from tieredstore.cli.output import count_text, time_text
 
 PREVIEW_BYTES = 200
 UTF8_BYTES_MAX = 4
 
 
-def message_row(raw: Buffer, path: str, *, digest: bool) -> Row:
+def message_row(raw: Buffer, path: str, *, digest: bool) -> dict[str, object]:
     """All fields of a record; the body decompressed, with the bit of the sysFlag cleared for it.
 
     `digest`: length and SHA-256 of the body in place of the body, which else is text where it is

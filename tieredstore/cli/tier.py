@@ -66,10 +66,16 @@ async def _run(config: Config, store_dir: Path, *, follow: bool) -> list[TopicSu
     ):
         before: Mapping[QueueId, Queue] = dict(tier.state.queues)
         dispatcher = TieredDispatcher(hot, tier, options=config.dispatch, clock=clock)
+
+        async def report() -> None:
+            await _report(dispatcher, clock)
+
         async with running([tier.run]):
             try:
                 if follow:
-                    async with running([dispatcher.run, lambda: _report(dispatcher, clock)]):
+                    # A stop that came while we opened: `close` alone commits what is there.
+                    workers = () if stop.is_set() else (dispatcher.run, report)
+                    async with running(workers):
                         await stop.wait()
                         await dispatcher.close()
                     statistics = dispatcher.statistics()

@@ -1,0 +1,206 @@
+"""Every misuse ends with its status and one sentence, and leaves nothing behind."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from container.rocketmq_names import broker_directory
+from tests.support.cli import COMMAND, settings
+from tests.support.golden import ROCKETMQ_533, unpacked
+from tieredstore.cli.main import COMMANDS, cli
+
+HEAVY = ("numpy", "rich", "pyarrow", "orjson", "crc32c", "javaproperties")
+
+
+def invoke(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(cli, [str(argument) for argument in arguments])
+
+
+def refused(result: Result, status: int) -> str:
+    """The one sentence of a refusal."""
+    assert result.exit_code == status, result.output
+    assert result.stdout == ""
+    lines = result.stderr.splitlines()
+    assert len(lines) == 1, result.stderr
+    assert lines[0].startswith("tieredstore: ")
+    return lines[0]
+
+
+@pytest.fixture(scope="module")
+def tier(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tier of the golden store; read only."""
+    tree = unpacked(ROCKETMQ_533)
+    root = tmp_path_factory.mktemp("misuse") / "tier"
+    done = CliRunner().invoke(cli, [*settings(tree, root), "tier", str(tree.store)])
+    assert done.exit_code == 0, done.output
+    return root
+
+
+def options(tier: Path) -> list[str]:
+    return settings(unpacked(ROCKETMQ_533), tier)
+
+
+def test_help_imports_click_and_nothing_heavy() -> None:
+    program = (
+        "import sys\n"
+        "from tieredstore.cli.main import main\n"
+        "try: main()\n"
+        "except SystemExit as end: assert not end.code, end.code\n"
+        f"print([name for name in {HEAVY} if name in sys.modules], file=sys.stderr)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, "--help"], capture_output=True, text=True, check=True
+    )
+    assert done.stderr == "[]\n"
+    for name, (_, text) in COMMANDS.items():
+        assert f"  {name} " in done.stdout
+        assert text in done.stdout
+
+
+@pytest.mark.parametrize("name", [name for name in COMMANDS if name != "bench"])
+def test_every_command_says_what_its_options_mean(name: str) -> None:
+    result = invoke(name, "--help")
+    assert result.exit_code == 0
+    assert result.stdout.startswith("Usage: ")
+    assert max(map(len, result.stdout.splitlines())) <= 100
+
+
+def test_an_unknown_command_names_the_nearest() -> None:
+    assert "did you mean topics?" in refused(invoke("topcs"), 2)
+    assert "there are tier, topics" in refused(invoke("zzz"), 2)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["topics", "--jsn"], "no such option"),
+        (["read", "T"], "missing argument 'QUEUE'"),
+        (["read", "T", "x"], "'x' is not a valid integer"),
+        (["read", "T", "-1"], "no such option"),
+        (["read", "T", "2147483648"], "not in the range"),
+        (["read", "T", "0", "--offset", "-1"], "not in the range"),
+        (["read", "T", "0", "--max", "0"], "not in the range"),
+        (["read", "T", "0", "--tags", "||"], "no tag"),
+        (["read", "../T", "0"], "path separator"),
+        (["read", "@journal", "0"], "begins with @"),
+        (["segments", ".."], "relative directory"),
+        (["segments", "a\nb"], "control character"),
+        (["repair", "T", "0"], "missing option '--cut-to-hot'"),
+        (["repair", "T/..", "0", "--cut-to-hot"], "path separator"),
+        (["topics", "--java-metadata", "none.json"], "none.json cannot be read"),
+        (["metadata", "import", "none.json"], "none.json cannot be read"),
+        (["tier"], "missing argument 'STORE_DIR'"),
+        (["tier", "no-such-directory"], "no such directory"),
+    ],
+)
+def test_wrong_words_end_with_2(tier: Path, arguments: list[str], words: str) -> None:
+    assert words in refused(invoke(*options(tier), *arguments), 2)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["read", "G_Nothing", "0"], "nothing of G_Nothing/0"),
+        (["read", "G_Orders", "9"], "nothing of G_Orders/9"),
+        (["segments", "G_Nothing"], "nothing of G_Nothing"),
+        (["read", "G_Orders", "0", "--offset", "601"], "choose one in [0, 600)"),
+    ],
+)
+def test_what_is_not_there_ends_with_1(tier: Path, arguments: list[str], words: str) -> None:
+    assert words in refused(invoke(*options(tier), *arguments), 1)
+
+
+def test_a_missing_tier_is_not_found_and_not_made(tmp_path: Path) -> None:
+    root = tmp_path / "tier"
+    for command in (["topics"], ["check"], ["read", "T", "0"], ["metadata", "export", "x"]):
+        assert "there is no tier" in refused(invoke(*options(root), *command), 1)
+    assert not root.exists()
+
+
+def test_a_tier_must_be_named(tmp_path: Path) -> None:
+    assert "tieredStoreFilePath is not set" in refused(invoke("topics"), 2)
+    assert "tieredStoreFilePath is not set" in refused(invoke("tier", tmp_path), 2)
+
+
+def test_a_tier_of_another_broker_or_cluster_is_named(tier: Path) -> None:
+    for given in ("brokerName=other", "brokerClusterName=Other"):
+        sentence = refused(invoke(*options(tier), "-D", given, "topics"), 2)
+        assert "belongs to golden-a of cluster GoldenCluster" in sentence
+        assert "-D brokerClusterName=GoldenCluster -D brokerName=golden-a" in sentence
+
+
+def test_a_moved_tier_keeps_its_owner(tier: Path, tmp_path: Path) -> None:
+    ours = broker_directory("GoldenCluster", "golden-a")
+    theirs = broker_directory("GoldenCluster", "other")
+    shutil.copytree(tier / ours, tmp_path / theirs)
+    store = unpacked(ROCKETMQ_533).store
+    result = invoke(*options(tmp_path), "-D", "brokerName=other", "tier", store)
+    assert "golden-a" in refused(result, 2)
+
+
+def test_what_is_no_store_is_refused_before_a_tier_is_begun(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    store.mkdir()
+    assert "no RocketMQ store" in refused(invoke(*options(tmp_path / "tier"), "tier", store), 2)
+    (store / "commitlog").mkdir()
+    (store / "commitlog" / "notes.txt").write_text("x")
+    assert "20 digits" in refused(invoke(*options(tmp_path / "tier"), "tier", store), 2)
+    assert not (tmp_path / "tier").exists()
+
+
+@pytest.mark.parametrize("inside", ["store/tier", "store", "."])
+def test_store_and_tier_inside_one_another_are_refused(tmp_path: Path, inside: str) -> None:
+    (tmp_path / "store" / "commitlog").mkdir(parents=True)
+    link = tmp_path / "link"
+    link.symlink_to(tmp_path / "store")
+    for store in (tmp_path / "store", link):
+        result = invoke(*options(tmp_path / inside), "tier", store)
+        assert "inside one another" in refused(result, 2)
+
+
+def test_disabled_tiering_is_refused(tmp_path: Path) -> None:
+    result = invoke(*options(tmp_path / "t"), "-D", "tieredStorageLevel=DISABLE", "tier", tmp_path)
+    assert "switches tiering off" in refused(result, 2)
+
+
+def test_metadata_files_are_neither_replaced_nor_imported_twice(tier: Path, tmp_path: Path) -> None:
+    file = tmp_path / "metadata.json"
+    assert invoke(*options(tier), "metadata", "export", file).exit_code == 0
+    assert "--overwrite" in refused(invoke(*options(tier), "metadata", "export", file), 2)
+    assert "is ours already" in refused(invoke(*options(tier), "metadata", "import", file), 2)
+    file.write_text("{")
+    assert "metadata.json" in refused(invoke(*options(tier), "topics", "--java-metadata", file), 1)
+
+
+def test_a_java_tier_is_not_read_as_ours() -> None:
+    tree = unpacked(ROCKETMQ_533)
+    assert "--java-metadata" in refused(invoke(*options(tree.tier), "topics"), 1)
+
+
+def test_a_traceback_is_shown_under_debug_only(tmp_path: Path) -> None:
+    command = [*COMMAND, *options(tmp_path / "none"), "topics"]
+    plain = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert plain.returncode == 1
+    assert "Traceback" not in plain.stderr
+    command[len(COMMAND) : len(COMMAND)] = ["--debug"]
+    debug = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert debug.returncode == 1
+    assert "Traceback" in debug.stderr
+
+
+def test_a_closed_pipe_is_no_error(tier: Path) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(
+        [*COMMAND, *options(tier), "read", "G_Orders", "0", "--json"],
+        stdout=writer,
+        stderr=subprocess.PIPE,
+        check=False,
+    )
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (0, b"")
