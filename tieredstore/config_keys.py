@@ -314,7 +314,7 @@ _HOT_TO_COLD = (
     Key(
         "tieredStoreMappedBytesMax",
         Kind.BYTES,
-        128 * MIB,
+        48 * MIB,
         "Mapped bytes of the broker's files that are resident at once.",
         "HotLogOptions.resident_bytes_max",
     ),
