@@ -8,6 +8,8 @@ from operator import attrgetter
 from container.tier_records import QueueId
 from dispatcher.options import DispatchOptions
 
+SHARES_OF_BATCH = 4
+"""A round is not divided among thick queues into parts smaller than a batch by this."""
 COMPANY_ANY = 1 << 30
 """A queue that did not fail lately may share its round with any number of others."""
 
@@ -82,7 +84,9 @@ def plan_turn(
     - A queue that wants no more than its equal share of the round always gets it: so a thin queue
       waits for its age limit and at most one commit, whatever the others do.
     - The rest is divided among the queues that want more, longest unserved first, at least a
-      batch each, leaving equal numbers of them to the rounds that may still begin beside it.
+      quarter of a batch each, leaving equal numbers of them to the rounds that may still begin
+      beside it. Not a whole batch: queues lie among each other in the hot log, and few of them
+      with much each would touch far more of it than they take.
     - Bytes in flight stay below the bound; a single message above it goes alone.
 
     O(n log n) in the queues that wait.
@@ -140,9 +144,8 @@ def _fill(
         fits = first.first_bytes <= free or load.rounds == 0
         return (Grant(first.queue, first.first_bytes),) if fits else ()
     rounds_free = options.rounds_max - load.rounds
-    number = min(
-        math.ceil(len(thick) / rounds_free), max(1, filling.room // options.batch_bytes_max)
-    )
+    share_min = max(1, options.batch_bytes_max // SHARES_OF_BATCH)
+    number = min(math.ceil(len(thick) / rounds_free), max(1, filling.room // share_min))
     each = min(options.commit_bytes_max, max(filling.room, 0) // number)
     for queue in thick[:number]:
         wanted = max(queue.first_bytes, min(queue.bytes, each))

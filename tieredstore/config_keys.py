@@ -260,7 +260,7 @@ _HOT_TO_COLD = (
     Key(
         "tieredStoreBytesInFlight",
         Kind.BYTES,
-        64 * MIB,
+        32 * MIB,
         "Bytes taken and not yet durable, over all queues; memory is twice that.",
         "DispatchOptions.bytes_in_flight_max",
     ),
@@ -314,7 +314,7 @@ _HOT_TO_COLD = (
     Key(
         "tieredStoreMappedBytesMax",
         Kind.BYTES,
-        48 * MIB,
+        64 * MIB,
         "Mapped bytes of the broker's files that are resident at once.",
         "HotLogOptions.resident_bytes_max",
     ),

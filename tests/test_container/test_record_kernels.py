@@ -70,6 +70,21 @@ def test_gathered_records_are_the_batchs_own(body_bytes: int, step: int) -> None
     assert batch.data.tobytes() == whole
 
 
+def test_far_and_many_ranges_are_gathered_piece_by_piece(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(record_kernels, "GATHER_PIECE_BYTES", 100)
+    monkeypatch.setattr(record_kernels, "GATHER_SPAN_BYTES", 400)
+    whole = random.Random(2).randbytes(20_000)
+    starts = i8(sorted(random.Random(3).sample(range(0, 19_800, 200), 60)))
+    lengths = random.Random(4)
+    sizes = i8([lengths.randrange(200) for _ in starts])
+    room = np.zeros(int(sizes.sum()) + 2, np.uint8)
+    found = gather(whole, starts, sizes, into=room[1:-1])
+    rows = zip(starts.tolist(), sizes.tolist(), strict=True)
+    assert found.tobytes() == b"".join(whole[a : a + n] for a, n in rows)
+    assert room[1:-1].tobytes() == found.tobytes()
+    assert room[0] == room[-1] == 0
+
+
 @given(queue_records(), st.integers(0, 2**40), st.binary(max_size=7))
 def test_rewriting_a_batch_equals_rewriting_each_record(
     records: list[bytes], base: int, before: bytes

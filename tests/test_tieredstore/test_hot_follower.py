@@ -219,6 +219,19 @@ async def test_few_files_stay_mapped_whatever_is_read(
     assert "2 of 2 mapped" in repr(log)
 
 
+async def test_pages_that_several_queues_touch_count_once(
+    broker: FakeBroker, clock: ManualClock, logs: list[RocketMqHotLog]
+) -> None:
+    for _ in range(50):
+        for queue_id in range(20):
+            broker.put("A", queue_id, bytes(200))
+    log = await follow(broker, clock, logs, resident_bytes_max=8 << 20)
+    await log.poll()
+    for queue_id in range(20):
+        assert await bodies(log, QueueId("A", queue_id), 0, 50) == 50
+    assert "0 drops" in repr(log)
+
+
 async def test_a_closed_log_says_so(
     broker: FakeBroker, clock: ManualClock, logs: list[RocketMqHotLog]
 ) -> None:

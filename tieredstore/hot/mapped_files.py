@@ -33,6 +33,8 @@ class MappedFiles:
         self._lock = threading.Lock()
         self._files: OrderedDict[Path, mmap.mmap] = OrderedDict()
         self._touched_bytes = 0
+        self._resident_bytes_before = _resident_file_bytes() or 0
+        """Of the whole process, when nothing was mapped or all entries were dropped."""
         self._closed = False
         self.opened = 0
         self.drops = 0
@@ -104,18 +106,26 @@ class MappedFiles:
     def touched(self, records: int, record_bytes: int, span_bytes: int) -> None:
         """Note that `records` places, `record_bytes` together, within `span_bytes` were read.
 
-        When what may be resident passes the bound, all page table entries are dropped
-        (`MADV_DONTNEED`; the pages stay in the page cache, so touching them again is cheap).
+        When what may be resident passes the bound, the kernel is asked what is: queues that lie
+        among each other touch the same pages, which must count once. If it is too much, or cannot
+        be told, all page table entries are dropped (`MADV_DONTNEED`; the pages stay in the page
+        cache, so touching them again is cheap).
         """
         with self._lock:
             scattered = record_bytes + records * FAULT_AROUND_BYTES
             self._touched_bytes += min(scattered, span_bytes + FAULT_AROUND_BYTES)
             if self._touched_bytes < self._resident_bytes_max:
                 return
+            resident = _resident_file_bytes()
+            if resident is not None:
+                self._touched_bytes = max(0, resident - self._resident_bytes_before)
+                if self._touched_bytes < self._resident_bytes_max:
+                    return
             self._touched_bytes = 0
             self.drops += 1
             for mapped in self._files.values():
                 mapped.madvise(mmap.MADV_DONTNEED)
+            self._resident_bytes_before = _resident_file_bytes() or 0
 
     def forget(self, path: Path) -> None:
         """Give up the mapping of a file that is behind us."""
@@ -145,6 +155,15 @@ class MappedFiles:
         if not self._closed:
             self._files[path] = mapped
         return mapped
+
+
+def _resident_file_bytes() -> int | None:
+    """Bytes of mapped files that count as resident in this process; None if nobody can tell."""
+    try:
+        with open("/proc/self/statm", "rb", buffering=0) as file:  # noqa: PTH123 - on a hot path
+            return int(file.read(256).split()[2]) * mmap.PAGESIZE
+    except (OSError, IndexError, ValueError):
+        return None
 
 
 def translated(error: OSError, path: Path) -> StoreError:

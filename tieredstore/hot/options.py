@@ -24,10 +24,12 @@ class HotLogOptions:
     broker writes ConsumeQueue units later than records. After it, once in `scan_s_min`."""
     files_mapped_max: int = 512
     """Mapped files at one time; each holds one file descriptor."""
-    resident_bytes_max: int = 128 * MIB
+    resident_bytes_max: int = 64 * MIB
     """Mapped bytes touched before their page table entries are dropped."""
     batch_bytes_max: int = 64 * MIB
     """Longest batch that `records` gathers; it always takes at least one message."""
+    buffer_bytes_max: int = 32 * MIB
+    """Memory of batches that is kept for the next ones once they are let go."""
     threads: int = 2
     """Threads that touch mapped files; cold pages block."""
     commit_log_path: str = ""
@@ -54,8 +56,9 @@ class HotLogOptions:
 
     @property
     def memory_bytes_max(self) -> int:
-        """Bytes: `resident_bytes_max + 2 x threads x batch_bytes_max`.
+        """Bytes: `resident_bytes_max + threads x batch_bytes_max + buffer_bytes_max`.
 
-        While it is gathered, a batch that crosses files exists twice, one in each thread.
+        One batch is gathered in each thread, into memory of up to a quarter more than its length.
         """
-        return self.resident_bytes_max + 2 * self.threads * self.batch_bytes_max
+        gathered = self.threads * (self.batch_bytes_max + self.batch_bytes_max // 4)
+        return 2 * self.resident_bytes_max + gathered + self.buffer_bytes_max

@@ -10,6 +10,7 @@ from container.record_layout import RECORD_BYTES_MIN
 from container.tier_records import QueueId
 from provider.errors import Corrupt, OutOfRange
 from provider.ranges import QueueOffset
+from tieredstore.hot.batch_buffers import BatchBuffers
 from tieredstore.hot.commit_log_files import CommitLogFiles
 from tieredstore.hot.mapped_files import MappedFiles
 
@@ -39,6 +40,7 @@ def gather_batch(
     references: Units,
     *,
     bytes_max: int,
+    buffers: BatchBuffers,
 ) -> RecordBatch:
     """The records of `references`, the first of which has queue offset `start`.
 
@@ -63,20 +65,18 @@ def gather_batch(
     count = within(sizes, bytes_max)
     positions, sizes = positions[:count], sizes[:count]
 
-    pieces: list[NDArray[np.uint8]] = []
+    ends = np.cumsum(sizes)
+    starts = ends - sizes
+    data = buffers.take(int(ends[-1]))
     done = 0
     while done < count:
         try:
-            piece, taken = _from_one_file(log, files, positions[done:], sizes[done:])
+            done += _from_one_file(log, files, positions[done:], sizes[done:], data[starts[done] :])
         except (Corrupt, OutOfRange):
             if not done:
                 raise
             break
-        pieces.append(piece)
-        done += taken
-    data = pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
-    ends = np.cumsum(sizes[:done])
-    starts = ends - sizes[:done]
+    starts, ends = starts[:done], ends[:done]
     verified = verify_records(
         data,
         starts,
@@ -107,8 +107,11 @@ def _from_one_file(
     files: MappedFiles,
     positions: NDArray[np.int64],
     sizes: NDArray[np.int64],
-) -> tuple[NDArray[np.uint8], int]:
+    target: NDArray[np.uint8],
+) -> int:
     """Copy the leading records that lie in the first one's file, and not too far apart.
+
+    They go to the beginning of `target`; returns how many they are.
 
     Neighbours of one queue may lie hundreds of MB apart among those of other queues; what was
     touched between them must be given back before more is touched.
@@ -124,7 +127,8 @@ def _from_one_file(
         if not count:
             reason = f"a record of {int(sizes[0])} bytes ends behind the file's end at {len(view)}"
             raise Corrupt(reason, log.path_of(base), int(inside[0]))
-    piece = gather(view, inside[:count], sizes[:count])
+    total = int(sizes[:count].sum())
+    gather(view, inside[:count], sizes[:count], into=target[:total])
     span = int(inside[count - 1] + sizes[count - 1] - inside[0])
-    files.touched(count, len(piece), span)
-    return piece, count
+    files.touched(count, total, span)
+    return count

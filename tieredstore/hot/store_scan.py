@@ -15,6 +15,7 @@ from dispatcher.source import HotQueue, HotQueueState
 from dispatcher.topic_filter import TopicFilter
 from provider.errors import Corrupt, NotFound, OutOfRange
 from provider.ranges import QueueOffset
+from tieredstore.hot.batch_buffers import BatchBuffers
 from tieredstore.hot.commit_log_files import CommitLogFiles, table_of
 from tieredstore.hot.commit_log_tail import CommitLogTail
 from tieredstore.hot.consume_queue_files import ConsumeQueueFiles
@@ -62,6 +63,7 @@ class StoreScan:
         self._layout = open_layout(root, options)
         self._directories = QueueDirectories(self._layout, options, topics.excludes)
         self.files = MappedFiles(options.files_mapped_max, options.resident_bytes_max)
+        self._buffers = BatchBuffers(options.buffer_bytes_max)
         self._live = FileRun(self._layout.commit_log, (), 0)
         self.log = CommitLogFiles(self.files, table_of(self._live, {}))
         self._pins = (
@@ -140,6 +142,7 @@ class StoreScan:
                 start,
                 references,
                 bytes_max=self._options.batch_bytes_max,
+                buffers=self._buffers,
             )
         except Corrupt:
             if queue in self._tails:

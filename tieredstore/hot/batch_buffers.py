@@ -1,0 +1,78 @@
+"""Memory of batches, used again once nobody holds a view of it."""
+
+import threading
+import weakref
+from bisect import bisect_left, insort
+from operator import attrgetter
+
+import numpy as np
+from numpy.typing import NDArray
+
+POOLED_BYTES_MIN = 64 << 10
+"""Smaller buffers come from the allocator, which keeps such sizes itself."""
+CLASSES_PER_DOUBLING = 4
+
+
+class _Block(NDArray[np.uint8]):
+    """Memory that outlives those who use it.
+
+    A class of its own: else numpy would skip the lease when it looks for what a view keeps alive.
+    """
+
+
+class BatchBuffers:
+    """Gives out buffers, and takes each back when its last view is gone. Thread-safe.
+
+    Fresh memory costs a page fault for every 4 KiB, and what an allocator keeps of freed large
+    blocks nobody bounds: this keeps at most `free_bytes_max`, and drops the smallest beyond that.
+    """
+
+    def __init__(self, free_bytes_max: int) -> None:
+        self._free_bytes_max = free_bytes_max
+        self._lock = threading.Lock()
+        self._free: list[_Block] = []
+        self._free_bytes = 0
+        self.made = 0
+
+    def __repr__(self) -> str:
+        return f"<BatchBuffers: {self.made} made, {self._free_bytes} bytes free>"
+
+    @property
+    def free_bytes(self) -> int:
+        """Bytes kept for the next batches."""
+        return self._free_bytes
+
+    def take(self, length: int) -> NDArray[np.uint8]:
+        """A writable buffer of `length` bytes, of any content; it belongs to its views' holders."""
+        if length < POOLED_BYTES_MIN:
+            return np.empty(length, np.uint8)
+        wanted = rounded(length)
+        with self._lock:
+            index = bisect_left(self._free, wanted, key=attrgetter("nbytes"))
+            if index < len(self._free) and self._free[index].nbytes <= 2 * wanted:
+                block = self._free.pop(index)
+                self._free_bytes -= block.nbytes
+            else:
+                block = _Block((wanted,), np.uint8)
+                self.made += 1
+        lease = block.view(np.ndarray)
+        weakref.finalize(lease, self._give_back, block).atexit = False
+        return lease[:length]
+
+    def _give_back(self, block: _Block) -> None:
+        # Views may end anywhere, also in the middle of `take`: never wait here.
+        if not self._lock.acquire(blocking=False):
+            return
+        try:
+            insort(self._free, block, key=attrgetter("nbytes"))
+            self._free_bytes += block.nbytes
+            while self._free_bytes > self._free_bytes_max:
+                self._free_bytes -= self._free.pop(0).nbytes
+        finally:
+            self._lock.release()
+
+
+def rounded(length: int) -> int:
+    """The size class of a length: at most a quarter more, so that few sizes serve all."""
+    step = max(1 << (length.bit_length() - 1), CLASSES_PER_DOUBLING) // CLASSES_PER_DOUBLING
+    return -(-length // step) * step
