@@ -31,7 +31,7 @@ class RecordCheck:
 
     queue: QueueId
     next_position: int
-    tag_hashes: dict[bytes, int] = field(default_factory=dict)
+    tag_hashes: dict[bytes, int] = field(default_factory=dict[bytes, int])
 
     def check(
         self, first_offset: QueueOffset, units: Units, log: Buffer, log_start: int

@@ -39,10 +39,11 @@ class GoldenSet:
         return self.name
 
     @property
-    def broker_conf(self) -> Path | None:
-        """The broker's own configuration file; None for the variants, which had no broker."""
+    def broker_conf(self) -> Path:
+        """The broker's own configuration file; not for the variants, which had no broker."""
         path = GOLDEN / self.name / "broker.conf"
-        return path if path.exists() else None
+        assert path.exists(), f"{self} was not written by a broker"
+        return path
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,9 +22,7 @@ def test_java_serves_our_tier_from_our_exported_metadata(
     golden = unpack(ROCKETMQ_550, "closed", tmp_path)
     shutil.rmtree(golden.tier)
     golden.java_metadata.unlink()
-    conf = ROCKETMQ_550.broker_conf
-    assert conf is not None
-    with conf.open("rb") as text:
+    with ROCKETMQ_550.broker_conf.open("rb") as text:
         settings = {**javaproperties.load(text), "tieredStoreFilePath": str(golden.tier)}
     # the tier is asked first; what it cannot give comes from the local store, at other offsets
     assert settings["tieredStorageLevel"] == "FORCE"

@@ -174,9 +174,7 @@ def test_config_tells_every_value_with_its_origin(options: list[str]) -> None:
     assert found["brokerName"]["origin"] == "-D"
     assert found["tieredStoreGroupCommitTimeout"]["value"] == 500
     assert found["tieredStoreGroupCommitTimeout"]["unit"] == "ms"
-    conf = ROCKETMQ_533.broker_conf
-    assert conf is not None
-    text = invoke("--conf", conf, "config").stdout
+    text = invoke("--conf", ROCKETMQ_533.broker_conf, "config").stdout
     assert "messageStorePlugIn" in text
     assert "changes nothing" in text
 
