@@ -1,0 +1,387 @@
+"""A whole store in one process for fault tests: hot log, tier, dispatcher, and what must hold.
+
+Everything is in memory, on a clock that the test moves, from a seed. A `StoreProcess` is one
+life of the program: it can sleep, be killed, and be fenced by another one over the same objects.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from random import Random
+from typing import Any
+
+import numpy as np
+
+from container.check import check_tier
+from container.java_hash import tag_hash
+from container.journal_options import JournalOptions
+from container.record_batch import RecordBatch, Units
+from container.tier import Tier, TierIdentity
+from container.tier_options import TierOptions
+from container.tier_reader import TierReader
+from container.tier_records import Queue, QueueId, SegmentType
+from dispatcher.dispatcher import TieredDispatcher
+from dispatcher.options import DispatchOptions
+from provider.clock import ManualClock, settle
+from provider.errors import Corrupt, Fenced, StoreError
+from provider.memory import MemoryStore
+from provider.object_store import ObjectStore
+from provider.ranges import ByteRange, QueueOffset
+from provider.testing.faulty import Crashed, Fault, FaultyObjectStore
+from tests.support.fake_hot_log import FakeHotLog, FakeQueue
+from tests.support.memory_tier import InlineExecutor
+from tests.support.messages import make_record
+
+TIER_OPTIONS = TierOptions(
+    commit_log_bytes_max=1_000,
+    consume_queue_bytes_max=200,
+    extent_bytes_max=400,
+    takeover_wait_s_max=0,
+)
+JOURNAL_OPTIONS = JournalOptions(
+    entry_transactions_max=2,
+    snapshot_entries_max=3,
+    snapshot_age_s_max=1.0,
+    housekeeping_s=0.2,
+    grace_s=0.0,
+    retry_s_min=0.05,
+    retry_s_max=0.2,
+    sealed_segments_max=1,
+    manifests_per_level_max=2,
+    close_s_max=1.0,
+)
+DISPATCH_OPTIONS = DispatchOptions(
+    batch_messages_max=4,
+    batch_bytes_max=1_200,
+    batch_age_s_max=0.3,
+    batches_per_commit_max=2,
+    bytes_in_flight_max=4_000,
+    references_max=40,
+    poll_s_max=0.1,
+    backoff_s_min=0.05,
+    backoff_s_max=0.4,
+    close_s_max=2.0,
+)
+TAGS = ("TagA", "TagB", "TagC")
+TAG_HASHES = [tag_hash(tag) for tag in TAGS]
+PHYSICAL_OFFSET = slice(28, 36)
+HANGS_AFTER_S = 600.0
+
+
+class StoreHotLog(FakeHotLog):
+    """The fake hot log with RocketMQ's records; their bytes depend on queue, offset and body."""
+
+    def append(self, queue: QueueId, *bodies: bytes) -> None:
+        records = self.queues.setdefault(queue, FakeQueue()).records
+        for body in bodies:
+            offset = len(records)
+            properties = {"TAGS": TAGS[offset % 3], "KEYS": f"key-{offset}"}
+            records.append(
+                make_record(queue.topic, queue.queue_id, offset, body, properties=properties)
+            )
+        self._alarm.ring()
+
+    def reopened(self) -> "StoreHotLog":
+        other = StoreHotLog(self._clock, batch_messages_max=self._batch_messages_max)
+        other.queues = self.queues
+        return other
+
+    async def records(self, queue: QueueId, start: QueueOffset, references: Units) -> RecordBatch:
+        batch = await super().records(queue, start, references)
+        offsets = np.arange(batch.first_offset, batch.next_offset)
+        times = [
+            int.from_bytes(record[56:64])
+            for record in self.queues[queue].records[batch.first_offset : batch.next_offset]
+        ]
+        return replace(
+            batch,
+            tag_hashes=np.array(TAG_HASHES, np.int64)[offsets % 3],
+            store_timestamps=np.array(times, np.int64),
+        )
+
+
+class SleepingStore(FaultyObjectStore):
+    """A faulty store of a process that can be put to sleep around any request."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.awake = asyncio.Event()
+        self.awake.set()
+
+    async def _call(self, *args: Any, **options: Any) -> Any:
+        await self.awake.wait()
+        try:
+            result = await super()._call(*args, **options)
+        except StoreError:
+            await self.awake.wait()
+            raise
+        await self.awake.wait()
+        return result
+
+
+class StoreProcess:
+    """One life of the program: `live` until it is told to stop, is killed, or cannot go on."""
+
+    def __init__(
+        self,
+        memory: MemoryStore,
+        hot: FakeHotLog,
+        clock: ManualClock,
+        number: int,
+        *,
+        faults: Sequence[Fault] = (),
+        dispatch: DispatchOptions = DISPATCH_OPTIONS,
+        journal: JournalOptions = JOURNAL_OPTIONS,
+    ) -> None:
+        self.number = number
+        self.clock = clock
+        self.hot = hot
+        self.client = memory.another_client()
+        rng = Random(f"store {number}")
+        self.store = SleepingStore(self.client, rng=rng, faults=faults, clock=clock)
+        self.tier: Tier | None = None
+        self.dispatcher: TieredDispatcher | None = None
+        self.error: BaseException | None = None
+        """What ended it; None while it lives, and after a clean end."""
+        self.killed = False
+        self._dispatch = dispatch
+        self._journal = journal
+        self._task: asyncio.Task[None] | None = None
+
+    def __repr__(self) -> str:
+        return f"<StoreProcess {self.number}: {self.error!r}, {self.tier!r}, {self.dispatcher!r}>"
+
+    @property
+    def epoch(self) -> int:
+        return self.tier.journal.epoch if self.tier else 0
+
+    async def open(self) -> None:
+        """Own the tier, trying again for as long as it is unavailable."""
+        rng = Random(f"owner {self.number}")
+        while True:
+            try:
+                self.tier = await Tier.own(
+                    self.store,
+                    TierIdentity("Cluster", "broker-a", f"owner {self.number}"),
+                    clock=self.clock,
+                    rng=rng,
+                    options=TIER_OPTIONS,
+                    journal_options=self._journal,
+                )
+                break
+            except StoreError as error:
+                if isinstance(error, Corrupt | Fenced):
+                    raise
+                await self.clock.sleep(0.1)
+        self.dispatcher = TieredDispatcher(
+            self.hot, self.tier, options=self._dispatch, clock=self.clock, executor=InlineExecutor()
+        )
+
+    async def live(self, job: Callable[["StoreProcess"], Awaitable[None]] | None = None) -> None:
+        """Tier until killed, or until `job` is done; notes what ended it."""
+        try:
+            await self.open()
+            assert self.tier is not None
+            assert self.dispatcher is not None
+            async with asyncio.TaskGroup() as group:
+                tasks = [
+                    group.create_task(self.tier.run()),
+                    group.create_task(self.dispatcher.run()),
+                ]
+                if job is not None:
+                    await job(self)
+                    await self.dispatcher.close()
+                    await self.tier.close()
+                    for task in tasks:
+                        task.cancel()
+        except BaseExceptionGroup as errors:
+            self.error = _leaf(errors)
+        except (StoreError, Crashed) as error:
+            self.error = error
+        if self.killed:
+            return
+        if isinstance(self.error, Crashed):
+            self.kill()
+        elif self.error is not None and not isinstance(self.error, StoreError):
+            raise self.error
+
+    def start(self, group: asyncio.TaskGroup) -> None:
+        self._task = group.create_task(self.live())
+
+    def kill(self) -> None:
+        """Die as by `kill -9`: nothing of it can land any more, and what it holds is free."""
+        self.killed = True
+        self.client.kill()
+        if self._task is not None:
+            self._task.cancel()
+
+
+def _leaf(errors: BaseExceptionGroup[BaseException]) -> BaseException:
+    """The one reason of a group; `Crashed` and `Fenced` say more than what followed from them."""
+    leaves = [
+        _leaf(error) if isinstance(error, BaseExceptionGroup) else error
+        for error in errors.exceptions
+    ]
+    for kind in (AssertionError, Crashed, Fenced):
+        for leaf in leaves:
+            if isinstance(leaf, kind):
+                return leaf
+    return leaves[0]
+
+
+async def pass_time(clock: ManualClock, seconds: float, *, step_s: float = 0.1) -> None:
+    """Move the clock in small steps, with time enough to run for everybody at each."""
+    end_s = clock.monotonic_s() + seconds
+    while clock.monotonic_s() < end_s:
+        await clock.advance(step_s)
+        await settle(40)
+
+
+async def while_time_passes(
+    clock: ManualClock, work: Awaitable[None], *, step_s: float = 0.1, shown: object = None
+) -> None:
+    """Await `work` while the clock goes on; something that hangs fails."""
+    async with asyncio.TaskGroup() as group:
+        task = group.create_task(_awaited(work))
+        end_s = clock.monotonic_s() + HANGS_AFTER_S
+        while not task.done():
+            await clock.advance(step_s)
+            if clock.monotonic_s() > end_s:
+                task.cancel()
+                raise AssertionError(f"it hangs: {shown!r}")
+
+
+async def _awaited(work: Awaitable[None]) -> None:
+    await work
+
+
+@dataclass
+class QueueContents:
+    """What a reader sees of one queue."""
+
+    record: Queue
+    log: bytes
+    offsets: list[int] = field(default_factory=list[int])
+    units: bytes = b""
+    segments: list[tuple[int, int, int]] = field(default_factory=list[tuple[int, int, int]])
+    """(type, base, size) of each."""
+
+    def record_at(self, index: int) -> bytes:
+        unit = self.units[20 * index : 20 * index + 20]
+        position, size = int.from_bytes(unit[:8]), int.from_bytes(unit[8:12])
+        return self.log[position : position + size]
+
+
+async def contents(reader: TierReader | Tier) -> dict[QueueId, QueueContents]:
+    """Everything that is published, read through containers."""
+    return {queue: await queue_contents(reader, queue) for queue in sorted(reader.state.queues)}
+
+
+async def queue_contents(reader: TierReader | Tier, queue: QueueId) -> QueueContents:
+    container = reader.container(queue)
+    assert container is not None
+    record = container.record
+    end = record.flat_end(SegmentType.COMMIT_LOG)
+    log = bytes(await container.log(ByteRange(0, end))) if end else b""
+    seen = QueueContents(record, log)
+    start = record.min_offset
+    spans: list[tuple[int, int]] = []
+    for gap in record.gaps:
+        spans.append((start, gap.start))
+        start = gap.end
+    for low, high in [*spans, (start, record.next_offset)]:
+        if low < high:
+            units = await container.units(QueueOffset(low), QueueOffset(high))
+            seen.units += units.tobytes()
+            seen.offsets += range(low, high)
+    for kind in (SegmentType.COMMIT_LOG, SegmentType.CONSUME_QUEUE):
+        seen.segments += [(kind, s.base, s.size) for s in await container.segments(kind)]
+    return seen
+
+
+def assert_follows(seen: QueueContents, hot: FakeQueue, since: int = 0) -> None:
+    """Every tiered message from the index `since` on is the hot log's, bytes 28..35 apart."""
+    for index in range(since, len(seen.offsets)):
+        offset = seen.offsets[index]
+        tiered, written = bytearray(seen.record_at(index)), bytearray(hot.records[offset])
+        assert int.from_bytes(tiered[PHYSICAL_OFFSET]) == int.from_bytes(
+            seen.units[20 * index : 20 * index + 8]
+        ), f"offset {offset} has another position in its record than in its unit"
+        tiered[PHYSICAL_OFFSET] = written[PHYSICAL_OFFSET] = bytes(8)
+        assert tiered == written, f"offset {offset} of {seen.record.id} is another message"
+
+
+class Follower:
+    """A reader beside the owners: what it has once seen must stay, to the byte."""
+
+    def __init__(self, memory: ObjectStore, hot: FakeHotLog) -> None:
+        self._memory = memory
+        self._hot = hot
+        self._reader: TierReader | None = None
+        self.seen: dict[QueueId, QueueContents] = {}
+        self.refreshes = 0
+
+    async def look(self) -> None:
+        """Read everything anew and compare it with what was there, and with the hot log."""
+        try:
+            if self._reader is None:
+                self._reader = await TierReader.open(self._memory, verify=True)
+            await self._reader.refresh()
+        except StoreError as error:
+            if isinstance(error, Corrupt):
+                raise
+            return  # there is no tier yet
+        self.refreshes += 1
+        now = await contents(self._reader)
+        assert self.seen.keys() <= now.keys(), "a queue went"
+        for queue, new in now.items():
+            old = self.seen.get(queue)
+            since = 0
+            if old is not None:
+                since = len(old.offsets)
+                assert new.log.startswith(old.log), f"published bytes of {queue} changed"
+                assert new.units.startswith(old.units), f"published units of {queue} changed"
+                assert new.offsets[:since] == old.offsets
+                lost = [n for gap in old.record.gaps for n in range(gap.start, gap.end)]
+                now_lost = [n for gap in new.record.gaps for n in range(gap.start, gap.end)]
+                assert now_lost[: len(lost)] == lost
+            assert_follows(new, self._hot.queues[queue], since)
+        self.seen = now
+
+
+async def findings(memory: ObjectStore) -> list[str]:
+    """What the checker says about the tier, with a reader of its own."""
+    reader = await TierReader.open(memory, verify=True)
+    return [str(finding) async for finding in check_tier(reader)]
+
+
+async def stray_manifests(memory: ObjectStore) -> set[str]:
+    """Manifests that no queue refers to and no tombstone names."""
+    reader = await TierReader.open(memory)
+    known = {ref.object_name for q in reader.state.queues.values() for ref in q.manifests}
+    listed = {entry.name for entry in await memory.list("@manifest/")}
+    return listed - known - reader.state.tombstones.keys()
+
+
+async def drained(
+    memory: MemoryStore,
+    hot: FakeHotLog,
+    clock: ManualClock,
+    number: int,
+    *,
+    journal: JournalOptions = JOURNAL_OPTIONS,
+) -> StoreProcess:
+    """A last life without faults, alone: tier everything, keep house, end cleanly."""
+    process = StoreProcess(memory, hot.reopened(), clock, number, journal=journal)
+
+    async def job(process: StoreProcess) -> None:
+        assert process.dispatcher is not None
+        await process.dispatcher.drain()
+        await clock.sleep(3.0)  # snapshots, burials
+
+    await while_time_passes(clock, process.live(job), shown=process)
+    assert process.error is None, process.error
+    with suppress(StoreError):
+        await process.client.close()
+    return process

@@ -1,0 +1,184 @@
+"""Two or three whole stores that believe they own one tier: seeded pauses, kills and lost replies.
+
+The oracle: what is published is what the hot log says, never changes, and never goes; an owner
+that somebody newer has fenced stops with `Fenced` at its next commit.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from random import Random
+
+from container.tier_records import QueueId
+from provider.clock import ManualClock
+from provider.errors import Fenced
+from provider.memory import MemoryStore
+from provider.testing.faulty import Fault
+from tests.support.store_harness import (
+    Follower,
+    StoreHotLog,
+    StoreProcess,
+    assert_follows,
+    drained,
+    findings,
+    stray_manifests,
+)
+
+QUEUES = [QueueId("T", 0), QueueId("T", 1), QueueId("U", 0)]
+STEPS = 30
+BURST_MAX = 6
+PATIENCE_S = 60.0
+BODY_BYTES_MAX = 300
+
+
+class StoreSimulation:
+    """One seeded run."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = Random(seed)
+        self.seed = seed
+        self.clock = ManualClock()
+        self.memory = MemoryStore()
+        self.hot = StoreHotLog(self.clock, batch_messages_max=self.rng.choice([1, 3, 50]))
+        self.follower = Follower(self.memory.another_client(), self.hot)
+        self.handles: list[StoreHotLog] = []
+        self.processes: list[StoreProcess] = []
+        self.counts: Counter[str] = Counter()
+        self.loses_local = self.rng.random() < 0.3
+
+    async def run(self) -> Counter[str]:
+        self._write()
+        async with asyncio.TaskGroup() as group:
+            self._begin(group)
+            for _ in range(STEPS):
+                self._disturb(group)
+                await self.clock.advance(self.rng.choice([0.01, 0.1, 0.4]))
+                await self._land_late()
+                if self.rng.random() < 0.4:
+                    await self.follower.look()
+            await self._end()
+        await self._finish()
+        return self.counts
+
+    def _write(self) -> None:
+        for queue in QUEUES:
+            bodies = [
+                self.rng.randbytes(self.rng.randint(0, BODY_BYTES_MAX))
+                for _ in range(self.rng.randint(0, BURST_MAX))
+            ]
+            self.hot.append(queue, *bodies)
+
+    def _begin(self, group: asyncio.TaskGroup) -> None:
+        number = len(self.processes)
+        often = self.rng.choice([0.0, 0.03, 0.1])
+        faults = [
+            Fault(kind, probability=often)
+            for kind in ("lost_reply", "refused", "late", "short", "delayed")
+        ]
+        faults[-1] = Fault("delayed", probability=often, delay_s=self.rng.choice([0.05, 0.7]))
+        handle = self.hot.reopened()
+        self.handles.append(handle)
+        process = StoreProcess(
+            self.memory, handle, self.clock, 1000 * self.seed + number, faults=faults
+        )
+        self.processes.append(process)
+        process.start(group)
+
+    def _disturb(self, group: asyncio.TaskGroup) -> None:
+        if self.rng.random() < 0.5:
+            self._write()
+        if len(self.processes) < 3 and self.rng.random() < 0.12:
+            self._begin(group)
+        for process in self.processes:
+            awake = process.store.awake
+            if awake.is_set() and self.rng.random() < 0.08:
+                awake.clear()
+                self.counts["pauses"] += 1
+            elif not awake.is_set() and self.rng.random() < 0.2:
+                awake.set()
+            if not process.killed and self.rng.random() < 0.01:
+                process.kill()
+                self.counts["kills"] += 1
+        if self.loses_local and self.rng.random() < 0.1:
+            queue = self.rng.choice(QUEUES)
+            low = self.hot.queues[queue].min_offset
+            self.hot.delete_below(queue, low + self.rng.randint(0, 8))
+
+    async def _land_late(self) -> None:
+        for process in self.processes:
+            if self.rng.random() < 0.3:
+                await process.store.land_late()
+
+    async def _end(self) -> None:
+        """Wake everybody; all but the newest owner must stop by themselves, and it goes on."""
+        for process in self.processes:
+            process.store.awake.set()
+            process.store.faults = []
+        await self._until(
+            lambda: all(one.killed or one.error or one.dispatcher for one in self.processes)
+        )
+        newest = max(self.processes, key=lambda process: process.epoch)
+        for queue in QUEUES:
+            self.hot.append(queue, b"the last one")
+        older = [one for one in self.processes if one is not newest and not one.killed]
+        await self._until(lambda: all(one.error for one in older))
+        for process in older:
+            assert isinstance(process.error, Fenced), process
+            process.kill()  # it stopped, so it exits, and what it holds is free
+            self.counts["fenced"] += 1
+        if not newest.killed:
+            await self._until(lambda: newest.error is not None or self._is_done(newest))
+            died_early = any(one.killed and one.tier is None for one in self.processes)
+            fenced_by_the_dead = isinstance(newest.error, Fenced) and died_early
+            assert newest.error is None or fenced_by_the_dead, newest
+            self.counts["caught up"] += newest.error is None
+            newest.kill()
+        await self.follower.look()
+
+    async def _until(self, done: Callable[[], bool]) -> None:
+        end_s = self.clock.monotonic_s() + PATIENCE_S
+        while not done():
+            await self.clock.advance(0.2)
+            await self._land_late()
+            assert self.clock.monotonic_s() < end_s, f"it does not come to an end: {self.processes}"
+
+    def _is_done(self, owner: StoreProcess) -> bool:
+        """Whether an owner has tiered all that there is."""
+        assert owner.tier is not None
+        seen = {queue: owner.tier.queue(queue) for queue in QUEUES}
+        return all(
+            one is not None and one.next_offset == len(self.hot.queues[queue].records)
+            for queue, one in seen.items()
+        )
+
+    async def _finish(self) -> None:
+        """The next owner is alone: it goes on, and everything is there."""
+        for handle in self.handles:
+            for queue, offset in handle.released.items():
+                if queue not in self.follower.seen:
+                    assert self.loses_local or offset == 0  # where a queue begins is released, too
+                    continue
+                seen = self.follower.seen[queue].record.next_offset
+                assert offset <= seen, f"{queue} was acknowledged to {offset}, {seen} are there"
+        await drained(self.memory, self.hot, self.clock, 1000 * self.seed + 99)
+        await self.follower.look()
+        for queue, seen in self.follower.seen.items():
+            hot = self.hot.queues[queue]
+            assert seen.record.next_offset == len(hot.records)
+            assert_follows(seen, hot)
+            lost = sum(gap.end - gap.start for gap in seen.record.gaps)
+            assert len(seen.offsets) + lost == seen.record.next_offset - seen.record.min_offset
+            assert self.loses_local or (lost, seen.record.min_offset) == (0, 0)
+            self.counts["gaps"] += len(seen.record.gaps)
+            self.counts["messages"] += len(seen.offsets)
+        found = await findings(self.memory.another_client())
+        strays = [one for one in found if "orphan" in one]
+        assert found == strays, found
+        assert await stray_manifests(self.memory.another_client()) == set()
+        self.counts["orphans"] += len(strays)
+        self.counts["runs"] += 1
+
+
+async def simulate_store(seed: int) -> Counter[str]:
+    """Run one seed; what it did, by name."""
+    return await StoreSimulation(seed).run()

@@ -1,0 +1,254 @@
+"""The crash matrix: the whole store dies before, in or after every request that it makes.
+
+A first life leaves history, a second one dies at its n-th request for every n, a third one goes
+on. What is published then equals an undisturbed run's, file by file; what was acknowledged is
+there although the hot log deleted it; nothing is there twice; nothing is left over.
+
+Rows of the matrix about compaction and migration between providers have no test: neither exists.
+"""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pytest
+
+from container.tier_reader import TierReader
+from container.tier_records import QueueId
+from provider.clock import ManualClock, settle
+from provider.errors import Fenced
+from provider.memory import MemoryObjects, MemoryStore
+from provider.testing.faulty import Fault, Kind
+from tests.support.store_harness import (
+    Follower,
+    StoreHotLog,
+    StoreProcess,
+    contents,
+    drained,
+    findings,
+    stray_manifests,
+    while_time_passes,
+)
+
+QUEUES = [QueueId("Orders", 0), QueueId("Orders", 1), QueueId("Refunds", 0)]
+HISTORY = range(3)
+BURSTS = range(3, 7)
+LATER = range(7, 9)
+NIGHTLY = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
+"""Strike every request in every way; by day some strike every fourth or sixth."""
+
+
+class Run:
+    """One tier and its lives; every run writes the same messages."""
+
+    def __init__(self, begun: "Run | None" = None) -> None:
+        """Begin anew, or where `begun` ended."""
+        objects = MemoryObjects()
+        self.clock = ManualClock()
+        self.hot = StoreHotLog(self.clock, batch_messages_max=3)
+        self.acknowledged: dict[QueueId, int] = {}
+        self.written = 0
+        if begun is not None:
+            objects.objects = {name: bytearray(raw) for name, raw in begun.objects.objects.items()}
+            self.acknowledged = dict(begun.acknowledged)
+            self.write(begun.written)
+        self.objects = objects
+        self.memory = MemoryStore(objects)
+        self.follower = Follower(self.memory.another_client(), self.hot)
+
+    def write(self, upto: int) -> None:
+        """Append every burst of messages below `upto` that is not there yet."""
+        for burst in range(self.written, upto):
+            for number, queue in enumerate(QUEUES[: 1 + burst % 3]):
+                bodies = [bytes([burst, number, n]) * (20 + 31 * n) for n in range(3 + 2 * number)]
+                self.hot.append(queue, *bodies)
+        self.written = max(self.written, upto)
+
+    async def life(self, number: int, bursts: range, faults: Sequence[Fault] = ()) -> StoreProcess:
+        hot = self.hot.reopened()
+        process = StoreProcess(self.memory, hot, self.clock, number, faults=faults)
+
+        async def job(process: StoreProcess) -> None:
+            for burst in bursts:
+                self.write(burst + 1)
+                assert process.dispatcher is not None
+                await process.dispatcher.drain(patience_s=None)
+                await self.clock.sleep(0.5)
+
+        await while_time_passes(self.clock, process.live(job), shown=process)
+        for queue, offset in hot.released.items():
+            self.acknowledged[queue] = max(self.acknowledged.get(queue, 0), offset)
+        if not process.killed:
+            await process.client.close()
+        return process
+
+    async def finish(self, *, lose_local: bool) -> "Published":
+        """Check what was acknowledged, tier the rest in a last life, and look at all of it."""
+        await self.follower.look()
+        for queue, offset in self.acknowledged.items():
+            assert self.follower.seen[queue].record.next_offset >= offset, "acknowledged, and lost"
+            if lose_local:
+                self.hot.delete_below(queue, offset)
+        self.write(LATER.stop)
+        await drained(self.memory, self.hot, self.clock, 99)
+        await self.follower.look()
+        assert await findings(self.memory.another_client()) == []
+        assert await stray_manifests(self.memory.another_client()) == set()
+        return await published(self.memory)
+
+
+@dataclass
+class Published:
+    """What must not depend on who died when."""
+
+    logs: dict[QueueId, bytes]
+    units: dict[QueueId, bytes]
+    segments: dict[QueueId, list[tuple[int, int, int]]]
+    files: dict[str, bytes]
+
+
+async def published(memory: MemoryStore) -> Published:
+    reader = await TierReader.open(memory.another_client(), verify=True)
+    seen = await contents(reader)
+    names = [entry.name for entry in await memory.list("") if not entry.name.startswith("@")]
+    return Published(
+        {queue: one.log for queue, one in seen.items()},
+        {queue: one.units for queue, one in seen.items()},
+        {queue: one.segments for queue, one in seen.items()},
+        {name: bytes(await memory.read(name)) for name in names},
+    )
+
+
+@pytest.fixture
+async def history() -> Run:
+    """What the first life left."""
+    run = Run()
+    await run.life(1, HISTORY)
+    return run
+
+
+@pytest.fixture
+async def undisturbed(history: Run) -> Published:
+    run = Run(history)
+    second = await run.life(2, BURSTS)
+    assert second.error is None
+    result = await run.finish(lose_local=False)
+    assert {q: len(units) // 20 for q, units in result.units.items()} == {
+        queue: len(run.hot.queues[queue].records) for queue in QUEUES
+    }
+    assert sum(map(len, result.segments.values())) > 12
+    return result
+
+
+async def die_at_every(
+    history: Run,
+    undisturbed: Published,
+    kind: Kind,
+    *,
+    verb: str = "",
+    prefix: str = "",
+    step: int = 1,
+) -> int:
+    """Kill the second life at its n-th matching request, for every n; returns how many."""
+    call, deaths = 1, 0
+    while True:
+        run = Run(history)
+        second = await run.life(2, BURSTS, [Fault(kind, verb, prefix, calls=(call,))])
+        assert await run.finish(lose_local=call % 2 == 0) == undisturbed
+        if not second.store.struck:
+            return deaths
+        deaths += second.killed  # a request that fails by itself is survived
+        call += step
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("kind", ["crash_before", "crash_after"])
+async def test_death_at_any_request_changes_no_byte(
+    kind: Kind, history: Run, undisturbed: Published
+) -> None:
+    # What lies on the storage after a request is what lies there before the next one.
+    step = 1 if NIGHTLY or kind == "crash_before" else 4
+    deaths = await die_at_every(history, undisturbed, kind, step=step)
+    assert deaths * step > 60
+
+
+# One test for each row of the matrix: what is struck, and how often that must have happened.
+ROWS: list[tuple[str, Kind, str, str, int]] = [
+    ("before the data write", "crash_before", "append", "", 4),
+    ("during the data write", "crash_torn", "append", "", 4),
+    ("after the data, before the journal", "crash_before", "create", "@journal/", 5),
+    ("in the journal, before it is known", "crash_after", "create", "@journal/", 5),
+    ("during the delete of a tombstone's object", "crash_before", "delete", "@manifest/", 1),
+    ("after the delete of a tombstone's object", "crash_after", "delete", "@manifest/", 1),
+    ("snapshot written, boundary not", "crash_after", "create", "@snapshot/", 1),
+    ("boundary written, journal not deleted", "crash_before", "delete", "@journal/", 1),
+    ("journal deleted, and not known to be", "crash_after", "delete", "@journal/", 1),
+    ("manifest written, and not published", "crash_after", "create", "@manifest/", 1),
+]
+
+
+@pytest.mark.parametrize("row", ROWS, ids=[row[0].replace(" ", "-") for row in ROWS])
+async def test_a_row_of_the_crash_matrix(
+    row: tuple[str, Kind, str, str, int], history: Run, undisturbed: Published
+) -> None:
+    _, kind, verb, prefix, deaths_min = row
+    deaths = await die_at_every(history, undisturbed, kind, verb=verb, prefix=prefix)
+    assert deaths >= deaths_min, f"only {deaths}"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("kind", ["lost_reply", "refused", "late", "short"])
+async def test_a_failed_request_of_any_kind_is_settled_by_the_same_owner(
+    kind: Kind, history: Run, undisturbed: Published
+) -> None:
+    call, step = 1, 1 if NIGHTLY or kind == "short" else 6
+    while True:
+        run = Run(history)
+        second = await run.life(2, BURSTS, [Fault(kind, calls=(call,))])
+        assert second.error is None
+        await second.store.land_late()
+        assert await run.finish(lose_local=call % 2 == 0) == undisturbed
+        if not second.store.struck:
+            break
+        call += step
+    assert call > (4 if kind == "short" else 60 if kind != "late" else 15)
+
+
+@pytest.mark.parametrize("kind", ["lost_reply", "late", "refused"])
+async def test_an_unknown_journal_entry_is_in_it_once(
+    kind: Kind, history: Run, undisturbed: Published
+) -> None:
+    run = Run(history)
+    second = await run.life(2, BURSTS, [Fault(kind, "create", "@journal/", probability=0.5)])
+    assert second.error is None
+    assert second.store.struck[kind] >= 5
+    assert await run.finish(lose_local=True) == undisturbed
+
+
+async def test_a_fence_written_meanwhile_stops_the_writer_and_hides_its_round(
+    history: Run, undisturbed: Published
+) -> None:
+    run = Run(history)
+    old = StoreProcess(run.memory, run.hot.reopened(), run.clock, 2)
+
+    async def sleeps_after_its_data(process: StoreProcess) -> None:
+        process.store.faults = [Fault("stalled", "create", "@journal/")]
+        run.write(BURSTS.stop)
+        await run.clock.sleep(5.0)  # its bytes are written, its entry is on its way
+        before = await contents(await TierReader.open(run.memory.another_client()))
+        new = await run.life(3, range(0))
+        assert new.epoch == process.epoch + 1
+        process.store.faults = []
+        process.store.released.set()
+        await settle(100)
+        after = await contents(await TierReader.open(run.memory.another_client()))
+        assert {q: c.record.next_offset >= before[q].record.next_offset for q, c in after.items()}
+        await run.clock.sleep(5.0)
+
+    await while_time_passes(run.clock, old.live(sleeps_after_its_data), shown=old)
+    assert isinstance(old.error, Fenced)
+    old.kill()
+    result = await run.finish(lose_local=False)
+    assert (result.logs, result.units) == (undisturbed.logs, undisturbed.units)

@@ -1,0 +1,114 @@
+"""Rival stores on one tier, hundreds of seeds: one history, never changed, and the newest wins.
+
+By day as many seeds as fit into half a minute; HYPOTHESIS_PROFILE=nightly runs thousands.
+"""
+
+import asyncio
+import os
+from collections import Counter
+
+import pytest
+
+from container.tier_records import QueueId
+from provider.clock import ManualClock, settle
+from provider.errors import Fenced
+from provider.memory import MemoryStore
+from provider.testing.faulty import Fault
+from tests.support.store_harness import StoreHotLog, StoreProcess, drained, findings
+from tests.support.store_simulation import simulate_store
+
+SEEDS = 4_000 if os.environ.get("HYPOTHESIS_PROFILE") == "nightly" else 120
+CHUNK = SEEDS // 4
+QUEUE = QueueId("T", 0)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600 if SEEDS > 1000 else 120)
+@pytest.mark.parametrize("first", range(0, SEEDS, CHUNK))
+async def test_the_hot_log_is_what_is_published_whoever_owned_the_tier(first: int) -> None:
+    totals: Counter[str] = Counter()
+    for seed in range(first, first + CHUNK):
+        try:
+            totals.update(await simulate_store(seed))
+        except BaseExceptionGroup as errors:
+            raise AssertionError(f"seed {seed}") from errors
+    assert totals["fenced"] > CHUNK / 2, f"hardly anybody was ever fenced: {totals}"
+    assert totals["kills"] > CHUNK / 4, totals
+    assert totals["caught up"] > CHUNK / 4, totals
+    assert totals["messages"] > 40 * CHUNK, totals
+    assert totals["gaps"] > 0, totals
+
+
+class Rivals:
+    """An old owner whose first data is written and whose entry is on its way; a newer one."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.memory = MemoryStore()
+        self.hot = StoreHotLog(self.clock)
+        self.hot.append(QUEUE, b"one", b"two")
+        self.old = self._process(1)
+        self.new = self._process(2)
+
+    def _process(self, number: int) -> StoreProcess:
+        return StoreProcess(self.memory, self.hot.reopened(), self.clock, number)
+
+    async def begin(self, group: asyncio.TaskGroup) -> None:
+        self.old.start(group)
+        await settle(300)  # it owns the tier; the messages are not due yet
+        assert self.old.dispatcher is not None
+        self.old.store.faults = [Fault("stalled", "create", "@journal/")]
+        await self.clock.advance(2.0)
+        self.new.start(group)
+        await self.clock.advance(2.0)
+
+    def end(self) -> None:
+        self.old.kill()
+        self.new.kill()
+
+
+async def test_an_owner_in_the_way_of_a_newer_one_is_waited_for_and_no_longer() -> None:
+    rivals = Rivals()
+    async with asyncio.TaskGroup() as group:
+        await rivals.begin(group)
+        assert rivals.new.dispatcher is not None
+        assert rivals.new.tier is not None
+        assert rivals.new.tier.queue(QUEUE) is None
+        (queue,) = rivals.new.dispatcher.statistics().queues
+        assert "end that process" in queue.reason
+        rivals.old.kill()  # nobody restarts the new one
+        await rivals.clock.advance(2.0)
+        published = rivals.new.tier.queue(QUEUE)
+        assert published is not None
+        assert published.next_offset == 2
+        rivals.end()
+    assert await findings(rivals.memory) == []
+
+
+async def test_an_owner_that_waits_for_an_older_one_learns_that_it_was_fenced_itself() -> None:
+    rivals = Rivals()
+    async with asyncio.TaskGroup() as group:
+        await rivals.begin(group)
+        newest = StoreProcess(rivals.memory, rivals.hot.reopened(), rivals.clock, 3)
+        newest.start(group)
+        await rivals.clock.advance(2.0)
+        assert isinstance(rivals.new.error, Fenced)
+        newest.kill()
+        rivals.end()
+    await drained(rivals.memory, rivals.hot, rivals.clock, 9)
+    assert await findings(rivals.memory) == []
+
+
+async def test_a_woken_owner_stops_at_its_entry_and_its_data_stays_unseen() -> None:
+    rivals = Rivals()
+    async with asyncio.TaskGroup() as group:
+        await rivals.begin(group)
+        rivals.old.store.faults = []
+        rivals.old.store.released.set()
+        await settle(300)
+        assert isinstance(rivals.old.error, Fenced)
+        assert rivals.new.tier is not None
+        assert rivals.new.tier.queue(QUEUE) is None
+        rivals.end()
+    await drained(rivals.memory, rivals.hot, rivals.clock, 9)
+    assert await findings(rivals.memory) == []
