@@ -1,0 +1,192 @@
+"""One wrong bit anywhere, at rest or on the way: it is found, and never served for a message."""
+
+from random import Random
+
+import pytest
+
+from container.journal_options import JournalOptions
+from container.tier_reader import TierReader
+from container.tier_records import QueueId
+from container.tier_state import TierState
+from fetcher.fetcher import TieredMessageFetcher
+from fetcher.options import FetcherOptions
+from provider.clock import ManualClock
+from provider.errors import Corrupt
+from provider.memory import MemoryObjects, MemoryStore
+from provider.testing.faulty import Fault, FaultyObjectStore, flipped
+from tests.support.store_harness import (
+    JOURNAL_OPTIONS,
+    QueueContents,
+    StoreHotLog,
+    StoreProcess,
+    assert_follows,
+    contents,
+    drained,
+    findings,
+    queue_contents,
+)
+
+QUEUES = [QueueId("T", 0), QueueId("U", 0)]
+MESSAGES = 40
+SEEDS = 30
+
+
+@pytest.fixture
+async def hot() -> StoreHotLog:
+    hot = StoreHotLog(ManualClock())
+    for queue in QUEUES:
+        hot.append(queue, *(bytes([n]) * 3 * n for n in range(MESSAGES)))
+    return hot
+
+
+@pytest.fixture
+async def objects(hot: StoreHotLog) -> MemoryObjects:
+    """A tier at rest, its owner gone."""
+    objects = MemoryObjects()
+    await drained(MemoryStore(objects), hot, ManualClock(), 1)
+    hot.append(QUEUES[0], b"one more, so that an entry lies behind the snapshot")
+    await drained(MemoryStore(objects), hot, ManualClock(), 2)
+    return objects
+
+
+def with_a_flipped_bit(objects: MemoryObjects, name: str, rng: Random) -> MemoryStore:
+    """Another storage with the same objects, but for one bit."""
+    copies = MemoryObjects()
+    copies.objects = {key: bytearray(raw) for key, raw in objects.objects.items()}
+    copies.objects[name] = bytearray(flipped(copies.objects[name], rng))
+    return MemoryStore(copies)
+
+
+def named(objects: MemoryObjects, *, own: bool) -> list[str]:
+    """Objects of the tier's own metadata, or those that hold messages."""
+    return sorted(name for name in objects.objects if name.startswith("@") == own)
+
+
+def memory_bytes(memory: MemoryStore) -> dict[str, bytes]:
+    """Every object and its bytes."""
+    return {name: bytes(raw) for name, raw in memory._shared.objects.items()}
+
+
+async def state_of(memory: MemoryStore) -> TierState:
+    return (await TierReader.open(memory)).state
+
+
+async def test_a_flipped_bit_in_any_file_is_found_and_not_read_by_a_verifying_reader(
+    hot: StoreHotLog, objects: MemoryObjects
+) -> None:
+    names = named(objects, own=False)
+    assert len(names) > 10
+    for number, name in enumerate(names):
+        memory = with_a_flipped_bit(objects, name, Random(number))
+        found = await findings(memory)
+        assert any("checksum" in one and name in one for one in found), f"{name}: {found}"
+        reader = await TierReader.open(memory, verify=True)
+        with pytest.raises(Corrupt) as caught:
+            await contents(reader)
+        assert caught.value.path == name
+
+
+@pytest.mark.parametrize("snapshots", [True, False])
+async def test_a_flipped_bit_in_the_metadata_is_never_believed(
+    hot: StoreHotLog, *, snapshots: bool
+) -> None:
+    """With an older snapshot to fall back on it is only reported; without one it is refused."""
+    objects = MemoryObjects()
+    journal = JOURNAL_OPTIONS if snapshots else JournalOptions()
+    await drained(MemoryStore(objects), hot, ManualClock(), 1, journal=journal)
+    truth = await state_of(MemoryStore(objects))
+    refused = found = 0
+    for name in named(objects, own=True):
+        for seed in range(8):
+            memory = with_a_flipped_bit(objects, name, Random(seed))
+            try:
+                state = await state_of(memory)
+            except Corrupt as error:
+                refused += error.path == name
+                continue
+            assert state == truth, f"{name} with a wrong bit is believed"
+            sentences = await findings(memory)
+            assert any(name in one for one in sentences), f"{name}: {sentences}"
+            found += 1
+    assert (found if snapshots else refused) > 40
+
+
+async def test_an_owner_goes_on_from_an_older_snapshot_and_loses_nothing(
+    hot: StoreHotLog, objects: MemoryObjects
+) -> None:
+    for name in named(objects, own=True):
+        memory = with_a_flipped_bit(objects, name, Random(name))
+        process = await drained(memory, hot, ManualClock(), 3)
+        assert process.tier is not None
+        for queue in QUEUES:
+            published = process.tier.queue(queue)
+            assert published is not None
+            assert published.next_offset == len(hot.queues[queue].records)
+            assert published.gaps == ()
+
+
+async def test_an_owner_refuses_to_go_on_from_a_damaged_journal_without_a_snapshot(
+    hot: StoreHotLog,
+) -> None:
+    objects, clock = MemoryObjects(), ManualClock()
+    await drained(MemoryStore(objects), hot, clock, 1, journal=JournalOptions())
+    for name in named(objects, own=True):
+        memory = with_a_flipped_bit(objects, name, Random(name))
+        before = memory_bytes(memory)
+        process = StoreProcess(memory, hot.reopened(), clock, 3)
+        await process.live()
+        assert isinstance(process.error, Corrupt)
+        assert process.error.path == name
+        assert memory_bytes(memory) == before, "it wrote to a tier that it cannot read"
+
+
+@pytest.mark.parametrize("cached", [True, False])
+async def test_bits_that_flip_on_the_way_are_errors_and_never_messages(
+    hot: StoreHotLog, objects: MemoryObjects, *, cached: bool
+) -> None:
+    served = refused = 0
+    for seed in range(SEEDS):
+        memory = MemoryStore(objects)
+        faulty = FaultyObjectStore(memory, rng=Random(seed))
+        reader = await TierReader.open(faulty, verify=True)
+        faulty.faults = [Fault("bit_flip", probability=0.2)]
+        options = FetcherOptions(cache_enabled=cached)
+        async with TieredMessageFetcher(reader, options=options, clock=ManualClock()) as fetcher:
+            at = 0
+            for _ in range(20):
+                try:
+                    found = await fetcher.get_message("g", "T", 0, at, messages_max=8)
+                except Corrupt:
+                    refused += 1
+                    continue
+                for raw, offset in zip(
+                    found.messages, found.messages.offsets.tolist(), strict=True
+                ):
+                    record = hot.queues[QUEUES[0]].records[offset]
+                    assert (raw[:28], raw[36:]) == (record[:28], record[36:])
+                    served += 1
+                at = found.next_offset
+    assert served > 10 * SEEDS
+    assert refused > SEEDS / 2
+
+
+async def test_what_is_not_damaged_is_served_beside_what_is(
+    hot: StoreHotLog, objects: MemoryObjects
+) -> None:
+    names = [name for name in named(objects, own=False) if name.startswith("T/")]
+    memory = with_a_flipped_bit(objects, names[0], Random(0))
+    reader = await TierReader.open(memory, verify=True)
+    seen = await contents_of_undamaged(reader)
+    assert [queue.topic for queue in seen] == ["U"]
+    for queue in seen:
+        assert_follows(seen[queue], hot.queues[queue])
+
+
+async def contents_of_undamaged(reader: TierReader) -> dict[QueueId, QueueContents]:
+    seen: dict[QueueId, QueueContents] = {}
+    for queue in sorted(reader.state.queues):
+        try:
+            seen[queue] = await queue_contents(reader, queue)
+        except Corrupt:
+            continue
+    return seen
