@@ -207,3 +207,22 @@ def test_pins_on_another_volume_are_refused(broker: FakeBroker) -> None:
         assert Path(elsewhere).stat().st_dev != broker.directory.stat().st_dev
         with pytest.raises(Denied, match="volume"):
             Pins(Path(elsewhere), broker.directory / "commitlog", 1 << 30)
+
+
+async def test_two_followers_of_one_pin_directory_do_not_stop_each_other(
+    broker: FakeBroker, clock: ManualClock, logs: list[RocketMqHotLog]
+) -> None:
+    pins = broker.directory.parent / "pins"
+    options = HotLogOptions(pin_path=str(pins))
+    pair = [
+        await RocketMqHotLog.open(
+            broker.directory, options=options, clock=clock, cluster="c", broker="b"
+        )
+        for _ in range(2)
+    ]
+    logs.extend(pair)
+    broker.put("A", 0)
+    for log in pair:  # both looked into the empty directory before either made a link
+        await log.poll()
+    assert pinned(broker) == ["00000000000000000000"]
+    assert [await read(log, A0, 0) for log in pair] == [[(0, b"body", 0)]] * 2

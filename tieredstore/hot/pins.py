@@ -115,6 +115,8 @@ class Pins:
                     return
                 pin.unlink()  # the broker wrote this file anew after a crash
             os.link(source, pin)
+        except FileExistsError:
+            return  # made just now by another follower, which one of us replaces; `_read` finds it
         except FileNotFoundError:
             return  # deleted between the scan and now; the next scan shows it
         except OSError as error:
