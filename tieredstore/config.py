@@ -148,6 +148,11 @@ class Config:
         return bool(self.settings["tieredStoreCrcCheckEnable"].value)
 
     @property
+    def metrics_port(self) -> int:
+        """`tieredStoreMetricsPort`; 0 for none."""
+        return int(self.settings["tieredStoreMetricsPort"].value)
+
+    @property
     def tier_root(self) -> Path:
         """`tieredStoreFilePath`.
 

@@ -319,6 +319,15 @@ _HOT_TO_COLD = (
         "HotLogOptions.resident_bytes_max",
     ),
     Key(
+        "tieredStoreMetricsPort",
+        Kind.COUNT,
+        0,
+        "Loopback port of the Prometheus page of `tier --follow`; 0: none.",
+        unit="port",
+        least=0,
+        most=65_535,
+    ),
+    Key(
         "tieredStoreShutdownTimeout",
         Kind.MILLISECONDS,
         10_000,

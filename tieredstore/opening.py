@@ -8,14 +8,19 @@ from dataclasses import replace
 from pathlib import Path
 from random import Random, SystemRandom
 
+from prometheus_client import CollectorRegistry
+
 from container.java_metadata import parse_java_metadata
 from container.java_tier import load_java_tier
 from container.rocketmq_names import broker_directory, parse_cluster_directory
 from container.tier import Tier, TierIdentity
 from container.tier_reader import FixedMetadata, TierReader
-from provider.clock import Clock
+from provider.clock import Clock, SystemClock
 from provider.errors import NotFound
+from provider.metered import MeteredStore
+from provider.object_store import ObjectStore
 from provider.posix import PosixStore
+from provider.retrying import RetryingStore
 from tieredstore.config import Config
 from tieredstore.config_file import ConfigError
 from tieredstore.hot.follower import RocketMqHotLog
@@ -84,7 +89,9 @@ async def open_reader(
         Corrupt: the metadata is damaged.
         Denied, Unavailable: the storage refuses or does not answer.
     """
-    store = PosixStore(directory, options=config.posix)
+    clock = SystemClock()
+    files = PosixStore(directory, options=config.posix, clock=clock)
+    store = RetryingStore(files, clock=clock, rng=SystemRandom())
     try:
         if java_metadata is None:
             yield await _open_ours(store, directory, verify=config.verifies)
@@ -98,7 +105,7 @@ async def open_reader(
         await store.close()
 
 
-async def _open_ours(store: PosixStore, directory: Path, *, verify: bool) -> TierReader:
+async def _open_ours(store: ObjectStore, directory: Path, *, verify: bool) -> TierReader:
     """Our reader; where there is no journal, say what else the directory may be."""
     try:
         return await TierReader.open(store, verify=verify)
@@ -112,17 +119,24 @@ async def _open_ours(store: PosixStore, directory: Path, *, verify: bool) -> Tie
 
 @asynccontextmanager
 async def open_owner(
-    config: Config, directory: Path, *, clock: Clock, rng: Random | None = None
+    config: Config,
+    directory: Path,
+    *,
+    clock: Clock,
+    rng: Random | None = None,
+    registry: CollectorRegistry | None = None,
 ) -> AsyncGenerator[Tier]:
     """The tier in `directory`, taken from whoever owned it before, or begun there.
 
-    Its journal is written only while `Tier.run` runs, which is the caller's to start.
+    Its journal is written only while `Tier.run` runs, which is the caller's to start. What the
+    storage is asked is counted in `registry`.
 
     Raises:
         Denied: the storage cannot keep a tier, or the tier is another broker's.
         Corrupt, Unavailable: as `Tier.own`.
     """
-    store = PosixStore(directory, options=config.posix, clock=clock)
+    files = PosixStore(directory, options=config.posix, clock=clock)
+    store = MeteredStore(files, clock=clock, registry=registry)
     try:
         tier = await Tier.own(
             store,

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import click
+from prometheus_client import CollectorRegistry
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as ProgressBar
@@ -22,6 +23,7 @@ from tieredstore.cli.output import Row, count_text, size_text, write_json, write
 from tieredstore.config import Config
 from tieredstore.config_file import ConfigError
 from tieredstore.lifetime import running
+from tieredstore.metrics import TieringMetrics, served_metrics
 from tieredstore.opening import directory_of, open_hot_log, open_owner, refuse_overlap
 from tieredstore.summary import TopicSummary, summarize
 
@@ -60,12 +62,17 @@ async def _run(config: Config, store_dir: Path, *, follow: bool) -> list[TopicSu
         loop.add_signal_handler(signal.SIGINT, stop.set)
     loop.add_signal_handler(signal.SIGTERM, stop.set if follow else task.cancel)
     clock = SystemClock()
+    registry = CollectorRegistry()
     async with (
         open_hot_log(config, store_dir, clock=clock) as hot,
-        open_owner(config, directory_of(config), clock=clock) as tier,
+        open_owner(config, directory_of(config), clock=clock, registry=registry) as tier,
+        served_metrics(config.metrics_port if follow else 0, registry),
     ):
         before: Mapping[QueueId, Queue] = dict(tier.state.queues)
         dispatcher = TieredDispatcher(hot, tier, options=config.dispatch, clock=clock)
+        registry.register(
+            TieringMetrics(dispatcher.statistics, lambda: hot.statistics, tier.journal.statistics)
+        )
 
         async def report() -> None:
             await _report(dispatcher, clock)
