@@ -17,6 +17,7 @@ from provider.errors import (
     Unavailable,
 )
 from provider.file_segments import FileSegments, Placement, SegmentSlice
+from provider.memory import MemoryStore
 from provider.names import check_name
 from provider.object_store import Append, AppendingStore, Buffer, ObjectEntry, ObjectStore
 from provider.ranges import ByteRange
@@ -34,6 +35,7 @@ __all__ = [
     "Fenced",
     "FileSegments",
     "ManualClock",
+    "MemoryStore",
     "NotFound",
     "ObjectEntry",
     "ObjectStore",

@@ -29,7 +29,8 @@ from tieredstore.config_file import (
     refuse_misspelt,
 )
 from tieredstore.config_java_keys import JAVA_ONLY
-from tieredstore.config_keys import KEYS, Key, Kind, Value
+from tieredstore.config_key import Key, Kind, Value
+from tieredstore.config_keys import KEYS
 from tieredstore.hot.options import HotLogOptions
 
 DEFAULT_ORIGIN = "default"

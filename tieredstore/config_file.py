@@ -9,7 +9,8 @@ from pathlib import Path
 import javaproperties
 
 from tieredstore.config_java_keys import JAVA_ONLY
-from tieredstore.config_keys import KEYS, LEVELS, Key, Kind, Value
+from tieredstore.config_key import Key, Kind, Value
+from tieredstore.config_keys import KEYS, LEVELS
 
 OURS = ("tiered", "readahead")
 """How the keys begin of which an unknown one is an error, in lower case."""

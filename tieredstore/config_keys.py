@@ -4,56 +4,12 @@ Names and meanings are RocketMQ's where it has the key; ours follow the same nam
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from enum import Enum
+
+from tieredstore.config_key import Key, Kind
 
 KIB = 1 << 10
 MIB = 1 << 20
 GIB = 1 << 30
-
-Value = bool | int | str
-
-
-class Kind(Enum):
-    """How a value is written, and in which unit."""
-
-    BYTES = "bytes"
-    COUNT = "number"
-    MILLISECONDS = "ms"
-    HOURS = "hours"
-    SWITCH = "true or false"
-    TEXT = "text"
-    PATH = "path"
-    LEVEL = "DISABLE, NOT_IN_DISK, NOT_IN_MEM or FORCE"
-    BACKFILL = "all, none or duration"
-
-
-@dataclass(frozen=True, slots=True)
-class Key:
-    """One key of the configuration."""
-
-    name: str
-    kind: Kind
-    default: Value
-    """In the unit of `kind`; "" where it is the machine's own or must be given."""
-    meaning: str
-    """One line."""
-    sets: str = ""
-    """The field of an options class that it sets, such as `TierOptions.extent_bytes_max`."""
-    unit: str = ""
-    """What a number counts, where `kind` does not say it."""
-    least: int = 1
-    """Smallest number allowed."""
-    most: int = 2**63 - 1
-    """Largest number allowed."""
-    is_machines: bool = False
-    """The default depends on the machine or must be given, so the shipped file leaves it out."""
-
-    @property
-    def unit_name(self) -> str:
-        """The unit in words for people."""
-        return self.unit or self.kind.value
-
 
 LEVELS = ("DISABLE", "NOT_IN_DISK", "NOT_IN_MEM", "FORCE")
 

@@ -1,6 +1,7 @@
 """The text of `conf/broker.conf`: every key with its default, unit and meaning."""
 
-from tieredstore.config_keys import SECTIONS, Key, Kind
+from tieredstore.config_key import Key, Kind
+from tieredstore.config_keys import SECTIONS
 
 HEAD = """\
 # Every setting of tieredstore, in RocketMQ's properties format. A RocketMQ broker's own file can be

@@ -10,7 +10,8 @@ from tests.support.golden import ROCKETMQ_533, ROCKETMQ_550, GoldenSet
 from tieredstore.config import OPTIONS, Config, machine
 from tieredstore.config_file import ConfigError, environment_name
 from tieredstore.config_java_keys import JAVA_ONLY
-from tieredstore.config_keys import KEYS, Key, Kind
+from tieredstore.config_key import Key, Kind
+from tieredstore.config_keys import KEYS
 
 NUMBERS = {Kind.BYTES, Kind.COUNT, Kind.MILLISECONDS, Kind.HOURS}
 OTHER_VALUES = {

@@ -6,7 +6,8 @@ from tieredstore.cli.invocation import Invocation, json_option, pass_invocation
 from tieredstore.cli.output import Row, size_text, write_json
 from tieredstore.config import DEFAULT_ORIGIN, Config, Setting
 from tieredstore.config_java_keys import JAVA_ONLY
-from tieredstore.config_keys import SECTIONS, Kind
+from tieredstore.config_key import Kind
+from tieredstore.config_keys import SECTIONS
 from tieredstore.config_template import config_template
 
 
