@@ -55,6 +55,16 @@ def test_a_file_that_is_being_created_is_left_out(tmp_path: Path) -> None:
     assert (run.bases, run.file_bytes, run.end) == ((0, 100), 100, 200)
 
 
+def test_a_file_that_is_deleted_between_listing_and_stat_does_not_hide_the_others(
+    tmp_path: Path,
+) -> None:
+    for base in (100, 200):
+        (tmp_path / f"{base:020d}").write_bytes(bytes(100))
+    (tmp_path / f"{0:020d}").symlink_to("gone")  # listed, and not there when it is looked at
+    run = scan_run(tmp_path)
+    assert (run.bases, run.file_bytes, run.end) == ((100, 200), 100, 300)
+
+
 def test_sizes_are_those_of_the_files_whatever_the_defaults(tmp_path: Path) -> None:
     broker = FakeBroker(tmp_path, commit_log_bytes=5000, consume_queue_bytes=60)
     broker.put_many("A", 0, [bytes(500)] * 50)

@@ -8,7 +8,7 @@ config/topics.json  checkpoint  abort
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -99,19 +99,16 @@ def scan_run(directory: Path, unit_bytes: int = 1) -> FileRun:
     """The files of a CommitLog or ConsumeQueue directory, as they are now.
 
     Their length is the longest one's. An empty file is one that the broker is just creating: it
-    is left out until the next look. A shorter one was truncated; it stays, and readers of what
-    is missing find that out. One scan and one `stat` a file.
+    is left out until the next look, and so is one that the broker deletes while we look. A
+    shorter one was truncated; it stays, and readers of what is missing find that out. One scan
+    and one `stat` a file.
 
     Raises:
         Unavailable, Denied: the directory cannot be read.
     """
     try:
         with os.scandir(directory) as entries:
-            found = sorted(
-                (base, entry.stat().st_size)
-                for entry in entries
-                if (base := parse_local_file_name(entry.name)) is not None
-            )
+            found = sorted(_sizes_by_base(entries))
     except FileNotFoundError:
         return FileRun(directory, (), 0)
     except OSError as error:
@@ -121,6 +118,17 @@ def scan_run(directory: Path, unit_bytes: int = 1) -> FileRun:
         return FileRun(directory, (), 0)
     bases = tuple(base for base, size in found if size and base % file_bytes == 0)
     return FileRun(directory, bases, file_bytes)
+
+
+def _sizes_by_base(entries: Iterable[os.DirEntry[str]]) -> Iterator[tuple[int, int]]:
+    for entry in entries:
+        base = parse_local_file_name(entry.name)
+        if base is None:
+            continue
+        try:
+            yield base, entry.stat().st_size
+        except FileNotFoundError:
+            continue  # the others must not seem to be gone with it
 
 
 def read_topic_attributes(layout: StoreLayout) -> Mapping[str, Mapping[str, Any]]:
