@@ -11,7 +11,7 @@ from container.message_record import StoredMessage
 from container.record_layout import TRANSACTION_ROLLBACK
 from container.tier_records import QueueId
 from provider.clock import ManualClock
-from provider.errors import Denied, OutOfRange
+from provider.errors import Denied, OutOfRange, Unavailable
 from provider.ranges import QueueOffset
 from tests.support.fake_broker import FakeBroker
 from tieredstore.hot.follower import RocketMqHotLog
@@ -189,6 +189,32 @@ async def test_a_file_that_the_broker_wrote_anew_is_pinned_anew(
     await poll_later(log, clock)
     pin = broker.directory.parent / "pins" / "commitlog" / path.name
     assert pin.stat().st_ino == path.stat().st_ino
+
+
+async def test_a_commit_log_that_is_away_for_a_while_costs_no_pin_and_no_message(
+    broker: FakeBroker, clock: ManualClock, logs: list[RocketMqHotLog]
+) -> None:
+    write(broker, 100)
+    log = await follow(broker, clock, logs)
+    before = await read(log, A0, 0)
+    for _ in range(4):
+        broker.delete_oldest_file()
+    await log.release(A0, QueueOffset(5))  # in the middle of a file that only its pin keeps
+    await log.release(B0, QueueOffset(5))
+    await poll_later(log, clock)
+    kept = pinned(broker)
+    directory, away = broker.directory / "commitlog", broker.directory.parent / "away"
+    directory.rename(away)
+    for _ in range(2):
+        await clock.advance(1.0)
+        with pytest.raises(Unavailable, match="moved or deleted"):
+            await log.poll()
+    assert pinned(broker) == kept
+    assert await read(log, A0, 5) == before[5:]
+    away.rename(directory)
+    await poll_later(log, clock)
+    assert pinned(broker) == kept
+    assert await read(log, A0, 5) == before[5:]
 
 
 async def test_pins_inside_the_brokers_directory_are_refused(

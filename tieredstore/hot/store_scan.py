@@ -13,7 +13,7 @@ from container.record_batch import RecordBatch, Units
 from container.tier_records import QueueId
 from dispatcher.source import HotQueue, HotQueueState
 from dispatcher.topic_filter import TopicFilter
-from provider.errors import Corrupt, NotFound, OutOfRange
+from provider.errors import Corrupt, NotFound, OutOfRange, Unavailable
 from provider.ranges import QueueOffset
 from tieredstore.hot.batch_buffers import BatchBuffers
 from tieredstore.hot.commit_log_files import CommitLogFiles, table_of
@@ -159,7 +159,15 @@ class StoreScan:
         return self._tail.position >= end and scan_run(self._layout.commit_log).end > end
 
     def _scan_commit_log(self) -> None:
-        self._live = scan_run(self._layout.commit_log)
+        live = scan_run(self._layout.commit_log)
+        if self._live.bases and not live.bases:
+            # A broker never deletes its last file. Taken at its word, this would drop pins and
+            # record gaps over messages that are there again in a moment.
+            raise Unavailable(
+                "the CommitLog has no files any more: the store was moved or deleted",
+                str(self._layout.commit_log),
+            )
+        self._live = live
         if self._pins is None:
             self.log.table = table_of(self._live, {})
             return
