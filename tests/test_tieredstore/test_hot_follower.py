@@ -114,6 +114,24 @@ async def test_wait_ends_when_the_log_grows_and_no_later_than_asked(
     await log.wait(0.0)
 
 
+async def test_a_deleted_topic_is_out_of_range_and_other_topics_go_on(
+    broker: FakeBroker, clock: ManualClock, logs: list[RocketMqHotLog]
+) -> None:
+    for _ in range(100):
+        broker.put("A", 0, bytes(80))
+        broker.put("B", 0, bytes(80))
+    log = await follow(broker, clock, logs, files_mapped_max=1)
+    await log.poll()
+    for file in broker.queue_files(A0):
+        file.unlink()
+    broker.delete_oldest_file()
+    broker.put("B", 0)
+    changed = await poll_later(log, clock)
+    assert changed[QueueId("B", 0)][1] == 101
+    with pytest.raises(OutOfRange):
+        await log.references(A0, QueueOffset(50), messages_max=1)
+
+
 async def test_messages_that_the_broker_deleted_are_out_of_range(
     broker: FakeBroker, clock: ManualClock, logs: list[RocketMqHotLog]
 ) -> None:

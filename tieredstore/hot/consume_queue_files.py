@@ -79,10 +79,15 @@ class ConsumeQueueFiles:
     def rescan(self) -> None:
         """Look at the directory again: one scan and a `stat` per file.
 
+        Where nothing is left, the topic was deleted, or the directory is away for a moment: the
+        table stays as it was, and who reads what is missing finds that out.
+
         Raises:
             Unavailable, Denied: it cannot be read.
         """
-        self.run = without_holes(scan_run(self._directory, UNIT_BYTES))
+        found = without_holes(scan_run(self._directory, UNIT_BYTES))
+        if found.bases or not self.run.bases:
+            self.run = found
 
     def path_of(self, offset: int) -> tuple[Path, int]:
         """The file that holds a unit, and the unit's first byte in it."""
