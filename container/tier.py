@@ -186,15 +186,25 @@ class Tier:
         operations: list[Operation] = []
         for plan in plans:
             if self.queue(plan.queue) is None:
-                operations.extend(self._begin_queue(plan))
+                operations += self._beginning_of(plan.queue, plan.operation.expected_offset)
             operations.append(plan.operation)
         await self._journal.publish(operations)
 
-    def _begin_queue(self, plan: CommitPlan) -> list[Operation]:
+    async def begin_queue(self, queue: QueueId, offset: QueueOffset) -> None:
+        """Publish that a queue the tier does not have begins at `offset`; nothing if it has it.
+
+        A commit does that by itself; this is for a queue whose first message is still to come.
+
+        Raises:
+            Fenced: somebody newer owns the tier.
+        """
+        if self.queue(queue) is None:
+            await self._journal.publish(self._beginning_of(queue, offset))
+
+    def _beginning_of(self, queue: QueueId, first: QueueOffset) -> list[Operation]:
         """What must be published before the first commit of a queue."""
-        first = plan.operation.expected_offset
-        begun: list[Operation] = [PutQueue(Queue(plan.queue, first, first))]
-        name = plan.queue.topic
+        begun: list[Operation] = [PutQueue(Queue(queue, first, first))]
+        name = queue.topic
         if name not in self.state.topics:
             if name not in self._new_topics:
                 topic_id = self.state.next_topic_id + sum(

@@ -56,9 +56,10 @@ async def open_queue(
     step = decide_step(hot, published, backfill=backfill, now_ms=now_ms, damage=damage)
     match step:
         case BeginAt(offset):
-            return Opened(offset)
+            return await _begun(tier, hot, offset, backfill)
         case BeginAtTime(timestamp_ms):
-            return Opened(await find_by_time(hot_log, hot, timestamp_ms))
+            found = await find_by_time(hot_log, hot, timestamp_ms)
+            return await _begun(tier, hot, found, backfill)
         case RecordGapFirst(start, end, reason):
             await tier.record_gap(hot.id, start, end, reason)
             return Opened(end, gap=True)
@@ -74,6 +75,17 @@ async def open_queue(
             if isinstance(step, TierIsAhead):
                 return Contradicted(step.reason, published.next_offset, published.next_offset)
             return Opened(step.offset)
+
+
+async def _begun(tier: AnyTier, hot: HotQueue, offset: QueueOffset, backfill: Backfill) -> Opened:
+    """Remember where a queue begins that does not begin at its oldest message.
+
+    Else a process that dies before its first commit would be followed by one that begins later,
+    and what came in between would never be tiered.
+    """
+    if backfill != "all":
+        await tier.begin_queue(hot.id, offset)
+    return Opened(offset)
 
 
 async def find_by_time(hot_log: HotLog, hot: HotQueue, timestamp_ms: int) -> QueueOffset:

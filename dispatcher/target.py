@@ -59,6 +59,15 @@ class TierTarget(Protocol[PlanT]):
         """
         ...
 
+    async def begin_queue(self, queue: QueueId, offset: QueueOffset) -> None:
+        """Publish that a queue the tier does not have begins at `offset`; nothing if it has it.
+
+        Raises:
+            Unavailable: the outcome is unknown; `queue` tells it.
+            Fenced: someone newer owns the tier.
+        """
+        ...
+
     async def record_gap(
         self, queue: QueueId, start: QueueOffset, end: QueueOffset, reason: str
     ) -> None:

@@ -157,6 +157,10 @@ class MemoryTier:
                 here.next_offset += 1
                 here.bytes += len(record)
 
+    async def begin_queue(self, queue: QueueId, offset: QueueOffset) -> None:
+        self.calls["begin_queue"] += 1
+        self.queues.setdefault(queue, MemoryQueue(offset))
+
     async def record_gap(
         self, queue: QueueId, start: QueueOffset, end: QueueOffset, reason: str
     ) -> None:

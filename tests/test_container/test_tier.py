@@ -87,6 +87,19 @@ async def test_what_is_committed_reads_back_through_a_reader_without_the_owner()
     assert await findings(reader) == []
 
 
+async def test_a_queue_can_begin_before_its_first_message() -> None:
+    store = MemoryStore()
+    async with owned(store) as tier:
+        await tier.begin_queue(QUEUE, QueueOffset(7))
+        await tier.begin_queue(QUEUE, QueueOffset(9))
+        assert await findings(tier) == []
+        await put(tier, 2)
+        queue = tier.queue(QUEUE)
+        assert queue is not None
+        assert (queue.min_offset, queue.next_offset) == (7, 9)
+        assert await findings(tier) == []
+
+
 async def test_a_range_that_is_not_published_is_an_error_and_never_short() -> None:
     store = MemoryStore()
     async with owned(store) as tier:

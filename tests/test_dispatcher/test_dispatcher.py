@@ -168,6 +168,19 @@ async def test_backfill_decides_where_a_new_queue_begins(backfill: str, first: i
     assert world.is_tiered(B)
 
 
+async def test_where_a_queue_begins_survives_a_death_before_its_first_commit() -> None:
+    world = World(backfill="none", batch_age_s_max=5.0)
+    world.hot.append(A, b"before the start")
+    async with world.running() as worker:
+        world.hot.append(A, b"after the start")
+        await world.pass_time(1.0)
+        worker.cancel()
+    world.restart()
+    async with world.running():
+        await world.pass_time(10.0)
+    assert list(world.tier.bodies(A)) == [1]
+
+
 async def test_its_repr_says_what_it_does() -> None:
     world = World()
     world.hot.append(A, b"x")
