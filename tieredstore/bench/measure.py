@@ -1,17 +1,19 @@
 """Measures tiering and cold reading on a synthetic store, beside the raw disk, in one run."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterator
+import sys
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
+from container.message_record import StoredMessage
 from container.tier import Tier, TierIdentity
 from container.tier_reader import TierReader
 from dispatcher.dispatcher import TieredDispatcher
 from dispatcher.options import DispatchOptions
-from fetcher.fetcher import TieredMessageFetcher
+from fetcher.fetcher import TRANSFER_BYTES_MAX, TieredMessageFetcher
 from fetcher.options import FetcherOptions
 from fetcher.result import FetchStatus
 from provider.clock import SystemClock
@@ -24,6 +26,8 @@ from tieredstore.lifetime import running
 
 CLUSTER = "BenchCluster"
 BROKER = "bench-a"
+CLIENT_BATCH_MESSAGES = 32
+"""Up to so many a call is a client's pull, with RocketMQ's limit in bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +38,27 @@ class Figure:
     messages_s: float
     bytes_s: float
     """Bytes of records (and units, where they are written too) a second."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadShape:
+    """One way to read everything back."""
+
+    metric: str
+    messages_max: int
+    """Messages a call, the size of a client's pull or of a program's batch."""
+    readers: int = 1
+    decodes: bool = False
+    """Make a `StoredMessage` of every record; else records stay views of the cache."""
+    messages_read_max: int = sys.maxsize
+
+
+READ_SHAPES = (
+    ReadShape("read_32_by_1", 32),
+    ReadShape("read_1024_by_1", 1_024),
+    ReadShape("read_32_by_4", 32, readers=4),
+    ReadShape("read_32_decoded", 32, decodes=True, messages_read_max=100_000),
+)
 
 
 @asynccontextmanager
@@ -70,10 +95,8 @@ async def measure_tiering(store_dir: Path, tier_dir: Path, made: SyntheticStore)
     return Figure("tier", done / seconds[0], (size + 20 * done) / seconds[0])
 
 
-async def measure_reading(
-    tier_dir: Path, made: SyntheticStore, *, messages_max: int, readers: int
-) -> Figure:
-    """Every queue from its start, one call at a time in each reader; records are not decoded."""
+async def measure_reading(tier_dir: Path, made: SyntheticStore, shape: ReadShape) -> Figure:
+    """Every queue from its start, one call at a time in each reader."""
     store = PosixStore(tier_dir)
     try:
         tier = await TierReader.open(store)
@@ -82,36 +105,37 @@ async def measure_reading(
         async with TieredMessageFetcher(tier, options=FetcherOptions(), clock=clock) as fetcher:
             with stopwatch() as seconds:
                 async with asyncio.TaskGroup() as group:
-                    for number in range(readers):
+                    for number in range(shape.readers):
                         group.create_task(
-                            _read_all(fetcher, f"bench-{number}", made, messages_max, counts)
+                            _read_all(fetcher, f"bench-{number}", made, shape, counts)
                         )
     finally:
         await store.close()
     messages = sum(count for count, _ in counts)
-    assert messages == made.messages * readers, f"{messages} messages were read"
-    metric = f"read_{messages_max}_by_{readers}"
-    return Figure(metric, messages / seconds[0], sum(size for _, size in counts) / seconds[0])
+    wanted = min(made.messages, shape.messages_read_max)
+    assert messages >= wanted * shape.readers, f"{messages} messages were read"
+    size = sum(size for _, size in counts)
+    return Figure(shape.metric, messages / seconds[0], size / seconds[0])
 
 
 async def _read_all(
     fetcher: TieredMessageFetcher,
     group: str,
     made: SyntheticStore,
-    messages_max: int,
+    shape: ReadShape,
     counts: list[tuple[int, int]],
 ) -> None:
     count = size = 0
-    bytes_max = None if messages_max > 32 else 256 << 10  # noqa: PLR2004 - a client's batch
+    bytes_max = None if shape.messages_max > CLIENT_BATCH_MESSAGES else TRANSFER_BYTES_MAX
     for queue_id in range(made.queues):
         offset = 0
-        while True:
+        while count < shape.messages_read_max:
             result = await fetcher.get_message(
                 group,
                 made.topic,
                 queue_id,
                 offset,
-                messages_max=messages_max,
+                messages_max=shape.messages_max,
                 bytes_max=bytes_max,
             )
             if result.status is not FetchStatus.FOUND:
@@ -119,9 +143,7 @@ async def _read_all(
             count += len(result.messages)
             size += result.messages.bytes
             offset = result.next_offset
+            if shape.decodes:
+                for position, record in enumerate(result.messages):
+                    StoredMessage.decode(record, path=made.topic, position=position)
     counts.append((count, size))
-
-
-def read_shapes() -> Iterator[tuple[int, int]]:
-    """Messages a call and readers at once that are measured."""
-    yield from ((32, 1), (1_024, 1), (32, 4))

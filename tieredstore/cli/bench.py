@@ -1,0 +1,121 @@
+"""`tieredstore bench`: this machine's figures, beside its raw limits and the Java store's."""
+
+import json
+import sys
+import tempfile
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+import click
+from rich.console import Console
+
+from tieredstore.bench.java_store import java_is_there
+from tieredstore.bench.run import METRICS, BenchResult, Line, Spread, as_rows, run_bench
+from tieredstore.bench.synthetic_store import SyntheticStore
+from tieredstore.cli.invocation import json_option
+from tieredstore.cli.output import count_text, size_text, write_json, write_table
+
+MEGABYTE = 1_000_000
+
+
+@click.command("bench")
+@click.option(
+    "--directory",
+    type=click.Path(path_type=Path, file_okay=False, exists=True),
+    help="On the disk to be measured; a directory in it is made and removed again.",
+)
+@click.option("--body-bytes", type=click.IntRange(1, 4 << 20), default=1024, show_default=True)
+@click.option("--queues", type=click.IntRange(1, 10_000), default=8, show_default=True)
+@click.option("--messages", type=click.IntRange(1, 100_000_000), default=524_288, show_default=True)
+@click.option("--rounds", type=click.IntRange(1, 100), default=3, show_default=True)
+@click.option(
+    "--java-lib",
+    type=click.Path(path_type=Path, file_okay=False, exists=True),
+    help="Jars of RocketMQ's tiered store with its measuring class, to measure it too.",
+)
+@click.option(
+    "--store-results",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Keep the results there as a JSON file.",
+)
+@json_option
+def command(
+    *,
+    directory: Path | None,
+    body_bytes: int,
+    queues: int,
+    messages: int,
+    rounds: int,
+    java_lib: Path | None,
+    store_results: Path | None,
+    as_json: bool,
+) -> None:
+    """Measure tiering and cold reading on this machine, beside its raw limits.
+
+    Makes a store of its own; takes some four times its bytes of disk, about 2.5 GB by default.
+    Everything runs at default settings.
+    """
+    made = SyntheticStore(messages=messages, body_bytes=body_bytes, queues=queues)
+    if java_lib is not None and not java_is_there():
+        raise click.UsageError("--java-lib needs a JVM: there is no `java` on the PATH")
+    with (
+        tempfile.TemporaryDirectory(prefix="tieredstore-bench-", dir=directory) as work,
+        _steps() as on_step,
+    ):
+        try:
+            result = run_bench(Path(work), made, rounds=rounds, java_lib=java_lib, on_step=on_step)
+        except RuntimeError as error:
+            raise click.ClickException(str(error)) from error
+    rows = as_rows(result)
+    if store_results is not None:
+        store_results.mkdir(parents=True, exist_ok=True)
+        with_java = "-java" if java_lib is not None else ""
+        name = f"{body_bytes}-bytes-{queues}-queues{with_java}.json"
+        (store_results / name).write_text(json.dumps(rows, indent=1) + "\n")
+    if as_json:
+        write_json(rows)
+    else:
+        print_result(result)
+
+
+@contextmanager
+def _steps() -> Generator[Callable[[str], None]]:
+    """Says on standard error what is being done, where that is a terminal."""
+    if not sys.stderr.isatty():
+        yield lambda _: None
+        return
+    with Console(stderr=True).status("measuring") as status:
+        yield status.update
+
+
+def print_result(result: BenchResult) -> None:
+    """The table, and what does not fit into it."""
+    made = result.made
+    title = (
+        f"{count_text(made.messages)} messages with bodies of {size_text(made.body_bytes)} in "
+        f"{made.queues} queues, {result.rounds} rounds"
+    )
+    columns = ["median (min-max)", "k msg/s", "MB/s", "/ raw", "/ Java"]
+    if all(line.to_java is None for line in result.lines):
+        columns.pop()
+    rows = [_cells(line)[: len(columns)] for line in result.lines]
+    write_table(columns, rows, numbers=frozenset(columns[1:]), title=title)
+    click.echo(f"Peak memory of the process that tiers: {size_text(result.peak_bytes_tiering)}.")
+    click.echo(result.java)
+
+
+def _cells(line: Line) -> list[str]:
+    return [
+        METRICS[line.metric],
+        _spread_text(line.messages_s, 1000) if line.messages_s else "",
+        f"{line.bytes_s.median / MEGABYTE:,.0f}"
+        if line.messages_s
+        else _spread_text(line.bytes_s, MEGABYTE),
+        f"{line.to_raw:.2f}" if line.to_raw else "",
+        f"{line.to_java:.1f}" if line.to_java else "",
+    ]
+
+
+def _spread_text(spread: Spread, unit: int) -> str:
+    return f"{spread.median / unit:,.0f} ({spread.low / unit:,.0f}-{spread.high / unit:,.0f})"
