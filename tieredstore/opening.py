@@ -1,5 +1,6 @@
 """From configuration to open objects: the broker's directory, its reader or owner, its hot log."""
 
+import asyncio
 import os
 import socket
 from collections.abc import AsyncGenerator
@@ -25,6 +26,7 @@ from tieredstore.config import Config
 from tieredstore.config_file import ConfigError
 from tieredstore.hot.follower import RocketMqHotLog
 from tieredstore.hot.options import HotLogOptions
+from tieredstore.hot.store_layout import COMMIT_LOG, CONSUME_QUEUE
 
 
 def directory_of(config: Config) -> Path:
@@ -151,7 +153,7 @@ async def open_owner(
         await store.close()
 
 
-def hot_options(config: Config, store_dir: Path) -> HotLogOptions:
+def _hot_options(config: Config, store_dir: Path) -> HotLogOptions:
     """The options for a store directory, which may be another one than the configured.
 
     A configured CommitLog directory inside the configured store directory is looked for at the
@@ -164,18 +166,21 @@ def hot_options(config: Config, store_dir: Path) -> HotLogOptions:
     return replace(config.hot, commit_log_path=str(store_dir / inside))
 
 
-def refuse_overlap(store_dir: Path, tier_root: Path) -> None:
-    """Keep the tier out of the broker's directory, and the other way round.
+def _refuse_overlap(store_dir: Path, commit_log: str, tier_root: Path) -> None:
+    """Keep the tier out of the broker's directories, which may lie apart, and the other way round.
 
     Raises:
         ConfigError: one lies in the other, symbolic links resolved.
     """
-    store, tier = store_dir.resolve(), tier_root.resolve()
-    if store == tier or store.is_relative_to(tier) or tier.is_relative_to(store):
-        raise ConfigError(
-            f"the store {store_dir} and the tier {tier_root} lie inside one another: "
-            f"give the tier a directory of its own"
-        )
+    tier = Path(os.path.realpath(tier_root))
+    parts = (store_dir, Path(commit_log or store_dir / COMMIT_LOG), store_dir / CONSUME_QUEUE)
+    for part in parts:
+        store = Path(os.path.realpath(part))
+        if store.is_relative_to(tier) or tier.is_relative_to(store):
+            raise ConfigError(
+                f"the store {part} and the tier {tier_root} lie inside one another: "
+                f"give the tier a directory of its own"
+            )
 
 
 @asynccontextmanager
@@ -185,12 +190,15 @@ async def open_hot_log(
     """A broker's store directory, to be followed.
 
     Raises:
+        ConfigError: the tier lies in it, or it in the tier.
         NotAStore: it is none.
         Denied, Unavailable: it cannot be read.
     """
+    options = _hot_options(config, store_dir)
+    await asyncio.to_thread(_refuse_overlap, store_dir, options.commit_log_path, config.tier_root)
     hot = await RocketMqHotLog.open(
         store_dir,
-        options=hot_options(config, store_dir),
+        options=options,
         clock=clock,
         cluster=config.cluster,
         broker=config.broker,

@@ -163,6 +163,30 @@ def test_store_and_tier_inside_one_another_are_refused(tmp_path: Path, inside: s
         assert "inside one another" in refused(result, 2)
 
 
+@pytest.mark.parametrize("command", ["tier", "repair"])
+def test_a_tier_among_the_brokers_files_elsewhere_is_refused(tmp_path: Path, command: str) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (store := tmp_path / "store").mkdir()
+    given = [*options(elsewhere), "-D", f"storePathCommitLog={elsewhere}"]
+    directory = elsewhere / broker_directory("GoldenCluster", "golden-a")
+    directory.mkdir(parents=True)
+    (store / "commitlog").symlink_to(elsewhere)
+    (store / "consumequeue").symlink_to(elsewhere)
+    words = [store] if command == "tier" else ["T", "0", "--cut-to-hot", "--store", store]
+    for settings_given in (given, given[:-2]):
+        assert "inside one another" in refused(invoke(*settings_given, command, *words), 2)
+    assert list(directory.iterdir()) == []
+
+
+def test_a_loop_of_symbolic_links_is_no_directory(tmp_path: Path) -> None:
+    (loop := tmp_path / "loop").symlink_to(loop)
+    (tmp_path / "store" / "commitlog").mkdir(parents=True)
+    assert "no such directory" in refused(invoke(*options(tmp_path / "t"), "tier", loop), 2)
+    sentence = refused(invoke(*options(loop), "tier", tmp_path / "store"), 2)
+    assert "symbolic link" in sentence
+
+
 def test_disabled_tiering_is_refused(tmp_path: Path) -> None:
     result = invoke(*options(tmp_path / "t"), "-D", "tieredStorageLevel=DISABLE", "tier", tmp_path)
     assert "switches tiering off" in refused(result, 2)

@@ -24,7 +24,7 @@ from tieredstore.config import Config
 from tieredstore.config_file import ConfigError
 from tieredstore.lifetime import running
 from tieredstore.metrics import TieringMetrics, served_metrics
-from tieredstore.opening import directory_of, open_hot_log, open_owner, refuse_overlap
+from tieredstore.opening import directory_of, open_hot_log, open_owner
 from tieredstore.summary import TopicSummary, summarize
 
 REPORT_S = 1.0
@@ -44,7 +44,6 @@ def command(invocation: Invocation, store_dir: Path, *, follow: bool, as_json: b
     if config.level == "DISABLE":
         origin = config.settings["tieredStorageLevel"].origin
         raise ConfigError(f"tieredStorageLevel=DISABLE ({origin}) switches tiering off")
-    refuse_overlap(store_dir, config.tier_root)
     topics = asyncio.run(_run(config, store_dir, follow=follow))
     if as_json:
         write_json(map(_row, topics))
