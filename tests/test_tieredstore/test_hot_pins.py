@@ -14,9 +14,13 @@ from provider.clock import ManualClock
 from provider.errors import Denied, OutOfRange, Unavailable
 from provider.ranges import QueueOffset
 from tests.support.fake_broker import FakeBroker
+from tieredstore.hot.commit_log_files import CommitLogFiles, table_of
 from tieredstore.hot.follower import RocketMqHotLog
+from tieredstore.hot.mapped_files import MappedFiles
 from tieredstore.hot.options import HotLogOptions
 from tieredstore.hot.pins import Pins
+from tieredstore.hot.rebuilt_units import RebuiltUnits
+from tieredstore.hot.store_layout import scan_run
 
 A0, B0 = QueueId("A", 0), QueueId("B", 0)
 
@@ -252,3 +256,33 @@ async def test_two_followers_of_one_pin_directory_do_not_stop_each_other(
         await log.poll()
     assert pinned(broker) == ["00000000000000000000"]
     assert [await read(log, A0, 0) for log in pair] == [[(0, b"body", 0)]] * 2
+
+
+async def test_units_that_went_between_two_scans_are_rebuilt_at_once(
+    broker: FakeBroker, clock: ManualClock, logs: list[RocketMqHotLog]
+) -> None:
+    broker.put_many("A", 0, [bytes(150)] * 20)  # fills a ConsumeQueue file
+    log = await follow(broker, clock, logs)
+    broker.put_many("A", 0, [bytes(150)] * 30)
+    broker.delete_oldest_file()
+    broker.delete_oldest_file()
+    assert len(broker.queue_files(A0)) == 2
+    await log.poll()  # no time has passed, so the directories are not looked at
+    seen = log.queue(A0)
+    assert seen is not None
+    assert (seen.min_offset, seen.max_offset) == (0, 50)
+    assert [offset for offset, _, _ in await read(log, A0, 0)] == list(range(50))
+
+
+def test_a_file_that_grew_after_units_were_rebuilt_from_it_is_walked_again(
+    broker: FakeBroker,
+) -> None:
+    broker.put_many("A", 0, [bytes(150)] * 3)
+    files = MappedFiles(8, 1 << 20)
+    log = CommitLogFiles(files, table_of(scan_run(broker.directory / "commitlog"), {}))
+    rebuilt = RebuiltUnits(log)
+    assert rebuilt.floors({A0: (2, broker.unit("A", 0, 2).position)}) == {A0: 0}
+    broker.put_many("A", 0, [bytes(150)] * 5)
+    assert rebuilt.floors({A0: (7, broker.unit("A", 0, 7).position)}) == {A0: 0}
+    assert len(rebuilt.units(A0, QueueOffset(0), 7)) == 7
+    files.close()

@@ -5,6 +5,7 @@ unit counts when the record it points to is there and says the same; after a cra
 may point behind the CommitLog's real end.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from container.consume_queue_unit import ConsumeQueueUnit
@@ -43,13 +44,16 @@ class ConsumeQueueTail:
     def __repr__(self) -> str:
         return f"<ConsumeQueueTail {self.seen}>"
 
-    def poll(self, log: CommitLogFiles, confirmed: int | None, floor: int | None) -> HotQueue:
+    def poll(
+        self, log: CommitLogFiles, confirmed: int | None, floor_of: Callable[[], int | None]
+    ) -> HotQueue:
         """Look for new units; at most one `pread` when there are none.
 
         Args:
             log: where the records are.
             confirmed: only records that end at or below this position count; None: all.
-            floor: first offset for which units were rebuilt from pinned files; None: none were.
+            floor_of: first offset for which units were rebuilt from pinned files; None: none
+                were. Asked only after our files were scanned: the broker may have deleted some.
 
         Raises:
             Unavailable, Denied: the files cannot be read right now.
@@ -70,6 +74,7 @@ class ConsumeQueueTail:
             return seen  # the broker deleted a file under us; the next directory scan settles it
         except Corrupt as error:
             seen = replace(seen, state=HotQueueState.DAMAGED, detail=str(error))
+        floor = floor_of()
         if floor is not None and floor < seen.min_offset:
             seen = replace(seen, min_offset=QueueOffset(floor))
         if seen.max_offset > max(self.seen.max_offset, self.files.first_offset):

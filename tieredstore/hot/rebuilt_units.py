@@ -78,6 +78,8 @@ class RebuiltUnits:
         self._spans: dict[int, dict[QueueId, tuple[int, int]]] = {}
         self._wanted: frozenset[QueueId] = frozenset()
         self._kept: OrderedDict[int, Rebuilt] = OrderedDict()
+        self._growing: int | None = None
+        """The walked file that the broker may still have been writing."""
 
     def __repr__(self) -> str:
         return f"<RebuiltUnits of {len(self._wanted)} queues in {len(self._spans)} files>"
@@ -97,16 +99,42 @@ class RebuiltUnits:
             self._wanted |= wanted
             self._spans.clear()
             self._kept.clear()
-        bases = sorted(self._log.table.paths)
+            self._growing = None
+        table = self._log.table
+        bases = sorted(table.paths)
         highest = max((position for _, position in ends.values()), default=0)
-        for base in [base for base in self._spans if base not in self._log.table.paths]:
-            del self._spans[base]
+        for base in [base for base in self._spans if base not in table.paths]:
+            self._forget(base)
+        self._walk(bases, highest)
+        found = self._found(ends, bases)
+        growing = self._growing
+        without = [position for queue, (_, position) in ends.items() if queue not in found]
+        if growing is not None and any(position > growing for position in without):
+            self._forget(growing)  # it may hold more by now than when it was walked
+            self._walk(bases, highest)
+            found = self._found(ends, bases)
+        return found
+
+    def _walk(self, bases: list[int], highest: int) -> None:
+        """Walk the files that begin below `highest` and were not walked."""
         for base in bases:
             if base < highest and base not in self._spans:
                 rebuilt = self._rebuilt(base)
                 self._spans[base] = {
                     queue: (first, first + len(units)) for queue, (first, units) in rebuilt.items()
                 }
+                if highest < base + self._log.table.file_bytes:  # else nothing is added any more
+                    self._growing = base
+
+    def _forget(self, base: int) -> None:
+        self._spans.pop(base, None)
+        self._kept.pop(base, None)
+        if self._growing == base:
+            self._growing = None
+
+    def _found(
+        self, ends: Mapping[QueueId, tuple[int, int]], bases: list[int]
+    ) -> dict[QueueId, int]:
         return {
             queue: floor
             for queue, (offset, _) in ends.items()

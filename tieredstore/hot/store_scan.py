@@ -6,6 +6,7 @@ then the directories. Each step runs only when the one before or the clock says 
 
 import threading
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from struct import Struct
 
@@ -73,6 +74,8 @@ class StoreScan:
         )
         self._rebuilt = RebuiltUnits(self.log)
         self._floors: dict[QueueId, int] = {}
+        self._floors_for: dict[QueueId, int] = {}
+        """First offset of each queue's files when the floors were looked for."""
         self._tails: dict[QueueId, ConsumeQueueTail] = {}
         self._released: dict[QueueId, int] = {}
         self._tail = CommitLogTail()
@@ -228,6 +231,7 @@ class StoreScan:
         if self._pins is None:
             return
         ends: dict[QueueId, tuple[int, int]] = {}
+        self._floors_for = {queue: tail.files.first_offset for queue, tail in self._tails.items()}
         for queue, tail in self._tails.items():
             first = tail.files.first_offset
             if not first:
@@ -239,13 +243,20 @@ class StoreScan:
                 ends[queue] = (first, position)
         self._floors = self._rebuilt.floors(ends) if ends else {}
 
+    def _floor_of(self, queue: QueueId) -> int | None:
+        """The queue's floor; looks for floors anew where its files went between two scans."""
+        first = self._tails[queue].files.first_offset
+        if self._pins is not None and first != self._floors_for.get(queue, first):
+            self._find_floors()
+        return self._floors.get(queue)
+
     def _look_at_queues(self) -> dict[QueueId, HotQueue]:
         self.statistics.queue_looks += 1
         confirmed = self._confirmed() if self._options.replicated else None
         found: dict[QueueId, HotQueue] = {}
         end = 0
         for queue, tail in self._tails.items():
-            seen = tail.poll(self.log, confirmed, self._floors.get(queue))
+            seen = tail.poll(self.log, confirmed, partial(self._floor_of, queue))
             if seen is not self.queues.get(queue):
                 found[queue] = seen
             end = max(end, tail.end_position)
