@@ -36,8 +36,9 @@ class EntryWriter:
     """Writes entries, one at a time.
 
     An error of the store leaves the outcome unknown: it is asked what lies under the number, and
-    the same bytes are sent again if nothing does. That ends only with an answer. Cancelling
-    `write` leaves the outcome unknown too; calling it again with the same bytes settles it.
+    the same bytes are sent again unless that is somebody else's. That ends only with an answer.
+    Cancelling `write` leaves the outcome unknown too; calling it again with the same bytes
+    settles it.
     """
 
     def __init__(
@@ -68,7 +69,8 @@ class EntryWriter:
             try:
                 found = await self._read_or_none(name) if suspect else None
                 suspect = True
-                if found is None:
+                if found is None or bytes(found) == raw:
+                    # Ours may be seen before it is durable: only a create vouches for it (P9).
                     found = await self._create(name, raw)
                 if found is not None:
                     stale = await self._reader.boundary() >= name.sequence

@@ -82,6 +82,33 @@ async def test_a_lost_reply_is_settled_by_reading_back() -> None:
     assert all(len(versions) == 1 for versions in store.ever.values())
 
 
+async def test_an_entry_that_is_seen_counts_only_once_the_store_vouches_for_it() -> None:
+    store, clock = DictStore(), ManualClock()
+    view = store.view()
+    journal = await own(view, clock)
+    create, tries = view.create, 0
+
+    async def visible_before_it_is_durable(name: str, buffers) -> None:
+        nonlocal tries
+        tries += 1
+        if tries == 1:
+            await create(name, buffers)
+        if tries < 3:
+            raise Unavailable("the directory could not be synced", name)
+        await create(name, buffers)
+
+    view.create = visible_before_it_is_durable  # type: ignore[method-assign]
+    async with running(journal), asyncio.TaskGroup() as group:
+        published = group.create_task(journal.publish(mark("m")))
+        await settle()
+        await clock.advance(0.12)  # one more try
+        assert not published.done()
+        assert not journal.state.tombstones
+        await clock.advance(10)
+        assert await published == 2
+    assert tries == 3
+
+
 async def test_no_later_number_is_begun_while_the_store_is_away() -> None:
     store, clock = DictStore(), ManualClock()
     view = store.view()
