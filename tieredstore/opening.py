@@ -3,8 +3,8 @@
 import asyncio
 import os
 import socket
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Generator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from random import Random, SystemRandom
@@ -17,7 +17,7 @@ from container.rocketmq_names import broker_directory, parse_cluster_directory
 from container.tier import Tier, TierIdentity
 from container.tier_reader import FixedMetadata, TierReader
 from provider.clock import Clock, SystemClock
-from provider.errors import NotFound
+from provider.errors import Denied, NotFound
 from provider.metered import MeteredStore
 from provider.object_store import ObjectStore
 from provider.posix import PosixStore
@@ -95,16 +95,27 @@ async def open_reader(
     files = PosixStore(directory, options=config.posix, clock=clock)
     store = RetryingStore(files, clock=clock, rng=SystemRandom())
     try:
-        if java_metadata is None:
-            yield await _open_ours(store, directory, verify=config.verifies)
-        else:
-            parsed = parse_java_metadata(java_metadata, path=java_path)
-            state = await load_java_tier(
-                store, parsed, cluster=config.cluster, broker=config.broker
-            )
-            yield TierReader(store, FixedMetadata(state))
+        with _refusals_of(directory):
+            if java_metadata is None:
+                yield await _open_ours(store, directory, verify=config.verifies)
+            else:
+                parsed = parse_java_metadata(java_metadata, path=java_path)
+                state = await load_java_tier(
+                    store, parsed, cluster=config.cluster, broker=config.broker
+                )
+                yield TierReader(store, FixedMetadata(state))
     finally:
         await store.close()
+
+
+@contextmanager
+def _refusals_of(directory: Path) -> Generator[None]:
+    """Name the whole path where storage refuses: what is to be mended is often above the tier."""
+    try:
+        yield
+    except Denied as error:
+        error.path = str(directory / error.path)
+        raise
 
 
 async def _open_ours(store: ObjectStore, directory: Path, *, verify: bool) -> TierReader:
@@ -140,14 +151,16 @@ async def open_owner(
     files = PosixStore(directory, options=config.posix, clock=clock)
     store = MeteredStore(files, clock=clock, registry=registry)
     try:
-        tier = await Tier.own(
-            store,
-            TierIdentity(config.cluster, config.broker, f"{socket.gethostname()}:{os.getpid()}"),
-            clock=clock,
-            rng=rng or SystemRandom(),
-            options=config.tier,
-            journal_options=config.journal,
-        )
+        owner = f"{socket.gethostname()}:{os.getpid()}"
+        with _refusals_of(directory):
+            tier = await Tier.own(
+                store,
+                TierIdentity(config.cluster, config.broker, owner),
+                clock=clock,
+                rng=rng or SystemRandom(),
+                options=config.tier,
+                journal_options=config.journal,
+            )
         yield tier
     finally:
         await store.close()

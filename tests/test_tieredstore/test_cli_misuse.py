@@ -1,5 +1,6 @@
 """Every misuse ends with its status and one sentence, and leaves nothing behind."""
 
+import errno
 import os
 import shutil
 import subprocess
@@ -12,6 +13,7 @@ from click.testing import CliRunner, Result
 from container.rocketmq_names import broker_directory
 from tests.support.cli import COMMAND, settings
 from tests.support.golden import ROCKETMQ_533, unpacked
+from tieredstore.cli.failures import explain
 from tieredstore.cli.main import COMMANDS, cli
 
 HEAVY = ("numpy", "rich", "pyarrow", "orjson", "crc32c", "javaproperties")
@@ -228,3 +230,45 @@ def test_a_closed_pipe_is_no_error(tier: Path) -> None:
     )
     os.close(writer)
     assert (done.returncode, done.stderr) == (0, b"")
+
+
+@pytest.mark.parametrize("closed", [">&-", "<&- >&- 2>&-"])
+@pytest.mark.parametrize("words", [["topics", "--json"], ["read", "G_Orders", "0"]], ids=" ".join)
+def test_closed_standard_streams_are_no_error(tier: Path, closed: str, words: list[str]) -> None:
+    program = f'"$@" {closed}'
+    done = subprocess.run(
+        ["bash", "-c", program, "bash", *COMMAND, *options(tier), *words],
+        capture_output=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_a_full_device_behind_the_output_is_said(tier: Path) -> None:
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(
+            [*COMMAND, *options(tier), "topics", "--json"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert done.returncode == 3
+    assert "file system is full" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_directory_that_may_not_be_read_is_wrong_use() -> None:
+    status, sentence = explain(PermissionError(errno.EACCES, "Permission denied", "some/tier"))
+    assert status == 2
+    assert "permission denied" in sentence
+    assert "some/tier" in sentence
+
+
+def test_a_refusal_of_the_tiers_storage_names_the_tier(tmp_path: Path) -> None:
+    (tmp_path / "store" / "commitlog").mkdir(parents=True)
+    (file := tmp_path / "file").write_text("")
+    for root in (file, file / "tier", tmp_path / ("x" * 256)):
+        given = options(root)
+        assert str(root) in refused(invoke(*given, "tier", tmp_path / "store"), 2)
+        assert str(root) in refused(invoke(*given, "topics"), 2)

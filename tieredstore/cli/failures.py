@@ -17,6 +17,7 @@ from provider.errors import (
     StoreError,
     Unavailable,
 )
+from provider.posix_errors import as_verdict
 from tieredstore.config_file import ConfigError
 
 FINDINGS, WRONG_USE, UNAVAILABLE, BUG = 1, 2, 3, 70
@@ -54,8 +55,11 @@ def explain(error: BaseException) -> tuple[int, str]:
         case StoreError():
             status, sentence = _verdict(error)
         case OSError():
-            where = f" ({error.filename})" if error.filename else ""
-            status, sentence = UNAVAILABLE, f"{(error.strerror or str(error)).lower()}{where}"
+            where = str(error.filename or "")
+            status, sentence = _verdict(
+                as_verdict(error, where)
+                or Unavailable((error.strerror or str(error)).lower(), where)
+            )
         case _:
             name = type(error).__name__
             sentence = f"a bug of tieredstore's: {name}: {error}; --debug shows where"

@@ -120,7 +120,22 @@ def cli(ctx: click.Context, conf: Path | None, defines: tuple[str, ...], *, debu
 
 def main() -> None:
     """The entry point of the distribution."""
+    _open_closed_streams()
     cli.main()
+
+
+def _open_closed_streams() -> None:
+    """Give streams that were closed before we began to the null device.
+
+    Else the next file that is opened would take their place.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            null = os.open(os.devnull, os.O_RDWR)
+            os.dup2(null, number, inheritable=True)
+            if null != number:
+                os.close(null)
+            setattr(sys, name, os.fdopen(number, "w" if number else "r", encoding="utf-8"))
 
 
 if __name__ == "__main__":
