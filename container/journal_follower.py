@@ -1,5 +1,6 @@
 """The journal as anybody else sees it: read-only, a prefix of the truth."""
 
+import asyncio
 from typing import Self
 
 from container.journal_options import JournalOptions
@@ -17,6 +18,7 @@ class JournalFollower:
         self._reader = reader
         self._loaded = loaded
         self._reloads = 0
+        self._refreshing = asyncio.Lock()
 
     @classmethod
     async def open(cls, store: ObjectStore, *, options: JournalOptions | None = None) -> Self:
@@ -51,9 +53,15 @@ class JournalFollower:
         Where entries it needs were deleted it loads the newest snapshot. Then, and only then,
         `state` is another object; a failure leaves it as it was, or as of some entry later.
 
+        Calls at the same time run one after another.
+
         Raises:
             Corrupt, NewerVersion, Unavailable: see `JournalReader.catch_up`.
         """
+        async with self._refreshing:  # entries are applied one after another, each once
+            return await self._refresh()
+
+    async def _refresh(self) -> bool:
         before = self.state.sequence
         if not await self._reader.catch_up(self.state):
             loaded = await self._reader.load()

@@ -1,5 +1,7 @@
 """Snapshots, boundaries and followers: starting is short, cutting is safe, damage is survived."""
 
+import asyncio
+
 import pytest
 
 from container.journal import Journal
@@ -11,7 +13,7 @@ from container.tier_records import Tombstone
 from provider.clock import ManualClock, settle
 from provider.errors import Corrupt, Fenced, NotFound
 from tests.support.journal_run import own, running
-from tests.support.journal_store import DictStore
+from tests.support.journal_store import DictStore, Faults
 
 OPTIONS = JournalOptions(snapshot_entries_max=10, grace_s=100.0)
 
@@ -184,3 +186,17 @@ async def test_a_snapshot_that_reads_back_different_is_not_used() -> None:
         assert "different" in journal.statistics().housekeeping.last_error
         assert journal.statistics().housekeeping.snapshots == 0
     assert numbers(store) == list(range(1, journal.state.sequence + 1))
+
+
+@pytest.mark.parametrize("seed", range(5))
+async def test_refreshes_at_the_same_time_apply_every_entry_once(seed: int) -> None:
+    store, clock = DictStore(), ManualClock()
+    journal = await own(store.view(), clock)
+    follower = await JournalFollower.open(store.view(seed, Faults(turns_max=5)))
+    async with running(journal):
+        for number in range(5):
+            await journal.publish(mark(f"m{number}"))
+    async with asyncio.TaskGroup() as group:
+        refreshes = [group.create_task(follower.refresh()) for _ in range(4)]
+    assert sum(refresh.result() for refresh in refreshes) == 1
+    assert follower.state.tombstones == journal.state.tombstones
