@@ -65,5 +65,4 @@ async def publish_java_queues(tier: Tier, reader: TierReader, queues: list[Queue
     topics = sorted(reader.state.topics.values(), key=lambda topic: topic.topic_id)
     operations: list[Operation] = [*map(PutTopic, topics), *map(PutQueue, queues)]
     operations += map(PutIndexFile, reader.state.index_files.values())
-    operations += map(PutIndexFile, reader.state.index_files.values())
     await tier.journal.publish(operations)
