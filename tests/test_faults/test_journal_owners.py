@@ -22,4 +22,4 @@ async def test_acknowledged_history_is_replayed_history(first: int) -> None:
         totals["strays"] += result.strays
     assert totals["acknowledged"] > 10 * CHUNK, f"the simulation does too little: {totals}"
     assert totals["deleted"] > 2 * CHUNK, f"nothing was ever cut: {totals}"
-    assert totals["fenced"] > CHUNK / 10, f"nobody was ever fenced: {totals}"
+    assert totals["fenced"] > CHUNK / 25, f"hardly anybody was ever fenced: {totals}"
