@@ -22,7 +22,9 @@ ENVIRONMENT_PREFIX = "TIEREDSTORE_"
 _SIZE = re.compile(r"([0-9]+)\s*([kmgt])(i?b)?", re.IGNORECASE)
 _SCALE = {"k": 10, "m": 20, "g": 30, "t": 40}
 _DURATION = re.compile(r"[1-9][0-9]{0,8}[smhd]", re.ASCII)
-_NUMBER = re.compile(r"[+-]?[0-9]{1,18}", re.ASCII)
+_NUMBER = re.compile(r"[+-]?[0-9]{1,99}", re.ASCII)
+_NO_TEXT = re.compile(r"[\x00-\x08\x0e-\x1f]")
+"""Characters that no text file holds."""
 
 
 class ConfigError(ValueError):
@@ -45,7 +47,7 @@ def read_file(path: Path) -> list[Given]:
     UTF-8 where the bytes are that, else Latin-1, which is all that Java reads.
 
     Raises:
-        ConfigError: the file cannot be read, or holds an impossible escape.
+        ConfigError: the file cannot be read, is no text, or holds an impossible escape.
     """
     try:
         raw = path.read_bytes()
@@ -57,6 +59,8 @@ def read_file(path: Path) -> list[Given]:
         text = raw.decode()
     except UnicodeDecodeError:
         text = raw.decode("latin-1")
+    if _NO_TEXT.search(text):
+        raise ConfigError(f"{path} is no properties file: it holds control characters")
     found: list[Given] = []
     line = 1
     try:

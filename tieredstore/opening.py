@@ -11,13 +11,13 @@ from random import Random, SystemRandom
 
 from prometheus_client import CollectorRegistry
 
-from container.java_metadata import parse_java_metadata
+from container.java_metadata import JavaMetadata, parse_java_metadata
 from container.java_tier import load_java_tier
 from container.rocketmq_names import broker_directory, parse_cluster_directory
 from container.tier import Tier, TierIdentity
 from container.tier_reader import FixedMetadata, TierReader
 from provider.clock import Clock, SystemClock
-from provider.errors import Denied, NotFound
+from provider.errors import Corrupt, Denied, NotFound
 from provider.metered import MeteredStore
 from provider.object_store import ObjectStore
 from provider.posix import PosixStore
@@ -88,6 +88,7 @@ async def open_reader(
 
     Raises:
         NotFound: there is no tier, or the Java metadata does not speak of this broker.
+        ConfigError: the file of Java metadata is none.
         Corrupt: the metadata is damaged.
         Denied, Unavailable: the storage refuses or does not answer.
     """
@@ -99,13 +100,23 @@ async def open_reader(
             if java_metadata is None:
                 yield await _open_ours(store, directory, verify=config.verifies)
             else:
-                parsed = parse_java_metadata(java_metadata, path=java_path)
+                parsed = _parse_java(java_metadata, java_path)
                 state = await load_java_tier(
                     store, parsed, cluster=config.cluster, broker=config.broker
                 )
                 yield TierReader(store, FixedMetadata(state))
     finally:
         await store.close()
+
+
+def _parse_java(raw: bytes, path: str) -> JavaMetadata:
+    try:
+        return parse_java_metadata(raw, path=path)
+    except Corrupt as error:
+        raise ConfigError(
+            f"{path} is no tieredStoreMetadata.json, or a damaged one: at {error.position}: "
+            f"{error.reason}"
+        ) from error
 
 
 @contextmanager

@@ -199,8 +199,19 @@ def test_metadata_files_are_neither_replaced_nor_imported_twice(tier: Path, tmp_
     assert invoke(*options(tier), "metadata", "export", file).exit_code == 0
     assert "--overwrite" in refused(invoke(*options(tier), "metadata", "export", file), 2)
     assert "is ours already" in refused(invoke(*options(tier), "metadata", "import", file), 2)
-    file.write_text("{")
-    assert "metadata.json" in refused(invoke(*options(tier), "topics", "--java-metadata", file), 1)
+
+
+@pytest.mark.parametrize("raw", [b"", b"{", b"[" * 10_000, b"[]", bytes(range(256))])
+def test_a_file_that_is_no_java_metadata_is_wrong_use(
+    tier: Path, tmp_path: Path, raw: bytes
+) -> None:
+    (file := tmp_path / "metadata.json").write_bytes(raw)
+    sentence = refused(invoke(*options(tier), "topics", "--java-metadata", file), 2)
+    assert f"{file} is no tieredStoreMetadata.json" in sentence
+    (empty := tmp_path / "t" / broker_directory("GoldenCluster", "golden-a")).mkdir(parents=True)
+    sentence = refused(invoke(*options(tmp_path / "t"), "metadata", "import", file), 2)
+    assert f"{file} is no tieredStoreMetadata.json" in sentence
+    assert list(empty.iterdir()) == []
 
 
 def test_a_java_tier_is_not_read_as_ours() -> None:
