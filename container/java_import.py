@@ -45,16 +45,27 @@ async def queue_with_checksums(
     """The record of a Java queue with extents as our own commits would have made them.
 
     Reads every byte twice and holds 40 bytes a message; `progress` is told the bytes of records
-    read since the last call. All segments but the last of each flat file become sealed.
+    read since the last call. All segments but the last of each flat file become sealed. What lies
+    in the log behind the last unit's record (Java died between the two) is no part of it.
 
     Raises:
         Corrupt, OutOfRange: units and records do not fit together; the position is the place.
     """
     queue = container.record
     records, units = await _items(container, progress)
-    log = [await _imported(store, queue, s, records, extent_bytes_max) for s in queue.commit_log]
+    logs = _until(queue.commit_log, int(records.ends[-1]))
+    log = [await _imported(store, queue, s, records, extent_bytes_max) for s in logs]
     row = [await _imported(store, queue, s, units, extent_bytes_max) for s in queue.consume_queue]
     return replace(queue, commit_log=_sealed(log), consume_queue=_sealed(row))
+
+
+def _until(segments: Sequence[Segment], end: int) -> list[Segment]:
+    """The segments up to byte `end` of their flat file; each has one extent, as Java's have."""
+    return [
+        replace(s, extents=(replace(s.extents[0], length=min(s.size, end - s.base)),))
+        for s in segments
+        if s.base < end and s.extents
+    ]
 
 
 async def _items(
