@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 
 from container.rocketmq_names import broker_directory
 from tests.support.cli import COMMAND, settings
-from tests.support.golden import ROCKETMQ_533, unpacked
+from tests.support.golden import ROCKETMQ_533, unpack, unpacked
 from tieredstore.cli.failures import explain
 from tieredstore.cli.main import COMMANDS, cli
 
@@ -283,3 +283,17 @@ def test_a_refusal_of_the_tiers_storage_names_the_tier(tmp_path: Path) -> None:
         given = options(root)
         assert str(root) in refused(invoke(*given, "tier", tmp_path / "store"), 2)
         assert str(root) in refused(invoke(*given, "topics"), 2)
+
+
+def test_topics_are_refused_with_one_sentence_each_that_cannot_steer_a_terminal(
+    tmp_path: Path,
+) -> None:
+    tree = unpack(ROCKETMQ_533, "closed", tmp_path)
+    for queue in ("0", "1"):
+        (tree.store / "consumequeue" / "evil\x1b[2J\n" / queue).mkdir(parents=True)
+    (tree.store / "batchconsumequeue" / "G_Big" / "0").mkdir(parents=True)
+    result = invoke(*options(tmp_path / "new"), "tier", tree.store)
+    assert result.exit_code == 0
+    assert "\x1b" not in result.stdout
+    refusals = [line.partition(":")[0] for line in result.stdout.splitlines() if ":" in line]
+    assert refusals == ["G_Big is refused", "evil.[2J. is refused"]

@@ -10,6 +10,7 @@ from container.check import check_tier
 from tieredstore.cli.failures import FINDINGS
 from tieredstore.cli.invocation import Invocation, json_option, pass_invocation
 from tieredstore.cli.output import count_text, size_text, write_json
+from tieredstore.cli.printable import printable
 from tieredstore.cli.reading import ReadableTier, java_metadata_option, with_reader
 from tieredstore.summary import log_bytes_of, messages_of
 
@@ -33,7 +34,7 @@ def command(invocation: Invocation, java_metadata: Path | None, *, as_json: bool
                 sys.stdout.buffer.flush()
             else:
                 place = f"{finding.path} at {finding.position}"
-                click.echo(f"{finding.finding}: {place}: {finding.detail}")
+                click.echo(printable(f"{finding.finding}: {place}: {finding.detail}"))
         if not as_json:
             click.echo(_verdict(tier, found))
         return found

@@ -13,6 +13,7 @@ import click
 
 from tieredstore import __version__
 from tieredstore.cli.invocation import Invocation
+from tieredstore.cli.printable import printable
 
 COMMANDS: Mapping[str, tuple[str, str]] = {
     "tier": ("tieredstore.cli.tier", "Tier what a RocketMQ store directory holds."),
@@ -87,7 +88,7 @@ class CommandLine(click.Group):
 
             status, sentence = explain(error)
             if sentence:
-                click.echo(f"tieredstore: {sentence}", err=True)
+                click.echo(f"tieredstore: {printable(sentence)}", err=True)
         sys.exit(status if isinstance(status, int) else 0)
 
 

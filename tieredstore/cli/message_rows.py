@@ -9,6 +9,7 @@ from container.message_record import Host, StoredMessage
 from container.record_layout import COMPRESSED
 from provider.object_store import Buffer
 from tieredstore.cli.output import count_text, time_text
+from tieredstore.cli.printable import printable
 
 PREVIEW_BYTES = 200
 UTF8_BYTES_MAX = 4
@@ -59,8 +60,8 @@ def message_cells(raw: Buffer, path: str, *, digest: bool) -> list[str]:
         count_text(message.queue_offset),
         time_text(message.store_timestamp),
         count_text(message.size),
-        properties.get("TAGS", ""),
-        properties.get("KEYS", ""),
+        printable(properties.get("TAGS", "")),
+        printable(properties.get("KEYS", "")),
         shown,
     ]
 
@@ -88,4 +89,4 @@ def _preview(body: bytes) -> str:
     begin = body[:PREVIEW_BYTES].decode(errors="ignore")
     if len(begin.encode()) < min(len(body), PREVIEW_BYTES) - UTF8_BYTES_MAX:
         return f"({count_text(len(body))} bytes)"
-    return "".join(c if c.isprintable() else "." for c in begin)
+    return printable(begin)

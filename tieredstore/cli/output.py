@@ -9,6 +9,8 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from tieredstore.cli.printable import printable
+
 Row = Mapping[str, object]
 
 
@@ -31,7 +33,7 @@ def write_table(
         right = name in numbers
         table.add_column(name, justify="right" if right else "left", overflow="fold", no_wrap=right)
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*map(printable, row))
     Console(highlight=False, markup=False, emoji=False).print(table)
 
 

@@ -15,11 +15,13 @@ from rich.progress import Progress as ProgressBar
 
 from container.tier_records import Queue, QueueId
 from dispatcher.dispatcher import TieredDispatcher
+from dispatcher.queue_progress import QueueState
 from dispatcher.statistics import DispatchStatistics, Progress
 from provider.clock import Clock, SystemClock
 from tieredstore.cli.failures import FINDINGS
 from tieredstore.cli.invocation import Invocation, json_option, pass_invocation
 from tieredstore.cli.output import Row, count_text, size_text, write_json, write_table
+from tieredstore.cli.printable import printable
 from tieredstore.config import Config
 from tieredstore.config_file import ConfigError
 from tieredstore.lifetime import running
@@ -108,7 +110,13 @@ def _troubles(statistics: DispatchStatistics) -> Iterator[str]:
     if statistics.outage:
         yield f"nothing reaches the tier at present: {statistics.last_error}"
     for queue in statistics.over:
-        yield f"{queue.queue} is {queue.state.value}: {queue.reason}"
+        yield _over(queue.queue, queue.state.value, queue.reason)
+
+
+def _over(queue: QueueId, state: str, reason: str) -> str:
+    """What became of a queue; a refusal is one of its whole topic."""
+    name = queue.topic if state == QueueState.REFUSED.value else queue
+    return printable(f"{name} is {state}: {reason}")
 
 
 @contextmanager
@@ -172,5 +180,6 @@ def _print(topics: Sequence[TopicSummary]) -> None:
     ]
     write_table(columns, rows, numbers=frozenset(columns[1:]))
     for topic in topics:
-        for queue, state, reason in topic.over:
-            click.echo(f"{topic.topic}/{queue} is {state}: {reason}")
+        sentences = (_over(QueueId(topic.topic, queue), *why) for queue, *why in topic.over)
+        for sentence in dict.fromkeys(sentences):
+            click.echo(sentence)
