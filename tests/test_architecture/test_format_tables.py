@@ -4,10 +4,12 @@ from pathlib import Path
 
 import pytest
 
+import container
 from container.format_tables import FormatTable, field_notes, fill, tables
 from container.java_metadata import JavaSegment
 
-DOCUMENT = Path(__file__).parents[2] / "container" / "FORMAT.md"
+DOCUMENT = Path(container.__file__).with_name("FORMAT.md")
+"""It is shipped with the package."""
 
 
 def test_the_document_has_the_tables_of_today() -> None:

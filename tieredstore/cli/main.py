@@ -67,7 +67,7 @@ class CommandLine(click.Group):
             status = super().invoke(ctx)
             sys.stdout.flush()
         except BrokenPipeError:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            _give_up_output()
             return 0
         return status
 
@@ -89,6 +89,10 @@ class CommandLine(click.Group):
             status, sentence = explain(error)
             if sentence:
                 click.echo(f"tieredstore: {printable(sentence)}", err=True)
+            try:
+                sys.stdout.flush()
+            except OSError:
+                _give_up_output()
         sys.exit(status if isinstance(status, int) else 0)
 
 
@@ -123,6 +127,11 @@ def main() -> None:
     """The entry point of the distribution."""
     _open_closed_streams()
     cli.main()
+
+
+def _give_up_output() -> None:
+    """Nobody takes it: what is buffered must not fail once more when the process ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _open_closed_streams() -> None:
