@@ -15,6 +15,8 @@ from provider.errors import Denied, OutOfRange, Unavailable
 from provider.ranges import QueueOffset
 from tests.support.fake_broker import FakeBroker
 from tieredstore.hot.commit_log_files import CommitLogFiles, table_of
+from tieredstore.hot.consume_queue_files import ConsumeQueueFiles
+from tieredstore.hot.consume_queue_tail import ConsumeQueueTail
 from tieredstore.hot.follower import RocketMqHotLog
 from tieredstore.hot.mapped_files import MappedFiles
 from tieredstore.hot.options import HotLogOptions
@@ -285,4 +287,25 @@ def test_a_file_that_grew_after_units_were_rebuilt_from_it_is_walked_again(
     broker.put_many("A", 0, [bytes(150)] * 5)
     assert rebuilt.floors({A0: (7, broker.unit("A", 0, 7).position)}) == {A0: 0}
     assert len(rebuilt.units(A0, QueueOffset(0), 7)) == 7
+    files.close()
+
+
+async def test_a_queue_whose_file_goes_during_the_first_look_keeps_its_pins(
+    broker: FakeBroker, clock: ManualClock, logs: list[RocketMqHotLog]
+) -> None:
+    broker.put_many("A", 0, [bytes(150)] * 50)
+    await (await follow(broker, clock, logs)).close()  # pins all, and is killed
+    broker.put_many("B", 0, [bytes(150)] * 50)
+    files = MappedFiles(8, 1 << 20)
+    tail = ConsumeQueueTail(A0, ConsumeQueueFiles(files, broker.queue_files(A0)[0].parent))
+    log = CommitLogFiles(files, table_of(scan_run(broker.directory / "commitlog"), {}))
+    tail.files.rescan()
+    gone = broker.queue_files(A0)[0]
+    raw = gone.read_bytes()
+    gone.unlink()
+    assert tail.poll(log, None, lambda: None) == tail.seen
+    assert not tail.is_known
+    gone.write_bytes(raw)
+    assert tail.poll(log, None, lambda: None).max_offset == 50
+    assert tail.is_known
     files.close()

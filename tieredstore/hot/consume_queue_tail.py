@@ -34,6 +34,8 @@ class ConsumeQueueTail:
         self.files = files
         self.seen = HotQueue(queue, QueueOffset(0), QueueOffset(0))
         self._begun = False
+        self.is_known = False
+        """Whether `seen` comes from a look: until then nothing can be said about the queue."""
         self._doubt: _Doubt | None = None
         self.log_min = -1
         """First position of the CommitLog when `min_offset` was found."""
@@ -58,7 +60,7 @@ class ConsumeQueueTail:
         Raises:
             Unavailable, Denied: the files cannot be read right now.
         """
-        seen = self.seen
+        seen, had_begun = self.seen, self._begun
         try:
             has_news = not self._begun or self._has_news(seen.max_offset)
             if not has_news and self._is_settled(log):
@@ -71,9 +73,14 @@ class ConsumeQueueTail:
                 seen = replace(seen, min_offset=self._first_readable(seen.max_offset, log))
                 self.log_min = log.table.min_position
         except NotFound:
-            return seen  # the broker deleted a file under us; the next directory scan settles it
+            # The broker deleted a file under us; the next directory scan settles it. A first look
+            # that failed is none.
+            self._begun = had_begun
+            self.is_known = self.is_known or not self.files.run.bases
+            return self.seen
         except Corrupt as error:
             seen = replace(seen, state=HotQueueState.DAMAGED, detail=str(error))
+        self.is_known = True
         floor = floor_of()
         if floor is not None and floor < seen.min_offset:
             seen = replace(seen, min_offset=QueueOffset(floor))

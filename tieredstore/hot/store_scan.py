@@ -192,6 +192,8 @@ class StoreScan:
         # One file below the end: the unit of a record there may not have been seen yet.
         low = self._tail.position - self._live.file_bytes
         for queue, tail in self._tails.items():
+            if not tail.is_known:
+                return 0
             wanted = max(self._released.get(queue, 0), tail.seen.min_offset)
             if wanted < tail.seen.max_offset:
                 low = min(low, self._position_of(queue, QueueOffset(wanted)))
@@ -257,7 +259,7 @@ class StoreScan:
         end = 0
         for queue, tail in self._tails.items():
             seen = tail.poll(self.log, confirmed, partial(self._floor_of, queue))
-            if seen is not self.queues.get(queue):
+            if tail.is_known and seen is not self.queues.get(queue):
                 found[queue] = seen
             end = max(end, tail.end_position)
         self._tail.reach(self.log, end)
