@@ -15,7 +15,7 @@ class PosixOptions:
     thread of their own, so that rounds land in the order of their calls."""
     files_open_max: int = 512
     """Descriptors kept open; least recently used ones are closed. At least 8. Work under way
-    may add a few: three for each thread."""
+    may add a few: three for each thread. The root is held open besides."""
     loop_read_bytes_max: int = 1 << 20
     """A read up to this many bytes is tried on the event loop, where it costs 42 us for 1 MiB that
     the page cache has (decision 0003); a longer one, or the rest of a `read_many` that is longer

@@ -4,16 +4,19 @@ import errno
 import os
 import threading
 from collections.abc import Generator, Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 from cachetools import LRUCache
 
+from provider.errors import Unavailable
 from provider.names import TEMPORARY_PREFIX, check_name
 from provider.object_store import ObjectEntry
 from provider.posix_files import sync_directory
 
 _REMEMBERED_MAX: Final = 65_536
+_AS_A_PLACE: Final = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
 
 
 class Directories:
@@ -28,6 +31,39 @@ class Directories:
         self.root = root
         self._durable: LRUCache[str, bool] = LRUCache(_REMEMBERED_MAX)
         self._lock = threading.Lock()
+        self._root_fd = -1
+
+    def check_root(self) -> None:
+        """Keep writes out of a directory that stands where ours was. One or two `stat`s.
+
+        Nothing is kept where there is no root yet: the first write makes it.
+
+        Raises:
+            Unavailable: the root is not the directory that was met first.
+        """
+        with self._lock:
+            if self._root_fd < 0:
+                # Held open, so that its number cannot become another directory's.
+                with suppress(FileNotFoundError):
+                    self._root_fd = os.open(self.root, _AS_A_PLACE)
+                return
+            try:
+                found = os.stat(self.root)  # noqa: PTH116 - a plain string: this path is hot
+            except FileNotFoundError:
+                found = None
+            if found is None or not os.path.samestat(found, os.fstat(self._root_fd)):
+                raise Unavailable(
+                    "the store's directory was unmounted, moved or replaced; put it back and it "
+                    "goes on, or start again",
+                    self.root,
+                )
+
+    def close(self) -> None:
+        """Let go of the root. Idempotent."""
+        with self._lock:
+            if self._root_fd >= 0:
+                os.close(self._root_fd)
+            self._root_fd = -1
 
     def make(self, path: str) -> bool:
         """Make the directory `path` and those above it, durably; True the first time.

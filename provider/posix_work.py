@@ -50,6 +50,7 @@ class PosixWork:
         path = self.path(name)
         folder = path.rpartition("/")[0]
         with posix_errors(name):
+            self._directories.check_root()
             if self._directories.make(folder):
                 now_s = self._clock.now_ms() / 1000
                 self._directories.sweep(folder, now_s - self._options.temporary_age_s_min)
@@ -114,6 +115,7 @@ class PosixWork:
     def delete(self, names: Sequence[str]) -> None:
         """Unlink files and sync their directories. What is not there is synced as well."""
         folders: set[str] = set()
+        self._directories.check_root()
         for name in names:
             path = self.path(name)
             self._rounds.forget(name)
@@ -135,6 +137,8 @@ class PosixWork:
         for piece in appends:
             pieces.setdefault(piece.name, []).append(piece)
         names = list(pieces)
+        with posix_errors(names[0]):
+            self._directories.check_root()
         files_max = self._options.files_open_max // 2
         for start in range(0, len(names), files_max):
             part = {name: pieces[name] for name in names[start : start + files_max]}
@@ -152,6 +156,7 @@ class PosixWork:
     def close(self) -> None:
         """Close files and let go of locks. Idempotent."""
         self.files.close()
+        self._directories.close()
         with self._locks_lock:
             while self._locks:
                 self._locks.popitem()[1].close()

@@ -185,7 +185,7 @@ async def test_open_files_stay_within_their_bound_and_close_frees_all(tmp_path: 
         await store.append([Append(name, round_number, (b"x",)) for name in names])
         for name in names:
             await store.read(name, ByteRange(0, round_number + 1))
-        assert len(descriptors_below(tmp_path)) <= 8
+        assert len(descriptors_below(tmp_path)) <= 8 + 1  # the root
     assert [entry.size_bytes for entry in await store.list("")] == [3] * 100
     await store.close()
     assert descriptors_below(tmp_path) == []
@@ -277,3 +277,33 @@ def test_only_directories_that_may_hold_a_match_are_visited(
     folder: str, prefix: str, after: str, *, expected: bool
 ) -> None:
     assert may_hold(folder, prefix, after) is expected
+
+
+@pytest.mark.parametrize("is_replaced", [False, True], ids=["away", "replaced"])
+async def test_a_root_that_is_away_or_another_one_takes_nothing_until_it_is_back(
+    store: PosixStore, tmp_path: Path, *, is_replaced: bool
+) -> None:
+    root, away = tmp_path / "root", tmp_path / "away"
+    await store.append([Append("a/grows", 0, (b"one",))])
+    await store.create("a/one", [b"one"])
+    root.rename(away)
+    if is_replaced:  # an empty mount point, say
+        root.mkdir()
+    for _ in range(2):
+        with pytest.raises(Unavailable, match="unmounted"):
+            await store.create("a/two", [b"two"])
+        with pytest.raises(Unavailable, match="unmounted"):
+            await store.append([Append("b/new", 0, (b"two",))])
+        with pytest.raises(Unavailable, match="unmounted"):
+            await store.append([Append("a/grows", 3, (b"two",))])
+        with pytest.raises(Unavailable, match="unmounted"):
+            await store.delete(["a/one"])
+    assert not (root.exists() and names_in(root)), "nothing was written to a strange directory"
+    if is_replaced:
+        root.rmdir()
+    away.rename(root)
+    await store.create("a/two", [b"two"])
+    await store.append([Append("a/grows", 3, (b"two",)), Append("b/new", 0, (b"two",))])
+    assert files_below(root) == {"a/grows", "a/one", "a/two", "b/new"}
+    await store.close()
+    assert descriptors_below(tmp_path) == []
