@@ -270,7 +270,7 @@ _HOT_TO_COLD = (
     Key(
         "tieredStoreMappedBytesMax",
         Kind.BYTES,
-        64 * MIB,
+        96 * MIB,
         "Mapped bytes of the broker's files that are resident at once.",
         "HotLogOptions.resident_bytes_max",
     ),

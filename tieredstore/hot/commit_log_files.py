@@ -73,8 +73,8 @@ class CommitLogFiles:
         return self._files.view(path)
 
     def path_of(self, position: int) -> str:
-        """Path of the file that holds `position`, for people."""
-        base = self.table.base_of(position)
+        """Path of the file that holds `position`, for people; damage may say any position."""
+        base = self.table.base_of(max(position, 0))
         return str(self.table.paths.get(base) or self.table.directory / local_file_name(base))
 
     def record(self, position: int, size: int) -> memoryview:

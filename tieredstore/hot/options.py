@@ -24,8 +24,10 @@ class HotLogOptions:
     broker writes ConsumeQueue units later than records. After it, once in `scan_s_min`."""
     files_mapped_max: int = 512
     """Mapped files at one time; each holds one file descriptor."""
-    resident_bytes_max: int = 64 * MIB
-    """Mapped bytes touched before their page table entries are dropped."""
+    resident_bytes_max: int = 96 * MIB
+    """Mapped bytes resident before their page table entries are dropped. A round's messages lie
+    among those of all queues: 16 MiB of a quarter of the queues touch 64 MiB, and what is dropped
+    while they are read must be faulted in again."""
     batch_bytes_max: int = 64 * MIB
     """Longest batch that `records` gathers; it always takes at least one message."""
     buffer_bytes_max: int = 32 * MIB
@@ -56,9 +58,11 @@ class HotLogOptions:
 
     @property
     def memory_bytes_max(self) -> int:
-        """Bytes: `resident_bytes_max + threads x batch_bytes_max + buffer_bytes_max`.
+        """Bytes: `resident_bytes_max + buffer_bytes_max`, and something for each of `threads`.
 
-        One batch is gathered in each thread, into memory of up to a quarter more than its length.
+        That is `resident_bytes_max / 8`, which it may touch too much before it looks, and
+        `batch_bytes_max x 5 / 4`: the batch that it gathers, in memory of its size class.
         """
+        resident = self.resident_bytes_max + self.threads * self.resident_bytes_max // 8
         gathered = self.threads * (self.batch_bytes_max + self.batch_bytes_max // 4)
-        return 2 * self.resident_bytes_max + gathered + self.buffer_bytes_max
+        return resident + gathered + self.buffer_bytes_max

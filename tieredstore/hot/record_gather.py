@@ -72,10 +72,12 @@ def gather_batch(
     while done < count:
         try:
             done += _from_one_file(log, files, positions[done:], sizes[done:], data[starts[done] :])
-        except (Corrupt, OutOfRange):
-            if not done:
-                raise
-            break
+        except (Corrupt, OutOfRange) as error:
+            if done:
+                break
+            if isinstance(error, OutOfRange):
+                _refuse_a_hole(log, int(positions[0]), error)
+            raise
     starts, ends = starts[:done], ends[:done]
     verified = verify_records(
         data,
@@ -100,6 +102,15 @@ def gather_batch(
         tag_hashes=references["tag_hash"][:done].astype(np.int64),
         store_timestamps=store_timestamps(data, starts),
     )
+
+
+def _refuse_a_hole(log: CommitLogFiles, position: int, error: OutOfRange) -> None:
+    """A broker deletes its oldest files first: nothing else can be missing, or waited for."""
+    table = log.table
+    base = table.base_of(position)
+    if table.paths and base >= table.min_position and base not in table.paths:
+        reason = f"no such file, though the CommitLog begins at {table.min_position}"
+        raise Corrupt(reason, log.path_of(position), position - base) from error
 
 
 def _from_one_file(

@@ -7,6 +7,7 @@ config/topics.json  checkpoint  abort
 ```
 """
 
+import errno
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -29,6 +30,8 @@ CHECKPOINT_BYTES = 4096
 CONFIRM_OFFSET_AT = 32
 """Int64 in the checkpoint: messages below it are confirmed by the replicas."""
 LIST_SEPARATORS = ",:"
+_NOTHING_THERE = frozenset({errno.ENOENT, errno.ELOOP})
+"""What looking behind a name answers where no file or directory is."""
 
 
 class NotAStore(Denied):
@@ -123,19 +126,19 @@ def scan_run(directory: Path, unit_bytes: int = 1) -> FileRun:
 def _sizes_by_base(entries: Iterable[os.DirEntry[str]]) -> Iterator[tuple[int, int]]:
     for entry in entries:
         base = parse_local_file_name(entry.name)
-        if base is None:
-            continue
-        try:
-            yield base, entry.stat().st_size
-        except FileNotFoundError:
-            continue  # the others must not seem to be gone with it
+        size = _file_size(entry) if base is not None else None
+        if base is not None and size is not None:
+            yield base, size
 
 
 def read_topic_attributes(layout: StoreLayout) -> Mapping[str, Mapping[str, Any]]:
     """Attributes of every topic in `config/topics.json`; empty if neither it nor `.bak` helps."""
     for name in ("topics.json", "topics.json.bak"):
+        path = layout.root / "config" / name
         try:
-            document = orjson.loads((layout.root / "config" / name).read_bytes())
+            if not path.is_file():
+                continue  # reading a pipe would wait for ever
+            document = orjson.loads(path.read_bytes())
             return {
                 str(topic): _plain(config.get("attributes") or {})
                 for topic, config in document["topicConfigTable"].items()
@@ -191,8 +194,8 @@ def directories_in(directory: Path) -> list[str]:
     """Names of the directories in one, sorted; none if it does not exist."""
     try:
         with os.scandir(directory) as entries:
-            return sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=True))
-    except FileNotFoundError:
+            return sorted(entry.name for entry in entries if _is_directory(entry))
+    except (FileNotFoundError, NotADirectoryError):
         return []
     except OSError as error:
         raise translated(error, directory) from error
@@ -201,8 +204,27 @@ def directories_in(directory: Path) -> list[str]:
 def _files_in(directory: Path) -> list[str]:
     try:
         with os.scandir(directory) as entries:
-            return [entry.name for entry in entries if entry.is_file()]
-    except FileNotFoundError:
+            return [entry.name for entry in entries if _file_size(entry) is not None]
+    except (FileNotFoundError, NotADirectoryError):
         return []
     except OSError as error:
         raise translated(error, directory) from error
+
+
+def _file_size(entry: os.DirEntry[str]) -> int | None:
+    """Bytes of a regular file; None for anything else, a loop of links, and what just went."""
+    try:
+        return entry.stat().st_size if entry.is_file() else None
+    except OSError as error:
+        if error.errno in _NOTHING_THERE:
+            return None
+        raise
+
+
+def _is_directory(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError as error:
+        if error.errno in _NOTHING_THERE:
+            return False
+        raise
