@@ -96,7 +96,7 @@ def print_result(result: BenchResult) -> None:
         f"{count_text(made.messages)} messages with bodies of {size_text(made.body_bytes)} in "
         f"{made.queues} queues, {result.rounds} rounds"
     )
-    columns = ["median (min-max)", "k msg/s", "MB/s", "/ raw", "/ Java"]
+    columns = ["medians", "k msg/s", "MB/s", "min-max", "/ raw", "/ Java"]
     if all(line.to_java is None for line in result.lines):
         columns.pop()
     rows = [_cells(line)[: len(columns)] for line in result.lines]
@@ -106,16 +106,17 @@ def print_result(result: BenchResult) -> None:
 
 
 def _cells(line: Line) -> list[str]:
+    messages = line.messages_s
     return [
         METRICS[line.metric],
-        _spread_text(line.messages_s, 1000) if line.messages_s else "",
-        f"{line.bytes_s.median / MEGABYTE:,.0f}"
-        if line.messages_s
-        else _spread_text(line.bytes_s, MEGABYTE),
+        f"{messages.median / 1000:,.0f}" if messages else "",
+        f"{line.bytes_s.median / MEGABYTE:,.0f}",
+        _range_text(messages, 1000) if messages else _range_text(line.bytes_s, MEGABYTE),
         f"{line.to_raw:.2f}" if line.to_raw else "",
         f"{line.to_java:.1f}" if line.to_java else "",
     ]
 
 
-def _spread_text(spread: Spread, unit: int) -> str:
-    return f"{spread.median / unit:,.0f} ({spread.low / unit:,.0f}-{spread.high / unit:,.0f})"
+def _range_text(spread: Spread, unit: int) -> str:
+    """The least and the most, in the unit of the row's first number."""
+    return f"{spread.low / unit:,.0f}-{spread.high / unit:,.0f}"
