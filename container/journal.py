@@ -23,6 +23,7 @@ from container.tier_codec import encode_operations
 from container.tier_errors import NewerVersion, Refused
 from container.tier_names import JOURNAL_PREFIX, EntryName, parse_name
 from container.tier_operations import Operation, TakeOwnership
+from container.tier_records import QueueId
 from container.tier_state import TierState
 from provider.clock import Clock
 from provider.errors import Closed, Corrupt, Fenced, NotFound, StoreError
@@ -167,6 +168,21 @@ class Journal:
         self._idle.clear()
         self._wake.set()
         return await transaction.wait()
+
+    async def settle(self, queue: QueueId) -> None:
+        """Return once nothing that was accepted for `queue` is still on its way.
+
+        A caller of `publish` that was cancelled looks at `state` only afterwards.
+
+        Raises:
+            Fenced, Closed: as `publish`.
+        """
+        while self._planned.queues.get(queue) is not self._state.queues.get(queue):
+            accepted = [*(self._entry.transactions if self._entry else ()), *self._waiting]
+            theirs = [one for one in accepted if queue in one.change.queues.changed]
+            if self._over is not None or not theirs:
+                raise again(self._over or Closed("the journal was closed", JOURNAL_PREFIX))
+            await theirs[-1].wait()
 
     def _accept(self, operations: tuple[Operation, ...]) -> tuple[StateChange, bytes]:
         """Validate a transaction and count it in; nothing is changed where it is refused."""

@@ -154,6 +154,10 @@ class Tier:
         """What is published of a queue; None if the tier does not have it."""
         return self.state.queues.get(queue)
 
+    async def settle(self, queue: QueueId) -> None:
+        """Wait until what cancelled calls left of a queue is known; see `Journal.settle`."""
+        await self._journal.settle(queue)
+
     def container(self, queue: QueueId) -> MessageQueueContainer | None:
         """A queue for reading; None if the tier does not have it."""
         if queue not in self.state.queues:

@@ -52,6 +52,7 @@ async def open_queue(
         Corrupt: the newest messages of one of the two cannot be read.
         Fenced: someone newer owns the tier.
     """
+    await tier.settle(hot.id)
     published = tier.queue(hot.id)
     step = decide_step(hot, published, backfill=backfill, now_ms=now_ms, damage=damage)
     match step:

@@ -35,11 +35,20 @@ class TierTarget(Protocol[PlanT]):
 
     T1  What `queue` returns is durable, and readers see it.
     T2  A commit lands whole or not at all, per queue.
-    T3  Whatever interrupts a commit, planning again from `queue` and committing again is safe.
+    T3  Whatever interrupts a commit, after `settle` planning again from `queue` and committing
+        again is safe.
     """
 
     def queue(self, queue: QueueId) -> Queue | None:
         """The queue as it is published now; None if the tier has none."""
+        ...
+
+    async def settle(self, queue: QueueId) -> None:
+        """Return once it is known what became of every call for `queue` that was cancelled.
+
+        Raises:
+            Fenced: someone newer owns the tier.
+        """
         ...
 
     def plan_commit(self, queue: QueueId, batch: RecordBatch) -> PlanT:

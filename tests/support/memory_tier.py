@@ -157,6 +157,9 @@ class MemoryTier:
                 here.next_offset += 1
                 here.bytes += len(record)
 
+    async def settle(self, queue: QueueId) -> None:
+        """A commit that is cancelled lands at once or never."""
+
     async def begin_queue(self, queue: QueueId, offset: QueueOffset) -> None:
         self.calls["begin_queue"] += 1
         self.queues.setdefault(queue, MemoryQueue(offset))
