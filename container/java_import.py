@@ -8,14 +8,18 @@ from crc32c import crc32c
 from numpy.typing import NDArray
 
 from container.message_queue_container import MessageQueueContainer
+from container.record_checks import leading_good_units
 from container.record_kernels import store_timestamps
 from container.rocketmq_names import segment_name
 from container.segment_cuts import cut_runs
 from container.tier_records import UNIT_BYTES, Extent, Queue, Segment
+from provider.errors import Corrupt
 from provider.object_store import ObjectStore
 from provider.ranges import ByteRange, QueueOffset
 
 UNITS_AT_ONCE = 4_096
+LOG_BYTES_AT_ONCE = 16 << 20
+"""Of records in memory at once, if one is not longer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +48,10 @@ async def queue_with_checksums(
 ) -> Queue:
     """The record of a Java queue with extents as our own commits would have made them.
 
-    Reads every byte twice and holds 40 bytes a message; `progress` is told the bytes of records
-    read since the last call. All segments but the last of each flat file become sealed. What lies
-    in the log behind the last unit's record (Java died between the two) is no part of it.
+    Reads every byte twice; holds 40 bytes a message, and `LOG_BYTES_AT_ONCE` or an extent.
+    `progress` is told the bytes of records read since the last call. All segments but the last of
+    each flat file become sealed. What lies in the log behind the last unit's record (Java died
+    between the two) is no part of it.
 
     Raises:
         Corrupt, OutOfRange: units and records do not fit together; the position is the place.
@@ -79,12 +84,18 @@ async def _items(
     while offset < queue.next_offset:
         end = QueueOffset(min(offset + UNITS_AT_ONCE, queue.next_offset))
         part = await container.units(offset, end)
-        starts = part["position"].astype(np.int64)
-        ends.append(starts + part["size"])
+        starts, sizes = part["position"].astype(np.int64), part["size"].astype(np.int64)
+        good = leading_good_units(starts, sizes)
+        if not good:
+            path = f"{queue.id}/CONSUME_QUEUE"
+            raise Corrupt(f"impossible unit {part[:1].tolist()}", path, UNIT_BYTES * offset)
+        together = np.searchsorted(starts + sizes - starts[0], LOG_BYTES_AT_ONCE, side="right")
+        starts = starts[: min(good, max(1, int(together)))]
+        ends.append(starts + sizes[: len(starts)])
         raw = await container.log(ByteRange(int(starts[0]), int(ends[-1][-1])))
         stamps.append(store_timestamps(raw, starts - starts[0]))
         progress(len(raw))
-        offset = end
+        offset = QueueOffset(offset + len(starts))
     first = queue.consume_queue[0].base // UNIT_BYTES
     timestamps = np.concatenate(stamps)
     lost = np.full(queue.min_offset - first, timestamps[0])

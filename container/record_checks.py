@@ -29,6 +29,7 @@ from container.record_layout import (
 
 _SIZE_AND_MAGIC = Struct(">iI")
 _MAGICS = (MAGIC_V1, MAGIC_V2)
+_INT64_MAX = np.int64(2**63 - 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +52,16 @@ class _Prefix:
         bad = int(np.argmin(good)) if len(good) else 0
         if len(good) and not good[bad]:
             self.count, self.reason = bad, reason
+
+
+def leading_good_units(positions: NDArray[np.int64], sizes: NDArray[np.int64]) -> int:
+    """How many leading units can be those of a queue: records ascend and do not overlap. O(n).
+
+    Nothing but the units is looked at.
+    """
+    good = (sizes >= RECORD_BYTES_MIN) & (positions >= 0) & (positions <= _INT64_MAX - sizes)
+    good[1:] &= positions[1:] >= positions[:-1] + sizes[:-1]
+    return len(good) if good.all() else int(np.argmin(good))
 
 
 def verify_records(

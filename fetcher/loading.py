@@ -6,12 +6,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from container.blank_record import Coda
+from container.record_checks import leading_good_units
 from container.record_kernels import store_timestamps
 from container.record_layout import BORN_HOST_V6, layout_of
 from container.tier_records import UNIT_BYTES
 from fetcher.options import FetcherOptions
 from fetcher.plan import places_in_reads, plan_reads, units_taken
-from fetcher.run import Run, check_records, compact, leading_good_units
+from fetcher.run import Run, check_records, compact
 from fetcher.single_flight import Flight, ReadBudget
 from fetcher.source import TierQueue
 from fetcher.tag_filter import matching

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from container.blank_record import BLANK_MAGIC
 from container.record_kernels import headers_at
-from container.record_layout import MAGIC_V1, MAGIC_V2, RECORD_BYTES_MIN
+from container.record_layout import MAGIC_V1, MAGIC_V2
 from fetcher.options import COLUMN_BYTES
 from fetcher.read_ahead import Reader
 from provider.object_store import Buffer
@@ -91,13 +91,6 @@ def compact(data: Buffer) -> Buffer:
     """`data`, copied if it is a small part of something larger that it would keep alive."""
     view = memoryview(data)
     return bytes(view) if _pinned_bytes(view) > view.nbytes + (view.nbytes >> 2) else view
-
-
-def leading_good_units(positions: NDArray[np.int64], sizes: NDArray[np.int64]) -> int:
-    """How many leading units can be those of a queue: records ascend and do not overlap. O(n)."""
-    good = (sizes >= RECORD_BYTES_MIN) & (positions >= 0)
-    good[1:] &= positions[1:] >= positions[:-1] + sizes[:-1]
-    return len(good) if good.all() else int(np.argmin(good))
 
 
 def check_records(

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import struct
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from container.tier_records import QueueId
 from tests.support.cli import COMMAND, settings
-from tests.support.golden import ROCKETMQ_533, GoldenTree, expected, unpack, unpacked
+from tests.support.golden import ROCKETMQ_533, VARIANTS_520, GoldenTree, expected, unpack, unpacked
 from tieredstore.cli.main import cli
 from tieredstore.config_keys import KEYS
 
@@ -230,3 +232,37 @@ def test_a_java_tier_becomes_ours_and_goes_on(tmp_path: Path) -> None:
     again = rows(*given, "tier", tree.store)
     assert sum(row["messages_new"] for row in again) == 0
     assert rows(*given, "check") == []
+
+
+@pytest.mark.parametrize(
+    "unit",
+    [(0, 0, 0), (-(2**62), -(2**31), 0), (2**62, 100, 0), (2**63 - 1, 100, 0), (1, -5, 7)],
+    ids=str,
+)
+def test_a_java_tier_with_an_impossible_unit_is_not_imported(
+    tmp_path: Path, unit: tuple[int, int, int]
+) -> None:
+    tree = unpack(ROCKETMQ_533, "closed", tmp_path)
+    given = settings(tree, tree.tier)
+    _, path = tree.segments(QueueId("G_Orders", 1), "CONSUME_QUEUE")[0]
+    raw = bytearray(path.read_bytes())
+    struct.pack_into(">qiq", raw, 20 * 7, *unit)
+    path.write_bytes(raw)
+    refused = invoke(*given, "metadata", "import", tree.java_metadata, status=1)
+    assert "G_Orders/1" in refused.stderr
+    assert invoke(*given, "topics", status=1).stdout == ""
+
+
+def test_codas_of_an_old_java_tier_are_imported_with_it(tmp_path: Path) -> None:
+    tree = unpack(VARIANTS_520, "closed", tmp_path)
+    given = settings(tree, tree.tier)
+    before = rows(*given, "topics", "--java-metadata", tree.java_metadata)
+    invoke(*given, "metadata", "import", tree.java_metadata)
+    assert rows(*given, "check") == []
+    after = rows(*given, "topics")
+    for one, other in zip(before, after, strict=True):
+        assert {**one, "first_timestamp": 0, "last_timestamp": 0} == {
+            **other,
+            "first_timestamp": 0,
+            "last_timestamp": 0,
+        }
