@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: run test check wheel-test bench format clean
+.PHONY: run test check wheel-test soak bench format clean
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -34,6 +34,10 @@ wheel-test: $(STAMP)
 	.run/wheel/venv/bin/python -m pip install --quiet --constraint constraints.txt --group test .run/wheel/*.whl
 	cp -r tests conf pyproject.toml README.md .run/wheel/elsewhere/
 	cd .run/wheel/elsewhere && ../venv/bin/python -m pytest -q -m "not rocketmq and not slow and not checkout"
+
+# An hour of a broker, a follower that is killed, and readers over faults; SOAK_SECONDS=60 for less.
+soak: $(STAMP)
+	SOAK_SECONDS=$${SOAK_SECONDS:-3600} $(BIN)/python -m pytest -s -m soak tests/soak
 
 bench: $(STAMP)
 	$(BIN)/tieredstore bench --store-results tests/bench/results
