@@ -70,6 +70,7 @@ class Directories:
 
         Raises:
             OSError: ELOOP if one of them, below the root, is a symbolic link.
+            Unavailable: one of them was removed meanwhile.
         """
         with self._lock:
             if path in self._durable:
@@ -88,6 +89,9 @@ class Directories:
                     ) from None
                 if not os.path.isdir(path):  # noqa: PTH112 - as above
                     raise NotADirectoryError(errno.ENOTDIR, "not a directory", path) from None
+            except FileNotFoundError as error:
+                self.forget()  # made again by the next call
+                raise Unavailable("its directory was removed just now", path) from error
             sync_directory(parent)
         with self._lock:
             self._durable[path] = True

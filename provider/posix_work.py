@@ -65,6 +65,9 @@ class PosixWork:
             except FileExistsError as error:
                 self._directories.sync([folder])  # P9
                 raise AlreadyExists("the name is taken", name) from error
+            except FileNotFoundError as error:  # swept by a process whose clock is ahead, say
+                self._directories.forget()
+                raise Unavailable("its temporary file was removed just now", name) from error
             finally:
                 with suppress(FileNotFoundError):
                     os.unlink(temporary)  # noqa: PTH108 - as above

@@ -2,8 +2,9 @@
 
 import asyncio
 import os
+import shutil
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -277,6 +278,42 @@ def test_only_directories_that_may_hold_a_match_are_visited(
     folder: str, prefix: str, after: str, *, expected: bool
 ) -> None:
     assert may_hold(folder, prefix, after) is expected
+
+
+class Swept(list[bytes]):
+    """Buffers of an object whose temporary file goes while they are written.
+
+    A process whose clock jumped ahead takes it for one that a dead writer left.
+    """
+
+    def __init__(self, folder: Path, *buffers: bytes) -> None:
+        super().__init__(buffers)
+        self._folder = folder
+
+    def __iter__(self) -> Iterator[bytes]:
+        for path in self._folder.glob("@tmp-*"):
+            path.unlink()
+        return super().__iter__()
+
+
+async def test_a_temporary_file_that_another_process_sweeps_away_is_no_verdict_on_the_object(
+    store: PosixStore, tmp_path: Path
+) -> None:
+    with pytest.raises(Unavailable, match="removed"):
+        await store.create("a/b", Swept(tmp_path / "root" / "a", b"one"))
+    await store.create("a/b", [b"one"])
+    assert files_below(tmp_path / "root") == {"a/b"}
+
+
+async def test_a_new_directory_below_one_that_was_removed_is_made_at_the_next_call(
+    store: PosixStore, tmp_path: Path
+) -> None:
+    await store.create("a/b/one", [b"one"])
+    shutil.rmtree(tmp_path / "root/a")
+    with pytest.raises(Unavailable, match="removed"):
+        await store.append([Append("a/c/two", 0, (b"two",))])
+    await store.append([Append("a/c/two", 0, (b"two",))])
+    assert files_below(tmp_path / "root") == {"a/c/two"}
 
 
 @pytest.mark.parametrize("is_replaced", [False, True], ids=["away", "replaced"])
