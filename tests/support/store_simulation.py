@@ -44,7 +44,7 @@ class StoreSimulation:
         self.handles: list[StoreHotLog] = []
         self.processes: list[StoreProcess] = []
         self.counts: Counter[str] = Counter()
-        self.loses_local = self.rng.random() < 0.3
+        self.loses_local = self.rng.random() < 0.4
 
     async def run(self) -> Counter[str]:
         self._write()
@@ -99,10 +99,10 @@ class StoreSimulation:
             if not process.killed and self.rng.random() < 0.01:
                 process.kill()
                 self.counts["kills"] += 1
-        if self.loses_local and self.rng.random() < 0.1:
+        if self.loses_local and self.rng.random() < 0.25:
             queue = self.rng.choice(QUEUES)
             low = self.hot.queues[queue].min_offset
-            self.hot.delete_below(queue, low + self.rng.randint(0, 8))
+            self.hot.delete_below(queue, low + self.rng.randint(0, 20))
 
     async def _land_late(self) -> None:
         for process in self.processes:
