@@ -152,6 +152,7 @@ class TieredDispatcher:
             gaps=counters.gaps,
             outage=self._work.health.outage,
             last_error=counters.last_error,
+            hot_error=counters.hot_error,
         )
 
     def _describe(self, queue: QueueProgress) -> QueueStatistics:

@@ -59,6 +59,8 @@ class DispatchStatistics:
     outage: bool
     """The tier as a whole is failing."""
     last_error: str
+    hot_error: str
+    """Why the hot log cannot be read at present; empty while it can."""
 
     @property
     def behind(self) -> int:
@@ -91,6 +93,7 @@ class Counters:
     bytes: int = 0
     gaps: int = 0
     last_error: str = ""
+    hot_error: str = ""
     last_success_s: float = field(default=0.0)
 
     def begin(self, bytes_taken: int) -> None:

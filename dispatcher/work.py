@@ -62,16 +62,21 @@ class DispatchWork:
     # Polling.
 
     async def poll(self) -> None:
-        """Worker: keep the table up to date with the hot log."""
+        """Worker: keep the table up to date with the hot log.
+
+        A refusal is only believed at the first look: later it is somebody's slip, and passes.
+        """
         failures = 0
         while True:
             try:
                 await self._poll_once()
                 await self._hot.wait(self._options.poll_s_max)
-                failures = 0
-            except Unavailable as error:
+                failures, self.counters.hot_error = 0, ""
+            except (Unavailable, Denied) as error:
+                if isinstance(error, Denied) and not self.poll_finished:
+                    raise
                 failures += 1
-                self.counters.last_error = str(error)
+                self.counters.last_error = self.counters.hot_error = str(error)
                 await self._clock.sleep(self._pause_s(failures))
 
     async def _poll_once(self) -> None:
@@ -97,7 +102,7 @@ class DispatchWork:
         try:
             units = await self._hot.references(queue.id, start, messages_max=wanted)
             queue.add_references(start, units)
-        except Unavailable as error:
+        except (Unavailable, Denied) as error:
             self.counters.last_error = str(error)  # it stays thirsty: the next poll tries again
         except (OutOfRange, Corrupt) as error:
             if start == queue.commit_offset and queue.state is QueueState.READY:

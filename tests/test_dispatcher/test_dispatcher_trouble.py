@@ -7,7 +7,7 @@ import pytest
 from container.tier_records import QueueId
 from dispatcher.queue_progress import QueueState
 from dispatcher.source import HotQueueState
-from provider.errors import Closed, Corrupt, Fenced, Unavailable
+from provider.errors import Closed, Corrupt, Denied, Fenced, Unavailable
 from tests.support.dispatch_world import World
 
 A, B, C = QueueId("Orders", 0), QueueId("Orders", 1), QueueId("Orders", 2)
@@ -267,3 +267,26 @@ async def test_a_queue_that_the_tier_refuses_for_good_stops_alone() -> None:
     world.tier.error = Corrupt("manifest is torn", "@manifest/7", 12)
     report = await world.finish(world.dispatcher.drain())
     assert report.over[0].reason.startswith("the tier refuses its messages: manifest is torn")
+
+
+async def test_a_log_that_may_not_be_read_for_a_while_is_waited_for() -> None:
+    world = World()
+    async with world.running() as task:
+        world.hot.append(A, b"x")
+        await world.wait_for(lambda: world.is_tiered(A), seconds=1.0)
+        world.hot.poll_error = Denied("not allowed: Permission denied", "consumequeue/Orders")
+        world.hot.append(A, b"y")
+        await world.pass_time(5.0)
+        assert not task.done()
+        assert "not allowed" in world.dispatcher.statistics().hot_error
+        world.hot.poll_error = None
+        await world.wait_for(lambda: world.is_tiered(A), seconds=31.0)
+        await world.pass_time(1.0)
+        assert world.dispatcher.statistics().hot_error == ""
+
+
+async def test_a_log_that_may_not_be_read_at_the_start_is_an_error() -> None:
+    world = World()
+    world.hot.poll_error = Denied("not allowed: Permission denied", "consumequeue/Orders")
+    with pytest.raises(Denied):
+        await world.finish(world.dispatcher.drain())
