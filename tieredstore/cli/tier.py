@@ -109,6 +109,8 @@ async def _report(dispatcher: TieredDispatcher, clock: Clock) -> None:
 def _troubles(statistics: DispatchStatistics) -> Iterator[str]:
     if statistics.outage:
         yield f"nothing reaches the tier at present: {statistics.last_error}"
+    if statistics.hot_error:
+        yield f"the store cannot be read at present: {statistics.hot_error}"
     for queue in statistics.over:
         yield _over(queue.queue, queue.state.value, queue.reason)
 
