@@ -1,7 +1,7 @@
 """One checker for the command line, for tests after every run, and for audits: all findings."""
 
 from bisect import bisect_right
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Protocol
 
@@ -41,13 +41,20 @@ class CheckedTier(Protocol):
         ...
 
 
-async def check_tier(tier: CheckedTier, *, journal: bool = True) -> AsyncIterator[Finding]:
+def _unseen(_bytes: int) -> None:
+    """Nobody watches."""
+
+
+async def check_tier(
+    tier: CheckedTier, *, journal: bool = True, progress: Callable[[int], None] = _unseen
+) -> AsyncIterator[Finding]:
     """Yield everything that is wrong with a tier, never stopping at the first finding.
 
     Both directions: what the metadata says is there whole (objects, checksums, units, records,
     joins), and what is there is known to the metadata (orphans). `journal` is False for a tier
-    of the Java store, which has none. Reads every byte once; memory is bounded by
-    `LOG_BYTES_AT_ONCE` and the listing.
+    of the Java store, which has none. Reads every byte twice, for its checksum and for what it
+    says; memory is bounded by an extent, `LOG_BYTES_AT_ONCE` and the listing. `progress` is told
+    the bytes of CommitLogs followed by their units since the last call.
 
     Raises:
         Unavailable: the storage does not answer, so nothing can be said.
@@ -60,7 +67,7 @@ async def check_tier(tier: CheckedTier, *, journal: bool = True) -> AsyncIterato
     for queue in sorted(tier.state.queues):
         container = tier.container(queue)
         if container is not None:
-            async for finding in _check_queue(container, tier.store, sizes, known):
+            async for finding in _check_queue(container, tier.store, sizes, known, progress):
                 yield finding
     for name in sorted(sizes.keys() - known):
         if not name.startswith("@") and not may_be_a_commit(tier.state, name):
@@ -81,7 +88,11 @@ def may_be_a_commit(state: TierState, name: str) -> bool:
 
 
 async def _check_queue(
-    container: MessageQueueContainer, store: ObjectStore, sizes: Mapping[str, int], known: set[str]
+    container: MessageQueueContainer,
+    store: ObjectStore,
+    sizes: Mapping[str, int],
+    known: set[str],
+    progress: Callable[[int], None],
 ) -> AsyncIterator[Finding]:
     """Check one queue; adds the names of its objects to `known`."""
     flat: dict[SegmentType, list[Segment]] = {}
@@ -97,7 +108,7 @@ async def _check_queue(
         known.update(_objects(container.id, segments))
         async for finding in _check_checksums(store, container.id, segments, sizes):
             yield finding
-    async for finding in _check_messages(container, flat):
+    async for finding in _check_messages(container, flat, progress):
         yield finding
 
 
@@ -165,7 +176,9 @@ async def _check_checksums(
 
 
 async def _check_messages(
-    container: MessageQueueContainer, flat: Mapping[SegmentType, Sequence[Segment]]
+    container: MessageQueueContainer,
+    flat: Mapping[SegmentType, Sequence[Segment]],
+    progress: Callable[[int], None],
 ) -> AsyncIterator[Finding]:
     """Follow every unit of a queue to its record."""
     check: RecordCheck | None = None
@@ -190,6 +203,7 @@ async def _check_messages(
                 log = await container.log(ByteRange(log_start, log_end))
                 for finding in check.check(QueueOffset(offset), units, log, log_start):
                     yield finding
+                progress(len(log))
             except (Corrupt, OutOfRange, ValueError) as error:
                 detail = f"messages [{offset}, {end}) cannot be read: {error}"
                 yield Finding("unreadable", str(container.id), offset, detail)

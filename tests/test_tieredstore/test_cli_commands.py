@@ -2,6 +2,7 @@
 
 import json
 import os
+import pty
 import signal
 import struct
 import subprocess
@@ -266,3 +267,29 @@ def test_codas_of_an_old_java_tier_are_imported_with_it(tmp_path: Path) -> None:
             "first_timestamp": 0,
             "last_timestamp": 0,
         }
+
+
+def test_long_work_shows_its_progress_on_a_terminal_and_its_output_where_it_belongs(
+    tmp_path: Path,
+) -> None:
+    tree = unpack(ROCKETMQ_533, "closed", tmp_path)
+    given = settings(tree, tree.tier)
+    for words, title, output in (
+        (["metadata", "import", tree.java_metadata], "importing", "are ours"),
+        (["check"], "checking", "nothing is wrong"),
+        (["tier", tree.store], "tiering", "G_Orders"),
+    ):
+        ours, theirs = pty.openpty()
+        done = subprocess.run(
+            [*COMMAND, *given, *map(str, words)],
+            stdout=subprocess.PIPE,
+            stderr=theirs,
+            text=True,
+            env={**os.environ, "TERM": "xterm"},
+            check=True,
+        )
+        os.close(theirs)
+        assert title in os.read(ours, 4096).decode(errors="replace")
+        os.close(ours)
+        assert output in done.stdout
+        assert title not in done.stdout

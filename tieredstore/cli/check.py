@@ -11,6 +11,7 @@ from tieredstore.cli.failures import FINDINGS
 from tieredstore.cli.invocation import Invocation, json_option, pass_invocation
 from tieredstore.cli.output import count_text, size_text, write_json
 from tieredstore.cli.printable import printable
+from tieredstore.cli.progress import bytes_bar
 from tieredstore.cli.reading import ReadableTier, java_metadata_option, with_reader
 from tieredstore.summary import log_bytes_of, messages_of
 
@@ -20,21 +21,24 @@ from tieredstore.summary import log_bytes_of, messages_of
 @json_option
 @pass_invocation
 def command(invocation: Invocation, java_metadata: Path | None, *, as_json: bool) -> int:
-    """Compare metadata and bytes in both directions; reads every byte once.
+    """Compare metadata and bytes in both directions; reads every byte twice.
 
     Never stops at the first finding. Ends with 1 if there is any.
     """
 
     async def check(tier: ReadableTier) -> int:
         found = 0
-        async for finding in check_tier(tier.reader, journal=not tier.is_java):
-            found += 1
-            if as_json:
-                write_json([asdict(finding)])
-                sys.stdout.buffer.flush()
-            else:
-                place = f"{finding.path} at {finding.position}"
-                click.echo(printable(f"{finding.finding}: {place}: {finding.detail}"))
+        with bytes_bar("checking", _log_bytes(tier)) as progress:
+            async for finding in check_tier(
+                tier.reader, journal=not tier.is_java, progress=progress
+            ):
+                found += 1
+                if as_json:
+                    write_json([asdict(finding)])
+                    sys.stdout.buffer.flush()
+                else:
+                    place = f"{finding.path} at {finding.position}"
+                    click.echo(printable(f"{finding.finding}: {place}: {finding.detail}"))
         if not as_json:
             click.echo(_verdict(tier, found))
         return found
@@ -45,6 +49,9 @@ def command(invocation: Invocation, java_metadata: Path | None, *, as_json: bool
 def _verdict(tier: ReadableTier, found: int) -> str:
     queues = tier.reader.state.queues.values()
     messages = sum(map(messages_of, queues))
-    size = sum(map(log_bytes_of, queues))
-    looked = f"{len(queues)} queues, {count_text(messages)} messages, {size_text(size)}"
+    looked = f"{len(queues)} queues, {count_text(messages)} messages, {size_text(_log_bytes(tier))}"
     return f"{looked}: {f'{found} findings' if found else 'nothing is wrong'}"
+
+
+def _log_bytes(tier: ReadableTier) -> int:
+    return sum(map(log_bytes_of, tier.reader.state.queues.values()))

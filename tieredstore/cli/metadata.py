@@ -11,6 +11,7 @@ from provider.errors import NotFound
 from provider.posix import PosixStore
 from tieredstore.cli.invocation import Invocation, json_option, pass_invocation
 from tieredstore.cli.output import count_text, size_text, write_json
+from tieredstore.cli.progress import bytes_bar
 from tieredstore.cli.reading import ReadableTier, read_bytes, with_reader
 from tieredstore.config import Config
 from tieredstore.config_file import ConfigError
@@ -25,7 +26,7 @@ def command() -> None:
     """Exchange metadata with RocketMQ's own tiered store."""
 
 
-@command.command("export")
+@command.command("export", short_help="Write a metadata file for RocketMQ's tiered store.")
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--overwrite", is_flag=True, help="Replace the file if it is there.")
 @json_option
@@ -50,7 +51,7 @@ def export(invocation: Invocation, file: Path, *, overwrite: bool, as_json: bool
         click.echo(f"{queues} queues written to {file}")
 
 
-@command.command("import")
+@command.command("import", short_help="Make a tier ours that RocketMQ's store wrote.")
 @click.argument("file", type=click.Path(path_type=Path))
 @json_option
 @pass_invocation
@@ -76,9 +77,11 @@ async def _import(
     await _refuse_ours(config, directory)
     clock = SystemClock()
     async with open_reader(config, directory, raw, java_path=path) as reader:
-        queues = await read_java_queues(
-            reader, extent_bytes_max=config.tier.extent_bytes_max, progress=_unseen
-        )
+        total = sum(map(log_bytes_of, reader.state.queues.values()))
+        with bytes_bar("importing", total) as progress:
+            queues = await read_java_queues(
+                reader, extent_bytes_max=config.tier.extent_bytes_max, progress=progress
+            )
         async with open_owner(config, directory, clock=clock) as tier, running([tier.run]):
             try:
                 await publish_java_queues(tier, reader, queues)
@@ -105,10 +108,6 @@ async def _refuse_ours(config: Config, directory: Path) -> None:
         return
     finally:
         await store.close()
-
-
-def _unseen(_read_bytes: int) -> None:
-    """Nobody watches."""
 
 
 def _write(file: Path, raw: bytes) -> None:

@@ -2,16 +2,11 @@
 
 import asyncio
 import signal
-import sys
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import click
 from prometheus_client import CollectorRegistry
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
-from rich.progress import Progress as ProgressBar
 
 from container.tier_records import Queue, QueueId
 from dispatcher.dispatcher import TieredDispatcher
@@ -22,6 +17,7 @@ from tieredstore.cli.failures import FINDINGS
 from tieredstore.cli.invocation import Invocation, json_option, pass_invocation
 from tieredstore.cli.output import Row, count_text, size_text, write_json, write_table
 from tieredstore.cli.printable import printable
+from tieredstore.cli.progress import Show, progress_bar
 from tieredstore.config import Config
 from tieredstore.config_file import ConfigError
 from tieredstore.lifetime import running
@@ -88,8 +84,8 @@ async def _run(config: Config, store_dir: Path, *, follow: bool) -> list[TopicSu
                         await dispatcher.close()
                     statistics = dispatcher.statistics()
                 else:
-                    with _progress_bar() as show:
-                        statistics = await dispatcher.drain(on_progress=show)
+                    with progress_bar("tiering") as show:
+                        statistics = await dispatcher.drain(on_progress=_shown(show))
             finally:
                 await tier.close()
         return summarize(before, tier.state.queues, statistics.queues)
@@ -121,32 +117,16 @@ def _over(queue: QueueId, state: str, reason: str) -> str:
     return printable(f"{name} is {state}: {reason}")
 
 
-@contextmanager
-def _progress_bar() -> Generator[Callable[[Progress], None] | None]:
-    """A bar on standard error, where that is a terminal."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    columns = (
-        TextColumn("tiering"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("messages"),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[size]}"),
-    )
-    with ProgressBar(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("tiering", total=None, size="")
+def _shown(show: Show | None) -> Callable[[Progress], None] | None:
+    if show is None:
+        return None
 
-        def show(progress: Progress) -> None:
-            bar.update(
-                task,
-                completed=progress.messages_done,
-                total=progress.messages_total,
-                size=size_text(progress.bytes_done),
-            )
+    def tell(progress: Progress) -> None:
+        counts = f"{count_text(progress.messages_done)} of {count_text(progress.messages_total)}"
+        note = f"{counts} messages, {size_text(progress.bytes_done)}"
+        show(progress.messages_done, progress.messages_total, note)
 
-        yield show
+    return tell
 
 
 def _row(topic: TopicSummary) -> Row:
