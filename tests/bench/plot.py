@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import matplotlib as mpl
-from matplotlib import pyplot as plt
+import matplotlib as mpl  # pyright: ignore[reportMissingImports] - of the group bench
+from matplotlib import pyplot as plt  # pyright: ignore[reportMissingImports] - the same
 
 METRICS = {
     "tier": "tiering",
