@@ -21,6 +21,9 @@ from provider.clock import Clock
 from provider.errors import Closed, Corrupt, Fenced, StoreError
 from provider.object_store import ObjectStore
 
+LAST_ENTRIES_MAX = 32
+"""A clean end leaves fewer entries than this behind the newest snapshot."""
+
 
 class Owner(Protocol):
     """The part of `Journal` that housekeeping needs."""
@@ -94,6 +97,8 @@ class Housekeeper:
         self._touched: dict[QueueId, None] = dict.fromkeys(loaded.state.queues)
         self._swept = loaded.state.broker.epoch <= 1  # before the first owner there is no stray
         self._due = asyncio.Event()
+        self._finishing = False
+        self._finished = asyncio.Event()
         self._done = HousekeepingStatistics(damaged_snapshots=len(loaded.damaged))
 
     def __repr__(self) -> str:
@@ -122,13 +127,23 @@ class Housekeeper:
         while True:
             await self._due.wait()
             self._due.clear()
+            finishing = self._finishing
             try:
                 await self.keep()
                 self._done = replace(self._done, last_error="")
             except (Fenced, Closed):
+                self._finished.set()
                 return
             except StoreError as error:
                 self._done = replace(self._done, last_error=str(error))
+            if finishing:
+                self._finished.set()
+
+    async def finish(self) -> None:
+        """Have a last round kept, which also snapshots what a start would have to replay."""
+        self._finishing = True
+        self._due.set()
+        await self._finished.wait()
 
     async def tick(self) -> None:
         """Look for work every `housekeeping_s`, until cancelled."""
@@ -201,7 +216,8 @@ class Housekeeper:
 
     async def _snapshot(self) -> None:
         age_s = self._clock.monotonic_s() - self._first_entry_s
-        many = self._entries >= self._options.snapshot_entries_max
+        limit = self._options.snapshot_entries_max
+        many = self._entries >= (min(limit, LAST_ENTRIES_MAX) if self._finishing else limit)
         if self._entries == 0 or not (many or age_s >= self._options.snapshot_age_s_max):
             return
         before, first_s = self._entries, self._clock.monotonic_s()

@@ -7,7 +7,7 @@ and never begins another number before it knows what became of the last one.
 
 import asyncio
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Coroutine, Iterable
 from dataclasses import dataclass
 from typing import Self
 
@@ -311,6 +311,15 @@ class Journal:
         self._idle.set()
         self._ended.set()
 
+    async def tidy(self) -> None:
+        """Leave the next start a short way: manifests, and a snapshot of what is behind the last.
+
+        Waits `close_s_max` at most, and gives up silently where the storage fails: nothing
+        depends on it. Only while `run` runs.
+        """
+        if self._over is None and self._running:
+            await self._within(self._keeper.finish(), self._options.close_s_max)
+
     async def close(self) -> None:
         """Refuse new transactions, wait for those in flight, and end `run`. Idempotent.
 
@@ -319,11 +328,14 @@ class Journal:
         """
         self._closing = True
         if self._running and not self._idle.is_set():
-            async with asyncio.TaskGroup() as group:
-                idle = group.create_task(self._idle.wait())
-                late = group.create_task(self._clock.sleep(self._options.close_s_max))
-                await asyncio.wait([idle, late], return_when=asyncio.FIRST_COMPLETED)
-                idle.cancel()
-                late.cancel()
+            await self._within(self._idle.wait(), self._options.close_s_max)
         if self._over is None:
             self._end(Closed("the journal was closed", JOURNAL_PREFIX))
+
+    async def _within(self, work: Coroutine[None, None, object], seconds: float) -> None:
+        """Wait for `work`, but not longer than that."""
+        async with asyncio.TaskGroup() as group:
+            tasks = (group.create_task(work), group.create_task(self._clock.sleep(seconds)))
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in tasks:
+                task.cancel()

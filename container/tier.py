@@ -147,7 +147,8 @@ class Tier:
         return False
 
     async def close(self) -> None:
-        """End the journal; what is in flight is settled within the journal's own deadline."""
+        """Keep house once more and end the journal, each within the journal's own deadline."""
+        await self._journal.tidy()
         await self._journal.close()
 
     def queue(self, queue: QueueId) -> Queue | None:
