@@ -30,11 +30,9 @@ HEAD = Struct(">iIIiiqqiq")
 TAIL = Struct(">iqi")
 """Reconsume times, prepared transaction offset, body length."""
 
-SIZE_AT = 0
 MAGIC_AT = 4
 QUEUE_OFFSET_AT = 20
 PHYSICAL_OFFSET_AT = 28
-SYS_FLAG_AT = 36
 BORN_HOST_AT = HEAD.size
 
 HOST_V4_BYTES = 8

@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from typing import NewType
 
 QueueOffset = NewType("QueueOffset", int)  # the n-th message of a queue; counts messages
-LogPosition = NewType("LogPosition", int)  # a byte of a queue's tier CommitLog; counts bytes
 
 
 @dataclass(frozen=True, slots=True)

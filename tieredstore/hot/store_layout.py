@@ -26,7 +26,6 @@ CONSUME_QUEUE = "consumequeue"
 BATCH_CONSUME_QUEUE = "batchconsumequeue"
 ROCKSDB_CONSUME_QUEUE = "consumequeue_rocksdb"
 CHECKPOINT = "checkpoint"
-CHECKPOINT_BYTES = 4096
 CONFIRM_OFFSET_AT = 32
 """Int64 in the checkpoint: messages below it are confirmed by the replicas."""
 LIST_SEPARATORS = ",:"
