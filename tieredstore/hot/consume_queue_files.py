@@ -1,6 +1,6 @@
 """The units of one local ConsumeQueue, over its files."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -99,6 +99,10 @@ class ConsumeQueueFiles:
             self._last = (base, path)
         return path, byte - base
 
+    def has_later(self, offset: int) -> bool:
+        """Whether there is a file behind the one that holds a unit."""
+        return bool(self.run.bases) and self.run.bases[-1] > offset * UNIT_BYTES
+
     def look(self, offset: int) -> Units:
         """Up to 64 units from `offset` on, not beyond a file; none where there is no file.
 
@@ -109,7 +113,26 @@ class ConsumeQueueFiles:
         """
         return np.frombuffer(self.look_raw(offset), UNIT_DTYPE)
 
-    def look_raw(self, offset: int) -> bytes:
+    def heads(self, offset: int) -> Iterator[tuple[int, Units]]:
+        """The first units, and the first one's offset, of each file behind the one of a unit.
+
+        Up to 64 of each; one of a truncated file, or none. One `pread` for each file.
+
+        Raises:
+            Unavailable, Denied: as `look_raw`.
+        """
+        for base in self.run.bases:
+            first = base // UNIT_BYTES
+            if first <= offset:
+                continue
+            for units_max in (LOOK_UNITS, 1):
+                try:
+                    yield first, np.frombuffer(self.look_raw(first, units_max), UNIT_DTYPE)
+                    break
+                except Corrupt:
+                    continue
+
+    def look_raw(self, offset: int, units_max: int = LOOK_UNITS) -> bytes:
         """The bytes that `look` shows. One `pread`, or less where the file is mapped.
 
         Raises:
@@ -119,7 +142,7 @@ class ConsumeQueueFiles:
         if not self.run.file_bytes:
             return b""
         path, place = self.path_of(offset)
-        length = min(LOOK_UNITS * UNIT_BYTES, self.run.file_bytes - place)
+        length = min(units_max * UNIT_BYTES, self.run.file_bytes - place)
         try:
             return self._files.peek(path, place, length)
         except NotFound:

@@ -7,6 +7,7 @@ may point behind the CommitLog's real end.
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from itertools import chain
 
 from container.consume_queue_unit import ConsumeQueueUnit
 from container.tier_records import QueueId
@@ -131,8 +132,8 @@ class ConsumeQueueTail:
         readable = self._readable_from(first, written, log)
         seen = replace(seen, max_offset=QueueOffset(readable))
         if readable < written:
-            seen = self._advance(seen, log, confirmed)
-        return seen
+            return self._advance(seen, log, confirmed)
+        return self._behind_a_hole(seen, log) if files.has_later(readable) else seen
 
     def _has_news(self, end: int) -> bool:
         """Whether anything stands at or behind the end. One `pread` or less."""
@@ -142,7 +143,7 @@ class ConsumeQueueTail:
                 return False
             files.rescan()  # a file was added
         raw = files.look_raw(end)
-        return raw.count(0) != len(raw)
+        return raw.count(0) != len(raw) or files.has_later(end)
 
     def _advance(self, seen: HotQueue, log: CommitLogFiles, confirmed: int | None) -> HotQueue:
         """Count what is whole behind `seen.max_offset`, or say what keeps the queue from it."""
@@ -168,7 +169,8 @@ class ConsumeQueueTail:
             written = first_where(start, written, lambda k: self._is_bad(seen.id, k, log))
             self._doubt = self._doubtful(seen.id, written, log)
         end = QueueOffset(written)
-        return replace(seen, max_offset=end, state=HotQueueState.READY, detail="")
+        seen = replace(seen, max_offset=end, state=HotQueueState.READY, detail="")
+        return self._behind_a_hole(seen, log) if self.files.has_later(end) else seen
 
     def _is_bad(self, queue: QueueId, offset: int, log: CommitLogFiles) -> bool:
         doubt = self._doubtful(queue, offset, log)
@@ -177,16 +179,24 @@ class ConsumeQueueTail:
     def _behind_a_hole(self, seen: HotQueue, log: CommitLogFiles) -> HotQueue:
         """The unit at the end is empty, and yet there was something behind it a moment ago."""
         end = int(seen.max_offset)
-        units = self.files.look(end)
-        written = units["size"].nonzero()[0]
-        if not len(written) or written[0] == 0:
-            return seen  # the broker was just writing
-        if self._doubtful(seen.id, end + int(written[0]), log) is not None:
-            return seen  # remains of a crash
+        good = self._good_behind(seen.id, end, log)
+        if good is None or self.files.look(end)["size"][:1].any():
+            return seen  # remains of a crash, or the broker was just writing
         path, place = self.files.path_of(end)
-        reason = f"the unit of offset {end} is empty, though one behind it is good"
+        reason = f"the unit of offset {end} is empty, though that of offset {good} is good"
         detail = str(Corrupt(reason, str(path), place))
         return replace(seen, state=HotQueueState.DAMAGED, detail=detail)
+
+    def _good_behind(self, queue: QueueId, end: int, log: CommitLogFiles) -> int | None:
+        """The next unit behind an empty one, or the first of a later file, whose record is good."""
+        for start, units in chain([(end, self.files.look(end))], self.files.heads(end)):
+            written = units["size"].nonzero()[0]
+            if len(written):
+                offset = start + int(written[0])
+                doubt = self._doubtful(queue, offset, log)
+                if doubt is None or (start > end and doubt.by_tags_only):
+                    return offset
+        return None
 
     def _doubtful(self, queue: QueueId, offset: int, log: CommitLogFiles) -> _Doubt | None:
         """Why a unit does not count; None when its record says the same as it does."""

@@ -24,7 +24,7 @@ from tieredstore.hot.consume_queue_tail import ConsumeQueueTail
 from tieredstore.hot.mapped_files import MappedFiles
 from tieredstore.hot.options import HotLogOptions
 from tieredstore.hot.pins import Pins
-from tieredstore.hot.queue_directories import QueueDirectories
+from tieredstore.hot.queue_directories import DirectoryWatch, QueueDirectories
 from tieredstore.hot.rebuilt_units import RebuiltUnits
 from tieredstore.hot.record_gather import gather_batch, plausible
 from tieredstore.hot.store_layout import CONFIRM_OFFSET_AT, FileRun, open_layout, scan_run
@@ -79,6 +79,9 @@ class StoreScan:
         self._tails: dict[QueueId, ConsumeQueueTail] = {}
         self._released: dict[QueueId, int] = {}
         self._tail = CommitLogTail()
+        self._watch = DirectoryWatch()
+        self._scanned_position = -1
+        """Where the CommitLog ended when the directories were looked at."""
         self._next_scan_s = float("-inf")
         self._settled_s = float("-inf")
         self.queues: dict[QueueId, HotQueue] = {}
@@ -101,7 +104,7 @@ class StoreScan:
             is_due = now_s >= self._next_scan_s
             if is_due or self._tail.has_grown(self.log) or self._has_rolled():
                 self._scan_commit_log()
-            found = self._scan_directories() if is_due else {}
+            found = self._scan_directories(now_s) if is_due else {}
             if self._tail.reach(self.log, 0):
                 self._settled_s = now_s + self._options.settle_s_max
             is_reported = any(tail.has_report for tail in self._tails.values())
@@ -208,12 +211,14 @@ class StoreScan:
         except (OutOfRange, Corrupt):
             return 0  # not known: drop nothing
 
-    def _scan_directories(self) -> dict[QueueId, HotQueue]:
+    def _scan_directories(self, now_s: float) -> dict[QueueId, HotQueue]:
         """Take in new queues; returns the refused ones."""
         self.statistics.directory_looks += 1
         found = self._directories.look()
         self.statistics.excluded_topics = len(found.excluded)
         log_min = self.log.table.min_position
+        has_grown = now_s < self._settled_s or self._scanned_position != self._tail.position
+        self._scanned_position = self._tail.position
         for queue, directory in found.queues.items():
             tail = self._tails.get(queue)
             if tail is None:
@@ -221,6 +226,8 @@ class StoreScan:
                 self._tails[queue] = ConsumeQueueTail(queue, files)
             elif not tail.files.run.bases or tail.log_min != log_min:
                 tail.files.rescan()  # the broker deletes from the front of both together
+            elif has_grown and self._watch.changed(directory):
+                tail.files.rescan()  # files behind the one that the queue ends in show a hole
         self._find_floors()
         zero = QueueOffset(0)
         return {
