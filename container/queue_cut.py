@@ -15,11 +15,13 @@ from container.tier_records import (
     SegmentType,
     Tombstone,
 )
-from provider.errors import OutOfRange
-from provider.object_store import ObjectStore
+from provider.errors import NotFound, OutOfRange
+from provider.object_store import Append, AppendingStore, ObjectStore
 from provider.ranges import ByteRange, QueueOffset
 
 CUT_REASON = "cut"
+KEPT_PREFIX = "@cut/"
+PIECE_BYTES = 4 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +43,8 @@ async def cut_queue(
     """The queue without its messages at and above `next_offset`.
 
     The segments that the cut goes through are sealed where it goes: the next commit begins new
-    ones, so the bytes stay where they are until the grace time of their tombstones is over.
+    ones, so the bytes behind the cut stay in their files. Of segments that go whole, `keep_freed`
+    makes copies.
     Reads one unit, and the extents that the cut goes through. Publishes nothing.
 
     Raises:
@@ -83,6 +86,30 @@ async def cut_queue(
     )
     not_before_ms = now_ms + grace_ms
     return QueueCut(remaining, tuple(Tombstone(name, not_before_ms, CUT_REASON) for name in freed))
+
+
+async def keep_freed(
+    store: AppendingStore, cut: QueueCut, *, epoch: int, sequence: int
+) -> tuple[Tombstone, ...]:
+    """Copy the segments that a cut frees, and return tombstones for the copies.
+
+    The next commits may begin segments of the same names, and so overwrite the freed files at
+    once. Copies every freed byte; done before the cut is published.
+    """
+    graves: list[Tombstone] = []
+    for grave in cut.tombstones:
+        if grave.object_name.startswith("@"):
+            continue
+        try:
+            size = await store.size(grave.object_name)
+        except NotFound:
+            continue
+        name = f"{KEPT_PREFIX}{epoch:010d}-{sequence:020d}/{grave.object_name}"
+        for at in range(0, size, PIECE_BYTES):
+            piece = await store.read(grave.object_name, ByteRange(at, min(at + PIECE_BYTES, size)))
+            await store.append([Append(name, at, (piece,))])
+        graves.append(replace(grave, object_name=name))
+    return tuple(graves)
 
 
 async def _cut_segment(

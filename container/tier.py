@@ -10,7 +10,7 @@ from container.journal import Journal
 from container.journal_options import JournalOptions
 from container.manifest import ManifestReader
 from container.message_queue_container import MessageQueueContainer
-from container.queue_cut import cut_queue
+from container.queue_cut import cut_queue, keep_freed
 from container.record_batch import RecordBatch
 from container.tier_operations import (
     CutQueue,
@@ -233,7 +233,8 @@ class Tier:
     async def cut_queue(self, queue: QueueId, next_offset: QueueOffset, reason: str) -> None:
         """Unpublish the messages of a queue at and above `next_offset`.
 
-        Their bytes stay until the grace time is over; see `queue_cut.cut_queue`.
+        Their bytes stay until the grace time is over, those of whole segments as copies below
+        `@cut/`. Copies what it frees, so it needs as much room.
 
         Raises:
             OutOfRange: the queue has no such offset.
@@ -249,7 +250,10 @@ class Tier:
             now_ms=self._clock.now_ms(),
             grace_ms=self._options.cut_grace_hours * HOUR_MS,
         )
-        await self._journal.publish([CutQueue(cut.queue, reason, cut.tombstones)])
+        kept = await keep_freed(
+            self._store, cut, epoch=self._journal.epoch, sequence=self.state.sequence
+        )
+        await self._journal.publish([CutQueue(cut.queue, reason, (*cut.tombstones, *kept))])
 
     async def last_messages(self, queue: QueueId, count: int) -> list[bytes]:
         """The newest records of a queue as tiered, oldest first, at most `count`.

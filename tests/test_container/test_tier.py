@@ -175,6 +175,20 @@ async def test_a_cut_unpublishes_the_tail_and_the_queue_goes_on(keep: int) -> No
     assert await findings(reader) == []
 
 
+async def test_the_bytes_of_what_was_cut_outlive_the_segments_that_take_their_names() -> None:
+    store = MemoryStore()
+    async with owned(store) as tier:
+        await put(tier, 40)
+        names = [e.name for e in await store.list(f"{TOPIC}/")]
+        before = {name: bytes(await store.read(name)) for name in names}
+        await tier.cut_queue(QUEUE, QueueOffset(0), "the hot log was rewritten")
+        await put(tier, 40, body_bytes=50)
+        kept = {e.name: bytes(await store.read(e.name)) for e in await store.list("@cut/")}
+        assert {name.split("/", 2)[2]: raw for name, raw in kept.items()} == before
+        assert kept.keys() <= tier.state.tombstones.keys()
+        assert await findings(tier) == []
+
+
 async def test_nothing_is_cut_where_nothing_is() -> None:
     store = MemoryStore()
     async with owned(store) as tier:
