@@ -98,6 +98,20 @@ class JournalReader:
             last = loaded.snapshot
         raise Unavailable("the journal is cut faster than it can be read", JOURNAL_PREFIX)
 
+    async def load_whole_part(self) -> tuple[Loaded, Corrupt | None]:
+        """The state before the first damaged entry, and the damage; for looking, not for owning.
+
+        Raises:
+            NewerVersion: a newer program wrote what is needed.
+            Unavailable: try again.
+        """
+        loaded = await self._newest_snapshot()
+        try:
+            await self.catch_up(loaded.state)
+        except Corrupt as damage:
+            return loaded, damage
+        return loaded, None
+
     async def _newest_snapshot(self) -> Loaded:
         damaged: list[Corrupt] = []
         for entry in reversed(await self._store.list(SNAPSHOT_PREFIX)):

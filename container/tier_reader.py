@@ -3,10 +3,14 @@
 from typing import Protocol, Self
 
 from container.journal_follower import JournalFollower
+from container.journal_options import JournalOptions
+from container.journal_reader import JournalReader
 from container.manifest import ManifestReader
 from container.message_queue_container import Manifests, MessageQueueContainer
+from container.tier_names import JOURNAL_PREFIX
 from container.tier_records import Queue, QueueId
 from container.tier_state import TierState
+from provider.errors import Corrupt, NotFound
 from provider.object_store import ObjectStore
 
 
@@ -49,7 +53,10 @@ class TierReader:
         *,
         manifests: Manifests | None = None,
         verify: bool = False,
+        damage: Corrupt | None = None,
     ) -> None:
+        self.damage = damage
+        """Why the metadata is older than it could be; None unless `open_damaged` made it."""
         self._store = store
         self._metadata = metadata
         self._manifests = manifests or ManifestReader(store)
@@ -67,6 +74,20 @@ class TierReader:
             Unavailable: try again.
         """
         return cls(store, await JournalFollower.open(store), verify=verify)
+
+    @classmethod
+    async def open_damaged(cls, store: ObjectStore) -> Self:
+        """Load as much of a damaged journal as is whole; `damage` says where it ends.
+
+        Raises:
+            NotFound: not even one entry is whole.
+            Unavailable: try again.
+        """
+        reader = JournalReader(store, JournalOptions())
+        loaded, damage = await reader.load_whole_part()
+        if loaded.state.sequence == 0:
+            raise damage or NotFound("there is no tier here", JOURNAL_PREFIX)
+        return cls(store, FixedMetadata(loaded.state), damage=damage)
 
     def __repr__(self) -> str:
         broker = self.state.broker

@@ -82,9 +82,16 @@ def brokers_in(root: Path) -> list[tuple[str, str]]:
 
 @asynccontextmanager
 async def open_reader(
-    config: Config, directory: Path, java_metadata: bytes | None, *, java_path: str = ""
+    config: Config,
+    directory: Path,
+    java_metadata: bytes | None,
+    *,
+    java_path: str = "",
+    damaged: bool = False,
 ) -> AsyncGenerator[TierReader]:
     """A reader of the tier in `directory`: ours, or a Java one by its metadata file.
+
+    `damaged`: take what is whole of a damaged journal, for a check.
 
     Raises:
         NotFound: there is no tier, or the Java metadata does not speak of this broker.
@@ -98,7 +105,7 @@ async def open_reader(
     try:
         with _refusals_of(directory):
             if java_metadata is None:
-                yield await _open_ours(store, directory, verify=config.verifies)
+                yield await _open_ours(store, directory, verify=config.verifies, damaged=damaged)
             else:
                 parsed = _parse_java(java_metadata, java_path)
                 state = await load_java_tier(
@@ -129,10 +136,16 @@ def _refusals_of(directory: Path) -> Generator[None]:
         raise
 
 
-async def _open_ours(store: ObjectStore, directory: Path, *, verify: bool) -> TierReader:
+async def _open_ours(
+    store: ObjectStore, directory: Path, *, verify: bool, damaged: bool
+) -> TierReader:
     """Our reader; where there is no journal, say what else the directory may be."""
     try:
         return await TierReader.open(store, verify=verify)
+    except Corrupt:
+        if not damaged:
+            raise
+        return await TierReader.open_damaged(store)
     except NotFound as error:
         reason = (
             "nobody has written a journal here; a tier of RocketMQ's own store is read with "

@@ -170,6 +170,17 @@ def test_check_tells_findings_and_ends_with_1(tree: GoldenTree, tmp_path: Path) 
     assert "findings" in invoke(*given, "check", status=1).stdout.splitlines()[-1]
 
 
+def test_check_goes_on_behind_a_damaged_journal(tree: GoldenTree, tmp_path: Path) -> None:
+    given = [*settings(tree, tmp_path / "tier"), "-D", "tieredStoreGroupCommitCount=100"]
+    invoke(*given, "tier", tree.store)
+    entries = sorted((tmp_path / "tier").glob("*/*/@journal/*"))
+    assert len(entries) > 2
+    entries[-1].write_bytes(entries[-1].read_bytes()[:-1])
+    kinds = {row["finding"] for row in rows(*given, "check", status=1)}
+    assert {"journal", "entry-damaged"} <= kinds
+    assert "@journal" in invoke(*given, "topics", status=1).stderr
+
+
 def test_config_tells_every_value_with_its_origin(options: list[str]) -> None:
     found = {row["key"]: row for row in rows(*options, "config")}
     assert found.keys() == KEYS.keys()

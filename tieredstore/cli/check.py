@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from container.check import check_tier
+from container.findings import Finding
 from tieredstore.cli.failures import FINDINGS
 from tieredstore.cli.invocation import Invocation, json_option, pass_invocation
 from tieredstore.cli.output import count_text, size_text, write_json
@@ -29,21 +30,30 @@ def command(invocation: Invocation, java_metadata: Path | None, *, as_json: bool
     async def check(tier: ReadableTier) -> int:
         found = 0
         with bytes_bar("checking", _log_bytes(tier)) as progress:
+            damage = tier.reader.damage
+            if damage is not None:
+                detail = f"{damage.reason}; what is published behind it cannot be checked"
+                _tell(Finding("journal", damage.path, damage.position, detail), as_json=as_json)
+                found += 1
             async for finding in check_tier(
                 tier.reader, journal=not tier.is_java, progress=progress
             ):
                 found += 1
-                if as_json:
-                    write_json([asdict(finding)])
-                    sys.stdout.buffer.flush()
-                else:
-                    place = f"{finding.path} at {finding.position}"
-                    click.echo(printable(f"{finding.finding}: {place}: {finding.detail}"))
+                _tell(finding, as_json=as_json)
         if not as_json:
             click.echo(_verdict(tier, found))
         return found
 
-    return FINDINGS if with_reader(invocation, java_metadata, check) else 0
+    return FINDINGS if with_reader(invocation, java_metadata, check, damaged=True) else 0
+
+
+def _tell(finding: Finding, *, as_json: bool) -> None:
+    if as_json:
+        write_json([asdict(finding)])
+        sys.stdout.buffer.flush()
+    else:
+        place = f"{finding.path} at {finding.position}"
+        click.echo(printable(f"{finding.finding}: {place}: {finding.detail}"))
 
 
 def _verdict(tier: ReadableTier, found: int) -> str:

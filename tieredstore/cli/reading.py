@@ -88,14 +88,17 @@ def with_reader(
     invocation: Invocation,
     java_metadata: Path | None,
     work: Callable[[ReadableTier], Awaitable[ResultT]],
+    *,
+    damaged: bool = False,
 ) -> ResultT:
-    """Open the tier for reading, do `work`, close it."""
+    """Open the tier for reading, do `work`, close it; `damaged`: also what can only be checked."""
     config = invocation.load_config()
     directory = existing_directory(config)
     raw = None if java_metadata is None else read_bytes(java_metadata)
 
     async def run() -> ResultT:
-        async with open_reader(config, directory, raw, java_path=str(java_metadata)) as reader:
+        opened = open_reader(config, directory, raw, java_path=str(java_metadata), damaged=damaged)
+        async with opened as reader:
             return await work(ReadableTier(reader, directory, raw is not None))
 
     return asyncio.run(run())
