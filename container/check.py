@@ -7,6 +7,7 @@ from typing import Protocol
 
 from crc32c import crc32c
 
+from container.blank_record import Coda
 from container.check_journal import check_journal, own_objects
 from container.check_records import RecordCheck
 from container.findings import Finding
@@ -14,7 +15,7 @@ from container.message_queue_container import MessageQueueContainer
 from container.rocketmq_names import parse_segment_name, segment_name
 from container.tier_records import UNIT_BYTES, Queue, QueueId, Segment, SegmentType
 from container.tier_state import TierState
-from provider.errors import Corrupt, OutOfRange
+from provider.errors import Corrupt, Denied, OutOfRange
 from provider.object_store import ObjectStore
 from provider.ranges import ByteRange, QueueOffset
 
@@ -99,7 +100,7 @@ async def _check_queue(
     try:
         for kind in FLAT_FILES:
             flat[kind] = await container.segments(kind)
-    except (Corrupt, OutOfRange) as error:
+    except (Corrupt, Denied, OutOfRange) as error:
         yield Finding("manifest", error.path, error.position, error.reason)
         return
     for finding in check_segments(container.record, flat, sizes):
@@ -166,8 +167,11 @@ async def _check_checksums(
             whole = extent.object_offset + extent.length
             if extent.crc32c is None or sizes.get(holder, -1) < whole:
                 continue
-            raw = await store.read(holder, ByteRange(extent.object_offset, whole))
-            found = crc32c(raw)
+            try:
+                found = crc32c(await store.read(holder, ByteRange(extent.object_offset, whole)))
+            except (Denied, OutOfRange) as error:
+                yield Finding("unreadable", holder, extent.object_offset, error.reason)
+                continue
             if found != extent.crc32c:
                 detail = (
                     f"{extent.length} bytes have {found:#010x}, published {extent.crc32c:#010x}"
@@ -200,17 +204,19 @@ async def _check_messages(
                 log_start = min(begin, check.next_position)
                 log_end = int(units["position"][-1]) + int(units["size"][-1])
                 log_end = min(max(log_end, log_start + 1), container.record.flat_end(FLAT_FILES[0]))
+                if log_end - log_start > 2 * LOG_BYTES_AT_ONCE and end > offset + 1:
+                    raise ValueError(f"their units point to [{log_start}, {log_end})")
                 log = await container.log(ByteRange(log_start, log_end))
                 for finding in check.check(QueueOffset(offset), units, log, log_start):
                     yield finding
                 progress(len(log))
-            except (Corrupt, OutOfRange, ValueError) as error:
+            except (Corrupt, Denied, OutOfRange, ValueError) as error:
                 detail = f"messages [{offset}, {end}) cannot be read: {error}"
                 yield Finding("unreadable", str(container.id), offset, detail)
                 check = None
             offset = end
     log_end = container.record.flat_end(SegmentType.COMMIT_LOG)
-    if check is not None and check.next_position < log_end - 16:
+    if check is not None and check.next_position < log_end - Coda.SIZE:
         detail = f"units end at log position {check.next_position}, the log at {log_end}"
         yield Finding("log-outruns-units", str(container.id), container.next_offset, detail)
 

@@ -13,8 +13,9 @@ from container.tier_options import TierOptions
 from container.tier_reader import TierReader
 from container.tier_records import QueueId, SegmentType
 from provider.clock import ManualClock
-from provider.errors import Corrupt, Fenced, OutOfRange
+from provider.errors import Corrupt, Denied, Fenced, OutOfRange
 from provider.memory import MemoryStore
+from provider.object_store import Buffer
 from provider.ranges import ByteRange, QueueOffset
 from tests.support.messages import TOPIC, make_batch
 
@@ -46,6 +47,19 @@ async def run_until_fenced(tier: Tier) -> None:
         await tier.run()
     except Fenced:
         return
+
+
+class DeniedStore(MemoryStore):
+    """The same objects, one of which we may not read."""
+
+    def __init__(self, store: MemoryStore, denied: str) -> None:
+        super().__init__(store._shared)
+        self._denied = denied
+
+    async def read(self, name: str, wanted: ByteRange | None = None) -> Buffer:
+        if name == self._denied:
+            raise Denied("permission denied", name)
+        return await super().read(name, wanted)
 
 
 async def put(tier: Tier, count: int, queue: QueueId = QUEUE, body_bytes: int = 100) -> None:
@@ -214,6 +228,18 @@ async def test_a_flipped_bit_is_found_by_check_and_by_a_verifying_read() -> None
     with pytest.raises(Corrupt) as caught:
         await container.log(ByteRange(140, 160))
     assert caught.value.path == name
+
+
+async def test_an_object_that_may_not_be_read_is_a_finding_and_the_check_goes_on() -> None:
+    store = MemoryStore()
+    async with owned(store) as tier:
+        for queue_id in range(2):
+            await put(tier, 10, QueueId(TOPIC, queue_id))
+    name = next(e.name for e in await store.list(f"{TOPIC}/0/COMMIT_LOG"))
+    reader = await TierReader.open(DeniedStore(store, name))
+    found = [(finding.finding, finding.path) async for finding in check_tier(reader)]
+    assert ("unreadable", name) in found
+    assert not any(path.startswith(f"{TOPIC}/1") for _, path in found)
 
 
 async def test_missing_short_and_unknown_objects_are_all_found_at_once() -> None:
