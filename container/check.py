@@ -12,6 +12,7 @@ from container.check_journal import check_journal, own_objects
 from container.check_records import RecordCheck
 from container.findings import Finding
 from container.message_queue_container import MessageQueueContainer
+from container.record_batch import Units
 from container.rocketmq_names import parse_segment_name, segment_name
 from container.tier_records import UNIT_BYTES, Queue, QueueId, Segment, SegmentType
 from container.tier_state import TierState
@@ -21,6 +22,8 @@ from provider.ranges import ByteRange, QueueOffset
 
 UNITS_AT_ONCE = 4_096
 LOG_BYTES_AT_ONCE = 16 << 20
+LOG_RANGE_BYTES_MAX = 128 << 20
+"""No message is as long; what sound units of one read point to is far shorter."""
 FLAT_FILES = (SegmentType.COMMIT_LOG, SegmentType.CONSUME_QUEUE)
 
 
@@ -198,16 +201,10 @@ async def _check_messages(
                 units = await container.units(QueueOffset(offset), QueueOffset(end))
                 end = offset + _fitting(units["position"].tolist(), units["size"].tolist())
                 units = units[: end - offset]
-                begin = int(units["position"][0])
-                check = check or RecordCheck(container.id, begin)
-                # From the record before, so that a coda between two segments is seen.
-                log_start = min(begin, check.next_position)
-                log_end = int(units["position"][-1]) + int(units["size"][-1])
-                log_end = min(max(log_end, log_start + 1), container.record.flat_end(FLAT_FILES[0]))
-                if log_end - log_start > 2 * LOG_BYTES_AT_ONCE and end > offset + 1:
-                    raise ValueError(f"their units point to [{log_start}, {log_end})")
-                log = await container.log(ByteRange(log_start, log_end))
-                for finding in check.check(QueueOffset(offset), units, log, log_start):
+                check = check or RecordCheck(container.id, int(units["position"][0]))
+                place = _log_range(container, units, check.next_position)
+                log = await container.log(place)
+                for finding in check.check(QueueOffset(offset), units, log, place.start):
                     yield finding
                 progress(len(log))
             except (Corrupt, Denied, OutOfRange, ValueError) as error:
@@ -219,6 +216,20 @@ async def _check_messages(
     if check is not None and check.next_position < log_end - Coda.SIZE:
         detail = f"units end at log position {check.next_position}, the log at {log_end}"
         yield Finding("log-outruns-units", str(container.id), container.next_offset, detail)
+
+
+def _log_range(container: MessageQueueContainer, units: Units, next_position: int) -> ByteRange:
+    """Where the records of some units lie, from the record before on, so that codas are seen.
+
+    Raises:
+        ValueError: the units are damaged: together they point to more than is ever read at once.
+    """
+    start = min(int(units["position"][0]), next_position)
+    end = int(units["position"][-1]) + int(units["size"][-1])
+    end = min(max(end, start + 1), container.record.flat_end(SegmentType.COMMIT_LOG))
+    if end - start > LOG_RANGE_BYTES_MAX:
+        raise ValueError(f"their units point to [{start}, {end})")
+    return ByteRange(start, end)
 
 
 def _fitting(positions: Sequence[int], sizes: Sequence[int]) -> int:
