@@ -48,10 +48,10 @@ import org.apache.rocketmq.tieredstore.file.FlatMessageFile;
  *
  * <p>Prints one JSON object a line for every figure of every round. Round 0 warms up with a tenth of the messages and is
  * to be ignored. Figures: put (into the local store, tier attached, nothing dispatched), dispatch (until every
- * ConsumeQueue is committed; the index is built beside it), read_1_group and read_4_groups (every queue from its start,
- * 32 messages a call, one call at a time in each group, heap cache emptied before, page cache warm; wrong_messages
- * counts records that were not the ones asked for), raw_write (4 MiB pieces, each followed by fsync), raw_read (the
- * same file back, out of the page cache).
+ * ConsumeQueue is committed; with -Dbench.index=true the key index is built beside it, else there is none), read_1_group
+ * and read_4_groups (every queue from its start, 32 messages a call, one call at a time in each group, heap cache
+ * emptied before, page cache warm; wrong_messages counts records that were not the ones asked for), raw_write (4 MiB
+ * pieces, each followed by fsync), raw_read (the same file back, out of the page cache).
  */
 public class Bench {
   private static final com.sun.management.OperatingSystemMXBean MACHINE =
@@ -259,6 +259,7 @@ public class Bench {
       properties.setProperty("tieredMetadataServiceProvider", "org.apache.rocketmq.tieredstore.metadata.DefaultMetadataStore");
       properties.setProperty("tieredStoreFilePath", root + "/tier");
       properties.setProperty("tieredStorageLevel", "FORCE");
+      properties.setProperty("messageIndexEnable", String.valueOf(Boolean.getBoolean("bench.index")));
       Configuration configuration = new Configuration(LoggerFactory.getLogger("bench"), broker, config);
       configuration.registerConfig(properties);
       tier = new TieredMessageStore(new MessageStorePluginContext(config, statistics, listener, broker, configuration), local);
