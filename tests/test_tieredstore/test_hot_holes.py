@@ -1,10 +1,17 @@
 """A queue one of whose ConsumeQueue files is empty, missing or a stranger: never silent."""
 
+from collections.abc import Callable
+from pathlib import Path
+
 import pytest
 
+from container.java_hash import tag_hash
+from container.message_record import StoredMessage
 from container.tier_records import QueueId
 from dispatcher.source import HotQueueState
 from provider.clock import ManualClock
+from provider.errors import OutOfRange
+from provider.ranges import QueueOffset
 from tests.support.fake_broker import FakeBroker
 from tests.support.followed import bodies, broker, clock, follow, logs, poll_later
 from tieredstore.hot.follower import RocketMqHotLog
@@ -65,3 +72,147 @@ async def test_a_hole_that_is_there_only_after_the_queue_was_passed_stops_it_whe
     known = log.queue(A0)
     assert known is not None
     assert known.state is HotQueueState.DAMAGED
+
+
+async def tags_and_bodies(log: RocketMqHotLog, start: int) -> list[tuple[bytes, int]]:
+    known = log.queue(A0)
+    assert known is not None
+    found: list[tuple[bytes, int]] = []
+    while start + len(found) < known.max_offset:
+        at = QueueOffset(start + len(found))
+        batch = await log.records(A0, at, await log.references(A0, at, messages_max=13))
+        for row in range(len(batch)):
+            raw = batch.data[batch.starts[row] :][: batch.sizes[row]].tobytes()
+            message = StoredMessage.decode(raw, path="batch", position=0)
+            assert message.queue_offset == at + row
+            found.append((message.body, int(batch.tag_hashes[row])))
+    return found
+
+
+def remove(path: Path) -> None:
+    path.unlink()
+
+
+def empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+WRITTEN = [(str(n).encode(), tag_hash(f"Tag{n % 3}")) for n in range(90)]
+
+
+@pytest.mark.parametrize("files", [(1,), (2, 3), (1, 3)])
+@pytest.mark.parametrize("take", [remove, empty])
+async def test_units_of_missing_files_are_made_from_the_commit_log(
+    filled: FakeBroker,
+    clock: ManualClock,
+    logs: list[RocketMqHotLog],
+    take: Callable[[Path], None],
+    files: tuple[int, ...],
+) -> None:
+    paths = filled.queue_files(A0)
+    for number in files:
+        take(paths[number])
+    log = await follow(filled, clock, logs)
+    (seen,) = await log.poll()
+    assert (seen.min_offset, seen.max_offset, seen.state) == (0, 90, HotQueueState.READY)
+    assert await tags_and_bodies(log, 0) == WRITTEN
+    assert await tags_and_bodies(log, 33) == WRITTEN[33:]
+    await log.release(A0, QueueOffset(90))
+    await poll_later(log, clock)
+    filled.put("A", 0)
+    assert [range_[1] for range_ in (await poll_later(log, clock)).values()] == [91]
+    assert await bodies(log, A0, 85, 91) == 6
+
+
+@pytest.mark.parametrize("take", [remove, empty])
+async def test_a_missing_file_whose_records_are_damaged_stops_its_queue_and_is_named(
+    filled: FakeBroker,
+    clock: ManualClock,
+    logs: list[RocketMqHotLog],
+    take: Callable[[Path], None],
+) -> None:
+    path = filled.queue_files(A0)[1]
+    raw = path.read_bytes()
+    filled.damage(filled.unit("A", 0, 20).position, bytes(8))
+    take(path)
+    log = await follow(filled, clock, logs)
+    (seen,) = await log.poll()
+    assert (seen.min_offset, seen.max_offset, seen.state) == (0, 20, HotQueueState.DAMAGED)
+    assert str(path) in seen.detail
+    assert "missing or empty" in seen.detail
+    assert await bodies(log, A0, 0, 20) == 20
+    path.write_bytes(raw)  # in place, or anew
+    assert (await poll_later(log, clock))[A0][1] == 90
+
+
+async def test_a_missing_file_is_made_up_to_the_first_record_that_is_damaged(
+    filled: FakeBroker, clock: ManualClock, logs: list[RocketMqHotLog]
+) -> None:
+    path = filled.queue_files(A0)[1]
+    filled.damage(filled.unit("A", 0, 25).position, bytes(8))
+    path.unlink()
+    log = await follow(filled, clock, logs)
+    (seen,) = await log.poll()
+    assert (seen.min_offset, seen.max_offset, seen.state) == (0, 25, HotQueueState.DAMAGED)
+    assert str(path) in seen.detail
+    assert await bodies(log, A0, 0, 25) == 25
+
+
+async def test_a_file_that_goes_missing_under_a_reader_is_made_for_it(
+    filled: FakeBroker, clock: ManualClock, logs: list[RocketMqHotLog]
+) -> None:
+    log = await follow(filled, clock, logs, files_mapped_max=1)
+    await log.poll()
+    filled.queue_files(A0)[2].unlink()
+    assert await tags_and_bodies(log, 0) == WRITTEN
+    assert await tags_and_bodies(log, 47) == WRITTEN[47:]
+
+
+async def test_a_file_that_goes_missing_under_a_reader_and_cannot_be_made_is_said(
+    filled: FakeBroker, clock: ManualClock, logs: list[RocketMqHotLog]
+) -> None:
+    log = await follow(filled, clock, logs, files_mapped_max=1)
+    await log.poll()
+    path = filled.queue_files(A0)[2]
+    filled.damage(filled.unit("A", 0, 40).position, bytes(8))
+    path.unlink()
+    with pytest.raises(OutOfRange):
+        await log.references(A0, QueueOffset(40), messages_max=1)
+    (seen,) = await log.poll()
+    assert seen.state is HotQueueState.DAMAGED
+    assert str(path) in seen.detail
+
+
+async def test_a_queue_that_the_broker_deleted_past_begins_anew_behind_that(
+    broker: FakeBroker, clock: ManualClock, logs: list[RocketMqHotLog]
+) -> None:
+    broker.put_many("A", 0, [bytes(150)] * 20)
+    log = await follow(broker, clock, logs)
+    await log.poll()
+    broker.put_many("A", 0, [bytes(150)] * 80)
+    for _ in range(4):
+        broker.delete_oldest_file()
+    first = int(broker.queue_files(A0)[0].name) // 20
+    assert first > 20
+    ((low, high),) = (await poll_later(log, clock)).values()
+    assert first <= low < 100
+    assert high == 100
+    assert broker.unit("A", 0, low).position >= broker.min_position
+    assert await bodies(log, A0, low, 100) == 100 - low
+
+
+async def test_files_that_the_broker_deleted_around_a_forgotten_one_are_a_gap(
+    broker: FakeBroker, clock: ManualClock, logs: list[RocketMqHotLog]
+) -> None:
+    broker.put_many("A", 0, [bytes(150)] * 100)
+    path = broker.queue_files(A0)[0]
+    raw = path.read_bytes()
+    for _ in range(4):
+        broker.delete_oldest_file()
+    assert int(broker.queue_files(A0)[0].name) // 20 > 20
+    path.write_bytes(raw)
+    log = await follow(broker, clock, logs)
+    (seen,) = await log.poll()
+    assert (seen.max_offset, seen.state) == (100, HotQueueState.READY)
+    assert broker.unit("A", 0, seen.min_offset).position >= broker.min_position
+    assert await bodies(log, A0, seen.min_offset, 100) == 100 - seen.min_offset

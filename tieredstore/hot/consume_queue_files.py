@@ -1,6 +1,7 @@
 """The units of one local ConsumeQueue, over its files."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,9 +10,11 @@ from numpy.typing import NDArray
 from container.consume_queue_unit import ConsumeQueueUnit
 from container.record_batch import UNIT_DTYPE, Units
 from container.rocketmq_names import local_file_name
-from container.tier_records import UNIT_BYTES
+from container.tier_records import UNIT_BYTES, QueueId
 from provider.errors import Corrupt, NotFound
+from tieredstore.hot.commit_log_files import CommitLogFiles
 from tieredstore.hot.mapped_files import MappedFiles
+from tieredstore.hot.missing_units import Hole, MadeBytes, make_units, whole_files
 from tieredstore.hot.store_layout import FileRun, scan_run
 
 LOOK_UNITS = 64
@@ -44,31 +47,35 @@ def _end_of_run(sizes: NDArray[np.int32], start: int) -> int:
     return first_where(start, min(low, len(sizes)), lambda k: bool(sizes[k] == 0))
 
 
-def without_holes(run: FileRun) -> FileRun:
-    """The files that touch, up to the last one: what lies before a missing file is out of reach."""
-    bases = list(run.bases)
-    for index in range(len(bases) - 1, 0, -1):
-        if bases[index] - bases[index - 1] != run.file_bytes:
-            return FileRun(run.directory, tuple(bases[index:]), run.file_bytes)
-    return run
-
-
 class ConsumeQueueFiles:
-    """Units by queue offset. The file table is replaced whole, so threads may read."""
+    """Units by queue offset. The file table is replaced whole, so threads may read.
 
-    def __init__(self, files: MappedFiles, directory: Path) -> None:
+    In the place of a missing file, bytes that were made from the CommitLog serve.
+    """
+
+    def __init__(
+        self, files: MappedFiles, directory: Path, made_bytes: MadeBytes | None = None
+    ) -> None:
         self._files = files
+        self.made_bytes = made_bytes if made_bytes is not None else MadeBytes()
+        self._made: dict[int, NDArray[np.uint8]] = {}
+        self._there: frozenset[int] = frozenset()
+        self._low = 0
+        """Files below are done with: made ones that were before this one are let go."""
         self._directory = directory
         self._last = (-1, directory)
         self.run = FileRun(directory, (), 0)
         self.rescan()
 
     def __repr__(self) -> str:
-        return f"<ConsumeQueueFiles {self._directory}: {len(self.run.bases)} files>"
+        files = f"{len(self.run.bases)} files, {len(self._made)} made"
+        return f"<ConsumeQueueFiles {self._directory}: {files}>"
 
     @property
     def first_offset(self) -> int:
         """Offset of the first unit of the first file; 0 while there is none."""
+        if self._made:
+            return min(self.run.bases[0], *self._made) // UNIT_BYTES
         return self.run.bases[0] // UNIT_BYTES if self.run.bases else 0
 
     @property
@@ -85,9 +92,11 @@ class ConsumeQueueFiles:
         Raises:
             Unavailable, Denied: it cannot be read.
         """
-        found = without_holes(scan_run(self._directory, UNIT_BYTES))
+        found = scan_run(self._directory, UNIT_BYTES)
         if found.bases or not self.run.bases:
-            self.run = found
+            self.run = replace(found, bases=tuple(b for b in found.bases if b >= self._low))
+            self._there = frozenset(self.run.bases)
+            self._forget_made()
 
     def path_of(self, offset: int) -> tuple[Path, int]:
         """The file that holds a unit, and the unit's first byte in it."""
@@ -98,6 +107,92 @@ class ConsumeQueueFiles:
             path = self._directory / local_file_name(base)
             self._last = (base, path)
         return path, byte - base
+
+    def has_file(self, offset: int) -> bool:
+        """Whether the file that holds a unit is there, or was made."""
+        byte = offset * UNIT_BYTES
+        base = byte - byte % self.run.file_bytes if self.run.file_bytes else 0
+        return base in self._there or base in self._made
+
+    def is_made(self, offset: int) -> bool:
+        """Whether a unit is one of those that were made."""
+        byte = offset * UNIT_BYTES
+        return bool(self._made) and byte - byte % self.run.file_bytes in self._made
+
+    @property
+    def has_missing(self) -> bool:
+        """Whether a file between others is missing, also where bytes were made for it."""
+        run = self.run
+        return run.end - run.bases[0] > len(run.bases) * run.file_bytes if run.bases else False
+
+    def is_missing(self, offset: int) -> bool:
+        """Whether the file that holds a unit is missing amid others."""
+        if not self.has_later(offset) or self.has_file(offset):
+            return False
+        return self.first_offset <= offset
+
+    def hole_start(self, offset: int) -> int:
+        """Offset behind the last file before `offset`, which is missing, that is there or made."""
+        before = max(
+            base for base in self._there | self._made.keys() if base <= offset * UNIT_BYTES
+        )
+        return (before + self.run.file_bytes) // UNIT_BYTES
+
+    def make(self, log: CommitLogFiles, queue: QueueId, offset: int, behind: int) -> bool:
+        """Make units for the missing files from `offset`, where one begins, on; whether it did.
+
+        Args:
+            log: what to make them from.
+            queue: whose files these are.
+            offset: the first offset of a missing file.
+            behind: offset of a good unit behind it.
+
+        Raises:
+            NotFound, Corrupt, Unavailable, Denied: the units around it cannot be read.
+        """
+        file_bytes = self.run.file_bytes
+        start = offset * UNIT_BYTES
+        end = min(base for base in self.run.bases if base > start)
+        end = min(end, start + self.made_bytes.room // file_bytes * file_bytes)
+        if start == end:
+            return False
+        before, good = self.unit(offset - 1), self.unit(behind)
+        made = make_units(log, queue, Hole(offset, end // UNIT_BYTES, before=before, behind=good))
+        if made is None:
+            return False
+        files = whole_files(made, file_bytes)
+        pieces = {start + n * file_bytes: piece for n, piece in enumerate(files)}
+        self.made_bytes.taken += sum(piece.nbytes for piece in pieces.values())
+        self._made |= pieces
+        return True
+
+    def let_go(self, offset: int) -> None:
+        """Units below `offset` are not needed any more: forget those that were made.
+
+        The last file before one that is still missing stays: what follows is looked for there.
+        """
+        end = offset * UNIT_BYTES - self.run.file_bytes
+        passed = [base for base in self._made if base <= end]
+        for base in sorted(passed):
+            if not self.has_file((base + self.run.file_bytes) // UNIT_BYTES):
+                break
+            self._low = base + self.run.file_bytes
+            self._let_go(base)
+        bases = tuple(base for base in self.run.bases if base >= self._low)
+        self.run = replace(self.run, bases=bases)
+
+    def _forget_made(self) -> None:
+        """Files that are there again need no made ones; nor does what the broker deleted past."""
+        if not self._made or not self.run.bases:
+            return
+        low = self.run.bases[0]
+        while low - self.run.file_bytes in self._made:
+            low -= self.run.file_bytes
+        for base in [base for base in self._made if base < low or base in self._there]:
+            self._let_go(base)
+
+    def _let_go(self, base: int) -> None:
+        self.made_bytes.taken -= self._made.pop(base).nbytes
 
     def has_later(self, offset: int) -> bool:
         """Whether there is a file behind the one that holds a unit."""
@@ -139,12 +234,12 @@ class ConsumeQueueFiles:
             Corrupt: the file was truncated.
             Unavailable, Denied: it cannot be opened.
         """
-        if not self.run.file_bytes:
+        if not self.run.file_bytes or self.is_missing(offset):
             return b""
-        path, place = self.path_of(offset)
+        _, place = self.path_of(offset)
         length = min(units_max * UNIT_BYTES, self.run.file_bytes - place)
         try:
-            return self._files.peek(path, place, length)
+            return self._peek(offset, length)
         except NotFound:
             return b""
 
@@ -154,19 +249,29 @@ class ConsumeQueueFiles:
         Raises:
             NotFound, Corrupt, Unavailable, Denied: as `MappedFiles.peek`.
         """
+        return ConsumeQueueUnit(*ConsumeQueueUnit.LAYOUT.unpack(self._peek(offset, UNIT_BYTES)))
+
+    def _peek(self, offset: int, length: int) -> bytes:
         path, place = self.path_of(offset)
-        raw = self._files.peek(path, place, UNIT_BYTES)
-        return ConsumeQueueUnit(*ConsumeQueueUnit.LAYOUT.unpack(raw))
+        made = self._made.get(offset * UNIT_BYTES - place) if self._made else None
+        if made is not None:
+            return made[place : place + length].tobytes()
+        return self._files.peek(path, place, length)
 
     def units(self, start: int, end: int) -> Units:
-        """A copy of the units `[start, end)`, across files.
+        """A copy of the units `[start, end)`, across files; fewer where a later file is missing.
 
         Raises:
             NotFound, Corrupt, Unavailable, Denied: as `MappedFiles.view`.
         """
         pieces: list[Units] = []
         while start < end:
-            units, first = self._file_units(start)
+            try:
+                units, first = self._file_units(start)
+            except NotFound:
+                if pieces:
+                    break
+                raise
             stop = min(end, first + self.run.file_bytes // UNIT_BYTES)
             if stop - first > len(units):
                 path, _ = self.path_of(start)
@@ -179,12 +284,12 @@ class ConsumeQueueFiles:
     def written_end(self, start: int) -> int:
         """First offset from `start` on whose unit is not there: O(files + log(units of a file)).
 
-        Relies on units being written one after the other.
+        Ends at a missing file. Relies on units being written one after the other.
 
         Raises:
             NotFound, Corrupt, Unavailable, Denied: as `MappedFiles.view`.
         """
-        while start < self.end_offset:
+        while start < self.end_offset and self.has_file(start):
             units, first = self._file_units(start)
             sizes = units["size"]
             whole = self.run.file_bytes // UNIT_BYTES
@@ -203,6 +308,9 @@ class ConsumeQueueFiles:
 
     def _file_units(self, offset: int) -> tuple[Units, int]:
         path, place = self.path_of(offset)
+        made = self._made.get(offset * UNIT_BYTES - place) if self._made else None
+        if made is not None:
+            return made.view(UNIT_DTYPE), offset - place // UNIT_BYTES
         view = self._files.view(path)
         self._files.touched(LOOK_UNITS, 0, len(view))
         units = view[: len(view) // UNIT_BYTES * UNIT_BYTES].view(UNIT_DTYPE)

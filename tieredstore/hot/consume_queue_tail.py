@@ -43,6 +43,11 @@ class ConsumeQueueTail:
         self.end_position = 0
         """Behind the record of the last message that counts, in the CommitLog."""
         self._reported: int | None = None
+        self._not_made: tuple[int, ...] = ()
+        """When units could not be made last: for which offset, with which room and log."""
+        self._strangers: set[int] = set()
+        self.findings: list[str] = []
+        """Sentences for people that nobody has taken yet."""
 
     def __repr__(self) -> str:
         return f"<ConsumeQueueTail {self.seen}>"
@@ -69,6 +74,9 @@ class ConsumeQueueTail:
             if not self._begun:
                 seen = self._begin(log, confirmed)
             elif has_news:
+                seen = self._advance(seen, log, confirmed)
+            while self._mend(seen.id, seen.max_offset, log):
+                seen = replace(seen, state=HotQueueState.READY, detail="")
                 seen = self._advance(seen, log, confirmed)
             if log.table.min_position != self.log_min or seen.min_offset < self.files.first_offset:
                 seen = replace(seen, min_offset=self._first_readable(seen.max_offset, log))
@@ -114,6 +122,8 @@ class ConsumeQueueTail:
         if offset is None:
             return seen
         try:
+            if offset >= seen.min_offset:
+                self._mend(seen.id, offset, log)
             doubt = self._doubtful(seen.id, offset, log)
         except (NotFound, Corrupt) as error:
             return replace(seen, state=HotQueueState.DAMAGED, detail=str(error))
@@ -133,11 +143,13 @@ class ConsumeQueueTail:
         seen = replace(seen, max_offset=QueueOffset(readable))
         if readable < written:
             return self._advance(seen, log, confirmed)
-        return self._behind_a_hole(seen, log) if files.has_later(readable) else seen
+        return self._behind_a_hole(seen, log, confirmed) if files.has_later(readable) else seen
 
     def _has_news(self, end: int) -> bool:
         """Whether anything stands at or behind the end. One `pread` or less."""
         files = self.files
+        if files.is_missing(end):
+            return True
         if end >= files.end_offset and files.run.file_bytes:
             if not files.look_raw(end):
                 return False
@@ -150,7 +162,7 @@ class ConsumeQueueTail:
         start = int(seen.max_offset)
         written = self.files.written_end(start)
         if written == start:
-            return self._behind_a_hole(seen, log)
+            return self._behind_a_hole(seen, log, confirmed)
         if confirmed is not None:
             written = first_where(start, written, lambda k: not self._ends_below(k, confirmed))
             if written == start:
@@ -170,22 +182,83 @@ class ConsumeQueueTail:
             self._doubt = self._doubtful(seen.id, written, log)
         end = QueueOffset(written)
         seen = replace(seen, max_offset=end, state=HotQueueState.READY, detail="")
-        return self._behind_a_hole(seen, log) if self.files.has_later(end) else seen
+        return self._behind_a_hole(seen, log, confirmed) if self.files.has_later(end) else seen
 
     def _is_bad(self, queue: QueueId, offset: int, log: CommitLogFiles) -> bool:
         doubt = self._doubtful(queue, offset, log)
         return doubt is not None and not doubt.by_tags_only
 
-    def _behind_a_hole(self, seen: HotQueue, log: CommitLogFiles) -> HotQueue:
+    def _behind_a_hole(
+        self, seen: HotQueue, log: CommitLogFiles, confirmed: int | None
+    ) -> HotQueue:
         """The unit at the end is empty, and yet there was something behind it a moment ago."""
         end = int(seen.max_offset)
+        files = self.files
+        if end < files.first_offset:  # the broker deleted what comes next
+            return self._begin(log, confirmed)
         good = self._good_behind(seen.id, end, log)
-        if good is None or self.files.look(end)["size"][:1].any():
-            return seen  # remains of a crash, or the broker was just writing
-        path, place = self.files.path_of(end)
+        if files.look(end)["size"][:1].any():
+            return seen  # the broker was just writing
+        if good is None:  # remains of a crash
+            self._note_strangers(end)
+            return seen
+        path, place = files.path_of(end)
         reason = f"the unit of offset {end} is empty, though that of offset {good} is good"
+        if files.is_missing(end):
+            reason = (
+                "the file is missing or empty, and its units cannot be made anew from the "
+                f"CommitLog, though the unit of offset {good} behind it is good"
+            )
+        elif files.is_made(end):
+            reason = (
+                f"the file is missing or empty, and the message of offset {end} is not found in "
+                "the CommitLog"
+            )
         detail = str(Corrupt(reason, str(path), place))
         return replace(seen, state=HotQueueState.DAMAGED, detail=detail)
+
+    def _note_strangers(self, end: int) -> None:
+        """Say which files behind the end count for nothing. One that was just added may."""
+        files = self.files
+        for first, units in files.heads(end):
+            is_new = files.has_file(end) and not units["size"].any()
+            if first not in self._strangers and not is_new:
+                self._strangers.add(first)
+                path, _ = files.path_of(first)
+                self.findings.append(
+                    f"{path} lies beyond the queue's end at offset {end} and holds no unit of a "
+                    "message that is there: it is ignored."
+                )
+
+    def mend(self, offset: int, log: CommitLogFiles) -> bool:
+        """A reader found a file missing: whether it is readable now. If not, the next poll tells.
+
+        Raises:
+            Corrupt, Unavailable, Denied: as `ConsumeQueueFiles.make`.
+        """
+        self.files.rescan()
+        if not self.files.is_missing(offset):
+            return False
+        if self._mend(self.seen.id, offset, log) and self.files.has_file(offset):
+            return True
+        self.report(offset)
+        return False
+
+    def _mend(self, queue: QueueId, offset: int, log: CommitLogFiles) -> bool:
+        """Make units for the missing file that holds `offset`; False if that is none, or fails."""
+        files = self.files
+        if not files.is_missing(offset):
+            return False
+        first = files.hole_start(offset)
+        attempt = (first, files.made_bytes.room, log.table.min_position)
+        if attempt == self._not_made:
+            return False
+        good = self._good_behind(queue, first, log)
+        if good is None or not files.make(log, queue, first, good):
+            self._not_made = attempt if good is not None else ()
+            return False
+        self.log_min = -1  # the first readable message may be another one
+        return True
 
     def _good_behind(self, queue: QueueId, end: int, log: CommitLogFiles) -> int | None:
         """The next unit behind an empty one, or the first of a later file, whose record is good."""
@@ -225,7 +298,12 @@ class ConsumeQueueTail:
         lowest = log.table.min_position
 
         def is_there(offset: int) -> bool:
-            unit = self.files.unit(offset)
+            try:
+                unit = self.files.unit(offset)
+            except NotFound:
+                if self.files.is_missing(offset):
+                    return True  # who reads it finds that out
+                raise
             return not unit.is_filler and unit.position >= lowest
 
         if start < end and is_there(start):  # the usual case, and safe from damage further on

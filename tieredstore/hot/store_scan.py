@@ -5,6 +5,7 @@ then the directories. Each step runs only when the one before or the clock says 
 """
 
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -22,6 +23,7 @@ from tieredstore.hot.commit_log_tail import CommitLogTail
 from tieredstore.hot.consume_queue_files import ConsumeQueueFiles
 from tieredstore.hot.consume_queue_tail import ConsumeQueueTail
 from tieredstore.hot.mapped_files import MappedFiles
+from tieredstore.hot.missing_units import MadeBytes
 from tieredstore.hot.options import HotLogOptions
 from tieredstore.hot.pins import Pins
 from tieredstore.hot.queue_directories import DirectoryWatch, QueueDirectories
@@ -76,6 +78,7 @@ class StoreScan:
         self._floors: dict[QueueId, int] = {}
         self._floors_for: dict[QueueId, int] = {}
         """First offset of each queue's files when the floors were looked for."""
+        self._made_bytes = MadeBytes()
         self._tails: dict[QueueId, ConsumeQueueTail] = {}
         self._released: dict[QueueId, int] = {}
         self._tail = CommitLogTail()
@@ -135,7 +138,13 @@ class StoreScan:
         if start < files.first_offset:
             with self._lock:
                 return self._rebuilt.units(queue, start, min(end, files.first_offset))
-        units = files.units(start, end)
+        try:
+            units = files.units(start, end)
+        except NotFound:
+            with self._lock:
+                if not self._tails[queue].mend(start, self.log):
+                    raise
+            units = files.units(start, end)
         return units[: max(1, plausible(units))]  # what is bad comes alone: `records` names it
 
     def records(self, queue: QueueId, start: QueueOffset, references: Units) -> RecordBatch:
@@ -183,10 +192,15 @@ class StoreScan:
         assert self._pins is not None, "only called where there are pins"
         findings = self._pins.sync(self._live, self._low_position())
         self.log.table = table_of(self._live, self._pins.paths())
+        self._find(findings)
         statistics = self.statistics
-        statistics.findings = [*statistics.findings, *findings][-FINDINGS_KEPT_MAX:]
         statistics.pinned_bytes = self._pins.pinned_bytes
         statistics.pins_dropped_untiered = self._pins.dropped_untiered
+
+    def _find(self, findings: Sequence[str]) -> None:
+        kept = self.statistics.findings
+        new = [finding for finding in dict.fromkeys(findings) if finding not in kept]
+        self.statistics.findings = [*kept, *new][-FINDINGS_KEPT_MAX:]
 
     def _low_position(self) -> int:
         """First byte of the CommitLog that may hold a message which is not tiered."""
@@ -222,10 +236,13 @@ class StoreScan:
         for queue, directory in found.queues.items():
             tail = self._tails.get(queue)
             if tail is None:
-                files = ConsumeQueueFiles(self.files, directory)
+                files = ConsumeQueueFiles(self.files, directory, self._made_bytes)
                 self._tails[queue] = ConsumeQueueTail(queue, files)
             elif not tail.files.run.bases or tail.log_min != log_min:
                 tail.files.rescan()  # the broker deletes from the front of both together
+            elif tail.files.has_missing:
+                tail.files.let_go(self._released.get(queue, 0))
+                tail.files.rescan()  # who brings it back may do so in place
             elif has_grown and self._watch.changed(directory):
                 tail.files.rescan()  # files behind the one that the queue ends in show a hole
         self._find_floors()
@@ -266,6 +283,9 @@ class StoreScan:
         end = 0
         for queue, tail in self._tails.items():
             seen = tail.poll(self.log, confirmed, partial(self._floor_of, queue))
+            if tail.findings:
+                self._find(tail.findings)
+                tail.findings = []
             if tail.is_known and seen is not self.queues.get(queue):
                 found[queue] = seen
             end = max(end, tail.end_position)
