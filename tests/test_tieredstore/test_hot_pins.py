@@ -2,7 +2,6 @@
 
 import os
 import tempfile
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ from provider.clock import ManualClock
 from provider.errors import Denied, OutOfRange, Unavailable
 from provider.ranges import QueueOffset
 from tests.support.fake_broker import FakeBroker
+from tests.support.followed import broker, clock, logs
 from tieredstore.hot.commit_log_files import CommitLogFiles, table_of
 from tieredstore.hot.consume_queue_files import ConsumeQueueFiles
 from tieredstore.hot.consume_queue_tail import ConsumeQueueTail
@@ -27,22 +27,7 @@ from tieredstore.hot.store_layout import scan_run
 A0, B0 = QueueId("A", 0), QueueId("B", 0)
 
 
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
-def broker(tmp_path: Path) -> FakeBroker:
-    return FakeBroker(tmp_path / "store", commit_log_bytes=4096, consume_queue_bytes=400)
-
-
-@pytest.fixture
-async def logs() -> AsyncIterator[list[RocketMqHotLog]]:
-    opened: list[RocketMqHotLog] = []
-    yield opened
-    for log in opened:
-        await log.close()
+__all__ = ["broker", "clock", "logs"]  # fixtures
 
 
 async def follow(
