@@ -1,5 +1,6 @@
 """A queue one of whose ConsumeQueue files is empty, missing or a stranger: never silent."""
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -216,3 +217,61 @@ async def test_files_that_the_broker_deleted_around_a_forgotten_one_are_a_gap(
     assert (seen.max_offset, seen.state) == (100, HotQueueState.READY)
     assert broker.unit("A", 0, seen.min_offset).position >= broker.min_position
     assert await bodies(log, A0, seen.min_offset, 100) == 100 - seen.min_offset
+
+
+@pytest.mark.parametrize(
+    "name", ["00000000000000002000", "00000000000000819200", "09000000000000000000"]
+)
+@pytest.mark.parametrize("raw", [b"text\n", bytes(400), b"\x07" * 400, b"\x07" * 4000, b"x" * 403])
+async def test_a_stranger_beyond_the_end_hides_nothing_and_is_a_finding(
+    filled: FakeBroker, clock: ManualClock, logs: list[RocketMqHotLog], name: str, raw: bytes
+) -> None:
+    path = filled.queue_files(A0)[0].parent / name
+    path.write_bytes(raw)
+    log = await follow(filled, clock, logs)
+    (seen,) = await log.poll()
+    assert (seen.min_offset, seen.max_offset, seen.state) == (0, 90, HotQueueState.READY)
+    assert await tags_and_bodies(log, 0) == WRITTEN
+    filled.put("A", 0)
+    assert await poll_later(log, clock) == {A0: (0, 91)}
+    if name.endswith("2000") and raw == bytes(400):
+        assert log.statistics.findings == []  # it is where the broker's next file goes
+    else:
+        (finding,) = log.statistics.findings
+        assert str(path) in finding
+        assert "ignored" in finding
+
+
+async def test_a_stranger_does_not_keep_files_that_are_added_from_being_seen(
+    filled: FakeBroker, clock: ManualClock, logs: list[RocketMqHotLog]
+) -> None:
+    (filled.queue_files(A0)[0].parent / "00000000000000819200").write_bytes(b"\x07" * 400)
+    log = await follow(filled, clock, logs)
+    await log.poll()
+    filled.put_many("A", 0, [b"more"] * 60)
+    assert await poll_later(log, clock) == {A0: (0, 150)}
+    assert await bodies(log, A0, 0, 150) == 150
+
+
+async def test_a_copy_of_a_file_under_another_name_is_a_stranger(
+    filled: FakeBroker, clock: ManualClock, logs: list[RocketMqHotLog]
+) -> None:
+    paths = filled.queue_files(A0)
+    (paths[0].parent / "00000000000000819200").write_bytes(paths[1].read_bytes())
+    (paths[0].parent / "00000000000000000207").write_bytes(paths[1].read_bytes())
+    log = await follow(filled, clock, logs)
+    (seen,) = await log.poll()
+    assert (seen.max_offset, seen.state) == (90, HotQueueState.READY)
+    assert len(log.statistics.findings) == 2
+
+
+async def test_a_queue_none_of_whose_files_has_whole_units_is_a_finding(
+    broker: FakeBroker, clock: ManualClock, logs: list[RocketMqHotLog]
+) -> None:
+    broker.put("A", 0)
+    (path,) = broker.queue_files(A0)
+    os.truncate(path, 107)
+    log = await follow(broker, clock, logs)
+    await log.poll()
+    (finding,) = log.statistics.findings
+    assert str(path) in finding

@@ -119,6 +119,11 @@ class ConsumeQueueFiles:
         byte = offset * UNIT_BYTES
         return bool(self._made) and byte - byte % self.run.file_bytes in self._made
 
+    def is_next(self, first: int, offset: int) -> bool:
+        """Whether the file that begins at `first` touches the one that holds `offset`."""
+        length = self.run.file_bytes // UNIT_BYTES
+        return first - length <= offset < first
+
     @property
     def has_missing(self) -> bool:
         """Whether a file between others is missing, also where bytes were made for it."""
@@ -226,6 +231,8 @@ class ConsumeQueueFiles:
                     break
                 except Corrupt:
                     continue
+            else:
+                yield first, np.empty(0, UNIT_DTYPE)
 
     def look_raw(self, offset: int, units_max: int = LOOK_UNITS) -> bytes:
         """The bytes that `look` shows. One `pread`, or less where the file is mapped.

@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 from itertools import chain
 
 from container.consume_queue_unit import ConsumeQueueUnit
-from container.tier_records import QueueId
+from container.rocketmq_names import local_file_name
+from container.tier_records import UNIT_BYTES, QueueId
 from dispatcher.source import HotQueue, HotQueueState
 from provider.errors import Corrupt, NotFound, OutOfRange
 from provider.ranges import QueueOffset
@@ -90,6 +91,7 @@ class ConsumeQueueTail:
         except Corrupt as error:
             seen = replace(seen, state=HotQueueState.DAMAGED, detail=str(error))
         self.is_known = True
+        self._note_misplaced()
         floor = floor_of()
         if floor is not None and floor < seen.min_offset:
             seen = replace(seen, min_offset=QueueOffset(floor))
@@ -221,13 +223,25 @@ class ConsumeQueueTail:
         """Say which files behind the end count for nothing. One that was just added may."""
         files = self.files
         for first, units in files.heads(end):
-            is_new = files.has_file(end) and not units["size"].any()
-            if first not in self._strangers and not is_new:
-                self._strangers.add(first)
+            is_new = files.is_next(first, end) and len(units) > 0 and not units["size"].any()
+            if first * UNIT_BYTES not in self._strangers and not is_new:
+                self._strangers.add(first * UNIT_BYTES)
                 path, _ = files.path_of(first)
                 self.findings.append(
                     f"{path} lies beyond the queue's end at offset {end} and holds no unit of a "
                     "message that is there: it is ignored."
+                )
+
+    def _note_misplaced(self) -> None:
+        """Say which files have names that no file of this queue has."""
+        run = self.files.run
+        for base in run.strangers:
+            if base not in self._strangers:
+                self._strangers.add(base)
+                self.findings.append(
+                    f"{run.directory / local_file_name(base)} is no file of this queue, whose "
+                    f"files have {run.file_bytes or 'no'} bytes and names that are multiples of "
+                    "that: it is ignored."
                 )
 
     def mend(self, offset: int, log: CommitLogFiles) -> bool:

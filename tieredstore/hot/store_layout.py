@@ -9,8 +9,10 @@ config/topics.json  checkpoint  abort
 
 import errno
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +62,8 @@ class FileRun:
     """First bytes, ascending."""
     file_bytes: int
     """Length of each; 0 while there is none."""
+    strangers: tuple[int, ...] = ()
+    """First bytes that other files' names say, which no file of this length begins at."""
 
     @property
     def end(self) -> int:
@@ -100,7 +104,8 @@ def open_layout(root: Path, options: HotLogOptions) -> StoreLayout:
 def scan_run(directory: Path, unit_bytes: int = 1) -> FileRun:
     """The files of a CommitLog or ConsumeQueue directory, as they are now.
 
-    Their length is the longest one's. An empty file is one that the broker is just creating: it
+    Their length is the one that most files and distances between names agree on, and among equals
+    the longest. An empty file is one that the broker is just creating: it
     is left out until the next look, and so is one that the broker deletes while we look. A
     shorter one was truncated; it stays, and readers of what is missing find that out. One scan
     and one `stat` a file.
@@ -115,11 +120,22 @@ def scan_run(directory: Path, unit_bytes: int = 1) -> FileRun:
         return FileRun(directory, (), 0)
     except OSError as error:
         raise translated(error, directory) from error
-    file_bytes = max((size for _, size in found), default=0)
-    if file_bytes < unit_bytes or file_bytes % unit_bytes:
-        return FileRun(directory, (), 0)
-    bases = tuple(base for base, size in found if size and base % file_bytes == 0)
-    return FileRun(directory, bases, file_bytes)
+    found = [(base, size) for base, size in found if size]
+    file_bytes = _length_of_all(found, unit_bytes)
+    if not file_bytes:
+        return FileRun(directory, (), 0, tuple(base for base, _ in found))
+    bases = tuple(base for base, _ in found if base % file_bytes == 0)
+    strangers = tuple(base for base, _ in found if base % file_bytes)
+    return FileRun(directory, bases, file_bytes, strangers)
+
+
+def _length_of_all(found: Sequence[tuple[int, int]], unit_bytes: int) -> int:
+    """Length of a run's files; 0 if none has whole units. Some may be truncated or strangers."""
+    votes = Counter(size for _, size in found if size % unit_bytes == 0)
+    if len(votes) > 1:
+        distances = Counter(b - a for (a, _), (b, _) in pairwise(found))
+        votes = Counter({size: count + distances[size] for size, count in votes.items()})
+    return max(votes, key=lambda size: (votes[size], size), default=0)
 
 
 def _sizes_by_base(entries: Iterable[os.DirEntry[str]]) -> Iterator[tuple[int, int]]:
