@@ -317,7 +317,7 @@ async def test_files_that_went_while_nobody_followed_are_one_gap(
 
 UNSAFE_TOPICS = [
     "@journal", "@lock", "@tmp-1", "..a\\..\\b", "tab\there", "line\nbreak",
-    "\x7f", "...", "a:b", "漢" * 85, "x" * 255, os.fsdecode(b"\xff\xfe"),
+    "\x7f", "...", "a:b", " ", "\u3000", "漢" * 85, "x" * 255, os.fsdecode(b"\xff\xfe"),
 ]  # fmt: skip
 ODD_QUEUES = ["x", "-1", "007", "99999999999", "1.5", "\uff10", "", " 1", "+1", "0x1", "4294967296"]
 
@@ -391,8 +391,7 @@ async def test_a_thing_that_is_not_what_it_should_be_stops_nobody_else(
 ) -> None:
     path = world.broker.directory / PLACES[place]
     path.parent.mkdir(exist_ok=True)
-    if path.exists():
-        path.unlink()
+    path.unlink(missing_ok=True)
     THINGS[thing](path)
     result = await world.tier()
     await world.assert_good_ones_are_complete()

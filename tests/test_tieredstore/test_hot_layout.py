@@ -4,6 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from container.tier_records import QueueId
+from dispatcher.source import HotQueueState
 from dispatcher.topic_filter import TopicFilter
 from tests.support.fake_broker import FakeBroker
 from tieredstore.hot.options import HotLogOptions
@@ -79,3 +81,38 @@ def test_sizes_are_those_of_the_files_whatever_the_defaults(tmp_path: Path) -> N
 def test_options_that_cannot_work_are_refused(changes: dict[str, float]) -> None:
     with pytest.raises(ValueError, match=next(iter(changes))):
         HotLogOptions(**changes)  # pyright: ignore[reportArgumentType] - wrong on purpose
+
+
+@pytest.mark.parametrize("parent", ["consumequeue", "batchconsumequeue"])
+@pytest.mark.parametrize("topic", [" ", "\u3000", "@lock", "tab\there"], ids=ascii)
+def test_a_topic_that_its_name_keeps_out_is_refused_with_a_sentence(
+    tmp_path: Path, parent: str, topic: str
+) -> None:
+    FakeBroker(tmp_path).put("A", 0)
+    (tmp_path / parent / topic / "0").mkdir(parents=True)
+    seen = StoreScan(tmp_path, HotLogOptions(), TopicFilter("c", "b")).poll(0.0)
+    assert seen.keys() == {QueueId("A", 0), QueueId(topic, 0)}
+    refused = seen[QueueId(topic, 0)]
+    assert refused.state is HotQueueState.REFUSED
+    assert "name" in refused.detail
+
+
+def test_topics_of_rocketmq_itself_are_counted_and_nothing_is_said_of_them(tmp_path: Path) -> None:
+    FakeBroker(tmp_path).put("TBW102", 0)
+    (tmp_path / "batchconsumequeue" / "rmq_sys_X" / "0").mkdir(parents=True)
+    scan = StoreScan(tmp_path, HotLogOptions(), TopicFilter("c", "b"))
+    assert scan.poll(0.0) == {}
+    assert scan.statistics.excluded_topics == 2
+    assert scan.statistics.findings == []
+
+
+@pytest.mark.parametrize("name", ["x", "-1", "007", "9" * 11, "1.5", "\uff10", " 1"], ids=ascii)
+def test_a_directory_that_is_no_queues_is_a_finding_once(tmp_path: Path, name: str) -> None:
+    FakeBroker(tmp_path).put("A", 0)
+    (tmp_path / "consumequeue" / "A" / name).mkdir()
+    scan = StoreScan(tmp_path, HotLogOptions(), TopicFilter("c", "b"))
+    for now_s in (0.0, 10.0):
+        scan.poll(now_s)
+    (finding,) = scan.statistics.findings
+    assert ascii(name).strip("'") in finding
+    assert "ignored" in finding

@@ -1,7 +1,7 @@
 """Which queues a store has: the directories of its ConsumeQueues, looked at cheaply."""
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -50,6 +50,8 @@ class FoundQueues:
     """The queues that cannot, each with one sentence that says why."""
     excluded: set[str] = field(default_factory=set[str])
     """Topics that the filter leaves out."""
+    findings: set[str] = field(default_factory=set[str])
+    """A sentence for each directory in a topic's that is no queue's."""
 
 
 class QueueDirectories:
@@ -64,6 +66,7 @@ class QueueDirectories:
         self._watch = DirectoryWatch()
         self._topics: list[str] = []
         self._queues: dict[str, dict[QueueId, Path]] = {}
+        self._findings: dict[str, set[str]] = {}
         self._directories: dict[str, Path] = {}
         self._refused: dict[str, str] = {}
 
@@ -93,32 +96,58 @@ class QueueDirectories:
         return found
 
     def _sort_topic(self, found: FoundQueues, topic: str) -> None:
-        reason = check_path_component(topic)
-        if reason is not None:
-            shown = topic.encode("utf-8", "backslashreplace").decode()
-            sentence = f"Its name cannot be one component of a path, for {reason}."
-            found.refused[QueueId(shown, 0)] = sentence
-        elif self._is_excluded(topic):
+        if _refuse_name(found, topic):
+            return
+        if self._is_excluded(topic):
             found.excluded.add(topic)
         elif topic not in self._refused:
             directory = self._directories[topic]
             if self._watch.changed(directory):
-                self._queues[topic] = {
-                    QueueId(topic, queue_id): directory / str(queue_id)
-                    for queue_id in _queue_ids(directory)
-                }
+                self._read_topic(topic, directory)
             found.queues |= self._queues.get(topic, {})
+            found.findings |= self._findings.get(topic, set())
+
+    def _read_topic(self, topic: str, directory: Path) -> None:
+        names = directories_in(directory)
+        ids = {name: queue_id for name in names if (queue_id := _queue_id(name)) is not None}
+        self._queues[topic] = {
+            QueueId(topic, queue_id): directory / name for name, queue_id in ids.items()
+        }
+        self._findings[topic] = {
+            f"{str(directory / name)!a} is no directory of a queue, for its name is no queue "
+            "id: it is ignored."
+            for name in names
+            if name not in ids
+        }
 
     def _refuse(self, found: FoundQueues, topic: str, sentence: str) -> None:
-        if check_path_component(topic) is not None or self._is_excluded(topic):
+        if _refuse_name(found, topic):
+            return
+        if self._is_excluded(topic):
+            found.excluded.add(topic)
             return
         directories = (self._layout.consume_queue, self._layout.root / BATCH_CONSUME_QUEUE)
-        ids = {number for parent in directories for number in _queue_ids(parent / topic)}
+        names = {name for parent in directories for name in directories_in(parent / topic)}
+        ids = {queue_id for name in names if (queue_id := _queue_id(name)) is not None}
         for queue_id in ids or {0}:
             found.refused[QueueId(topic, queue_id)] = sentence
 
 
-def _queue_ids(directory: Path) -> Iterator[int]:
-    for name in directories_in(directory):
-        if name.isascii() and name.isdigit() and str(int(name)) == name and int(name) <= INT32_MAX:
-            yield int(name)
+def _refuse_name(found: FoundQueues, topic: str) -> bool:
+    """Whether a topic was refused for its name."""
+    reason = check_path_component(topic)
+    if reason is not None:
+        sentence = f"Its name cannot be one component of a path, for {reason}."
+    elif not topic.strip():
+        sentence = f"Its name {topic!a} is blank; RocketMQ takes no such topic for one."
+    else:
+        return False
+    shown = topic.encode("utf-8", "backslashreplace").decode()
+    found.refused[QueueId(shown, 0)] = sentence
+    return True
+
+
+def _queue_id(name: str) -> int | None:
+    """The queue whose directory has this name; None if it is none's."""
+    is_number = name.isascii() and name.isdigit() and len(name) <= len(str(INT32_MAX))
+    return int(name) if is_number and str(int(name)) == name and int(name) <= INT32_MAX else None

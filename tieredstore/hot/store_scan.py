@@ -230,6 +230,7 @@ class StoreScan:
         self.statistics.directory_looks += 1
         found = self._directories.look()
         self.statistics.excluded_topics = len(found.excluded)
+        self._find(sorted(found.findings))
         log_min = self.log.table.min_position
         has_grown = now_s < self._settled_s or self._scanned_position != self._tail.position
         self._scanned_position = self._tail.position
