@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import hashlib
+import math
 import os
 import random
 import signal
@@ -52,7 +53,11 @@ def defines(values: Mapping[str, object]) -> list[str]:
 
 def small_steps(options: list[str]) -> list[str]:
     """Batches of a few messages, so that there is much to be killed in between."""
-    steps = {"tieredStoreGroupCommitCount": 7, "tieredStoreBytesInFlight": 4194304 * 2}
+    steps = {
+        "tieredStoreGroupCommitCount": 7,
+        "tieredStoreBatchesPerCommit": 1,
+        "tieredStoreBytesInFlight": 4194304 * 2,
+    }
     return [*options, *defines(steps)]
 
 
@@ -63,11 +68,18 @@ def entries(tier: Path) -> int:
 
 
 def killed_while_committing(command: list[str], tier: Path, after_entries: int) -> None:
-    """Start a command, wait until it has written some journal entries, and kill it."""
-    before = entries(tier)
+    """Start a command, wait until it has written some journal entries, and kill it.
+
+    One that follows, and has nothing more to write, is killed a second after its fence.
+    """
+    before, fenced_s = entries(tier), math.inf
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     try:
-        while process.poll() is None and entries(tier) - before < after_entries:
+        while process.poll() is None and time.monotonic() < fenced_s + 1:
+            written = entries(tier) - before
+            if written >= after_entries:
+                break
+            fenced_s = min(fenced_s, time.monotonic()) if written else fenced_s
             os.sched_yield()
     finally:
         if process.poll() is None:
