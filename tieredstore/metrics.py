@@ -92,6 +92,8 @@ def _dispatch_metrics(statistics: DispatchStatistics) -> Iterable[Metric]:
         statistics.bytes_in_flight,
     )
     yield _gauge("tieredstore_outage", "1 while nothing reaches the tier.", statistics.outage)
+    failing = bool(statistics.hot_error)
+    yield _gauge("tieredstore_hot_log_failing", "1 while the store cannot be read.", failing)
 
 
 def _gauge(name: str, text: str, value: float) -> GaugeMetricFamily:

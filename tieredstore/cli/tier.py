@@ -2,7 +2,7 @@
 
 import asyncio
 import signal
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import click
@@ -12,7 +12,7 @@ from container.tier_records import Queue, QueueId
 from dispatcher.dispatcher import TieredDispatcher
 from dispatcher.queue_progress import QueueState
 from dispatcher.statistics import DispatchStatistics, Progress
-from provider.clock import Clock, SystemClock
+from provider.clock import SystemClock
 from tieredstore.cli.failures import FINDINGS
 from tieredstore.cli.invocation import Invocation, json_option, pass_invocation
 from tieredstore.cli.output import Row, count_text, size_text, write_json, write_table
@@ -71,8 +71,13 @@ async def _run(config: Config, store_dir: Path, *, follow: bool) -> list[TopicSu
             TieringMetrics(dispatcher.statistics, lambda: hot.statistics, tier.journal.statistics)
         )
 
+        troubles, findings = Told(), Told()
+
         async def report() -> None:
-            await _report(dispatcher, clock)
+            while True:
+                troubles.tell(_troubles(dispatcher.statistics()))
+                findings.tell(hot.statistics.findings)
+                await clock.sleep(REPORT_S)
 
         async with running([tier.run]):
             try:
@@ -87,19 +92,26 @@ async def _run(config: Config, store_dir: Path, *, follow: bool) -> list[TopicSu
                     with progress_bar("tiering") as show:
                         statistics = await dispatcher.drain(on_progress=_shown(show))
             finally:
+                findings.tell(hot.statistics.findings)
                 await tier.close()
         return summarize(before, tier.state.queues, statistics.queues)
 
 
-async def _report(dispatcher: TieredDispatcher, clock: Clock) -> None:
-    """Say on standard error when a queue stops or the tier fails, once each."""
-    told: set[str] = set()
-    while True:
-        now = set(_troubles(dispatcher.statistics()))
-        for sentence in sorted(now - told):
-            click.echo(f"tieredstore: {sentence}", err=True)
-        told = now
-        await clock.sleep(REPORT_S)
+class Told:
+    """Sentences that standard error has; each is said once while it holds, and again later."""
+
+    def __init__(self) -> None:
+        self._told: frozenset[str] = frozenset()
+
+    def __repr__(self) -> str:
+        return f"<Told: {len(self._told)} sentences>"
+
+    def tell(self, sentences: Iterable[str]) -> None:
+        """Say those that are new."""
+        now = frozenset(sentences)
+        for sentence in sorted(now - self._told):
+            click.echo(f"tieredstore: {printable(sentence)}", err=True)
+        self._told = now
 
 
 def _troubles(statistics: DispatchStatistics) -> Iterator[str]:
