@@ -62,6 +62,7 @@ class HotLogOptions:
 
         That is `resident_bytes_max / 8`, which it may touch too much before it looks, and
         `batch_bytes_max x 5 / 4`: the batch that it gathers, in memory of its size class.
+        Not in it: units made for missing ConsumeQueue files, `missing_units.MADE_BYTES_MAX`.
         """
         resident = self.resident_bytes_max + self.threads * self.resident_bytes_max // 8
         gathered = self.threads * (self.batch_bytes_max + self.batch_bytes_max // 4)
