@@ -4,27 +4,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from container.record_batch import RecordBatch, Units
-from container.record_checks import verify_records
+from container.record_checks import leading_good_units, verify_records
 from container.record_kernels import gather, store_timestamps
-from container.record_layout import RECORD_BYTES_MIN
 from container.tier_records import QueueId
 from provider.errors import Corrupt, OutOfRange
 from provider.ranges import QueueOffset
 from tieredstore.hot.batch_buffers import BatchBuffers
 from tieredstore.hot.commit_log_files import CommitLogFiles
 from tieredstore.hot.mapped_files import MappedFiles
-
-
-def plausible(units: Units) -> int:
-    """How many leading units could be right by themselves: O(n), nothing else is read.
-
-    Each lies behind the one before, as the broker writes them, and is long enough for a record.
-    """
-    positions = units["position"].astype(np.int64)
-    sizes = units["size"].astype(np.int64)
-    good = (sizes >= RECORD_BYTES_MIN) & (positions >= 0)
-    good[1:] &= positions[1:] >= positions[:-1] + sizes[:-1]
-    return len(good) if good.all() else int(good.argmin())
 
 
 def within(sizes: NDArray[np.int64], bytes_max: int) -> int:
@@ -54,15 +41,15 @@ def gather_batch(
         Unavailable, Denied: a file cannot be opened.
     """
     assert len(references) > 0, "a batch has at least one message"
-    count = plausible(references)
+    positions = references["position"].astype(np.int64)
+    sizes = references["size"].astype(np.int64)
+    count = leading_good_units(positions, sizes)
     if not count:
         unit = references[0]
         place = int(unit["position"])
         path = log.path_of(max(place, 0))
         raise Corrupt(f"impossible unit of {queue} at {start}: {unit}", path, place)
-    positions = references["position"][:count].astype(np.int64)
-    sizes = references["size"][:count].astype(np.int64)
-    count = within(sizes, bytes_max)
+    count = within(sizes[:count], bytes_max)
     positions, sizes = positions[:count], sizes[:count]
 
     ends = np.cumsum(sizes)

@@ -11,7 +11,10 @@ from functools import partial
 from pathlib import Path
 from struct import Struct
 
+import numpy as np
+
 from container.record_batch import RecordBatch, Units
+from container.record_checks import leading_good_units
 from container.tier_records import QueueId
 from dispatcher.source import HotQueue, HotQueueState
 from dispatcher.topic_filter import TopicFilter
@@ -28,7 +31,7 @@ from tieredstore.hot.options import HotLogOptions
 from tieredstore.hot.pins import Pins
 from tieredstore.hot.queue_directories import DirectoryWatch, QueueDirectories
 from tieredstore.hot.rebuilt_units import RebuiltUnits
-from tieredstore.hot.record_gather import gather_batch, plausible
+from tieredstore.hot.record_gather import gather_batch
 from tieredstore.hot.store_layout import CONFIRM_OFFSET_AT, FileRun, open_layout, scan_run
 
 _INT64 = Struct(">q")
@@ -145,7 +148,10 @@ class StoreScan:
                 if not self._tails[queue].mend(start, self.log):
                     raise
             units = files.units(start, end)
-        return units[: max(1, plausible(units))]  # what is bad comes alone: `records` names it
+        good = leading_good_units(
+            units["position"].astype(np.int64), units["size"].astype(np.int64)
+        )
+        return units[: max(1, good)]  # what is bad comes alone: `records` names it
 
     def records(self, queue: QueueId, start: QueueOffset, references: Units) -> RecordBatch:
         """See `HotLog.records`; a record that fails is reported to the next poll."""
