@@ -5,22 +5,21 @@ One record at a time, for single messages, tools and as the meaning that the bat
 """
 
 import zlib
-from dataclasses import dataclass
-from ipaddress import IPv4Address, IPv6Address
+from functools import lru_cache
+from ipaddress import IPv4Address, IPv6Address, ip_address
 from struct import Struct
-from typing import Self
+from typing import Any, NamedTuple, Self
 
 from container.message_properties import PROPERTIES_BYTES_MAX, decode_properties
 from container.record_layout import (
-    BORN_HOST_AT,
     BORN_HOST_V6,
     HEAD,
-    HOST_V4_BYTES,
     MAGIC_V1,
     MAGIC_V2,
     PROPERTIES_LENGTH_BYTES,
+    RECORD_BYTES_MIN,
     STORE_HOST_V6,
-    TAIL,
+    SYS_FLAG_AT,
     TOPIC_LENGTH_BYTES,
     TOPIC_UNITS_MAX_V1,
     RecordLayout,
@@ -33,6 +32,10 @@ Host = tuple[str, int]
 """Address in text and port."""
 
 BODY_CRC_MASK = 0x7FFF_FFFF
+ADDRESSES_KEPT_MAX = 4096
+"""Texts of host addresses kept in memory: some 200 bytes each."""
+
+_HOST_KINDS_AT = SYS_FLAG_AT + 3  # the byte that has the bits
 _INT64 = Struct(">q")
 _INT32 = Struct(">i")
 _INT16 = Struct(">h")
@@ -56,19 +59,16 @@ def magic_for(topic: str) -> int:
     return MAGIC_V1 if units <= TOPIC_UNITS_MAX_V1 and fits else MAGIC_V2
 
 
-def _encode_host(host: Host, *, is_v6: bool) -> bytes:
-    address = IPv6Address(host[0]) if is_v6 else IPv4Address(host[0])
-    return address.packed + _INT32.pack(host[1])
+def _packed(address: str, *, is_v6: bool) -> bytes:
+    return (IPv6Address(address) if is_v6 else IPv4Address(address)).packed
 
 
-def _decode_host(raw: Buffer, layout_bytes: int) -> Host:
-    ip = bytes(raw[:-4])
-    address = IPv4Address(ip) if layout_bytes == HOST_V4_BYTES else IPv6Address(ip)
-    return str(address), _INT32.unpack(raw[-4:])[0]
+@lru_cache(ADDRESSES_KEPT_MAX)
+def _address_text(packed: bytes) -> str:
+    return str(ip_address(packed))
 
 
-@dataclass(frozen=True, slots=True)
-class RecordHeader:
+class RecordHeader(NamedTuple):
     """The fields of a record that stand before its body, without a look at what follows."""
 
     size: int
@@ -108,8 +108,7 @@ class RecordHeader:
         return cls(*head, *_INT64.unpack_from(raw, layout.store_timestamp))
 
 
-@dataclass(frozen=True, slots=True)
-class RecordParts:
+class RecordParts(NamedTuple):
     """Where the parts of variable length lie, counted from the record's first byte."""
 
     body: int
@@ -126,31 +125,44 @@ def locate_parts(raw: Buffer, *, path: str, position: int) -> tuple[RecordHeader
     Raises:
         Corrupt: any length is negative or too long, or their sum is not the record's size.
     """
-    header = RecordHeader.decode(raw, path=path, position=position)
-    if header.size != len(raw):
-        raise Corrupt(f"record of {header.size} bytes in {len(raw)}", path, position)
-    layout = header.layout
-    room = header.size - layout.overhead(header.magic)
-    body_length = _INT32.unpack_from(raw, layout.body_length)[0]
+    fixed, parts = _unpacked(raw, path, position)
+    return RecordHeader._make((*fixed[:9], fixed[11])), RecordParts._make(parts)
+
+
+def _unpacked(
+    raw: Buffer, path: str, position: int
+) -> tuple[tuple[Any, ...], tuple[int, int, int, int, int]]:
+    """The fields before the body (`RecordLayout.fixed`), and `RecordParts`; as `locate_parts`."""
+    length = len(raw)
+    layout = layout_of(raw[_HOST_KINDS_AT]) if length >= RECORD_BYTES_MIN else None
+    if layout is None or length < layout.body:
+        header = RecordHeader.decode(raw, path=path, position=position)
+        raise Corrupt(f"record of {header.size} bytes in {length}", path, position)
+    fixed = layout.fixed.unpack_from(raw)
+    size, magic, body_length = fixed[0], fixed[1], fixed[-1]
+    if size != length or magic not in TOPIC_LENGTH_BYTES:
+        RecordHeader.decode(raw, path=path, position=position)
+        raise Corrupt(f"record of {size} bytes in {length}", path, position)
+    topic_length_bytes = TOPIC_LENGTH_BYTES[magic]
+    room = size - layout.body - topic_length_bytes - PROPERTIES_LENGTH_BYTES
     if not 0 <= body_length <= room:
-        raise Corrupt(f"impossible body length {body_length}", path, position)
+        reason = f"body length {body_length}" if room >= 0 else f"record size {size}"
+        raise Corrupt(f"impossible {reason}", path, position)
     room -= body_length
     body_end = layout.body + body_length
-    topic_length = _LENGTHS[header.magic].unpack_from(raw, body_end)[0]
+    topic_length = _LENGTHS[magic].unpack_from(raw, body_end)[0]
     if not 0 <= topic_length <= room:
         raise Corrupt(f"impossible topic length {topic_length}", path, position)
     room -= topic_length
-    topic = body_end + TOPIC_LENGTH_BYTES[header.magic]
+    topic = body_end + topic_length_bytes
     topic_end = topic + topic_length
     properties_length = _INT16.unpack_from(raw, topic_end)[0]
     if properties_length != room:
         raise Corrupt(f"properties have {properties_length} of {room} bytes", path, position)
-    properties = topic_end + PROPERTIES_LENGTH_BYTES
-    return header, RecordParts(layout.body, body_end, topic, topic_end, properties)
+    return fixed, (layout.body, body_end, topic, topic_end, topic_end + PROPERTIES_LENGTH_BYTES)
 
 
-@dataclass(frozen=True, slots=True)
-class StoredMessage:
+class StoredMessage(NamedTuple):
     """One message with everything that its record says. `compose` makes a new one.
 
     The fields mirror the record; body and properties are as stored (compressed, encoded).
@@ -239,8 +251,9 @@ class StoredMessage:
     def message_id(self) -> str:
         """The offset message id: store host, port and physical offset in upper-case hex."""
         is_v6 = bool(self.sys_flag & STORE_HOST_V6)
-        host = _encode_host(self.store_host, is_v6=is_v6)
-        return (host + _INT64.pack(self.physical_offset)).hex().upper()
+        address, port = self.store_host
+        place = _INT32.pack(port) + _INT64.pack(self.physical_offset)
+        return (_packed(address, is_v6=is_v6) + place).hex().upper()
 
     def encode(self) -> bytes:
         """The record's bytes.
@@ -253,7 +266,7 @@ class StoredMessage:
             raise ValueError(f"topic of {len(topic)} bytes")
         if len(self.properties) > PROPERTIES_BYTES_MAX:
             raise ValueError(f"properties of {len(self.properties)} bytes")
-        head = HEAD.pack(
+        fixed = layout_of(self.sys_flag).fixed.pack(
             self.size,
             self.magic,
             self.body_crc,
@@ -263,13 +276,17 @@ class StoredMessage:
             self.physical_offset,
             self.sys_flag,
             self.born_timestamp,
+            _packed(self.born_host[0], is_v6=bool(self.sys_flag & BORN_HOST_V6)),
+            self.born_host[1],
+            self.store_timestamp,
+            _packed(self.store_host[0], is_v6=bool(self.sys_flag & STORE_HOST_V6)),
+            self.store_host[1],
+            self.reconsume_times,
+            self.prepared_transaction_offset,
+            len(self.body),
         )
         parts = (
-            head,
-            _encode_host(self.born_host, is_v6=bool(self.sys_flag & BORN_HOST_V6)),
-            _INT64.pack(self.store_timestamp),
-            _encode_host(self.store_host, is_v6=bool(self.sys_flag & STORE_HOST_V6)),
-            TAIL.pack(self.reconsume_times, self.prepared_transaction_offset, len(self.body)),
+            fixed,
             self.body,
             _LENGTHS[self.magic].pack(len(topic)),
             topic,
@@ -280,38 +297,41 @@ class StoredMessage:
 
     @classmethod
     def decode(cls, raw: Buffer, *, path: str, position: int) -> Self:
-        """Read the one record that `raw` is, found at `position` of `path`. Copies the body.
+        """Read the one record that `raw` is, found at `position` of `path`.
 
-        Tolerant where RocketMQ is: the body's CRC is not checked here, and properties are kept
-        as they are.
+        Copies the body, so that nothing keeps `raw` alive. About 2.5 us; no field is read later
+        than now. Tolerant where RocketMQ is: the body's CRC is not checked here, and properties
+        are kept as they are.
 
         Raises:
             Corrupt: magic, size or a length contradicts the format, or the topic is not UTF-8.
         """
-        header, parts = locate_parts(raw, path=path, position=position)
-        layout = header.layout
+        fixed, (body, body_end, topic_at, topic_end, properties) = _unpacked(raw, path, position)
         try:
-            topic = bytes(raw[parts.topic : parts.topic_end]).decode()
+            topic = str(raw[topic_at:topic_end], "utf-8")
         except UnicodeDecodeError as error:
-            place = position + parts.topic + error.start
+            place = position + topic_at + error.start
             raise Corrupt("topic is not UTF-8", path, place) from error
-        reconsume_times, prepared, _ = TAIL.unpack_from(raw, layout.tail)
-        born_end = BORN_HOST_AT + layout.born_host_bytes
+        (
+            _, magic, body_crc, queue_id, flag, queue_offset, physical_offset, sys_flag,
+            born_timestamp, born_address, born_port, store_timestamp, store_address, store_port,
+            reconsume_times, prepared_transaction_offset, _,
+        ) = fixed  # fmt: skip
         return cls(
-            topic=topic,
-            queue_id=header.queue_id,
-            queue_offset=header.queue_offset,
-            physical_offset=header.physical_offset,
-            body=bytes(raw[parts.body : parts.body_end]),
-            body_crc=header.body_crc,
-            properties=bytes(raw[parts.properties :]),
-            flag=header.flag,
-            sys_flag=header.sys_flag,
-            born_timestamp=header.born_timestamp,
-            born_host=_decode_host(raw[BORN_HOST_AT:born_end], layout.born_host_bytes),
-            store_timestamp=header.store_timestamp,
-            store_host=_decode_host(raw[layout.store_host : layout.tail], layout.store_host_bytes),
-            reconsume_times=reconsume_times,
-            prepared_transaction_offset=prepared,
-            magic=header.magic,
+            topic,
+            queue_id,
+            queue_offset,
+            physical_offset,
+            bytes(raw[body:body_end]),
+            body_crc,
+            bytes(raw[properties:]),
+            flag,
+            sys_flag,
+            born_timestamp,
+            (_address_text(born_address), born_port),
+            store_timestamp,
+            (_address_text(store_address), store_port),
+            reconsume_times,
+            prepared_transaction_offset,
+            magic,
         )

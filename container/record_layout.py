@@ -33,8 +33,10 @@ TAIL = Struct(">iqi")
 MAGIC_AT = 4
 QUEUE_OFFSET_AT = 20
 PHYSICAL_OFFSET_AT = 28
+SYS_FLAG_AT = 36
 BORN_HOST_AT = HEAD.size
 
+PORT_BYTES = 4
 HOST_V4_BYTES = 8
 HOST_V6_BYTES = 20
 HOST_GROWTH = HOST_V6_BYTES - HOST_V4_BYTES
@@ -54,6 +56,8 @@ class RecordLayout:
     """Reconsume times."""
     body_length: int
     body: int
+    fixed: Struct
+    """All before the body; a host is its address in bytes and its port."""
 
     def overhead(self, magic: int) -> int:
         """Length in bytes of a record with empty body, topic and properties."""
@@ -65,8 +69,11 @@ def _layout(born_host_bytes: int, store_host_bytes: int) -> RecordLayout:
     store_host = store_timestamp + 8
     tail = store_host + store_host_bytes
     body = tail + TAIL.size
+    born, store = (f"{length - PORT_BYTES}si" for length in (born_host_bytes, store_host_bytes))
+    fixed = Struct(f"{HEAD.format}{born}q{store}{TAIL.format[1:]}")
+    assert fixed.size == body, "fields follow each other"
     return RecordLayout(
-        born_host_bytes, store_timestamp, store_host, store_host_bytes, tail, body - 4, body
+        born_host_bytes, store_timestamp, store_host, store_host_bytes, tail, body - 4, body, fixed
     )
 
 
@@ -78,7 +85,7 @@ _LAYOUTS = tuple(
 
 
 def layout_of(sys_flag: int) -> RecordLayout:
-    """Positions of the fields of a record with this sysFlag."""
+    """Positions of the fields of a record with this sysFlag, or its lowest byte."""
     return _LAYOUTS[(sys_flag >> 4) & 3]
 
 

@@ -78,8 +78,7 @@ def make_record(
 def with_record_crc(message: StoredMessage) -> bytes:
     """The record of a message, ended by the whole-record checksum property."""
     placeholder = message.properties + bytes(RECORD_CRC_BYTES)
-    values = {name: getattr(message, name) for name in StoredMessage.__slots__}
-    grown = StoredMessage(**{**values, "properties": placeholder}).encode()
+    grown = message._replace(properties=placeholder).encode()
     covered = grown[:-RECORD_CRC_BYTES]
     return covered + encode_record_crc(covered)
 

@@ -1,6 +1,5 @@
 """The kernels that trust nothing: verify, split and walk, on good and on damaged logs."""
 
-import dataclasses
 import random
 
 import numpy as np
@@ -120,7 +119,7 @@ def verify(records: list[bytes], **changes: object) -> Verified:
 
 def three(**second: object) -> list[bytes]:
     found = [make_message(10 + i, queue_id=3, topic=TOPIC.decode()) for i in range(3)]
-    found[1] = dataclasses.replace(found[1], **second)
+    found[1] = found[1]._replace(**second)
     return [message.encode() for message in found]
 
 
