@@ -29,7 +29,7 @@ class QueueState(Enum):
     IN_FLIGHT = "in flight"
     """A commit is under way."""
     STOPPED = "stopped"
-    """The tier and the hot log contradict each other; `reason` says what to do."""
+    """The tier and the hot log contradict each other, or it cannot be read; `reason` says more."""
     REFUSED = "refused"
     """The tier does not take this kind of queue."""
     DAMAGED = "damaged"
@@ -137,6 +137,9 @@ class QueueProgress:
             return
         if self.hot.state is HotQueueState.REFUSED:
             self.stop(QueueState.REFUSED, self.hot.detail)
+        elif self.hot.state is HotQueueState.UNREADABLE:
+            self.stop(QueueState.STOPPED, self.hot.detail)
+            self.heals_at = QueueOffset(0)  # settle it anew as soon as it can be looked at
         elif (
             self.state is QueueState.REFUSED
             or (self.state in {QueueState.READY, QueueState.DAMAGED} and lost)

@@ -18,6 +18,8 @@ class HotQueueState(Enum):
     """A kind of queue that the tier does not take; `detail` says which and why."""
     DAMAGED = "damaged"
     """Its next message cannot be trusted; `detail` says what is wrong and where."""
+    UNREADABLE = "unreadable"
+    """It cannot be looked at now, `detail` says why; its offsets are old, or 0 if never seen."""
 
 
 @dataclass(frozen=True, slots=True)

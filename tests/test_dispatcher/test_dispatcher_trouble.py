@@ -290,3 +290,40 @@ async def test_a_log_that_may_not_be_read_at_the_start_is_an_error() -> None:
     world.hot.poll_error = Denied("not allowed: Permission denied", "consumequeue/Orders")
     with pytest.raises(Denied):
         await world.finish(world.dispatcher.drain())
+
+
+async def test_a_queue_that_cannot_be_looked_at_stops_alone_and_goes_on_by_itself() -> None:
+    world = World()
+    world.hot.append(A, b"x")
+    world.hot.append(B, b"x")
+    async with world.running():
+        await world.wait_for(lambda: world.is_tiered(A), seconds=1.0)
+        here = world.hot.queues[A]
+        here.state, here.detail = HotQueueState.UNREADABLE, "cannot be read now"
+        for queue in (A, B):
+            world.hot.append(queue, b"y")
+        await world.wait_for(lambda: world.is_tiered(B), seconds=1.0)
+        await world.pass_time(2.0)
+        stopped = world.state(A)
+        assert (stopped.state, stopped.reason) == (QueueState.STOPPED, "cannot be read now")
+        assert not world.is_tiered(A)
+        here.state, here.detail = HotQueueState.READY, ""
+        await world.wait_for(lambda: world.is_tiered(A), seconds=2.0)
+        assert world.state(A).state is QueueState.READY
+
+
+async def test_a_queue_that_could_never_be_looked_at_is_no_tier_that_is_ahead() -> None:
+    world = World()
+    world.hot.append(A, b"x", b"y")
+    await world.finish(world.dispatcher.drain())
+    world.restart()
+    here = world.hot.queues[A]
+    records, here.records = here.records, []
+    here.state, here.detail = HotQueueState.UNREADABLE, "cannot be read now"
+    report = await world.finish(world.dispatcher.drain())
+    assert [queue.reason for queue in report.over] == ["cannot be read now"]
+    here.records, here.state, here.detail = records, HotQueueState.READY, ""
+    world.hot.append(A, b"z")
+    report = await world.finish(world.dispatcher.drain())
+    assert report.over == ()
+    assert world.is_tiered(A)

@@ -10,8 +10,9 @@ import click
 from container.tier import Tier
 from container.tier_records import QueueId
 from dispatcher.divergence import find_common_end
+from dispatcher.source import HotQueueState
 from provider.clock import SystemClock
-from provider.errors import NotFound
+from provider.errors import NotFound, Unavailable
 from provider.ranges import QueueOffset
 from tieredstore.cli.invocation import Invocation, json_option, pass_invocation
 from tieredstore.cli.output import Row, count_text, write_json
@@ -130,8 +131,12 @@ async def _find(hot: RocketMqHotLog, tier: Tier, queue: QueueId) -> Cut | None:
     published = tier.queue(queue)
     if published is None:
         raise NotFound("the tier has no such queue", str(queue))
-    if hot.queue(queue) is None:
+    known = hot.queue(queue)
+    if known is None:
         raise NotFound("the hot log has no such queue, so nothing tells where to cut", str(queue))
+    if known.state is HotQueueState.UNREADABLE:
+        reason = f"the hot log cannot be read, so nothing tells where to cut: {known.detail}"
+        raise Unavailable(reason, str(queue))
     end = await find_common_end(hot, tier, queue)
     return None if end is None else Cut(queue, end, published.next_offset)
 

@@ -36,21 +36,24 @@ REPORT_S = 1.0
 def command(invocation: Invocation, store_dir: Path, *, follow: bool, as_json: bool) -> int:
     """Tier what a broker's STORE_DIR (its storePathRootDir) holds; never writes there.
 
-    The broker may run. Ends with 1 if a queue was stopped or is damaged.
+    The broker may run. Ends with 1 if a queue was stopped, is damaged or could not be looked for.
     """
     config = invocation.load_config()
     if config.level == "DISABLE":
         origin = config.settings["tieredStorageLevel"].origin
         raise ConfigError(f"tieredStorageLevel=DISABLE ({origin}) switches tiering off")
-    topics = asyncio.run(_run(config, store_dir, follow=follow))
+    topics, troubles = asyncio.run(_run(config, store_dir, follow=follow))
     if as_json:
         write_json(map(_row, topics))
     else:
         _print(topics)
-    return FINDINGS if any(topic.is_broken for topic in topics) else 0
+    return FINDINGS if troubles or any(topic.is_broken for topic in topics) else 0
 
 
-async def _run(config: Config, store_dir: Path, *, follow: bool) -> list[TopicSummary]:
+async def _run(
+    config: Config, store_dir: Path, *, follow: bool
+) -> tuple[list[TopicSummary], list[str]]:
+    """Returns what became of each topic, and what of the store could not be looked at."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     task = asyncio.current_task()
@@ -75,7 +78,8 @@ async def _run(config: Config, store_dir: Path, *, follow: bool) -> list[TopicSu
 
         async def report() -> None:
             while True:
-                troubles.tell(_troubles(dispatcher.statistics()))
+                statistics = dispatcher.statistics()
+                troubles.tell([*_troubles(statistics), *hot.statistics.troubles])
                 findings.tell(hot.statistics.findings)
                 await clock.sleep(REPORT_S)
 
@@ -91,10 +95,12 @@ async def _run(config: Config, store_dir: Path, *, follow: bool) -> list[TopicSu
                 else:
                     with progress_bar("tiering") as show:
                         statistics = await dispatcher.drain(on_progress=_shown(show))
+                    troubles.tell(hot.statistics.troubles)
             finally:
                 findings.tell(hot.statistics.findings)
                 await tier.close()
-        return summarize(before, tier.state.queues, statistics.queues)
+        topics = summarize(before, tier.state.queues, statistics.queues)
+        return topics, hot.statistics.troubles
 
 
 class Told:

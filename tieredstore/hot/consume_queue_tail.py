@@ -13,7 +13,7 @@ from container.consume_queue_unit import ConsumeQueueUnit
 from container.rocketmq_names import local_file_name
 from container.tier_records import UNIT_BYTES, QueueId
 from dispatcher.source import HotQueue, HotQueueState
-from provider.errors import Corrupt, NotFound, OutOfRange
+from provider.errors import Corrupt, Denied, NotFound, OutOfRange, Unavailable
 from provider.ranges import QueueOffset
 from tieredstore.hot.commit_log_files import CommitLogFiles
 from tieredstore.hot.consume_queue_files import ConsumeQueueFiles, first_where
@@ -67,7 +67,24 @@ class ConsumeQueueTail:
         Raises:
             Unavailable, Denied: the files cannot be read right now.
         """
-        seen, had_begun = self.seen, self._begun
+        had_begun = self._begun
+        try:
+            self.seen = self._look(log, confirmed, floor_of)
+            self.is_known = True
+        except NotFound:
+            # The broker deleted a file under us; the next directory scan settles it. A first look
+            # that failed is none.
+            self._begun, self.log_min = had_begun, -1
+            self.is_known = self.is_known or not self.files.run.bases
+        except (Unavailable, Denied):
+            self._begun, self.log_min = had_begun, -1
+            raise
+        return self.seen
+
+    def _look(
+        self, log: CommitLogFiles, confirmed: int | None, floor_of: Callable[[], int | None]
+    ) -> HotQueue:
+        seen = self.seen
         try:
             has_news = not self._begun or self._has_news(seen.max_offset)
             if not has_news and self._is_settled(log):
@@ -82,15 +99,8 @@ class ConsumeQueueTail:
             if log.table.min_position != self.log_min or seen.min_offset < self.files.first_offset:
                 seen = replace(seen, min_offset=self._first_readable(seen.max_offset, log))
                 self.log_min = log.table.min_position
-        except NotFound:
-            # The broker deleted a file under us; the next directory scan settles it. A first look
-            # that failed is none.
-            self._begun = had_begun
-            self.is_known = self.is_known or not self.files.run.bases
-            return self.seen
         except Corrupt as error:
             seen = replace(seen, state=HotQueueState.DAMAGED, detail=str(error))
-        self.is_known = True
         self._note_misplaced()
         floor = floor_of()
         if floor is not None and floor < seen.min_offset:
@@ -98,8 +108,7 @@ class ConsumeQueueTail:
         if seen.max_offset > max(self.seen.max_offset, self.files.first_offset):
             last = self.files.unit(seen.max_offset - 1)
             self.end_position = 0 if last.is_filler else last.position + last.size
-        self.seen = self._with_reported(seen, log)
-        return self.seen
+        return self._with_reported(seen, log)
 
     def report(self, offset: int) -> None:
         """A reader found that the message at `offset` cannot be trusted; the next poll says so."""

@@ -8,11 +8,13 @@ from pathlib import Path
 from container.rocketmq_names import INT32_MAX
 from container.tier_records import QueueId
 from container.topic_name import check_path_component
+from provider.errors import Denied, StoreError, Unavailable
 from tieredstore.hot.options import HotLogOptions
 from tieredstore.hot.store_layout import (
     BATCH_CONSUME_QUEUE,
     StoreLayout,
     directories_in,
+    is_of_the_process,
     read_topic_attributes,
     refused_topics,
 )
@@ -52,6 +54,8 @@ class FoundQueues:
     """Topics that the filter leaves out."""
     findings: set[str] = field(default_factory=set[str])
     """A sentence for each directory in a topic's that is no queue's."""
+    troubles: set[str] = field(default_factory=set[str])
+    """A sentence for each topic whose directory cannot be read now."""
 
 
 class QueueDirectories:
@@ -67,15 +71,25 @@ class QueueDirectories:
         self._topics: list[str] = []
         self._queues: dict[str, dict[QueueId, Path]] = {}
         self._findings: dict[str, set[str]] = {}
+        self._troubles: dict[str, str] = {}
         self._directories: dict[str, Path] = {}
         self._refused: dict[str, str] = {}
 
     def look(self) -> FoundQueues:
         """All queues as of now. One `stat` for each topic when nothing changed.
 
+        Where a topic's directory cannot be read, the queues that were found before remain.
+
         Raises:
-            Unavailable, Denied: a directory cannot be read.
+            Unavailable, Denied: another directory cannot be read.
         """
+        try:
+            return self._look()
+        except StoreError:
+            self._watch = DirectoryWatch()  # what was not read is still to be read
+            raise
+
+    def _look(self) -> FoundQueues:
         root = self._layout.consume_queue
         config = self._watch.changed(self._layout.root / "config")
         others = self._watch.changed(self._layout.root / BATCH_CONSUME_QUEUE)
@@ -102,10 +116,21 @@ class QueueDirectories:
             found.excluded.add(topic)
         elif topic not in self._refused:
             directory = self._directories[topic]
-            if self._watch.changed(directory):
-                self._read_topic(topic, directory)
+            if self._watch.changed(directory) or topic in self._troubles:
+                self._try_topic(topic, directory)
             found.queues |= self._queues.get(topic, {})
             found.findings |= self._findings.get(topic, set())
+            if topic in self._troubles:
+                found.troubles.add(self._troubles[topic])
+
+    def _try_topic(self, topic: str, directory: Path) -> None:
+        self._troubles.pop(topic, None)
+        try:
+            self._read_topic(topic, directory)
+        except (Unavailable, Denied) as error:
+            if is_of_the_process(error):
+                raise
+            self._troubles[topic] = f"queues of {topic} are not looked for: {error}"
 
     def _read_topic(self, topic: str, directory: Path) -> None:
         names = directories_in(directory)

@@ -19,7 +19,7 @@ from typing import Any
 import orjson
 
 from container.rocketmq_names import parse_local_file_name
-from provider.errors import Denied
+from provider.errors import Denied, StoreError
 from tieredstore.hot.mapped_files import translated
 from tieredstore.hot.options import HotLogOptions
 
@@ -33,6 +33,7 @@ CONFIRM_OFFSET_AT = 32
 LIST_SEPARATORS = ",:"
 _NOTHING_THERE = frozenset({errno.ENOENT, errno.ELOOP})
 """What looking behind a name answers where no file or directory is."""
+_OF_THE_PROCESS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 
 
 class NotAStore(Denied):
@@ -203,6 +204,12 @@ ROCKSDB_SENTENCE = (
     "Its ConsumeQueue lies in RocksDB, which is not read; a broker with "
     "storeType=default keeps it in files."
 )
+
+
+def is_of_the_process(error: StoreError) -> bool:
+    """Whether an error says nothing of the file: other files could not be read now, either."""
+    cause = error.__cause__
+    return isinstance(cause, OSError) and cause.errno in _OF_THE_PROCESS
 
 
 def directories_in(directory: Path) -> list[str]:

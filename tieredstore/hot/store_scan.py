@@ -6,7 +6,7 @@ then the directories. Each step runs only when the one before or the clock says 
 
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from struct import Struct
@@ -18,7 +18,7 @@ from container.record_checks import leading_good_units
 from container.tier_records import QueueId
 from dispatcher.source import HotQueue, HotQueueState
 from dispatcher.topic_filter import TopicFilter
-from provider.errors import Corrupt, NotFound, OutOfRange, Unavailable
+from provider.errors import Corrupt, Denied, NotFound, OutOfRange, StoreError, Unavailable
 from provider.ranges import QueueOffset
 from tieredstore.hot.batch_buffers import BatchBuffers
 from tieredstore.hot.commit_log_files import CommitLogFiles, table_of
@@ -32,7 +32,13 @@ from tieredstore.hot.pins import Pins
 from tieredstore.hot.queue_directories import DirectoryWatch, QueueDirectories
 from tieredstore.hot.rebuilt_units import RebuiltUnits
 from tieredstore.hot.record_gather import gather_batch
-from tieredstore.hot.store_layout import CONFIRM_OFFSET_AT, FileRun, open_layout, scan_run
+from tieredstore.hot.store_layout import (
+    CONFIRM_OFFSET_AT,
+    FileRun,
+    is_of_the_process,
+    open_layout,
+    scan_run,
+)
 
 _INT64 = Struct(">q")
 FINDINGS_KEPT_MAX = 1000
@@ -51,6 +57,8 @@ class ScanStatistics:
     pins_dropped_untiered: int = 0
     findings: list[str] = field(default_factory=list[str])
     """Sentences for people, oldest first; bounded."""
+    troubles: list[str] = field(default_factory=list[str])
+    """Sentences about what keeps whole topics from being looked for now; gone when it is over."""
 
 
 class StoreScan:
@@ -83,6 +91,8 @@ class StoreScan:
         """First offset of each queue's files when the floors were looked for."""
         self._made_bytes = MadeBytes()
         self._tails: dict[QueueId, ConsumeQueueTail] = {}
+        self._unscanned: dict[QueueId, StoreError] = {}
+        """What kept the last scan from looking into directories of queues."""
         self._released: dict[QueueId, int] = {}
         self._tail = CommitLogTail()
         self._watch = DirectoryWatch()
@@ -101,6 +111,8 @@ class StoreScan:
 
     def poll(self, now_s: float) -> dict[QueueId, HotQueue]:
         """Bring `queues` up to date; returns those that changed.
+
+        A queue whose own files cannot be read is UNREADABLE until they can be; others go on.
 
         Raises:
             Unavailable, Denied: the log cannot be read right now.
@@ -131,7 +143,17 @@ class StoreScan:
         return now_s < self._settled_s or self._tail.has_grown(self.log) or self._has_rolled()
 
     def references(self, queue: QueueId, start: QueueOffset, messages_max: int) -> Units:
-        """See `HotLog.references`; also raises Corrupt for a truncated ConsumeQueue file."""
+        """See `HotLog.references`; also raises Corrupt for a truncated ConsumeQueue file.
+
+        Units that cannot be read are reported to the next poll.
+        """
+        try:
+            return self._references(queue, start, messages_max)
+        except (Unavailable, Denied):
+            self._report(queue, start)
+            raise
+
+    def _references(self, queue: QueueId, start: QueueOffset, messages_max: int) -> Units:
         seen = self.queues.get(queue)
         if seen is None or not seen.min_offset <= start < seen.max_offset:
             has = f"has [{seen.min_offset}, {seen.max_offset})" if seen else "is not in this store"
@@ -154,7 +176,7 @@ class StoreScan:
         return units[: max(1, good)]  # what is bad comes alone: `records` names it
 
     def records(self, queue: QueueId, start: QueueOffset, references: Units) -> RecordBatch:
-        """See `HotLog.records`; a record that fails is reported to the next poll."""
+        """See `HotLog.records`; what fails is reported to the next poll."""
         try:
             return gather_batch(
                 self.log,
@@ -165,10 +187,13 @@ class StoreScan:
                 bytes_max=self._options.batch_bytes_max,
                 buffers=self._buffers,
             )
-        except Corrupt:
-            if queue in self._tails:
-                self._tails[queue].report(start)
+        except (Corrupt, Unavailable, Denied):
+            self._report(queue, start)
             raise
+
+    def _report(self, queue: QueueId, start: QueueOffset) -> None:
+        if queue in self._tails:
+            self._tails[queue].report(start)
 
     def release(self, queue: QueueId, offset: QueueOffset) -> None:
         """Everything of `queue` below `offset` is tiered; its pins go with the next scan."""
@@ -210,8 +235,8 @@ class StoreScan:
 
     def _low_position(self) -> int:
         """First byte of the CommitLog that may hold a message which is not tiered."""
-        if not self.queues:
-            return 0  # nothing is known yet
+        if not self.queues or not self._unscanned.keys() <= self._tails.keys():
+            return 0  # nothing is known yet, or not of all
         # One file below the end: the unit of a record there may not have been seen yet.
         low = self._tail.position - self._live.file_bytes
         for queue, tail in self._tails.items():
@@ -228,7 +253,7 @@ class StoreScan:
             if offset < files.first_offset:
                 return int(self._rebuilt.units(queue, offset, offset + 1)["position"][0])
             return files.unit(offset).position
-        except (OutOfRange, Corrupt):
+        except (OutOfRange, Corrupt, Unavailable, Denied):
             return 0  # not known: drop nothing
 
     def _scan_directories(self, now_s: float) -> dict[QueueId, HotQueue]:
@@ -237,27 +262,41 @@ class StoreScan:
         found = self._directories.look()
         self.statistics.excluded_topics = len(found.excluded)
         self._find(sorted(found.findings))
-        log_min = self.log.table.min_position
+        self.statistics.troubles = sorted(found.troubles)
         has_grown = now_s < self._settled_s or self._scanned_position != self._tail.position
         self._scanned_position = self._tail.position
+        before, self._unscanned = self._unscanned, {}
         for queue, directory in found.queues.items():
-            tail = self._tails.get(queue)
-            if tail is None:
-                files = ConsumeQueueFiles(self.files, directory, self._made_bytes)
-                self._tails[queue] = ConsumeQueueTail(queue, files)
-            elif not tail.files.run.bases or tail.log_min != log_min:
-                tail.files.rescan()  # the broker deletes from the front of both together
-            elif tail.files.has_missing:
-                tail.files.let_go(self._released.get(queue, 0))
-                tail.files.rescan()  # who brings it back may do so in place
-            elif has_grown and self._watch.changed(directory):
-                tail.files.rescan()  # files behind the one that the queue ends in show a hole
+            try:
+                self._scan_queue(queue, directory, has_grown=has_grown or queue in before)
+            except (Unavailable, Denied, NotFound) as error:
+                if is_of_the_process(error):
+                    raise
+                self._unscanned[queue] = error
         self._find_floors()
-        zero = QueueOffset(0)
-        return {
-            queue: HotQueue(queue, zero, zero, HotQueueState.REFUSED, sentence)
+        refused = {
+            queue: _without_offsets(queue, HotQueueState.REFUSED, sentence)
             for queue, sentence in found.refused.items()
         }
+        return refused | {
+            queue: _without_offsets(queue, HotQueueState.UNREADABLE, str(error))
+            for queue, error in self._unscanned.items()
+            if queue not in self._tails
+        }
+
+    def _scan_queue(self, queue: QueueId, directory: Path, *, has_grown: bool) -> None:
+        """Look into the directory of one queue if there may be something new."""
+        tail = self._tails.get(queue)
+        if tail is None:
+            files = ConsumeQueueFiles(self.files, directory, self._made_bytes)
+            self._tails[queue] = ConsumeQueueTail(queue, files)
+        elif not tail.files.run.bases or tail.log_min != self.log.table.min_position:
+            tail.files.rescan()  # the broker deletes from the front of both together
+        elif tail.files.has_missing:
+            tail.files.let_go(self._released.get(queue, 0))
+            tail.files.rescan()  # who brings it back may do so in place
+        elif has_grown and self._watch.changed(directory):
+            tail.files.rescan()  # files behind the one that the queue ends in show a hole
 
     def _find_floors(self) -> None:
         """Where ConsumeQueue files went and their CommitLog is pinned, make the units anew."""
@@ -269,7 +308,13 @@ class StoreScan:
             first = tail.files.first_offset
             if not first:
                 continue
-            unit = tail.files.look(first)[:1]
+            try:
+                unit = tail.files.look(first)[:1]
+            except (Unavailable, Denied) as error:
+                if is_of_the_process(error):
+                    raise
+                self._unscanned[queue] = error
+                continue
             has_unit = len(unit) > 0 and int(unit["size"][0]) > 0
             position = int(unit["position"][0]) if has_unit else self.log.table.end
             if position > self.log.table.min_position:
@@ -289,15 +334,31 @@ class StoreScan:
         found: dict[QueueId, HotQueue] = {}
         end = 0
         for queue, tail in self._tails.items():
-            seen = tail.poll(self.log, confirmed, partial(self._floor_of, queue))
+            seen = self._poll_queue(queue, tail, confirmed)
             if tail.findings:
                 self._find(tail.findings)
                 tail.findings = []
-            if tail.is_known and seen is not self.queues.get(queue):
+            if seen is not None and seen is not self.queues.get(queue):
                 found[queue] = seen
             end = max(end, tail.end_position)
         self._tail.reach(self.log, end)
         return found
+
+    def _poll_queue(
+        self, queue: QueueId, tail: ConsumeQueueTail, confirmed: int | None
+    ) -> HotQueue | None:
+        """What is known of one queue now; None if nothing is."""
+        error = self._unscanned.get(queue)
+        if error is None:
+            try:
+                seen = tail.poll(self.log, confirmed, partial(self._floor_of, queue))
+            except (Unavailable, Denied) as caught:
+                if is_of_the_process(caught):
+                    raise
+                error = caught
+            else:
+                return seen if tail.is_known else None
+        return replace(tail.seen, state=HotQueueState.UNREADABLE, detail=str(error))
 
     def _confirmed(self) -> int:
         """The confirm offset; 0, so that nothing counts, while the broker has none."""
@@ -306,3 +367,7 @@ class StoreScan:
         except (NotFound, Corrupt):
             return 0
         return _INT64.unpack(raw)[0]
+
+
+def _without_offsets(queue: QueueId, state: HotQueueState, why: str) -> HotQueue:
+    return HotQueue(queue, QueueOffset(0), QueueOffset(0), state, why)

@@ -1,0 +1,70 @@
+"""What the commands say and answer where a part of the store cannot be read."""
+
+import errno
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from container.tier_records import QueueId
+from tests.support.fake_broker import FakeBroker
+from tieredstore.cli.main import cli
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> FakeBroker:
+    broker = FakeBroker(tmp_path / "store", consume_queue_bytes=400)
+    broker.put_many("A", 0, [b"x"] * 10)
+    broker.put_many("B", 0, [b"x"] * 10)
+    return broker
+
+
+def invoke(broker: FakeBroker, *arguments: str, status: int) -> Result:
+    options = ["-D", "brokerName=broker-a", "-D", "brokerClusterName=Cluster"]
+    tier = broker.directory.parent / "tier"
+    result = CliRunner().invoke(cli, [*options, "-D", f"tieredStoreFilePath={tier}", *arguments])
+    assert result.exit_code == status, result.output
+    return result
+
+
+def fail_at(monkeypatch: pytest.MonkeyPatch, call: str, place: Path) -> None:
+    before: Callable[..., object] = getattr(os, call)
+
+    def guarded(path: object, *args: object, **more: object) -> object:
+        if str(path) == str(place):
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+        return before(path, *args, **more)
+
+    monkeypatch.setattr(os, call, guarded)
+
+
+def test_a_queue_that_cannot_be_read_is_stopped_until_it_can_be_and_nothing_is_cut(
+    broker: FakeBroker,
+) -> None:
+    store = str(broker.directory)
+    invoke(broker, "tier", store, status=0)
+    for topic in "AB":
+        broker.put(topic, 0)
+    (path,) = broker.queue_files(QueueId("A", 0))
+    with pytest.MonkeyPatch.context() as patch:
+        fail_at(patch, "open", path)
+        said = invoke(broker, "tier", store, status=1).output
+        assert "A/0 is stopped: cannot be read now: Input/output error" in said
+        assert str(path) in said
+        assert "B/0" not in said
+        assert "--cut-to-hot" not in said
+        cut = ("repair", "A", "0", "--cut-to-hot", "--yes", "--store", store)
+        assert "cannot be read" in invoke(broker, *cut, status=3).stderr
+    rows = invoke(broker, "tier", store, "--json", status=0).stdout.splitlines()
+    assert [json.loads(row)["messages"] for row in rows] == [11, 11]
+
+
+def test_a_topic_that_cannot_be_read_is_said_and_ends_a_run_with_1(broker: FakeBroker) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        fail_at(patch, "scandir", broker.directory / "consumequeue" / "A")
+        result = invoke(broker, "tier", str(broker.directory), status=1)
+    assert result.stderr.count("queues of A are not looked for") == 1
+    assert "Input/output error" in result.stderr
