@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from container.journal_options import JournalOptions
 from container.rocketmq_names import parse_segment_name, segment_name
-from container.tier_names import ManifestName, parse_name
+from container.tier_names import KeptName, ManifestName, parse_name
 from container.tier_records import SegmentType, Tombstone
 from container.tier_state import TierState
 
@@ -80,14 +80,17 @@ def failed_again(tombstone: Tombstone, now_ms: int, options: JournalOptions) -> 
     return replace(tombstone, tries=tombstone.tries + 1, not_before_ms=now_ms + wait_ms)
 
 
-def orphaned_manifests(state: TierState, names: Iterable[str]) -> list[str]:
-    """Manifests of earlier owners that nothing refers to: they can never be published. Pure."""
+def never_published(state: TierState, names: Iterable[str]) -> list[str]:
+    """Manifests, and copies of cut segments, of earlier owners that nothing refers to. Pure.
+
+    Their names hold the epoch of the owner that made them: they can never be published.
+    """
     used = {ref.object_name for queue in state.queues.values() for ref in queue.manifests}
     orphans: list[str] = []
     for name in names:
-        parsed = parse_name(name)
+        parsed = parse_name(name) or KeptName.parse(name)
         if (
-            isinstance(parsed, ManifestName)
+            isinstance(parsed, ManifestName | KeptName)
             and parsed.epoch < state.broker.epoch
             and name not in used
             and name not in state.tombstones

@@ -5,18 +5,23 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from container.garbage import failed_again, orphaned_manifests, plan_burial
-from container.journal_cut import VerifiedSnapshot, cut_journal, plan_boundary
+from container.garbage import failed_again, plan_burial
+from container.journal_cut import (
+    DurableBoundary,
+    VerifiedSnapshot,
+    cut_journal,
+    plan_boundary,
+    plan_old_boundaries,
+)
 from container.journal_options import Chance, JournalOptions
 from container.journal_reader import Loaded
 from container.manifest import ManifestPlan, ManifestReader, plan_manifest, write_manifest
 from container.snapshot import write_snapshot
+from container.stray_files import NEVER_PUBLISHED, Publisher, StraySearch
 from container.tier_change import StateChange
 from container.tier_errors import Refused
-from container.tier_names import MANIFEST_PREFIX
 from container.tier_operations import AddTombstones, DropTombstones, MoveToManifest, Operation
 from container.tier_records import QueueId, Segment, Tombstone
-from container.tier_state import TierState
 from provider.clock import Clock
 from provider.errors import Closed, Corrupt, Fenced, StoreError
 from provider.object_store import ObjectStore
@@ -25,21 +30,12 @@ LAST_ENTRIES_MAX = 32
 """A clean end leaves fewer entries than this behind the newest snapshot."""
 
 
-class Owner(Protocol):
+class Owner(Publisher, Protocol):
     """The part of `Journal` that housekeeping needs."""
-
-    @property
-    def state(self) -> TierState:
-        """What is published."""
-        ...
 
     @property
     def epoch(self) -> int:
         """The owner's epoch."""
-        ...
-
-    async def publish(self, operations: Iterable[Operation]) -> int:
-        """Publish a transaction."""
         ...
 
     async def verify_owner(self) -> None:
@@ -58,6 +54,8 @@ class HousekeepingStatistics:
     journal_objects_deleted: int = 0
     objects_deleted: int = 0
     """Objects behind tombstones."""
+    strays: int = 0
+    """Objects of earlier owners that were never published, and have tombstones now."""
     undeletable: int = 0
     """Tombstones that were given up: their objects are still there, and cost money."""
     damaged_snapshots: int = 0
@@ -92,10 +90,11 @@ class Housekeeper:
         now_s = clock.monotonic_s()
         snapshot = loaded.snapshot
         self._verified = [VerifiedSnapshot(snapshot, now_s)] if snapshot else []
+        self._boundaries: list[DurableBoundary] = []
         self._entries = loaded.state.sequence - (snapshot.sequence if snapshot else 0)
         self._first_entry_s = now_s
         self._touched: dict[QueueId, None] = dict.fromkeys(loaded.state.queues)
-        self._swept = loaded.state.broker.epoch <= 1  # before the first owner there is no stray
+        self._search = self._new_search() if loaded.state.broker.epoch > 1 else None
         self._due = asyncio.Event()
         self._finishing = False
         self._finished = asyncio.Event()
@@ -110,7 +109,8 @@ class Housekeeper:
             dead.tries >= self._options.tombstone_tries_max
             for dead in self._owner.state.tombstones.values()
         )
-        return replace(self._done, undeletable=given_up)
+        strays = self._search.found if self._search else 0
+        return replace(self._done, undeletable=given_up, strays=strays)
 
     def landed(self, changes: Iterable[StateChange]) -> None:
         """An entry with these changes was published."""
@@ -160,7 +160,13 @@ class Housekeeper:
             Fenced: somebody newer owns the tier.
         """
         first: StoreError | None = None
-        for step in (self._move_to_manifests, self._snapshot, self._cut, self._bury):
+        for step in (
+            self._move_to_manifests,
+            self._snapshot,
+            self._find_strays,
+            self._cut,
+            self._bury,
+        ):
             try:
                 await step()
             except (Fenced, Closed):
@@ -206,7 +212,7 @@ class Housekeeper:
         try:
             await self._owner.publish([MoveToManifest(queue, ref, bases, replaced, graves)])
         except Refused:  # the queue was trimmed or cut meanwhile
-            grave = self._tombstone(ref.object_name, "never published")
+            grave = self._tombstone(ref.object_name, NEVER_PUBLISHED)
             await self._owner.publish([AddTombstones((grave,))])
         else:
             self._done = replace(self._done, manifests=self._done.manifests + 1)
@@ -232,24 +238,35 @@ class Housekeeper:
         self._first_entry_s = first_s
         self._verified.append(VerifiedSnapshot(name, self._clock.monotonic_s()))
         self._done = replace(self._done, snapshots=self._done.snapshots + 1)
-        if not self._swept:
-            await self._sweep()
-            self._swept = True
 
-    async def _sweep(self) -> None:
-        """Bury what earlier owners wrote and never published. One listing per ownership."""
-        listed = [entry.name for entry in await self._store.list(MANIFEST_PREFIX)]
-        orphans = orphaned_manifests(self._owner.state, listed)
-        if orphans:
-            graves = tuple(self._tombstone(name, "never published") for name in orphans)
-            await self._owner.publish([AddTombstones(graves)])
+    def _new_search(self) -> StraySearch:
+        return StraySearch(
+            self._owner,
+            self._store,
+            self._manifests,
+            bury=self._tombstone,
+            queues_per_step_max=self._options.searched_queues_per_round_max,
+        )
+
+    async def _find_strays(self) -> None:
+        """What earlier owners never published; not before the first snapshot, so starts are short.
+
+        Before the first owner there is no stray.
+        """
+        if self._search is not None and self._done.snapshots > 0:
+            await self._search.step()
 
     async def _cut(self) -> None:
         now_s = self._clock.monotonic_s()
         upto = plan_boundary(self._verified, now_s, self._options.grace_s)
         if upto is None or upto.sequence <= self._done.boundary:
             return
-        gone = await cut_journal(self._store, upto, epoch=self._owner.epoch, rng=self._rng)
+        replaced = plan_old_boundaries(self._boundaries, now_s, self._options.listing_s_max)
+        gone = await cut_journal(
+            self._store, upto, replaced=replaced, epoch=self._owner.epoch, rng=self._rng
+        )
+        self._boundaries = [one for one in self._boundaries if one.sequence >= replaced]
+        self._boundaries.append(DurableBoundary(upto.sequence, self._clock.monotonic_s()))
         self._verified = [one for one in self._verified if one.name.sequence >= upto.sequence]
         deleted = self._done.journal_objects_deleted + gone
         self._done = replace(self._done, boundary=upto.sequence, journal_objects_deleted=deleted)

@@ -6,6 +6,7 @@ from crc32c import crc32c
 
 from container.message_queue_container import MessageQueueContainer
 from container.rocketmq_names import segment_name
+from container.tier_names import KeptName
 from container.tier_records import (
     UNIT_BYTES,
     Extent,
@@ -20,7 +21,6 @@ from provider.object_store import Append, AppendingStore, ObjectStore
 from provider.ranges import ByteRange, QueueOffset
 
 CUT_REASON = "cut"
-KEPT_PREFIX = "@cut/"
 PIECE_BYTES = 4 << 20
 
 
@@ -104,7 +104,7 @@ async def keep_freed(
             size = await store.size(grave.object_name)
         except NotFound:
             continue
-        name = f"{KEPT_PREFIX}{epoch:010d}-{sequence:020d}/{grave.object_name}"
+        name = str(KeptName(epoch, sequence, grave.object_name))
         for at in range(0, size, PIECE_BYTES):
             piece = await store.read(grave.object_name, ByteRange(at, min(at + PIECE_BYTES, size)))
             await store.append([Append(name, at, (piece,))])

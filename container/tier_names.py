@@ -5,14 +5,16 @@ nonce, and is never used twice. `@` cannot begin a RocketMQ topic, so nothing co
 """
 
 import re
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
+from container.rocketmq_names import parse_segment_name
 from container.tier_records import QueueId, SegmentType
 
 JOURNAL_PREFIX = "@journal/"
 SNAPSHOT_PREFIX = "@snapshot/"
 MANIFEST_PREFIX = "@manifest/"
 BOUNDARY_PREFIX = "@boundary/"
+KEPT_PREFIX = "@cut/"
 
 SEQUENCE_DIGITS = 20
 EPOCH_DIGITS = 10
@@ -72,6 +74,30 @@ _MANIFEST = re.compile(
     r"@manifest/([^/]+)/(0|[1-9][0-9]*)/([012])-(0|[1-9][0-9]*)-([0-9]{20})-([0-9]{10})"
     r"-([0-9a-f]{32})\Z"
 )
+_KEPT = re.compile(r"@cut/([0-9]{10})-([0-9]{20})/(.+)\Z")
+
+
+class KeptName(NamedTuple):
+    """A copy of a segment that a cut freed: `@cut/<epoch>-<sequence>/<segment>`. RocketMQ's bytes.
+
+    `sequence` is the journal's when the copy was made.
+    """
+
+    epoch: int
+    sequence: int
+    segment: str
+
+    def __str__(self) -> str:
+        sequence, epoch = f"{self.sequence:0{SEQUENCE_DIGITS}d}", f"{self.epoch:0{EPOCH_DIGITS}d}"
+        return f"{KEPT_PREFIX}{epoch}-{sequence}/{self.segment}"
+
+    @classmethod
+    def parse(cls, name: str) -> Self | None:
+        """What a name says; None if it is not such a copy's."""
+        found = _KEPT.match(name)
+        if found is None or parse_segment_name(found[3]) is None:
+            return None
+        return cls(int(found[1]), int(found[2]), found[3])
 
 
 def parse_name(name: str) -> MetadataName | None:
