@@ -51,9 +51,6 @@ class JournalOptions:
     """A snapshot is written when the oldest entry behind the last one is this old."""
     grace_s: float = 600.0
     """Entries and snapshots stay readable for this long after they were replaced."""
-    listing_s_max: float = 60.0
-    """A listing of the boundary that took longer is not believed, and made again. A boundary that
-    was replaced stays for twice as long, so that no listing that is believed can miss it."""
     tombstone_tries_max: int = 3
     """A tombstone whose object could not be deleted so often is kept and reported."""
     tombstones_per_round_max: int = 1000
