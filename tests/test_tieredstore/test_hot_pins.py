@@ -168,16 +168,16 @@ async def test_pins_of_an_earlier_run_are_dropped_when_they_were_tiered(
     assert again.statistics.pinned_bytes == 0
 
 
-async def test_a_file_that_the_broker_wrote_anew_is_pinned_anew(
+async def test_a_file_that_was_written_anew_between_two_runs_is_pinned_anew(
     broker: FakeBroker, clock: ManualClock, logs: list[RocketMqHotLog]
 ) -> None:
     write(broker, 50)
-    log = await follow(broker, clock, logs)
+    await (await follow(broker, clock, logs)).close()
     path = broker.log_path(broker.position)
     copy = path.read_bytes()
     path.unlink()
     path.write_bytes(copy)
-    await poll_later(log, clock)
+    await follow(broker, clock, logs)
     pin = broker.directory.parent / "pins" / "commitlog" / path.name
     assert pin.stat().st_ino == path.stat().st_ino
 

@@ -104,7 +104,7 @@ class RocketMqHotLog:
 
         Raises:
             Unavailable, Denied: the log cannot be read right now.
-            Closed: it was closed.
+            Closed: it was closed, or its CommitLog was replaced: open it anew.
         """
         async with self._polling:
             await self._do(self._poll)

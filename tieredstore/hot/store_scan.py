@@ -25,6 +25,7 @@ from tieredstore.hot.commit_log_files import CommitLogFiles, table_of
 from tieredstore.hot.commit_log_tail import CommitLogTail
 from tieredstore.hot.consume_queue_files import ConsumeQueueFiles
 from tieredstore.hot.consume_queue_tail import ConsumeQueueTail
+from tieredstore.hot.log_identity import LogIdentity
 from tieredstore.hot.mapped_files import MappedFiles
 from tieredstore.hot.missing_units import MadeBytes
 from tieredstore.hot.options import HotLogOptions
@@ -80,6 +81,7 @@ class StoreScan:
         self._buffers = BatchBuffers(options.buffer_bytes_max)
         self._live = FileRun(self._layout.commit_log, (), 0)
         self.log = CommitLogFiles(self.files, table_of(self._live, {}))
+        self._identity = LogIdentity(self._layout.commit_log)
         self._pins = (
             Pins(Path(options.pin_path), self._layout.commit_log, options.pinned_bytes_max)
             if options.pin_path
@@ -116,9 +118,11 @@ class StoreScan:
 
         Raises:
             Unavailable, Denied: the log cannot be read right now.
+            Closed: another one took its place.
         """
         with self._lock:
             self.statistics.polls += 1
+            self._identity.check(self._tail.position)
             is_due = now_s >= self._next_scan_s
             if is_due or self._tail.has_grown(self.log) or self._has_rolled():
                 self._scan_commit_log()
@@ -178,7 +182,7 @@ class StoreScan:
     def records(self, queue: QueueId, start: QueueOffset, references: Units) -> RecordBatch:
         """See `HotLog.records`; what fails is reported to the next poll."""
         try:
-            return gather_batch(
+            batch = gather_batch(
                 self.log,
                 self.files,
                 queue,
@@ -190,6 +194,8 @@ class StoreScan:
         except (Corrupt, Unavailable, Denied):
             self._report(queue, start)
             raise
+        self._identity.check(self._tail.position)  # behind the copy: it is of the log that it was
+        return batch
 
     def _report(self, queue: QueueId, start: QueueOffset) -> None:
         if queue in self._tails:
