@@ -6,7 +6,6 @@ from pathlib import Path
 
 from container.rocketmq_names import local_file_name, parse_local_file_name
 from provider.errors import Closed
-from tieredstore.hot.mapped_files import translated
 
 REPLACED = (
     "the CommitLog was replaced by another one while it was followed; nothing of the new one was "
@@ -46,7 +45,6 @@ class LogIdentity:
 
         Raises:
             Closed: a file before `read_end` is another one than it was; from then on always.
-            Unavailable, Denied: the directory cannot be read.
         """
         with self._lock:
             if self._replaced is None:
@@ -67,10 +65,8 @@ class LogIdentity:
                     for entry in entries
                     if (base := parse_local_file_name(entry.name)) is not None
                 }
-        except FileNotFoundError:
-            return None  # away: whoever wants its files finds that out
-        except OSError as error:
-            raise translated(error, self._directory) from error
+        except OSError:
+            return None  # away or unreadable: whoever wants its files finds that out
         # a directory's times have a clock tick's resolution: one that changed is read once more
         self._is_sure, self._read_at = read_at == self._read_at, read_at
         if not inodes:
