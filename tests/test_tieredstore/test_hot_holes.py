@@ -31,8 +31,7 @@ def filled(broker: FakeBroker) -> FakeBroker:
     return broker
 
 
-@pytest.mark.parametrize("empty", [0, 1, 3])
-@pytest.mark.parametrize("from_unit", [0, 7])
+@pytest.mark.parametrize(("empty", "from_unit"), [(0, 0), (0, 7), (1, 7), (3, 7)])
 async def test_a_file_that_becomes_zeros_stops_its_queue_with_a_sentence(
     filled: FakeBroker,
     clock: ManualClock,
@@ -98,11 +97,15 @@ def empty(path: Path) -> None:
     path.write_bytes(b"")
 
 
+def fill_with_zeros(path: Path) -> None:
+    path.write_bytes(bytes(path.stat().st_size))
+
+
 WRITTEN = [(str(n).encode(), tag_hash(f"Tag{n % 3}")) for n in range(90)]
 
 
 @pytest.mark.parametrize("files", [(1,), (2, 3), (1, 3)])
-@pytest.mark.parametrize("take", [remove, empty])
+@pytest.mark.parametrize("take", [remove, empty, fill_with_zeros])
 async def test_units_of_missing_files_are_made_from_the_commit_log(
     filled: FakeBroker,
     clock: ManualClock,
@@ -118,11 +121,58 @@ async def test_units_of_missing_files_are_made_from_the_commit_log(
     assert (seen.min_offset, seen.max_offset, seen.state) == (0, 90, HotQueueState.READY)
     assert await tags_and_bodies(log, 0) == WRITTEN
     assert await tags_and_bodies(log, 33) == WRITTEN[33:]
+    said = log.statistics.findings
+    assert [[path in one and "made anew" in one for path in map(str, paths)] for one in said] == [
+        [place == number for place in range(5)] for number in files
+    ]
     await log.release(A0, QueueOffset(90))
     await poll_later(log, clock)
     filled.put("A", 0)
     assert [range_[1] for range_ in (await poll_later(log, clock)).values()] == [91]
     assert await bodies(log, A0, 85, 91) == 6
+    assert len(log.statistics.findings) == len(files)
+
+
+async def test_a_file_full_of_zeros_is_believed_again_once_it_is_whole(
+    filled: FakeBroker, clock: ManualClock, logs: list[RocketMqHotLog]
+) -> None:
+    path = filled.queue_files(A0)[2]
+    whole = path.read_bytes()
+    fill_with_zeros(path)
+    log = await follow(filled, clock, logs)
+    await log.poll()
+    assert log.statistics.made_bytes == 400
+    path.write_bytes(whole[:200] + bytes(200))  # half of it is back
+    assert await poll_later(log, clock) == {}
+    assert await tags_and_bodies(log, 0) == WRITTEN
+    assert log.statistics.made_bytes == 400
+    path.write_bytes(whole)
+    assert await poll_later(log, clock) == {}
+    assert log.statistics.made_bytes == 0
+    assert await tags_and_bodies(log, 0) == WRITTEN
+
+
+async def test_a_file_that_is_filled_with_zeros_under_a_reader_is_made_for_it(
+    filled: FakeBroker, clock: ManualClock, logs: list[RocketMqHotLog]
+) -> None:
+    log = await follow(filled, clock, logs)
+    await log.poll()
+    fill_with_zeros(filled.queue_files(A0)[2])
+    assert await tags_and_bodies(log, 0) == WRITTEN
+    assert await tags_and_bodies(log, 47) == WRITTEN[47:]
+
+
+async def test_a_file_full_of_zeros_whose_records_are_damaged_stops_its_queue_and_is_named(
+    filled: FakeBroker, clock: ManualClock, logs: list[RocketMqHotLog]
+) -> None:
+    path = filled.queue_files(A0)[1]
+    filled.damage(filled.unit("A", 0, 20).position, bytes(8))
+    fill_with_zeros(path)
+    log = await follow(filled, clock, logs)
+    (seen,) = await log.poll()
+    assert (seen.min_offset, seen.max_offset, seen.state) == (0, 20, HotQueueState.DAMAGED)
+    assert str(path) in seen.detail
+    assert log.statistics.findings == []
 
 
 @pytest.mark.parametrize("take", [remove, empty])

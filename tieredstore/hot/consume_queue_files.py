@@ -50,7 +50,8 @@ def _end_of_run(sizes: NDArray[np.int32], start: int) -> int:
 class ConsumeQueueFiles:
     """Units by queue offset. The file table is replaced whole, so threads may read.
 
-    In the place of a missing file, bytes that were made from the CommitLog serve.
+    In the place of a missing file, or one that is full of zeros, bytes that were made from the
+    CommitLog serve.
     """
 
     def __init__(
@@ -60,6 +61,9 @@ class ConsumeQueueFiles:
         self.made_bytes = made_bytes if made_bytes is not None else MadeBytes()
         self._made: dict[int, NDArray[np.uint8]] = {}
         self._there: frozenset[int] = frozenset()
+        """The files that are there and hold something."""
+        self._blank: frozenset[int] = frozenset()
+        """The files in whose place bytes were made because they are full of zeros."""
         self._low = 0
         """Files below are done with: made ones that were before this one are let go."""
         self._directory = directory
@@ -95,7 +99,11 @@ class ConsumeQueueFiles:
         found = scan_run(self._directory, UNIT_BYTES)
         if found.bases or not self.run.bases:
             self.run = replace(found, bases=tuple(b for b in found.bases if b >= self._low))
-            self._there = frozenset(self.run.bases)
+            self._blank &= frozenset(self.run.bases)
+            self._there = frozenset(self.run.bases) - self._blank
+            filled = frozenset(base for base in self._blank if self._is_filled(base))
+            self._blank -= filled
+            self._there |= filled
             self._forget_made()
 
     def path_of(self, offset: int) -> tuple[Path, int]:
@@ -126,8 +134,10 @@ class ConsumeQueueFiles:
 
     @property
     def has_missing(self) -> bool:
-        """Whether a file between others is missing, also where bytes were made for it."""
+        """Whether a file between others is missing or blank, also where bytes were made for it."""
         run = self.run
+        if self._blank:
+            return True
         return run.end - run.bases[0] > len(run.bases) * run.file_bytes if run.bases else False
 
     def is_missing(self, offset: int) -> bool:
@@ -143,14 +153,45 @@ class ConsumeQueueFiles:
         )
         return (before + self.run.file_bytes) // UNIT_BYTES
 
-    def make(self, log: CommitLogFiles, queue: QueueId, offset: int, behind: int) -> bool:
-        """Make units for the missing files from `offset`, where one begins, on; whether it did.
+    def blank_start(self, offset: int) -> int | None:
+        """First offset of the file that holds `offset`, if it is full of zeros amid others.
+
+        Reads the whole file if its first unit is zero, else that unit.
+
+        Raises:
+            NotFound, Corrupt, Unavailable, Denied: as `MappedFiles.view`.
+        """
+        if not self.has_later(offset):
+            return None
+        path, place = self.path_of(offset)
+        base = offset * UNIT_BYTES - place
+        before = base - self.run.file_bytes
+        if base not in self._there or (before not in self._there and before not in self._made):
+            return None
+        if any(self._files.peek(path, 0, UNIT_BYTES)) or self._files.view(path).any():
+            return None
+        return base // UNIT_BYTES
+
+    def _is_filled(self, base: int) -> bool:
+        """Whether every unit of a file that was blank says something by now."""
+        try:
+            view = self._files.view(self._directory / local_file_name(base))
+        except (NotFound, Corrupt):
+            return False
+        has_first = len(view) == self.run.file_bytes and view[:UNIT_BYTES].any()
+        return bool(has_first) and bool(view.view(UNIT_DTYPE)["size"].all())
+
+    def make(self, log: CommitLogFiles, queue: QueueId, offset: int, behind: int) -> list[Path]:
+        """Make units for the missing or blank files from `offset`, where one begins, on.
 
         Args:
             log: what to make them from.
             queue: whose files these are.
-            offset: the first offset of a missing file.
+            offset: the first offset of a missing or blank file.
             behind: offset of a good unit behind it.
+
+        Returns:
+            The files in whose place they are; none if it cannot be done, or there is no room.
 
         Raises:
             NotFound, Corrupt, Unavailable, Denied: the units around it cannot be read.
@@ -160,16 +201,18 @@ class ConsumeQueueFiles:
         end = min(base for base in self.run.bases if base > start)
         end = min(end, start + self.made_bytes.room // file_bytes * file_bytes)
         if start == end:
-            return False
+            return []
         before, good = self.unit(offset - 1), self.unit(behind)
         made = make_units(log, queue, Hole(offset, end // UNIT_BYTES, before=before, behind=good))
         if made is None:
-            return False
+            return []
         files = whole_files(made, file_bytes)
         pieces = {start + n * file_bytes: piece for n, piece in enumerate(files)}
         self.made_bytes.taken += sum(piece.nbytes for piece in pieces.values())
         self._made |= pieces
-        return True
+        self._blank |= self._there & pieces.keys()
+        self._there -= self._blank
+        return [self._directory / local_file_name(base) for base in pieces]
 
     def let_go(self, offset: int) -> None:
         """Units below `offset` are not needed any more: forget those that were made.

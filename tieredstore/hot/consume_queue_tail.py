@@ -254,33 +254,41 @@ class ConsumeQueueTail:
                 )
 
     def mend(self, offset: int, log: CommitLogFiles) -> bool:
-        """A reader found a file missing: whether it is readable now. If not, the next poll tells.
+        """A reader found a file missing, or a unit zero: whether it can be read now.
+
+        If it is missing and cannot, the next poll tells.
 
         Raises:
             Corrupt, Unavailable, Denied: as `ConsumeQueueFiles.make`.
         """
         self.files.rescan()
-        if not self.files.is_missing(offset):
-            return False
         if self._mend(self.seen.id, offset, log) and self.files.has_file(offset):
             return True
-        self.report(offset)
+        if self.files.is_missing(offset):
+            self.report(offset)
         return False
 
     def _mend(self, queue: QueueId, offset: int, log: CommitLogFiles) -> bool:
-        """Make units for the missing file that holds `offset`; False if that is none, or fails."""
+        """Make units for the missing or blank file of `offset`; False if it is none, or fails."""
         files = self.files
-        if not files.is_missing(offset):
+        is_missing = files.is_missing(offset)
+        first = files.hole_start(offset) if is_missing else files.blank_start(offset)
+        if first is None:
             return False
-        first = files.hole_start(offset)
         attempt = (first, files.made_bytes.room, log.table.min_position)
         if attempt == self._not_made:
             return False
         good = self._good_behind(queue, first, log)
-        if good is None or not files.make(log, queue, first, good):
+        made = files.make(log, queue, first, good) if good is not None else []
+        if not made:
             self._not_made = attempt if good is not None else ()
             return False
         self.log_min = -1  # the first readable message may be another one
+        self.findings += [
+            f"{path} is missing, empty or full of zeros, amid others: its units were made anew "
+            "from the CommitLog."
+            for path in made
+        ]
         return True
 
     def _good_behind(self, queue: QueueId, end: int, log: CommitLogFiles) -> int | None:

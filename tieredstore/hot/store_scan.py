@@ -54,6 +54,8 @@ class ScanStatistics:
     """Polls that looked at every queue."""
     directory_looks: int = 0
     excluded_topics: int = 0
+    made_bytes: int = 0
+    """Memory of units that were made anew and are not tiered."""
     pinned_bytes: int = 0
     pins_dropped_untiered: int = 0
     findings: list[str] = field(default_factory=list[str])
@@ -174,6 +176,10 @@ class StoreScan:
                 if not self._tails[queue].mend(start, self.log):
                     raise
             units = files.units(start, end)
+        if not units["size"][0]:
+            with self._lock:
+                is_mended = self._tails[queue].mend(start, self.log)
+            units = files.units(start, end) if is_mended else units
         good = leading_good_units(
             units["position"].astype(np.int64), units["size"].astype(np.int64)
         )
@@ -348,6 +354,7 @@ class StoreScan:
                 found[queue] = seen
             end = max(end, tail.end_position)
         self._tail.reach(self.log, end)
+        self.statistics.made_bytes = self._made_bytes.taken
         return found
 
     def _poll_queue(
