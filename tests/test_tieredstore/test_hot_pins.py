@@ -1,6 +1,7 @@
 """Messages that a broker deletes before they are tiered stay readable through pins."""
 
 import os
+import shutil
 import tempfile
 from pathlib import Path
 
@@ -294,3 +295,71 @@ async def test_a_queue_whose_file_goes_during_the_first_look_keeps_its_pins(
     assert tail.poll(log, None, lambda: None).max_offset == 50
     assert tail.is_known
     files.close()
+
+
+@pytest.mark.parametrize("what", ["pins", "pins/commitlog"])
+async def test_a_pin_directory_that_is_removed_is_made_again_and_pins_what_is_there(
+    broker: FakeBroker, clock: ManualClock, logs: list[RocketMqHotLog], what: str
+) -> None:
+    write(broker, 100)
+    log = await follow(broker, clock, logs)
+    before, kept = await read(log, A0, 0), pinned(broker)
+    shutil.rmtree(broker.directory.parent / what)
+    await poll_later(log, clock)
+    assert pinned(broker) == kept
+    (finding,) = log.statistics.findings
+    assert "was removed" in finding
+    assert "nothing is lost" in finding
+    broker.delete_oldest_file()
+    await poll_later(log, clock)
+    assert await read(log, A0, 0) == before
+    assert len(log.statistics.findings) == 1
+
+
+async def test_a_pin_directory_that_is_removed_with_the_only_copies_is_a_loss_and_a_finding(
+    broker: FakeBroker, clock: ManualClock, logs: list[RocketMqHotLog]
+) -> None:
+    write(broker, 100)
+    log = await follow(broker, clock, logs)
+    for _ in range(2):
+        broker.delete_oldest_file()
+    await poll_later(log, clock)
+    shutil.rmtree(broker.directory.parent / "pins")
+    await poll_later(log, clock)
+    (finding,) = log.statistics.findings
+    assert "8192 bytes that only pins kept are gone" in finding
+    await poll_later(log, clock)
+    seen = log.queue(A0)
+    assert seen is not None
+    assert broker.unit("A", 0, seen.min_offset).position >= broker.min_position
+    assert [offset for offset, _, _ in await read(log, A0, seen.min_offset)][-1] == 99
+
+
+async def test_a_pin_that_is_removed_is_made_again(
+    broker: FakeBroker, clock: ManualClock, logs: list[RocketMqHotLog]
+) -> None:
+    write(broker, 100)
+    log = await follow(broker, clock, logs)
+    kept = pinned(broker)
+    (broker.directory.parent / "pins" / "commitlog" / kept[1]).unlink()
+    for _ in range(2):
+        await poll_later(log, clock)
+    assert pinned(broker) == kept
+
+
+async def test_a_file_in_the_place_of_the_pin_directory_is_said_and_waited_for(
+    broker: FakeBroker, clock: ManualClock, logs: list[RocketMqHotLog]
+) -> None:
+    write(broker, 10)
+    log = await follow(broker, clock, logs)
+    kept = pinned(broker)
+    directory = broker.directory.parent / "pins" / "commitlog"
+    shutil.rmtree(directory)
+    directory.write_text("no directory")
+    for _ in range(2):
+        await clock.advance(1.0)
+        with pytest.raises(Unavailable, match="removed"):
+            await log.poll()
+    directory.unlink()
+    await poll_later(log, clock)
+    assert pinned(broker) == kept

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from container.rocketmq_names import local_file_name, parse_local_file_name
-from provider.errors import Denied
+from provider.errors import Denied, Unavailable
 from tieredstore.hot.mapped_files import translated
 from tieredstore.hot.store_layout import FileRun
 
@@ -71,12 +71,16 @@ class Pins:
     def sync(self, live: FileRun, low: int) -> list[str]:
         """Pin every live file that ends above `low`, drop what ends at or below it. O(files).
 
+        A directory that was removed is made again.
+
         Returns:
-            One sentence for each file that had to go although it was not tiered.
+            One sentence for each file that had to go although it was not tiered, and one for a
+            directory that was removed.
 
         Raises:
             Unavailable, Denied: a link cannot be made.
         """
+        removed = self._make_again()
         for base in live.bases:
             if base + live.file_bytes > low:
                 self._pin(base)
@@ -86,7 +90,19 @@ class Pins:
             is_beyond = bool(live.bases) and base >= live.end  # of a store that was replaced
             if base + live.file_bytes <= low or is_foreign or is_beyond:
                 self._drop(base)
-        return self._bound()
+        return removed + self._bound()
+
+    def _make_again(self) -> list[str]:
+        try:
+            self._directory.mkdir(parents=True)
+        except FileExistsError:
+            return []
+        except OSError as error:
+            raise translated(error, self._directory) from error
+        lost = self.pinned_bytes
+        self._pins = {}
+        gone = f"{lost} bytes that only pins kept are gone" if lost else "nothing is lost"
+        return [f"{self._directory} was removed, so its pins were made anew: {gone}."]
 
     def _bound(self) -> list[str]:
         lost: list[str] = []
@@ -117,8 +133,8 @@ class Pins:
             os.link(source, pin)
         except FileExistsError:
             return  # made just now by another follower, which one of us replaces; `_read` finds it
-        except FileNotFoundError:
-            return  # deleted between the scan and now; the next scan shows it
+        except (FileNotFoundError, NotADirectoryError):
+            return  # deleted between the scan and now; the next scan, or `_read`, shows it
         except OSError as error:
             if error.errno == errno.EXDEV:
                 raise self._other_volume() from error
@@ -141,6 +157,9 @@ class Pins:
                         status = entry.stat()
                         is_last = status.st_nlink == 1
                         found[base] = Pin(Path(entry.path), status.st_size, is_last)
+        except (FileNotFoundError, NotADirectoryError) as error:
+            reason = "the pins' directory was removed, or is none: it is looked for again"
+            raise Unavailable(reason, str(self._directory)) from error
         except OSError as error:
             raise translated(error, self._directory) from error
         self._pins = found
