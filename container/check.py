@@ -225,7 +225,7 @@ def _log_range(container: MessageQueueContainer, units: Units, next_position: in
         ValueError: the units are damaged: together they point to more than is ever read at once.
     """
     start = min(int(units["position"][0]), next_position)
-    end = int(units["position"][-1]) + int(units["size"][-1])
+    end = int(units["position"][-1]) + int(units["size"][-1]) + Coda.SIZE
     end = min(max(end, start + 1), container.record.flat_end(SegmentType.COMMIT_LOG))
     if end - start > LOG_RANGE_BYTES_MAX:
         raise ValueError(f"their units point to [{start}, {end})")

@@ -12,6 +12,7 @@ from container.record_batch import Units
 from container.record_crc import record_crc_is_valid
 from container.record_layout import MAGIC_AT
 from container.tier_records import QueueId
+from container.unit_records import Fault, find_records
 from provider.errors import Corrupt
 from provider.object_store import Buffer
 from provider.ranges import QueueOffset
@@ -19,6 +20,12 @@ from provider.ranges import QueueOffset
 _TAGS_NAME = (PAIR_END + TAGS + NAME_END).encode()
 _PAIR_END = PAIR_END.encode()
 _INT32_MIN = -(2**31)
+_FIELDS = {
+    Fault.QUEUE_ID: "queue_id",
+    Fault.QUEUE_OFFSET: "queue_offset",
+    Fault.POSITION: "physical_offset",
+}
+"""The header's field that is wrong; of the other faults `locate_parts` speaks."""
 
 
 @dataclass(slots=True)
@@ -41,11 +48,12 @@ class RecordCheck:
         `log_start` is the log position of `log[0]`. About 6 us per message.
         """
         view = memoryview(log)
-        columns = (units[name].tolist() for name in ("position", "size", "tag_hash"))
-        for number, (position, size, tags) in enumerate(zip(*columns, strict=True)):
-            offset = first_offset + number
-            at = position - log_start
-            at += self._coda_bytes(view[max(at, 0) : max(at, 0) + Coda.SIZE])
+        found = find_records(
+            log, log_start, units, queue_id=self.queue.queue_id, first_offset=first_offset
+        )
+        columns = (units["position"], units["tag_hash"], found.starts, found.sizes, found.faults)
+        rows = zip(*(column.tolist() for column in columns), strict=True)
+        for offset, (position, tags, at, size, number) in enumerate(rows, first_offset):
             if position != self.next_position and not self._coda_between(view, log_start, position):
                 yield self._finding(
                     "units-do-not-join",
@@ -53,12 +61,13 @@ class RecordCheck:
                     f"unit points to {position}, the record before ends at {self.next_position}",
                 )
             self.next_position = log_start + at + max(size, 0)
-            if size <= 0 or at < 0 or at + size > len(view):
+            fault = Fault(number)
+            if fault is Fault.OUTSIDE:
                 yield self._finding(
                     "unit-outside-log", offset, f"unit points to [{position}, {position + size})"
                 )
                 continue
-            yield from self._check_record(view[at : at + size], offset, log_start + at, tags)
+            yield from self._check_record(view[at : at + size], offset, log_start + at, tags, fault)
 
     def _coda_between(self, view: memoryview, log_start: int, position: int) -> bool:
         """Whether only a coda lies between the last record and `position`."""
@@ -76,22 +85,19 @@ class RecordCheck:
         return Coda.SIZE if len(head) == Coda.SIZE and magic == BLANK_MAGIC else 0
 
     def _check_record(
-        self, record: memoryview, offset: int, position: int, tags: int
+        self, record: memoryview, offset: int, position: int, tags: int, fault: Fault
     ) -> Iterator[Finding]:
         try:
             header, parts = locate_parts(record, path=str(self.queue), position=position)
         except Corrupt as error:
             yield self._finding("record", offset, f"{error.reason} at log position {position}")
             return
-        wanted = (
-            ("queue id", header.queue_id, self.queue.queue_id),
-            ("queue offset", header.queue_offset, offset),
-            ("physical offset", header.physical_offset, position),
-            ("topic", bytes(record[parts.topic : parts.topic_end]), self.queue.topic.encode()),
-        )
-        for what, found, right in wanted:
-            if found != right:
-                yield self._finding("record", offset, f"{what} is {found!r}, not {right!r}")
+        if fault:
+            found = getattr(header, _FIELDS[fault])
+            yield self._finding("record", offset, f"{fault.reason}: {found} at {position}")
+        topic = bytes(record[parts.topic : parts.topic_end])
+        if topic != self.queue.topic.encode():
+            yield self._finding("record", offset, f"another topic: {topic!r}")
         yield from self._check_sums(record, header, parts, offset)
         found_hash = self._tag_hash(bytes(record[parts.properties :]))
         if tags != found_hash and tags >= _INT32_MIN:

@@ -7,12 +7,15 @@ import numpy as np
 from crc32c import crc32c
 from numpy.typing import NDArray
 
+from container.blank_record import Coda
 from container.message_queue_container import MessageQueueContainer
+from container.record_batch import Units
 from container.record_checks import leading_good_units
 from container.record_kernels import store_timestamps
 from container.rocketmq_names import segment_name
 from container.segment_cuts import cut_runs
-from container.tier_records import UNIT_BYTES, Extent, Queue, Segment
+from container.tier_records import UNIT_BYTES, Extent, Queue, Segment, SegmentType
+from container.unit_records import find_records, leading_good
 from provider.errors import Corrupt
 from provider.object_store import ObjectStore
 from provider.ranges import ByteRange, QueueOffset
@@ -54,7 +57,8 @@ async def queue_with_checksums(
     between the two) is no part of it.
 
     Raises:
-        Corrupt, OutOfRange: units and records do not fit together; the position is the place.
+        Corrupt, OutOfRange: a unit, or the record that it points to, is damaged; the position is
+            the place.
     """
     queue = container.record
     records, units = await _items(container, progress)
@@ -90,12 +94,19 @@ async def _items(
             path = f"{queue.id}/CONSUME_QUEUE"
             raise Corrupt(f"impossible unit {part[:1].tolist()}", path, UNIT_BYTES * offset)
         together = np.searchsorted(starts + sizes - starts[0], LOG_BYTES_AT_ONCE, side="right")
-        starts = starts[: min(good, max(1, int(together)))]
-        ends.append(starts + sizes[: len(starts)])
-        raw = await container.log(ByteRange(int(starts[0]), int(ends[-1][-1])))
-        stamps.append(store_timestamps(raw, starts - starts[0]))
+        part = part[: min(good, max(1, int(together)))]
+        raw = await container.log(_log_range(queue, part))
+        found = find_records(
+            raw, int(starts[0]), part, queue_id=queue.id.queue_id, first_offset=offset
+        )
+        count, fault = leading_good(found.faults)
+        if fault:
+            path = f"{queue.id}/COMMIT_LOG"
+            raise Corrupt(fault.reason, path, int(starts[0] + found.starts[count]))
+        ends.append(starts[0] + found.starts + found.sizes)
+        stamps.append(store_timestamps(raw, found.starts))
         progress(len(raw))
-        offset = QueueOffset(offset + len(starts))
+        offset = QueueOffset(offset + len(part))
     first = queue.consume_queue[0].base // UNIT_BYTES
     timestamps = np.concatenate(stamps)
     lost = np.full(queue.min_offset - first, timestamps[0])
@@ -104,6 +115,14 @@ async def _items(
         _Items(queue.min_offset, np.concatenate(ends), timestamps),
         _Items(first, unit_ends, np.concatenate((lost, timestamps))),
     )
+
+
+def _log_range(queue: Queue, units: Units) -> ByteRange:
+    """Where the records of some units lie; the last may lie behind a coda."""
+    start = int(units["position"][0])
+    end = int(units["position"][-1]) + int(units["size"][-1]) + Coda.SIZE
+    end = min(end, queue.flat_end(SegmentType.COMMIT_LOG))
+    return ByteRange(start, max(end, start + 1))
 
 
 async def _imported(

@@ -4,6 +4,7 @@ Java trusts the recorded size of every segment but the last, and takes the objec
 that one (`rocketmq.md` 2.8); so do we, cut back to whole units whose records are there.
 """
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import replace
 from struct import Struct
@@ -17,8 +18,9 @@ from container.java_metadata import (
     JavaSegment,
     SegmentTable,
 )
+from container.message_record import RecordHeader
 from container.record_kernels import decode_units
-from container.record_layout import QUEUE_OFFSET_AT, RECORD_BYTES_MIN
+from container.record_layout import BORN_HOST_V6, layout_of
 from container.rocketmq_names import INDEX_QUEUE, index_name, segment_name
 from container.tier_records import (
     UNIT_BYTES,
@@ -42,6 +44,9 @@ JAVA_DELETED = 2
 INDEX_HEADER = Struct(">Iqqii")
 """Magic, begin and end timestamp, used slots, items (`rocketmq.md` 1.9); 28 bytes."""
 UNITS_AT_ONCE = 4_096
+RECORD_HEAD_BYTES_MAX = layout_of(BORN_HOST_V6).store_host
+POSITION_BYTES = 8
+"""At the beginning of a unit."""
 
 
 async def load_java_tier(
@@ -49,11 +54,11 @@ async def load_java_tier(
 ) -> TierState:
     """What a Java tier holds for `broker`, as our metadata, without any checksum.
 
-    Costs two sizes and two small reads a queue.
+    Costs two sizes and three small reads a queue.
 
     Raises:
         NotFound: the metadata says nothing of this broker, or an object that it names is missing.
-        Corrupt: a queue's first record or last unit contradicts the format.
+        Corrupt: a queue's last units, or an object's length, contradict the format.
     """
     keys = {key for table in metadata.segments.values() for key in table}
     names = {key.broker_name for key in keys} | {queue.broker_name for queue in metadata.queues}
@@ -120,8 +125,8 @@ async def _load_queue(store: ObjectStore, metadata: JavaMetadata, key: FileKey) 
     ]
     if not units:
         return None
-    first = await _first_record_offset(store, key.queue, logs[0])
-    min_offset = max(units[0].base // UNIT_BYTES, first)
+    first = await _first_offset(store, key.queue, logs[0], units)
+    min_offset = min(max(units[0].base // UNIT_BYTES, first), end)
     return Queue(key.queue, QueueOffset(min_offset), QueueOffset(end), tuple(logs), tuple(units))
 
 
@@ -169,10 +174,39 @@ async def _last_whole_unit(
     return 0
 
 
-async def _first_record_offset(store: ObjectStore, queue: QueueId, segment: Segment) -> int:
-    """Queue offset in the first record of the log: units before it have lost their bytes."""
-    name = segment_name(queue, SegmentType.COMMIT_LOG, segment.base)
-    if segment.size < RECORD_BYTES_MIN:
-        raise Corrupt(f"the log begins with {segment.size} bytes, less than a record", name, 0)
-    raw = await store.read(name, ByteRange(QUEUE_OFFSET_AT, QUEUE_OFFSET_AT + 8))
+async def _first_offset(
+    store: ObjectStore, queue: QueueId, log: Segment, units: Sequence[Segment]
+) -> int:
+    """Queue offset of the log's first record: units before it have lost their bytes.
+
+    The record and its unit must point at each other. Where they do not, it is looked for among
+    the units, so that damage there hides nothing else.
+    """
+    name = segment_name(queue, SegmentType.COMMIT_LOG, log.base)
+    raw = await store.read(name, ByteRange(0, min(log.size, RECORD_HEAD_BYTES_MAX)))
+    low, high = units[0].base // UNIT_BYTES, units[-1].end // UNIT_BYTES
+    try:
+        offset = RecordHeader.decode(raw, path=name, position=0).queue_offset
+    except Corrupt:
+        offset = -1
+    if low <= offset < high and await _unit_position(store, queue, units, offset) == log.base:
+        return offset
+    while low < high:
+        middle = (low + high) // 2
+        if await _unit_position(store, queue, units, middle) < log.base:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+async def _unit_position(
+    store: ObjectStore, queue: QueueId, units: Sequence[Segment], offset: int
+) -> int:
+    """Where in the log the unit of a queue offset points. One request."""
+    at = offset * UNIT_BYTES
+    segment = units[bisect_right(units, at, key=lambda one: one.base) - 1]
+    name = segment_name(queue, SegmentType.CONSUME_QUEUE, segment.base)
+    inside = at - segment.base
+    raw = await store.read(name, ByteRange(inside, inside + POSITION_BYTES))
     return int.from_bytes(raw, "big", signed=True)

@@ -1,4 +1,4 @@
-"""Batch kernels that trust nothing: verify records, split a log by its units, walk a log.
+"""Batch kernels that trust nothing: look over units, verify records, walk a log.
 
 No damaged length can make them read outside the buffer or raise; they say what is wrong and where.
 """
@@ -9,15 +9,13 @@ from struct import Struct
 import numpy as np
 from numpy.typing import NDArray
 
-from container.blank_record import BLANK_MAGIC, BlankRecord, Coda
+from container.blank_record import BLANK_MAGIC, BlankRecord
 from container.message_record import body_crc_of
-from container.record_batch import Units
 from container.record_crc import record_crc_is_valid
 from container.record_kernels import Bytes, as_bytes, headers_at, values_at
 from container.record_layout import (
     BORN_HOST_V6,
     HOST_GROWTH,
-    MAGIC_AT,
     MAGIC_V1,
     MAGIC_V2,
     PROPERTIES_LENGTH_BYTES,
@@ -26,10 +24,21 @@ from container.record_layout import (
     TOPIC_LENGTH_BYTES,
     layout_of,
 )
+from container.unit_records import judge_headers, leading_good
 
 _SIZE_AND_MAGIC = Struct(">iI")
 _MAGICS = (MAGIC_V1, MAGIC_V2)
 _INT64_MAX = np.int64(2**63 - 1)
+
+
+def leading_good_units(positions: NDArray[np.int64], sizes: NDArray[np.int64]) -> int:
+    """How many leading units can be those of a queue: records ascend and do not overlap. O(n).
+
+    Nothing but the units is looked at.
+    """
+    good = (sizes >= RECORD_BYTES_MIN) & (positions >= 0) & (positions <= _INT64_MAX - sizes)
+    good[1:] &= positions[1:] >= positions[:-1] + sizes[:-1]
+    return len(good) if good.all() else int(np.argmin(good))
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +53,9 @@ class Verified:
 class _Prefix:
     """The leading records that passed every check so far; each check sees only those."""
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, reason: str) -> None:
         self.count = count
-        self.reason = ""
+        self.reason = reason
 
     def keep(self, good: NDArray[np.bool_], reason: str) -> None:
         bad = int(np.argmin(good)) if len(good) else 0
@@ -54,47 +63,33 @@ class _Prefix:
             self.count, self.reason = bad, reason
 
 
-def leading_good_units(positions: NDArray[np.int64], sizes: NDArray[np.int64]) -> int:
-    """How many leading units can be those of a queue: records ascend and do not overlap. O(n).
-
-    Nothing but the units is looked at.
-    """
-    good = (sizes >= RECORD_BYTES_MIN) & (positions >= 0) & (positions <= _INT64_MAX - sizes)
-    good[1:] &= positions[1:] >= positions[:-1] + sizes[:-1]
-    return len(good) if good.all() else int(np.argmin(good))
-
-
 def verify_records(
     buffer: Bytes,
-    positions: NDArray[np.int64],
+    starts: NDArray[np.int64],
     sizes: NDArray[np.int64],
     *,
-    queue_id: int,
-    first_queue_offset: int,
-    physical_positions: NDArray[np.int64] | None,
+    queue_id: int | NDArray[np.int64],
+    queue_offsets: NDArray[np.int64],
+    physical_positions: NDArray[np.int64],
     topic: bytes,
 ) -> Verified:
-    """Check records of one queue against what their units and their place promise.
+    """Check records of one topic by all that their bytes promise but checksums. O(n).
 
-    Checked: they lie in the buffer, magic, size, lengths that add up exactly, queue id, queue
-    offsets that count up from `first_queue_offset`, physical offsets (unless None), topic. Not
-    checked: bodies (`damaged_bodies`) and whole-record checksums. About 300 ns a record. O(n).
+    The rule of `judge_records`, and besides: lengths that add up exactly, topic. Not checked:
+    bodies (`damaged_bodies`) and whole-record checksums. About 300 ns a record.
     """
     raw = as_bytes(buffer)
-    prefix = _Prefix(len(positions))
-    inside = (positions >= 0) & (sizes >= RECORD_BYTES_MIN) & (positions <= len(raw) - sizes)
-    prefix.keep(inside, "record does not lie in the log")
-    n = prefix.count
-    headers = headers_at(raw, positions[:n])
-    prefix.keep(np.isin(headers["magic"], _MAGICS), "unknown magic")
-    prefix.keep((headers["size"] == sizes[:n])[: prefix.count], "size differs from the unit's")
-    prefix.keep((headers["queue_id"] == queue_id)[: prefix.count], "another queue id")
-    offsets = first_queue_offset + np.arange(n)
-    prefix.keep((headers["queue_offset"] == offsets)[: prefix.count], "another queue offset")
-    if physical_positions is not None:
-        placed = headers["physical_offset"] == physical_positions[:n]
-        prefix.keep(placed[: prefix.count], "another physical offset")
-    _verify_lengths(raw, positions, headers, prefix, topic)
+    faults, headers = judge_headers(
+        raw,
+        starts,
+        sizes,
+        queue_id=queue_id,
+        queue_offsets=queue_offsets,
+        positions=physical_positions,
+    )
+    count, fault = leading_good(faults)
+    prefix = _Prefix(count, fault.reason)
+    _verify_lengths(raw, starts, headers, prefix, topic)
     return Verified(prefix.count, prefix.reason)
 
 
@@ -163,58 +158,6 @@ def damaged_bodies(
         if body_crc_of(body) != crc or not record_crc_is_valid(record):
             bad.append(index)
     return np.array(bad, np.int64)
-
-
-@dataclass(frozen=True, slots=True)
-class SplitRecords:
-    """A run of a CommitLog, split by the units that point into it."""
-
-    starts: NDArray[np.int64]
-    """First byte in the buffer of each good record."""
-    sizes: NDArray[np.int64]
-    indices: NDArray[np.int64]
-    """Which unit each good record belongs to."""
-    failed: NDArray[np.int64]
-    """Indices of units at whose place no such record is."""
-    covered: int
-    """Units looked at: the next one's record ends behind the buffer."""
-
-
-def split_records(log: Bytes, log_start: int, units: Units) -> SplitRecords:
-    """Find the records of `units` in `log`, whose first byte is position `log_start`. O(n).
-
-    By RocketMQ's rule for readers: magic and size at the unit's place must agree, else that unit
-    is passed over; one that points at a coda means the record behind it; the first one that ends
-    behind the buffer ends the run.
-    """
-    raw = as_bytes(log)
-    sizes = units["size"].astype(np.int64)
-    starts = units["position"].astype(np.int64) - log_start
-    possible = (sizes >= RECORD_BYTES_MIN) & (starts >= 0) & (units["position"] >= 0)
-    covered = _count_before(possible & (starts > len(raw) - sizes))
-    starts, sizes, possible = starts[:covered], sizes[:covered], possible[:covered]
-    magics = np.zeros(covered, np.uint32)
-    places = np.flatnonzero(possible)
-    magics[places] = values_at(raw, ">u4", starts[places] + MAGIC_AT)
-    at_coda = np.flatnonzero(magics == BLANK_MAGIC)
-    if len(at_coda):
-        starts[at_coda] += Coda.SIZE
-        covered = _count_before(possible & (starts > len(raw) - sizes))
-        starts, sizes, possible = starts[:covered], sizes[:covered], possible[:covered]
-        magics = magics[:covered]
-        at_coda = at_coda[at_coda < covered]
-        magics[at_coda] = values_at(raw, ">u4", starts[at_coda] + MAGIC_AT)
-    places = np.flatnonzero(possible & np.isin(magics, _MAGICS))
-    found = values_at(raw, ">i4", starts[places])
-    good = places[found == sizes[places]]
-    is_good = np.zeros(covered, np.bool_)
-    is_good[good] = True
-    return SplitRecords(starts[good], sizes[good], good, np.flatnonzero(~is_good), covered)
-
-
-def _count_before(mask: NDArray[np.bool_]) -> int:
-    """Index of the first True, or the length."""
-    return int(np.argmax(mask)) if mask.any() else len(mask)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,9 +10,10 @@ from container.record_checks import leading_good_units
 from container.record_kernels import store_timestamps
 from container.record_layout import BORN_HOST_V6, layout_of
 from container.tier_records import UNIT_BYTES
+from container.unit_records import Fault, Faults, judge_records, leading_good
 from fetcher.options import FetcherOptions
 from fetcher.plan import places_in_reads, plan_reads, units_taken
-from fetcher.run import Run, check_records, compact
+from fetcher.run import Run, compact
 from fetcher.single_flight import Flight, ReadBudget
 from fetcher.source import TierQueue
 from fetcher.tag_filter import matching
@@ -44,6 +45,23 @@ class _Picked(NamedTuple):
             positions=self.positions[:count],
             sizes=self.sizes[:count],
             tag_hashes=self.tag_hashes[:count],
+        )
+
+    def behind_codas(self, at_coda: NDArray[np.bool_]) -> "_Picked":
+        """The same messages; those that were looked for at a coda lie behind it."""
+        positions = self.positions.copy()
+        positions[at_coda] += Coda.SIZE
+        return self._replace(positions=positions)
+
+    def judge(self, data: Buffer, starts: NDArray[np.int64], queue_id: int) -> Faults:
+        """What is wrong with each message, whose record `data` holds at `starts`."""
+        return judge_records(
+            data,
+            starts,
+            self.sizes,
+            queue_id=queue_id,
+            queue_offsets=self.offsets,
+            positions=self.positions,
         )
 
     def where(self, mask: NDArray[np.bool_]) -> "_Picked":
@@ -150,16 +168,15 @@ async def _read_checked(
         return picked, b"", picked.positions
     queue_id = queue.id.queue_id
     data, starts = await _read(queue, flight, picked, options, budget)
-    good, reason, at_coda = check_records(data, starts, picked.sizes, picked.offsets, queue_id)
-    if len(at_coda):
-        corrected = picked.positions.copy()
-        corrected[at_coda] += Coda.SIZE
-        picked = picked._replace(positions=corrected)
+    faults = picked.judge(data, starts, queue_id)
+    if faults.any() and Fault.CODA in faults:
+        picked = picked.behind_codas(faults == Fault.CODA)
         data, starts = await _read(queue, flight, picked, options, budget)
-        good, reason, _ = check_records(data, starts, picked.sizes, picked.offsets, queue_id)
-    if good < len(starts):
+        faults = picked.judge(data, starts, queue_id)
+    good, fault = leading_good(faults)
+    if fault:
         if int(picked.offsets[good]) == flight.start:
-            raise Corrupt(reason, f"{queue.id}/COMMIT_LOG", int(picked.positions[good]))
+            raise Corrupt(fault.reason, f"{queue.id}/COMMIT_LOG", int(picked.positions[good]))
         picked = picked.leading(good)
     return picked, data, starts[:good]
 
@@ -217,14 +234,22 @@ async def load_store_timestamp(queue: TierQueue, offset: QueueOffset) -> int:
         raise Corrupt(
             f"impossible unit {unit.tolist()}", f"{queue.id}/CONSUME_QUEUE", UNIT_BYTES * offset
         )
-    start, offsets = np.zeros(1, np.int64), np.array([offset], np.int64)
-    position, reason = int(positions[0]), ""
+    position, start, fault = int(positions[0]), np.zeros(1, np.int64), Fault.NONE
     for _ in range(2):  # again, if the unit points at a coda
         head = await queue.log(ByteRange(position, position + _HEAD_BYTES))
-        good, reason, at_coda = check_records(head, start, sizes, offsets, queue.id.queue_id)
-        if good:
+        faults = judge_records(
+            head,
+            start,
+            sizes,
+            queue_id=queue.id.queue_id,
+            queue_offsets=np.array([offset], np.int64),
+            positions=np.array([position], np.int64),
+            heads_only=True,
+        )
+        fault = Fault(int(faults[0]))
+        if not fault:
             return int(store_timestamps(head, start)[0])
-        if not len(at_coda):
+        if fault is not Fault.CODA:
             break
         position += Coda.SIZE
-    raise Corrupt(reason, f"{queue.id}/COMMIT_LOG", position)
+    raise Corrupt(fault.reason, f"{queue.id}/COMMIT_LOG", position)

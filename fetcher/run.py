@@ -5,9 +5,6 @@ from bisect import bisect_left
 import numpy as np
 from numpy.typing import NDArray
 
-from container.blank_record import BLANK_MAGIC
-from container.record_kernels import headers_at
-from container.record_layout import MAGIC_V1, MAGIC_V2
 from fetcher.options import COLUMN_BYTES
 from fetcher.read_ahead import Reader
 from provider.object_store import Buffer
@@ -91,32 +88,3 @@ def compact(data: Buffer) -> Buffer:
     """`data`, copied if it is a small part of something larger that it would keep alive."""
     view = memoryview(data)
     return bytes(view) if _pinned_bytes(view) > view.nbytes + (view.nbytes >> 2) else view
-
-
-def check_records(
-    data: Buffer,
-    starts: NDArray[np.int64],
-    sizes: NDArray[np.int64],
-    offsets: NDArray[np.int64],
-    queue_id: int,
-) -> tuple[int, str, NDArray[np.int64]]:
-    """Compare each record's header with its unit and its place in the queue. 100 ns a record.
-
-    Returns how many leading records are good, what is wrong with the next ("" if none), and which
-    units point at a coda instead (RocketMQ 5.1 and 5.2 left 16 bytes between two segments): their
-    record lies behind it.
-    """
-    headers = headers_at(data, starts)
-    magics = headers["magic"]
-    at_coda = np.flatnonzero(magics == BLANK_MAGIC)
-    checks = (
-        ((magics == MAGIC_V1) | (magics == MAGIC_V2), "unknown magic"),
-        (headers["size"] == sizes, "size differs from the unit's"),
-        (headers["queue_offset"] == offsets, "another queue offset"),
-        (headers["queue_id"] == queue_id, "another queue id"),
-    )
-    count, reason = len(starts), ""
-    for good, sentence in checks:
-        if not good[:count].all():
-            count, reason = int(np.argmin(good)), sentence
-    return count, reason, at_coda

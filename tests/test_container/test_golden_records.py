@@ -12,12 +12,13 @@ from container.java_hash import tag_hash
 from container.message_body import decompress
 from container.message_properties import TAGS
 from container.message_record import StoredMessage
-from container.record_checks import damaged_bodies, split_records, verify_records, walk_records
+from container.record_checks import damaged_bodies, verify_records, walk_records
 from container.record_crc import RECORD_CRC_BYTES, has_record_crc, record_crc_is_valid
 from container.record_kernels import decode_units, encode_units, gather, rewrite_positions
 from container.record_layout import COMPRESSED, MAGIC_V2, TRANSACTION_MASK
 from container.rocketmq_names import parse_segment_name
 from container.tier_records import QueueId
+from container.unit_records import find_records
 from tests.support.golden import (
     GOLDEN_SETS,
     GOLDEN_TREES,
@@ -82,23 +83,24 @@ def test_the_kernels_verify_every_tier_queue(golden: GoldenSet, kind: str) -> No
     for queue in tree.queues():
         log = tree.flat_bytes(queue, "COMMIT_LOG")
         units = decode_units(tree.flat_bytes(queue, "CONSUME_QUEUE"))
-        split = split_records(log, 0, units)
-        assert (split.covered, len(split.failed)) == (len(units), 0)
+        found = find_records(log, 0, units, queue_id=queue.queue_id, first_offset=0)
+        assert len(found.faults) == len(units)
+        assert not found.faults.any()
         walk = walk_records(log)
         assert (walk.end, walk.reason) == (len(log), "")
-        assert np.array_equal(walk.starts, split.starts)
-        assert np.array_equal(walk.sizes, split.sizes)
+        assert np.array_equal(walk.starts, found.starts)
+        assert np.array_equal(walk.sizes, found.sizes)
         verified = verify_records(
             log,
-            split.starts,
-            split.sizes,
+            found.starts,
+            found.sizes,
             queue_id=queue.queue_id,
-            first_queue_offset=0,
-            physical_positions=split.starts,
+            queue_offsets=np.arange(len(units)),
+            physical_positions=found.starts,
             topic=queue.topic.encode(),
         )
         assert (verified.count, verified.reason) == (len(units), "")
-        damaged += len(damaged_bodies(log, split.starts, split.sizes))
+        damaged += len(damaged_bodies(log, found.starts, found.sizes))
         again = encode_units(units["position"], units["size"], units["tag_hash"])
         assert np.array_equal(again, units)
     assert damaged == (177 if golden.has_record_crc else 0)  # Java leaves the old checksum

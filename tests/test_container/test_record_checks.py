@@ -1,6 +1,4 @@
-"""The kernels that trust nothing: verify, split and walk, on good and on damaged logs."""
-
-import random
+"""The kernels that trust nothing: verify and walk, on good and on damaged logs."""
 
 import numpy as np
 import pytest
@@ -14,7 +12,6 @@ from container.record_batch import Units
 from container.record_checks import (
     Verified,
     damaged_bodies,
-    split_records,
     verify_records,
     walk_records,
 )
@@ -22,7 +19,6 @@ from container.record_kernels import encode_units
 from provider.errors import Corrupt
 from tests.support.messages import (
     damages,
-    make_batch,
     make_message,
     queue_records,
     value_or_corrupt,
@@ -71,7 +67,7 @@ def test_verifying_counts_what_decoding_each_record_counts(
         starts,
         sizes,
         queue_id=first.queue_id,
-        first_queue_offset=first.queue_offset,
+        queue_offsets=first.queue_offset + np.arange(len(starts)),
         physical_positions=starts,
         topic=first.topic.encode(),
     )
@@ -94,33 +90,31 @@ def test_no_positions_or_sizes_lead_outside(records: list[bytes], data: st.DataO
         starts,
         sizes,
         queue_id=0,
-        first_queue_offset=0,
-        physical_positions=None,
+        queue_offsets=np.arange(len(rows)),
+        physical_positions=starts,
         topic=TOPIC,
     )
     assert 0 <= found.count <= len(rows)
-    split = split_records(raw, data.draw(st.integers(0, 9)), units_of(starts, sizes))
-    assert len(split.starts) + len(split.failed) == split.covered <= len(rows)
-    if len(split.starts):
-        assert split.starts.min() >= 0
-        assert (split.starts + split.sizes).max() <= len(raw)
 
 
 def verify(records: list[bytes], **changes: object) -> Verified:
     starts, sizes = places(records)
     expected: dict[str, object] = {
         "queue_id": 3,
-        "first_queue_offset": 10,
-        "physical_positions": None,
+        "queue_offsets": 10 + np.arange(len(starts)),
+        "physical_positions": starts,
         "topic": TOPIC,
     }
     return verify_records(b"".join(records), starts, sizes, **{**expected, **changes})  # pyright: ignore[reportArgumentType] - the test's own table
 
 
 def three(**second: object) -> list[bytes]:
-    found = [make_message(10 + i, queue_id=3, topic=TOPIC.decode()) for i in range(3)]
-    found[1] = found[1]._replace(**second)
-    return [message.encode() for message in found]
+    records: list[bytes] = []
+    for number in range(3):
+        place = sum(map(len, records))
+        message = make_message(10 + number, queue_id=3, topic="TopicTest", physical_offset=place)
+        records.append(message._replace(**second if number == 1 else {}).encode())
+    return records
 
 
 @pytest.mark.parametrize(
@@ -140,15 +134,16 @@ def test_each_lie_has_its_reason_and_ends_the_good_ones(records: list[bytes], re
 
 def test_another_place_or_size_is_found() -> None:
     starts, sizes = places(three())
-    assert verify(three(), physical_positions=starts) == Verified(1, "another physical offset")
+    moved = starts + (starts > 0)
+    assert verify(three(), physical_positions=moved) == Verified(1, "another physical offset")
     raw = b"".join(three())
     found = verify_records(
         raw,
         starts,
         sizes - 1,
         queue_id=3,
-        first_queue_offset=10,
-        physical_positions=None,
+        queue_offsets=10 + np.arange(len(starts)),
+        physical_positions=starts,
         topic=TOPIC,
     )
     assert found == Verified(0, "size differs from the unit's")
@@ -162,39 +157,6 @@ def test_damaged_bodies_and_checksums_are_named() -> None:
     raw[int(starts[1]) + 88] ^= 1  # a byte of the body
     raw[int(starts[3]) + 40] ^= 1  # the born timestamp, covered by the whole-record checksum only
     assert damaged_bodies(raw, starts, sizes).tolist() == [1, 3]
-
-
-def test_a_log_is_split_by_its_units_and_failures_are_named() -> None:
-    batch = make_batch(0, 6, 50, random.Random(2), physical_offset=1000)
-    raw = bytearray(batch.data.tobytes())
-    units = units_of(batch.starts + 1000, batch.sizes)
-    raw[int(batch.starts[1]) + 4] ^= 1  # magic
-    units["size"][2] += 1
-    found = split_records(raw, 1000, units)
-    assert found.indices.tolist() == [0, 3, 4, 5]
-    assert found.starts.tolist() == batch.starts[[0, 3, 4, 5]].tolist()
-    assert found.failed.tolist() == [1, 2]
-    assert found.covered == 6
-
-
-def test_a_split_ends_at_the_first_record_that_is_not_all_there() -> None:
-    batch = make_batch(0, 4, 50, random.Random(3))
-    raw = batch.data.tobytes()[:-1]
-    found = split_records(raw, 0, units_of(batch.starts, batch.sizes))
-    assert (found.covered, found.indices.tolist(), found.failed.tolist()) == (3, [0, 1, 2], [])
-    assert split_records(raw, 0, units_of(batch.starts[:0], batch.sizes[:0])).covered == 0
-
-
-def test_a_unit_that_points_at_a_coda_means_the_record_behind_it() -> None:
-    records = three()
-    raw = records[0] + Coda(7).encode() + records[1] + records[2]
-    starts, sizes = places(records)
-    starts[2] += Coda.SIZE  # the second unit still points at the coda
-    found = split_records(raw, 0, units_of(starts, sizes))
-    behind = len(records[0]) + Coda.SIZE
-    assert found.starts.tolist() == [0, behind, behind + len(records[1])]
-    cut = split_records(raw[: behind + len(records[1]) - 1], 0, units_of(starts[:2], sizes[:2]))
-    assert (cut.covered, cut.indices.tolist()) == (1, [0])
 
 
 def test_a_walk_passes_codas_and_the_blank_at_the_end_of_a_file() -> None:

@@ -9,7 +9,7 @@ from fetcher.fetcher import TieredMessageFetcher
 from fetcher.options import FetcherOptions
 from provider.errors import Corrupt, StoreError
 from provider.object_store import Buffer
-from provider.ranges import ByteRange, QueueOffset
+from provider.ranges import ByteRange
 from tests.test_fetcher.memory_tier import QUEUE, MemoryQueue, MemoryTier, filled
 
 RECORD = len(filled(1).commit_log)
@@ -35,7 +35,7 @@ async def read_all(fetcher: TieredMessageFetcher, group: str, at: int = 0) -> li
         at = found.next_offset
 
 
-@pytest.mark.parametrize("byte", [0, 3, 4, 15, 27], ids=lambda byte: f"record byte {byte}")
+@pytest.mark.parametrize("byte", [0, 3, 4, 15, 27, 35], ids=lambda byte: f"record byte {byte}")
 @pytest.mark.parametrize("cached", [True, False])
 async def test_a_damaged_record_is_named_and_its_neighbours_are_served(
     byte: int, *, cached: bool
@@ -108,13 +108,10 @@ async def test_short_answers_of_storage_are_damage() -> None:
 
 
 async def test_a_unit_that_points_at_a_coda_means_the_record_behind_it() -> None:
-    queue = filled(10)
-    record = queue.record(5)
-    rest = [queue.record(offset) for offset in range(5, 10)]
-    del queue.commit_log[5 * RECORD :], queue.consume_queue[5 * 20 :]
-    queue.next_offset = QueueOffset(5)
+    queue = filled(5)
     queue.commit_log += Coda(1).encode()
-    queue.append(rest, [""] * 5)
+    queue.fill(5)
+    record = queue.record(5)
     position = 5 * RECORD
     queue.consume_queue[5 * 20 : 5 * 20 + 8] = position.to_bytes(8, "big")
     async with TieredMessageFetcher(MemoryTier(queue)) as fetcher:

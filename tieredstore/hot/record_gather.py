@@ -71,7 +71,7 @@ def gather_batch(
         starts,
         sizes[:done],
         queue_id=queue.queue_id,
-        first_queue_offset=start,
+        queue_offsets=start + np.arange(done),
         physical_positions=positions[:done],
         topic=queue.topic.encode(),
     )
