@@ -112,9 +112,12 @@ class MessageQueueContainer:
             Unavailable: try again.
             Corrupt: with `verify`, a checksum does not match.
         """
-        wanted = ByteRange(start * UNIT_BYTES, end * UNIT_BYTES)
-        raw = await self._read(SegmentType.CONSUME_QUEUE, [wanted])
-        return decode_units(raw[0])
+        return (await self.units_many([(start, end)]))[0]
+
+    async def units_many(self, wanted: Sequence[tuple[QueueOffset, QueueOffset]]) -> list[Units]:
+        """The units of several `[start, end)` in one round of requests; errors as for `units`."""
+        ranges = [ByteRange(start * UNIT_BYTES, end * UNIT_BYTES) for start, end in wanted]
+        return [decode_units(raw) for raw in await self._read(SegmentType.CONSUME_QUEUE, ranges)]
 
     async def log(self, wanted: ByteRange) -> Buffer:
         """Bytes of the queue's tier CommitLog by log position; errors as for `units`."""

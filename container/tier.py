@@ -12,6 +12,7 @@ from container.manifest import ManifestReader
 from container.message_queue_container import MessageQueueContainer
 from container.queue_cut import cut_queue, keep_freed
 from container.record_batch import RecordBatch
+from container.scattered_records import read_records_at
 from container.tier_operations import (
     CutQueue,
     Operation,
@@ -28,7 +29,7 @@ from provider.file_segments import FileSegments
 from provider.in_place_segments import InPlaceSegments
 from provider.object_store import AppendingStore
 from provider.probing import probe
-from provider.ranges import ByteRange, QueueOffset
+from provider.ranges import QueueOffset
 
 LOCK_NAME = "@lock"
 """Held by a living owner; see decision 0002."""
@@ -255,24 +256,20 @@ class Tier:
         )
         await self._journal.publish([CutQueue(cut.queue, reason, (*cut.tombstones, *kept))])
 
-    async def last_messages(self, queue: QueueId, count: int) -> list[bytes]:
-        """The newest records of a queue as tiered, oldest first, at most `count`.
+    async def messages_at(
+        self,
+        queue: QueueId,
+        offsets: Sequence[QueueOffset],
+        *,
+        bytes_max: int,
+        history: bool = False,
+    ) -> list[bytes | None]:
+        """The records at `offsets` as tiered; see `scattered_records.read_records_at`.
 
-        Only those behind the last gap. Two requests.
+        Raises:
+            NotFound: the tier has no such queue (any more).
         """
         container = self.container(queue)
         if container is None:
-            return []
-        floor = max((gap.end for gap in container.gaps), default=container.min_offset)
-        end = container.next_offset
-        start = QueueOffset(max(floor, container.min_offset, end - count))
-        if start >= end:
-            return []
-        units = await container.units(start, end)
-        positions = units["position"].astype("i8")
-        first, last = int(positions[0]), int(positions[-1]) + int(units["size"][-1])
-        log = memoryview(await container.log(ByteRange(first, last)))
-        return [
-            bytes(log[at - first : at - first + size])
-            for at, size in zip(positions.tolist(), units["size"].tolist(), strict=True)
-        ]
+            raise NotFound("the tier has no such queue", str(queue))
+        return await read_records_at(container, offsets, bytes_max=bytes_max, history=history)

@@ -1,22 +1,34 @@
 """Whether the tier and the hot log have the same messages at the same offsets."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 
-from container.record_batch import RecordBatch
+import numpy as np
+
+from container.record_batch import UNIT_DTYPE, RecordBatch, Units
 from container.tier_records import QueueId
+from dispatcher.batching import Bytes, written_bytes
+from dispatcher.common_offsets import CommonOffsets
+from dispatcher.options import COMPARED_BYTES_MAX
 from dispatcher.source import HotLog, HotQueue
 from dispatcher.target import AnyTier
-from provider.errors import Corrupt
+from provider.errors import Corrupt, OutOfRange
 from provider.ranges import QueueOffset
 
-QUEUE_OFFSET = slice(20, 28)
 PHYSICAL_OFFSET = slice(28, 36)
 """Bytes of a record that tiering rewrites."""
 CRC_PROPERTY_BYTES = 20
 CRC_PROPERTY = b"__CRC32#\x01"
 """How the optional last property begins; its CRC covers bytes 28..35, so tiering rewrites it."""
 
-WINDOW_MESSAGES = 16
+NEAR_MESSAGES = 256
+"""The hot log's references to messages no further apart are fetched at once."""
+NEAR_BYTES = 64 << 10
+"""Bytes between two messages of the hot log that are read along with them."""
+REPAIR_NEWEST = 16
+"""Messages next to a cut that must be the same in both."""
+SEARCH_WAYS = 16
+"""Messages compared in one step of the search, which leaves a 17th of the offsets."""
 
 
 def same_message(hot: bytes, tiered: bytes) -> bool:
@@ -34,118 +46,199 @@ def _has_crc(record: bytes) -> bool:
     return record[-CRC_PROPERTY_BYTES:].startswith(CRC_PROPERTY)
 
 
-def queue_offset_of(tiered: bytes, queue: QueueId) -> QueueOffset:
-    """The offset that a tiered record says it has.
+def differs_sentence(
+    queue: QueueId, offset: QueueOffset, common_end: QueueOffset | None = None
+) -> str:
+    """What a person must know about a tier that contradicts its hot log.
 
-    Raises:
-        Corrupt: it is too short to say so.
+    `common_end` is what `find_common_end` says, if that could be found out.
     """
-    if len(tiered) < PHYSICAL_OFFSET.stop:
-        raise Corrupt(f"a record of {len(tiered)} bytes is none", str(queue))
-    return QueueOffset(int.from_bytes(tiered[QUEUE_OFFSET]))
-
-
-def first_difference(
-    tiered: Sequence[tuple[QueueOffset, bytes]], hot: Sequence[tuple[QueueOffset, bytes]]
-) -> QueueOffset | None:
-    """The smallest offset that both have and at which they differ; None if there is none. Pure."""
-    hot_at = dict(hot)
-    differing = (
-        offset
-        for offset, record in tiered
-        if offset in hot_at and not same_message(hot_at[offset], record)
-    )
-    return min(differing, default=None)
-
-
-def differs_sentence(queue: QueueId, offset: QueueOffset) -> str:
-    """What a person must know about a tier that contradicts its hot log."""
+    below = "" if common_end is None else f", and the same below offset {common_end}"
     return (
-        f"the tier and the hot log have different messages at offset {offset}: the broker gave "
-        f"offsets again that were tiered before; what is tiered stays readable, nothing more is "
-        f"tiered until `tieredstore repair {queue.topic} {queue.queue_id} --cut-to-hot`"
+        f"the tier and the hot log have different messages at offset {offset}{below}: the broker "
+        f"gave offsets again that were tiered before; what is tiered stays readable, nothing more "
+        f"is tiered until `tieredstore repair {queue.topic} {queue.queue_id} --cut-to-hot`"
     )
 
 
-async def compare_newest(
-    hot_log: HotLog, tier: AnyTier, hot: HotQueue, *, count: int
+async def compare_sampled(
+    hot_log: HotLog, tier: AnyTier, hot: HotQueue, *, newest: int
 ) -> QueueOffset | None:
-    """Compare the newest `count` tiered messages that the hot log still has.
+    """Compare the newest messages that both have, and older ones at doubling distances.
 
-    Returns the first offset at which they differ, or None. One request to the tier; holds the
-    compared messages twice.
+    Returns the lowest offset at which they were seen to differ, or None. A store that was
+    restored from a backup, or swapped for another one, may have the same newest messages again;
+    the others tell, down to the first that both have, or that the tier finds without reading its
+    history. Older ones that cannot be read say nothing and are passed over.
+
+    Compares `newest + log2(n) + 2` messages at most, n being what both have: 24 of a million.
+    Costs one call to the tier, and two to the hot log for each of these messages, but for those
+    within some hundred of the newest, which need two or a few more together: 18 for 100,000 small
+    messages; more where they are larger than `COMPARED_BYTES_MAX` together, or one cannot be
+    read. Holds `COMPARED_BYTES_MAX` of each side, or one message. Changes nothing, so it may be
+    cancelled.
 
     Raises:
         Unavailable: one of the two cannot be read now.
-        Corrupt: one of the two cannot be read at all.
-        OutOfRange: the hot log deleted them meanwhile.
+        Corrupt: the newest messages of one of the two cannot be read at all.
+        OutOfRange: the hot log deleted the newest ones meanwhile.
     """
-    if count == 0 or hot.min_offset == hot.max_offset:
+    published = tier.queue(hot.id)
+    if published is None:
         return None
-    tiered = await _newest(tier, hot.id, count)
-    return first_difference(tiered, await _hot_copies(hot_log, hot, tiered))
+    common = CommonOffsets.of(hot, published)
+    offsets = common.sampled(common.end, newest=newest)
+    try:
+        return await first_difference(hot_log, tier, hot.id, offsets)
+    except (Corrupt, OutOfRange):
+        found = await first_difference(hot_log, tier, hot.id, offsets[-newest:])
+        older = await _readable_difference(hot_log, tier, hot.id, offsets[:-newest])
+        return found if older is None else older
+
+
+async def _readable_difference(
+    hot_log: HotLog, tier: AnyTier, queue: QueueId, offsets: Sequence[QueueOffset]
+) -> QueueOffset | None:
+    """As `first_difference`; passes over what cannot be read, which it finds by halving."""
+    try:
+        return await first_difference(hot_log, tier, queue, offsets)
+    except (Corrupt, OutOfRange):
+        if len(offsets) == 1:
+            return None
+    middle = len(offsets) // 2
+    found = await _readable_difference(hot_log, tier, queue, offsets[:middle])
+    if found is None:
+        found = await _readable_difference(hot_log, tier, queue, offsets[middle:])
+    return found
 
 
 async def find_common_end(hot_log: HotLog, tier: AnyTier, queue: QueueId) -> QueueOffset | None:
     """The offset that `repair --cut-to-hot` cuts a queue to; None where there is nothing to cut.
 
     That is the largest offset such that every tiered message below it is in the hot log and the
-    same there, or is older than what the hot log has. A log never changes in its middle, so the
-    search goes back in windows that double and ends at the first that begins with an agreement:
-    its cost and memory are at most four times the tail that differs. The hot log must have been
-    polled.
+    same there, or is older than what the hot log has.
+
+    Two logs that part go on apart: what differs is taken to be a suffix of what both have, but
+    for single messages that coincide again. On that assumption the border between a message that
+    agrees and one above it that differs is found by search. What it found is then looked at as
+    `compare_sampled` does: the `REPAIR_NEWEST` messages below it, and those at doubling distances
+    down to the first that both have. While one of these differs, the search goes on below it.
+
+    Compares `REPAIR_NEWEST + log2(n) + 2` messages in one call to the tier if nothing differs;
+    else that twice, and `SEARCH_WAYS` in each of about log17(n) calls: 5 for a million. The tier
+    also reads what it needs of its history. Memory and cancelling as `compare_sampled`. The hot
+    log must have been polled.
 
     Raises:
-        Unavailable, Corrupt, OutOfRange: as `compare_newest`.
+        Unavailable, Corrupt, OutOfRange: as `first_difference`.
     """
     hot = hot_log.queue(queue)
     published = tier.queue(queue)
     if hot is None or published is None:
         return None
-    end = min(published.next_offset, hot.max_offset)
-    # What lies at or above the hot log's end goes anyway; do not read it in windows that double.
-    window = WINDOW_MESSAGES + max(0, published.next_offset - hot.max_offset)
+    common = CommonOffsets.of(hot, published)
+    end = common.end
     while True:
-        tiered = await _newest(tier, queue, window)
-        hot_copies = await _hot_copies(hot_log, hot, tiered)
-        differing = first_difference(tiered, hot_copies)
-        if differing is not None:
-            end = min(end, differing)
-        common = [offset for offset, _ in hot_copies]
-        begun = not tiered or tiered[0][0] <= hot.min_offset or len(tiered) < window
-        agreed = bool(common) and differing != min(common)
-        if begun or agreed:
-            break
-        window *= 2
-    return end if end < published.next_offset else None
+        offsets = common.sampled(end, newest=REPAIR_NEWEST)
+        differs = await first_difference(hot_log, tier, queue, offsets, history=True)
+        if differs is None:
+            return end if end < published.next_offset else None
+        start = max((offset + 1 for offset in offsets if offset < differs), default=common.low)
+        end = differs
+        while probes := common.spread(QueueOffset(start), end, count=SEARCH_WAYS):
+            found = await first_difference(hot_log, tier, queue, probes, history=True)
+            end = end if found is None else found
+            start = max((probe + 1 for probe in probes if probe < end), default=start)
 
 
-async def _newest(tier: AnyTier, queue: QueueId, count: int) -> list[tuple[QueueOffset, bytes]]:
-    records = await tier.last_messages(queue, count)
-    return [(queue_offset_of(record, queue), record) for record in records]
+async def first_difference(
+    hot_log: HotLog,
+    tier: AnyTier,
+    queue: QueueId,
+    offsets: Sequence[QueueOffset],
+    *,
+    history: bool = False,
+) -> QueueOffset | None:
+    """The first of `offsets` at which the two have different messages; None if there is none.
 
+    `offsets` ascend; both have all of them. Without `history`, those are left out that cost the
+    tier more to find the longer the queue's history is. Cost and memory: see `compare_sampled`.
 
-async def _hot_copies(
-    hot_log: HotLog, hot: HotQueue, tiered: Sequence[tuple[QueueOffset, bytes]]
-) -> list[tuple[QueueOffset, bytes]]:
-    """The hot log's records from the first tiered one that it has to the last."""
-    offsets = [offset for offset, _ in tiered if hot.min_offset <= offset < hot.max_offset]
-    copies: list[tuple[QueueOffset, bytes]] = []
-    if not offsets:
-        return copies
-    position, end = offsets[0], QueueOffset(offsets[-1] + 1)
-    while position < end:
-        units = await hot_log.references(hot.id, position, messages_max=end - position)
-        batch = await hot_log.records(hot.id, position, units)
-        copies.extend(_records_of(batch))
-        position = batch.next_offset
-    return copies
-
-
-def _records_of(batch: RecordBatch) -> list[tuple[QueueOffset, bytes]]:
-    return [
-        (QueueOffset(batch.first_offset + number), batch.data[start : start + size].tobytes())
-        for number, (start, size) in enumerate(
-            zip(batch.starts.tolist(), batch.sizes.tolist(), strict=True)
+    Raises:
+        Unavailable: one of the two cannot be read now.
+        Corrupt: one of the two cannot be read at all.
+        OutOfRange: one of the two deleted them meanwhile.
+    """
+    done = 0
+    while done < len(offsets):
+        waiting = offsets[done:]
+        tiered = await tier.messages_at(
+            queue, waiting, bytes_max=COMPARED_BYTES_MAX, history=history
         )
-    ]
+        done += len(tiered)
+        found = zip(waiting, tiered, strict=False)  # it may return fewer
+        copies = {offset: record for offset, record in found if record is not None}
+        for near in _near_ones(list(copies)):
+            differing = await _difference_near(hot_log, queue, near, copies)
+            if differing is not None:
+                return differing
+    return None
+
+
+async def _difference_near(
+    hot_log: HotLog,
+    queue: QueueId,
+    offsets: Sequence[QueueOffset],
+    tiered: Mapping[QueueOffset, bytes],
+) -> QueueOffset | None:
+    """As `first_difference`, for offsets near each other of which the tiered records are there."""
+    units: Units = np.zeros(0, UNIT_DTYPE)
+    start, rest = offsets[0], list(offsets)
+    while rest:
+        if rest[0] - start >= len(units):
+            start = rest[0]
+            units = await hot_log.references(queue, start, messages_max=rest[-1] - start + 1)
+        first = rest[0]
+        waiting = units[first - start :]
+        count = _read_along(written_bytes(waiting), [offset - first for offset in rest])
+        batch = await hot_log.records(queue, first, waiting[:count])
+        for offset in rest:
+            if offset >= batch.next_offset:
+                break
+            if not same_message(_record(batch, offset), tiered[offset]):
+                return offset
+        rest = [offset for offset in rest if offset >= batch.next_offset]
+    return None
+
+
+def _near_ones(offsets: Sequence[QueueOffset]) -> Iterator[list[QueueOffset]]:
+    """Ascending offsets in groups of which one request has all references. Pure."""
+    group: list[QueueOffset] = []
+    for offset in offsets:
+        if group and offset - group[-1] > NEAR_MESSAGES:
+            yield group
+            group = []
+        group.append(offset)
+    if group:
+        yield group
+
+
+def _read_along(sizes: Bytes, wanted: Sequence[int]) -> int:
+    """How many messages to read at once, of which only those at the indices `wanted` count. Pure.
+
+    The first index is 0. Few bytes that nobody wants are cheaper than one more request.
+    """
+    count = 1
+    for before, index in pairwise(wanted):
+        between = int(sizes[before + 1 : index].sum())
+        total = int(sizes[: index + 1].sum())
+        if index >= len(sizes) or between > NEAR_BYTES or total > COMPARED_BYTES_MAX:
+            break
+        count = index + 1
+    return count
+
+
+def _record(batch: RecordBatch, offset: QueueOffset) -> bytes:
+    number = offset - batch.first_offset
+    start = int(batch.starts[number])
+    return batch.data[start : start + int(batch.sizes[number])].tobytes()

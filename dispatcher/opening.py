@@ -2,15 +2,13 @@
 
 from dataclasses import dataclass
 
-from dispatcher.divergence import compare_newest, differs_sentence
+from dispatcher.divergence import compare_sampled, differs_sentence, find_common_end
 from dispatcher.gaps import BeginAt, BeginAtTime, GoOnAt, RecordGapFirst, TierIsAhead, decide_step
 from dispatcher.options import Backfill
 from dispatcher.source import HotLog, HotQueue
 from dispatcher.target import AnyTier
+from provider.errors import Corrupt, OutOfRange
 from provider.ranges import QueueOffset
-
-AHEAD_COMPARED_MAX = 64
-"""A tier that is ahead by more messages than this is not compared until the log caught up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +42,8 @@ async def open_queue(
 ) -> Opened | Contradicted:
     """Decide where a queue goes on, recording a gap where messages were lost.
 
-    One request to the tier, or two. May be cancelled and called again after any failure.
+    One request to the tier, or two; more only for a queue that stops. May be cancelled and called
+    again after any failure. What is compared where both have the queue: `compare_sampled`.
 
     Raises:
         Unavailable: try again.
@@ -66,16 +65,26 @@ async def open_queue(
             return Opened(end, gap=True)
         case TierIsAhead() | GoOnAt():
             assert published is not None, "only a tier that has the queue is compared"
-            ahead = max(0, published.next_offset - hot.max_offset)
-            count = compared_messages + ahead if compared_messages else 0
-            if ahead > AHEAD_COMPARED_MAX:
-                count = 0
-            differing = await compare_newest(hot_log, tier, hot, count=count)
-            if differing is not None:
-                return Contradicted(differs_sentence(hot.id, differing), published.next_offset)
+            reason = await _contradiction(hot_log, tier, hot, compared_messages)
+            if reason:
+                return Contradicted(reason, published.next_offset)
             if isinstance(step, TierIsAhead):
                 return Contradicted(step.reason, published.next_offset, published.next_offset)
             return Opened(step.offset)
+
+
+async def _contradiction(hot_log: HotLog, tier: AnyTier, hot: HotQueue, newest: int) -> str:
+    """What a person must know if the two differ; empty if they agree."""
+    if newest == 0:
+        return ""
+    differing = await compare_sampled(hot_log, tier, hot, newest=newest)
+    if differing is None:
+        return ""
+    try:
+        common_end = await find_common_end(hot_log, tier, hot.id)
+    except (Corrupt, OutOfRange):  # the repair will say why
+        common_end = None
+    return differs_sentence(hot.id, differing, common_end)
 
 
 async def _begun(tier: AnyTier, hot: HotQueue, offset: QueueOffset, backfill: Backfill) -> Opened:

@@ -10,6 +10,9 @@ Backfill = Literal["all", "none"] | timedelta
 """Where a queue begins that the tier does not have: its oldest local message, its end, or its
 first message that is not older than this."""
 
+COMPARED_BYTES_MAX = 1 << 20
+"""Bytes of records that comparing a queue holds at once of each side, unless one is larger."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DispatchOptions:
@@ -35,7 +38,7 @@ class DispatchOptions:
     long, ours must be readable from a POSIX tier within a second)."""
     batches_per_commit_max: int = 8
     """Batches that one commit of a queue that is behind takes together."""
-    bytes_in_flight_max: int = 32 << 20
+    bytes_in_flight_max: int = 64 << 20
     """Bytes of records and units taken and not yet durable, over all queues. One message larger
     than this is taken all the same, alone."""
     rounds_max: int = 2
@@ -49,7 +52,8 @@ class DispatchOptions:
     openings_max: int = 4
     """Queues that are compared with the tier at once when the dispatcher starts."""
     compared_messages_max: int = 3
-    """Newest tiered messages that are compared with the hot log when a queue is opened."""
+    """Newest tiered messages that are compared with the hot log when a queue is opened, besides
+    sampled older ones; 0: nothing is compared."""
     message_bytes_max: int = (4 << 20) + (64 << 10)
     """Largest record that the broker writes; only `memory_bytes_max` needs it."""
     backoff_s_min: float = 0.1
@@ -109,8 +113,8 @@ class DispatchOptions:
 
         `2 x bytes_in_flight_max` (the bytes, and as much again for a batch's columns, which are
         at most 72 bytes for each record of at least 91) `+ 2 x 20 x references_max` (an array and
-        its longer successor) `+ 2 x openings_max x compared_messages_max x message_bytes_max`
-        (tiered and hot copies, while queues are opened).
+        its longer successor) `+ 3 x openings_max x max(COMPARED_BYTES_MAX, message_bytes_max)`
+        (tiered records, hot ones, and a copy, while queues are opened).
         """
-        compared = 2 * self.openings_max * self.compared_messages_max * self.message_bytes_max
+        compared = 3 * self.openings_max * max(COMPARED_BYTES_MAX, self.message_bytes_max)
         return 2 * self.bytes_in_flight_max + 2 * UNIT_BYTES * self.references_max + compared

@@ -83,10 +83,25 @@ class TierTarget(Protocol[PlanT]):
         """Publish that `[start, end)` was lost; `start` must be the published next offset."""
         ...
 
-    async def last_messages(self, queue: QueueId, count: int) -> list[bytes]:
-        """The newest `count` records as tiered (bytes 28..35 are tier positions), oldest first.
+    async def messages_at(
+        self,
+        queue: QueueId,
+        offsets: Sequence[QueueOffset],
+        *,
+        bytes_max: int,
+        history: bool = False,
+    ) -> Sequence[bytes | None]:
+        """The records at `offsets` as tiered: bytes 28..35 are tier positions.
 
-        Fewer where the tier has fewer; empty if it has none.
+        `offsets` ascend, are at least one, are published, and lie in no gap. Returns the leading
+        ones that fit into `bytes_max` together, at least one. Few requests however many they are.
+        Without `history`, None stands for old ones that cost more to find the longer the queue's
+        history is.
+
+        Raises:
+            OutOfRange: they were deleted meanwhile.
+            Corrupt: what is published cannot be a record's place.
+            Unavailable: try again.
         """
         ...
 

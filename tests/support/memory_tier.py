@@ -12,10 +12,12 @@ the published end, two commits of a queue at once.
 """
 
 import random
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any
 
 from container.record_batch import RecordBatch
@@ -83,6 +85,8 @@ class MemoryTier:
         self.bad_queues: set[QueueId] = set()
         self.error: StoreError | None = None
         """Raised by every call while set."""
+        self.near_offset = 0
+        """Messages below it are history: `messages_at` must be asked for them expressly."""
         self.commit_s = commit_s
         self.refused = refused
         self.lost_reply = lost_reply
@@ -177,9 +181,22 @@ class MemoryTier:
         if self._rng.random() < self.lost_reply:
             raise Unavailable("injected lost reply", "tier")
 
-    async def last_messages(self, queue: QueueId, count: int) -> list[bytes]:
-        self.calls["last_messages"] += 1
+    async def messages_at(
+        self,
+        queue: QueueId,
+        offsets: Sequence[QueueOffset],
+        *,
+        bytes_max: int,
+        history: bool = False,
+    ) -> list[bytes | None]:
+        self.calls["messages_at"] += 1
+        assert list(offsets) == sorted(set(offsets)), "offsets ascend"
+        assert offsets, "somebody asks for nothing"
         await self._clock.sleep(0)
         self._raise_faults([queue])
         here = self.queues[queue]
-        return [here.records[offset] for offset in sorted(here.records)[-count:]]
+        found = [here.records[offset] for offset in offsets]
+        sizes = list(accumulate(len(record) for record in found))
+        fitting = found[: max(1, bisect_right(sizes, bytes_max))]
+        old = 0 if history else bisect_left(offsets, self.near_offset)
+        return [None] * min(old, len(fitting)) + fitting[old:]

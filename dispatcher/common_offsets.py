@@ -1,0 +1,67 @@
+"""Which offsets the tier and the hot log both have, and which few of them stand for all. Pure."""
+
+from bisect import bisect_right
+from dataclasses import dataclass
+from typing import Self
+
+from container.tier_records import Gap, Queue
+from dispatcher.source import HotQueue
+from provider.ranges import QueueOffset
+
+
+@dataclass(frozen=True, slots=True)
+class CommonOffsets:
+    """The offsets of `[low, end)` that lie in no gap; none if `low >= end`."""
+
+    low: QueueOffset
+    """In no gap itself."""
+    end: QueueOffset
+    gaps: tuple[Gap, ...] = ()
+    """In order; offsets that the tier passes over."""
+
+    @classmethod
+    def of(cls, hot: HotQueue, tier: Queue) -> Self:
+        """What both have of a queue."""
+        low = _behind_gaps(max(hot.min_offset, tier.min_offset), tier.gaps)
+        return cls(low, min(hot.max_offset, tier.next_offset), tier.gaps)
+
+    def sampled(self, end: QueueOffset, *, newest: int) -> list[QueueOffset]:
+        """The `newest` ones below `end`, those 1, 2, 4, 8 ... below it, and the first; ascending.
+
+        In place of one that lies in a gap stands the last before the gap. At most
+        `newest + log2(end - low) + 2`: 24 of a million with `newest` 3.
+        """
+        reach = end - self.low
+        if reach <= 0:
+            return []
+        distances = {*range(1, min(newest, reach) + 1), reach}
+        distances.update(1 << power for power in range(reach.bit_length()))
+        return sorted({self._at_or_below(end - back) for back in distances if back <= reach})
+
+    def spread(self, start: QueueOffset, end: QueueOffset, *, count: int) -> list[QueueOffset]:
+        """At most `count` of `[start, end)`, evenly spaced, ascending; empty only if all of it is.
+
+        All of them if they are no more than `count`.
+        """
+        start = _behind_gaps(start, self.gaps)
+        room = end - start
+        if room <= count:
+            steps = range(max(room, 0))
+        else:
+            steps = [(number + 1) * room // (count + 1) for number in range(count)]
+        return sorted({self._at_or_below(start + step) for step in steps})
+
+    def _at_or_below(self, offset: int) -> QueueOffset:
+        """The last one at or below `offset`; there must be one."""
+        index = bisect_right(self.gaps, offset, key=lambda gap: gap.start) - 1
+        while index >= 0 and offset < self.gaps[index].end:
+            offset = self.gaps[index].start - 1
+            index -= 1
+        return QueueOffset(offset)
+
+
+def _behind_gaps(offset: int, gaps: tuple[Gap, ...]) -> QueueOffset:
+    for gap in gaps:
+        if gap.start <= offset < gap.end:
+            offset = gap.end
+    return QueueOffset(offset)
