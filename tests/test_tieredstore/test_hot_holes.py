@@ -15,7 +15,13 @@ from provider.errors import OutOfRange
 from provider.ranges import QueueOffset
 from tests.support.fake_broker import FakeBroker
 from tests.support.followed import bodies, broker, clock, follow, logs, poll_later
+from tieredstore.hot.commit_log_files import CommitLogFiles, table_of
+from tieredstore.hot.consume_queue_files import ConsumeQueueFiles
+from tieredstore.hot.consume_queue_tail import ConsumeQueueTail
 from tieredstore.hot.follower import RocketMqHotLog
+from tieredstore.hot.mapped_files import MappedFiles
+from tieredstore.hot.missing_units import MADE_BYTES_MAX, MadeBytes
+from tieredstore.hot.store_layout import scan_run
 
 __all__ = ["broker", "clock", "logs"]  # fixtures
 
@@ -325,3 +331,62 @@ async def test_a_queue_none_of_whose_files_has_whole_units_is_a_finding(
     await log.poll()
     (finding,) = log.statistics.findings
     assert str(path) in finding
+
+
+@pytest.mark.parametrize("is_deleted", [False, True])
+def test_units_are_made_within_their_bound_and_go_on_once_some_are_tiered(
+    filled: FakeBroker, *, is_deleted: bool
+) -> None:
+    paths = filled.queue_files(A0)
+    for number in (1, 2, 3):
+        paths[number].unlink()
+    files = MappedFiles(8, 1 << 20)
+    bound = MadeBytes(2 * 400 + 399)
+    tail = ConsumeQueueTail(A0, ConsumeQueueFiles(files, paths[0].parent, bound))
+    log = CommitLogFiles(files, table_of(scan_run(filled.directory / "commitlog"), {}))
+    seen = tail.poll(log, None, lambda: None)
+    assert (seen.max_offset, seen.state, bound.taken) == (60, HotQueueState.DAMAGED, 800)
+    assert str(paths[3]) in seen.detail
+    assert "once those before it are tiered" in seen.detail
+    tail.files.let_go(58)
+    if is_deleted:
+        paths[0].unlink()  # by the broker, which has no idea of the files behind it
+    tail.files.rescan()
+    seen = tail.poll(log, None, lambda: None)
+    assert (seen.max_offset, seen.state, bound.taken) == (90, HotQueueState.READY, 800)
+    assert seen.min_offset <= 58
+    assert tail.files.units(58, 90)["size"].all()
+    tail.files.let_go(90)
+    tail.files.rescan()
+    assert bound.taken == 0
+    files.close()
+
+
+async def test_made_units_go_with_the_records_that_the_broker_deletes(
+    broker: FakeBroker, clock: ManualClock, logs: list[RocketMqHotLog]
+) -> None:
+    broker.put_many("A", 0, [bytes(150)] * 100)
+    paths = broker.queue_files(A0)
+    for number in (1, 2):
+        paths[number].unlink()
+    log = await follow(broker, clock, logs)
+    await log.poll()
+    assert log.statistics.made_bytes == 800
+    paths[0].unlink()
+    while broker.min_position <= broker.unit("A", 0, 61).position:
+        broker.log_path(broker.min_position).unlink()
+        broker.min_position += broker.commit_log_bytes
+    for _ in range(2):
+        await poll_later(log, clock)
+    seen = log.queue(A0)
+    assert seen is not None
+    assert (seen.max_offset, seen.state) == (100, HotQueueState.READY)
+    assert broker.unit("A", 0, seen.min_offset).position >= broker.min_position
+    assert await bodies(log, A0, seen.min_offset, 100) == 100 - seen.min_offset
+    await log.release(A0, seen.min_offset)  # a gap was recorded up to there
+    await poll_later(log, clock)
+    assert log.statistics.made_bytes == 0
+
+
+def test_the_bound_of_made_units_is_the_one_that_the_options_name() -> None:
+    assert MadeBytes().room == MADE_BYTES_MAX == 256 << 20

@@ -64,6 +64,8 @@ class ConsumeQueueFiles:
         """The files that are there and hold something."""
         self._blank: frozenset[int] = frozenset()
         """The files in whose place bytes were made because they are full of zeros."""
+        self.log_min = 0
+        """Where the CommitLog began when it was looked at last."""
         self._low = 0
         """Files below are done with: made ones that were before this one are let go."""
         self._directory = directory
@@ -104,7 +106,7 @@ class ConsumeQueueFiles:
             filled = frozenset(base for base in self._blank if self._is_filled(base))
             self._blank -= filled
             self._there |= filled
-            self._forget_made()
+            self._forget_made(found.bases[0] if found.bases else 0)
 
     def path_of(self, offset: int) -> tuple[Path, int]:
         """The file that holds a unit, and the unit's first byte in it."""
@@ -134,9 +136,9 @@ class ConsumeQueueFiles:
 
     @property
     def has_missing(self) -> bool:
-        """Whether a file between others is missing or blank, also where bytes were made for it."""
+        """Whether a file between others is missing or blank, or bytes are kept that were made."""
         run = self.run
-        if self._blank:
+        if self._made:
             return True
         return run.end - run.bases[0] > len(run.bases) * run.file_bytes if run.bases else False
 
@@ -229,15 +231,18 @@ class ConsumeQueueFiles:
         bases = tuple(base for base in self.run.bases if base >= self._low)
         self.run = replace(self.run, bases=bases)
 
-    def _forget_made(self) -> None:
-        """Files that are there again need no made ones; nor does what the broker deleted past."""
-        if not self._made or not self.run.bases:
-            return
-        low = self.run.bases[0]
+    def _forget_made(self, low: int) -> None:
+        """Files that are there again need no made ones; nor do records that the broker deleted.
+
+        A broker that deletes the files before a hole, of which it knows nothing, leaves the hole's
+        records: made units that do not touch its first file, at `low`, go only with theirs.
+        """
         while low - self.run.file_bytes in self._made:
             low -= self.run.file_bytes
-        for base in [base for base in self._made if base < low or base in self._there]:
-            self._let_go(base)
+        for base, made in list(self._made.items()):
+            is_behind = base < low and made.view(UNIT_DTYPE)["position"].max() < self.log_min
+            if is_behind or base in self._there:
+                self._let_go(base)
 
     def _let_go(self, base: int) -> None:
         self.made_bytes.taken -= self._made.pop(base).nbytes

@@ -68,6 +68,7 @@ class ConsumeQueueTail:
             Unavailable, Denied: the files cannot be read right now.
         """
         had_begun = self._begun
+        self.files.log_min = log.table.min_position
         try:
             self.seen = self._look(log, confirmed, floor_of)
             self.is_known = True
@@ -215,7 +216,12 @@ class ConsumeQueueTail:
             return seen
         path, place = files.path_of(end)
         reason = f"the unit of offset {end} is empty, though that of offset {good} is good"
-        if files.is_missing(end):
+        if files.is_missing(end) and files.made_bytes.room < files.run.file_bytes:
+            reason = (
+                f"the file is missing or empty, and {files.made_bytes.taken} bytes of units are "
+                "made anew already: it is its turn once those before it are tiered"
+            )
+        elif files.is_missing(end):
             reason = (
                 "the file is missing or empty, and its units cannot be made anew from the "
                 f"CommitLog, though the unit of offset {good} behind it is good"
