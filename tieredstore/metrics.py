@@ -16,7 +16,7 @@ from container.journal import JournalStatistics
 from dispatcher.queue_progress import QueueState
 from dispatcher.statistics import DispatchStatistics
 from tieredstore.config_file import ConfigError
-from tieredstore.hot.store_scan import ScanStatistics
+from tieredstore.hot.scan_statistics import ScanStatistics
 
 LOOPBACK = "127.0.0.1"
 QUEUE_LABELS = ("topic", "queue_id")

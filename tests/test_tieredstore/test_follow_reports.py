@@ -13,7 +13,7 @@ from container.journal import JournalStatistics
 from dispatcher.statistics import DispatchStatistics
 from tests.support.cli import COMMAND, run
 from tests.support.fake_broker import FakeBroker
-from tieredstore.hot.store_scan import ScanStatistics
+from tieredstore.hot.scan_statistics import ScanStatistics
 from tieredstore.metrics import TieringMetrics
 
 

@@ -1,5 +1,6 @@
 """What counts as a RocketMQ store directory, and what the refusals say."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -116,3 +117,60 @@ def test_a_directory_that_is_no_queues_is_a_finding_once(tmp_path: Path, name: s
     (finding,) = scan.statistics.findings
     assert ascii(name).strip("'") in finding
     assert "ignored" in finding
+
+
+def make_file(path: Path) -> None:
+    path.write_bytes(bytes(5000))
+
+
+def make_loop(path: Path) -> None:
+    path.symlink_to(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "make"),
+    [
+        ("segment-1", make_file),
+        ("lost+found", Path.mkdir),
+        ("00000000000000000000.bak", make_file),
+        (f"{5000:020d}", Path.mkdir),
+        (f"{5000:020d}", make_loop),
+        (f"{77:020d}", make_file),
+        (f"{5 << 40:020d}", Path.mkdir),
+    ],
+)
+@pytest.mark.parametrize("early", [True, False])
+def test_a_stranger_in_the_commit_log_is_a_finding_once_and_hides_nothing(
+    tmp_path: Path, name: str, make: Callable[[Path], None], *, early: bool
+) -> None:
+    broker = FakeBroker(tmp_path, commit_log_bytes=5000)
+    broker.put("A", 0)
+    stranger = tmp_path / "commitlog" / name
+    if early:
+        make(stranger)
+    scan = StoreScan(tmp_path, HotLogOptions(), TopicFilter("c", "b"))
+    assert [seen.max_offset for seen in scan.poll(0.0).values()] == [1]
+    if not early:
+        assert scan.statistics.findings == []
+        make(stranger)
+    broker.put("A", 0)
+    for now_s in (1.0, 2.0, 3.0):
+        scan.poll(now_s)
+    assert [seen.max_offset for seen in scan.queues.values()] == [2]
+    (finding,) = scan.statistics.findings
+    assert str(stranger) in finding
+    assert "ignored" in finding
+
+
+@pytest.mark.parametrize("size", [100, 4999, 5001, 9000])
+def test_a_commit_log_file_of_another_length_is_a_finding_once(tmp_path: Path, size: int) -> None:
+    broker = FakeBroker(tmp_path, commit_log_bytes=5000)
+    broker.put_many("A", 0, [bytes(500)] * 30)
+    path = broker.log_path(5000)
+    whole = path.read_bytes()
+    path.write_bytes((whole + bytes(5000))[:size])
+    scan = StoreScan(tmp_path, HotLogOptions(), TopicFilter("c", "b"))
+    for now_s in (0.0, 1.0):
+        scan.poll(now_s)
+    (finding,) = scan.statistics.findings
+    assert f"{path} has {size} bytes and the CommitLog's files 5000" in finding

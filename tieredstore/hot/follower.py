@@ -14,7 +14,8 @@ from provider.clock import Clock
 from provider.errors import Closed
 from provider.ranges import QueueOffset
 from tieredstore.hot.options import HotLogOptions
-from tieredstore.hot.store_scan import ScanStatistics, StoreScan
+from tieredstore.hot.scan_statistics import ScanStatistics
+from tieredstore.hot.store_scan import StoreScan
 
 T = TypeVar("T")
 

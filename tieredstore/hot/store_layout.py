@@ -65,6 +65,8 @@ class FileRun:
     """Length of each; 0 while there is none."""
     strangers: tuple[int, ...] = ()
     """First bytes that other files' names say, which no file of this length begins at."""
+    odd_lengths: tuple[tuple[int, int], ...] = ()
+    """First bytes of the files that have another length, and that length."""
 
     @property
     def end(self) -> int:
@@ -94,7 +96,8 @@ def open_layout(root: Path, options: HotLogOptions) -> StoreLayout:
             "storePathRootDir, and storePathCommitLog where that lies elsewhere",
             str(commit_log),
         )
-    if any(parse_local_file_name(name) is None for name in _files_in(commit_log)):
+    names = _files_in(commit_log)
+    if names and all(parse_local_file_name(name) is None for name in names):
         raise NotAStore(
             "this is no RocketMQ store, for its CommitLog's files are not named by 20 digits",
             str(commit_log),
@@ -125,9 +128,10 @@ def scan_run(directory: Path, unit_bytes: int = 1) -> FileRun:
     file_bytes = _length_of_all(found, unit_bytes)
     if not file_bytes:
         return FileRun(directory, (), 0, tuple(base for base, _ in found))
-    bases = tuple(base for base, _ in found if base % file_bytes == 0)
+    ours = [(base, size) for base, size in found if base % file_bytes == 0]
     strangers = tuple(base for base, _ in found if base % file_bytes)
-    return FileRun(directory, bases, file_bytes, strangers)
+    odd = tuple((base, size) for base, size in ours if size != file_bytes)
+    return FileRun(directory, tuple(base for base, _ in ours), file_bytes, strangers, odd)
 
 
 def _length_of_all(found: Sequence[tuple[int, int]], unit_bytes: int) -> int:

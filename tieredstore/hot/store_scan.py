@@ -5,8 +5,7 @@ then the directories. Each step runs only when the one before or the clock says 
 """
 
 import threading
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from struct import Struct
@@ -26,6 +25,7 @@ from tieredstore.hot.commit_log_tail import CommitLogTail
 from tieredstore.hot.consume_queue_files import ConsumeQueueFiles
 from tieredstore.hot.consume_queue_tail import ConsumeQueueTail
 from tieredstore.hot.log_identity import LogIdentity
+from tieredstore.hot.log_strangers import odd_entries, odd_files
 from tieredstore.hot.mapped_files import MappedFiles
 from tieredstore.hot.missing_units import MadeBytes
 from tieredstore.hot.options import HotLogOptions
@@ -33,6 +33,7 @@ from tieredstore.hot.pins import Pins
 from tieredstore.hot.queue_directories import DirectoryWatch, QueueDirectories
 from tieredstore.hot.rebuilt_units import RebuiltUnits
 from tieredstore.hot.record_gather import gather_batch
+from tieredstore.hot.scan_statistics import ScanStatistics
 from tieredstore.hot.store_layout import (
     CONFIRM_OFFSET_AT,
     FileRun,
@@ -42,26 +43,6 @@ from tieredstore.hot.store_layout import (
 )
 
 _INT64 = Struct(">q")
-FINDINGS_KEPT_MAX = 1000
-
-
-@dataclass(slots=True)
-class ScanStatistics:
-    """What looking cost and found so far."""
-
-    polls: int = 0
-    queue_looks: int = 0
-    """Polls that looked at every queue."""
-    directory_looks: int = 0
-    excluded_topics: int = 0
-    made_bytes: int = 0
-    """Memory of units that were made anew and are not tiered."""
-    pinned_bytes: int = 0
-    pins_dropped_untiered: int = 0
-    findings: list[str] = field(default_factory=list[str])
-    """Sentences for people, oldest first; bounded."""
-    troubles: list[str] = field(default_factory=list[str])
-    """Sentences about what keeps whole topics from being looked for now; gone when it is over."""
 
 
 class StoreScan:
@@ -226,6 +207,9 @@ class StoreScan:
                 str(self._layout.commit_log),
             )
         self._live = live
+        self.statistics.find(odd_files(live))
+        if self._watch.changed(self._layout.commit_log):
+            self.statistics.find(odd_entries(self._layout.commit_log))
         if self._pins is None:
             self.log.table = table_of(self._live, {})
             return
@@ -235,15 +219,10 @@ class StoreScan:
         assert self._pins is not None, "only called where there are pins"
         findings = self._pins.sync(self._live, self._low_position())
         self.log.table = table_of(self._live, self._pins.paths())
-        self._find(findings)
+        self.statistics.find(findings)
         statistics = self.statistics
         statistics.pinned_bytes = self._pins.pinned_bytes
         statistics.pins_dropped_untiered = self._pins.dropped_untiered
-
-    def _find(self, findings: Sequence[str]) -> None:
-        kept = self.statistics.findings
-        new = [finding for finding in dict.fromkeys(findings) if finding not in kept]
-        self.statistics.findings = [*kept, *new][-FINDINGS_KEPT_MAX:]
 
     def _low_position(self) -> int:
         """First byte of the CommitLog that may hold a message which is not tiered."""
@@ -273,7 +252,7 @@ class StoreScan:
         self.statistics.directory_looks += 1
         found = self._directories.look()
         self.statistics.excluded_topics = len(found.excluded)
-        self._find(sorted(found.findings))
+        self.statistics.find(sorted(found.findings))
         self.statistics.troubles = sorted(found.troubles)
         has_grown = now_s < self._settled_s or self._scanned_position != self._tail.position
         self._scanned_position = self._tail.position
@@ -348,7 +327,7 @@ class StoreScan:
         for queue, tail in self._tails.items():
             seen = self._poll_queue(queue, tail, confirmed)
             if tail.findings:
-                self._find(tail.findings)
+                self.statistics.find(tail.findings)
                 tail.findings = []
             if seen is not None and seen is not self.queues.get(queue):
                 found[queue] = seen

@@ -1,0 +1,32 @@
+"""What following a store cost and found so far."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+FINDINGS_KEPT_MAX = 1000
+
+
+@dataclass(slots=True)
+class ScanStatistics:
+    """What looking cost and found so far."""
+
+    polls: int = 0
+    queue_looks: int = 0
+    """Polls that looked at every queue."""
+    directory_looks: int = 0
+    excluded_topics: int = 0
+    made_bytes: int = 0
+    """Memory of units that were made anew and are not tiered."""
+    pinned_bytes: int = 0
+    pins_dropped_untiered: int = 0
+    findings: list[str] = field(default_factory=list[str])
+    """Sentences for people, oldest first; bounded."""
+    troubles: list[str] = field(default_factory=list[str])
+    """Sentences about what keeps whole topics from being looked for now; gone when it is over."""
+
+    def find(self, findings: Sequence[str]) -> None:
+        """Keep the sentences that are new."""
+        if not findings:
+            return
+        new = [finding for finding in dict.fromkeys(findings) if finding not in self.findings]
+        self.findings = [*self.findings, *new][-FINDINGS_KEPT_MAX:]
