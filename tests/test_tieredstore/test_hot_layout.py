@@ -174,3 +174,33 @@ def test_a_commit_log_file_of_another_length_is_a_finding_once(tmp_path: Path, s
         scan.poll(now_s)
     (finding,) = scan.statistics.findings
     assert f"{path} has {size} bytes and the CommitLog's files 5000" in finding
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_messages_without_any_queue_are_a_trouble_until_there_is_one(
+    tmp_path: Path, *, is_there: bool
+) -> None:
+    FakeBroker(tmp_path).put("A", 0)
+    directory, away = tmp_path / "consumequeue", tmp_path / "away"
+    directory.rename(away)
+    if is_there:
+        directory.mkdir()
+    scan = StoreScan(tmp_path, HotLogOptions(), TopicFilter("c", "b"))
+    assert scan.poll(0.0) == {}
+    (trouble,) = scan.statistics.troubles
+    assert str(directory) in trouble
+    if is_there:
+        directory.rmdir()
+    away.rename(directory)
+    assert [seen.max_offset for seen in scan.poll(1.0).values()] == [1]
+    assert scan.statistics.troubles == []
+
+
+def test_a_store_without_messages_and_without_queues_is_no_trouble(tmp_path: Path) -> None:
+    broker = FakeBroker(tmp_path)
+    (tmp_path / "consumequeue").rmdir()
+    scan = StoreScan(tmp_path, HotLogOptions(), TopicFilter("c", "b"))
+    scan.poll(0.0)
+    broker.log_path(0).write_bytes(bytes(5000))  # made before the first message
+    scan.poll(1.0)
+    assert scan.statistics.troubles == []

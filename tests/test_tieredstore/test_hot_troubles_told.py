@@ -68,3 +68,12 @@ def test_a_topic_that_cannot_be_read_is_said_and_ends_a_run_with_1(broker: FakeB
         result = invoke(broker, "tier", str(broker.directory), status=1)
     assert result.stderr.count("queues of A are not looked for") == 1
     assert "Input/output error" in result.stderr
+
+
+def test_a_commit_log_without_consume_queues_is_said_and_ends_a_run_with_1(
+    broker: FakeBroker,
+) -> None:
+    (broker.directory / "consumequeue").rename(broker.directory.parent / "away")
+    result = invoke(broker, "tier", str(broker.directory), status=1)
+    assert result.stderr.count(str(broker.directory / "consumequeue")) == 1
+    assert "is missing or has no queues, though the CommitLog has messages" in result.stderr

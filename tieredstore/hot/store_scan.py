@@ -30,7 +30,7 @@ from tieredstore.hot.mapped_files import MappedFiles
 from tieredstore.hot.missing_units import MadeBytes
 from tieredstore.hot.options import HotLogOptions
 from tieredstore.hot.pins import Pins
-from tieredstore.hot.queue_directories import DirectoryWatch, QueueDirectories
+from tieredstore.hot.queue_directories import DirectoryWatch, FoundQueues, QueueDirectories
 from tieredstore.hot.rebuilt_units import RebuiltUnits
 from tieredstore.hot.record_gather import gather_batch
 from tieredstore.hot.scan_statistics import ScanStatistics
@@ -43,6 +43,10 @@ from tieredstore.hot.store_layout import (
 )
 
 _INT64 = Struct(">q")
+NO_QUEUES = (
+    "{} is missing or has no queues, though the CommitLog has messages: none can be tiered; copy "
+    "it from where the CommitLog is from, or let a broker start on this store, which makes it anew"
+)
 
 
 class StoreScan:
@@ -81,6 +85,7 @@ class StoreScan:
         self._released: dict[QueueId, int] = {}
         self._tail = CommitLogTail()
         self._watch = DirectoryWatch()
+        self._found = FoundQueues()
         self._scanned_position = -1
         """Where the CommitLog ended when the directories were looked at."""
         self._next_scan_s = float("-inf")
@@ -112,6 +117,8 @@ class StoreScan:
             found = self._scan_directories(now_s) if is_due else {}
             if self._tail.reach(self.log, 0):
                 self._settled_s = now_s + self._options.settle_s_max
+            if is_due:
+                self.statistics.troubles = [*sorted(self._found.troubles), *self._nothing_found()]
             is_reported = any(tail.has_report for tail in self._tails.values())
             if is_due or is_reported or now_s < self._settled_s:
                 found |= self._look_at_queues()
@@ -253,7 +260,7 @@ class StoreScan:
         found = self._directories.look()
         self.statistics.excluded_topics = len(found.excluded)
         self.statistics.find(sorted(found.findings))
-        self.statistics.troubles = sorted(found.troubles)
+        self._found = found
         has_grown = now_s < self._settled_s or self._scanned_position != self._tail.position
         self._scanned_position = self._tail.position
         before, self._unscanned = self._unscanned, {}
@@ -274,6 +281,14 @@ class StoreScan:
             for queue, error in self._unscanned.items()
             if queue not in self._tails
         }
+
+    def _nothing_found(self) -> list[str]:
+        """A sentence where there are messages, and no queue at all that they could be of."""
+        found, table = self._found, self.log.table
+        has_queues = found.queues or found.refused or found.excluded or found.troubles
+        if has_queues or self._tail.position <= table.min_position:
+            return []
+        return [NO_QUEUES.format(self._layout.consume_queue)]
 
     def _scan_queue(self, queue: QueueId, directory: Path, *, has_grown: bool) -> None:
         """Look into the directory of one queue if there may be something new."""
