@@ -18,6 +18,10 @@ NEAR = 0.85
 """How like a known key another one must be to count as a misspelling. All 562 keys of a broker
 5.5.0 are less like any of ours that they are not."""
 ENVIRONMENT_PREFIX = "TIEREDSTORE_"
+FILE_BYTES_MAX = 256 << 10
+"""Most bytes of a properties file; all keys of a broker with their meanings are a tenth of that."""
+CONTINUED_LINES_MAX = 1_000
+"""Most lines that may end with a backslash: joining them takes time with the square of them."""
 
 _SIZE = re.compile(r"([0-9]+)\s*([kmgt])(i?b)?", re.IGNORECASE)
 _SCALE = {"k": 10, "m": 20, "g": 30, "t": 40}
@@ -47,14 +51,22 @@ def read_file(path: Path) -> list[Given]:
     UTF-8 where the bytes are that, else Latin-1, which is all that Java reads.
 
     Raises:
-        ConfigError: the file cannot be read, is no text, or holds an impossible escape.
+        ConfigError: the file cannot be read, is no text or too long, or holds an impossible
+            escape.
     """
     try:
-        raw = path.read_bytes()
+        with path.open("rb") as file:
+            raw = file.read(FILE_BYTES_MAX + 1)
     except OSError as error:
         raise ConfigError(
             f"the configuration {path} cannot be read: {(error.strerror or 'unknown').lower()}"
         ) from error
+    continued = raw.count(b"\\\n") + raw.count(b"\\\r")
+    if len(raw) > FILE_BYTES_MAX or continued > CONTINUED_LINES_MAX:
+        raise ConfigError(
+            f"{path} is longer than a broker's configuration: at most {FILE_BYTES_MAX} bytes are "
+            f"read, and {CONTINUED_LINES_MAX} lines that end with a backslash"
+        )
     try:
         text = raw.decode()
     except UnicodeDecodeError:
