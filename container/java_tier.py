@@ -44,6 +44,7 @@ JAVA_DELETED = 2
 INDEX_HEADER = Struct(">Iqqii")
 """Magic, begin and end timestamp, used slots, items (`rocketmq.md` 1.9); 28 bytes."""
 UNITS_AT_ONCE = 4_096
+POSITION_MAX = 2**63 - 1
 RECORD_HEAD_BYTES_MAX = layout_of(BORN_HOST_V6).store_host
 POSITION_BYTES = 8
 """At the beginning of a unit."""
@@ -58,7 +59,7 @@ async def load_java_tier(
 
     Raises:
         NotFound: the metadata says nothing of this broker, or an object that it names is missing.
-        Corrupt: a queue's last units, or an object's length, contradict the format.
+        Corrupt: the metadata tells of a segment that cannot be, or a queue's units contradict it.
     """
     keys = {key for table in metadata.segments.values() for key in table}
     names = {key.broker_name for key in keys} | {queue.broker_name for queue in metadata.queues}
@@ -92,6 +93,7 @@ async def _load_index_files(
 ) -> None:
     """Java's sealed index files: known, so that they are kept and can be told to Java again."""
     for found in table.get(FileKey(broker, INDEX_QUEUE), ()):
+        _refuse_impossible(SegmentType.INDEX.name, found.base_offset, found.size)
         name = index_name(found.base_offset)
         if found.size < INDEX_HEADER.size:
             continue
@@ -108,7 +110,7 @@ async def _load_queue(store: ObjectStore, metadata: JavaMetadata, key: FileKey) 
     for kind in (SegmentType.COMMIT_LOG, SegmentType.CONSUME_QUEUE):
         found = metadata.segments[kind].get(key, ())
         kept = [segment for segment in found if segment.status != JAVA_DELETED]
-        flat[kind] = [_segment(kind, segment) for segment in kept]
+        flat[kind] = [_segment(key.queue, kind, segment) for segment in kept]
         if flat[kind]:
             newest = flat[kind][-1]
             size = await store.size(segment_name(key.queue, kind, newest.base))
@@ -130,8 +132,12 @@ async def _load_queue(store: ObjectStore, metadata: JavaMetadata, key: FileKey) 
     return Queue(key.queue, QueueOffset(min_offset), QueueOffset(end), tuple(logs), tuple(units))
 
 
-def _segment(kind: SegmentType, found: JavaSegment) -> Segment:
+def _segment(queue: QueueId, kind: SegmentType, found: JavaSegment) -> Segment:
     """A segment with one extent over all of it."""
+    base, size = found.base_offset, found.size
+    _refuse_impossible(f"{queue}/{kind.name}", base, size)
+    if kind == SegmentType.CONSUME_QUEUE and base % UNIT_BYTES:
+        raise Corrupt(f"a segment begins inside a unit, at {base}", f"{queue}/{kind.name}", base)
     low = 0 if found.begin_timestamp == UNSET_TIMESTAMP else found.begin_timestamp
     high = 0 if found.end_timestamp == UNSET_TIMESTAMP else found.end_timestamp
     first = found.base_offset // UNIT_BYTES if kind == SegmentType.CONSUME_QUEUE else 0
@@ -145,6 +151,12 @@ def _segment(kind: SegmentType, found: JavaSegment) -> Segment:
         sealed_ms=found.seal_timestamp or None,
         state=CopyState.COPY_FINISHED,
     )
+
+
+def _refuse_impossible(path: str, base: int, size: int) -> None:
+    """Raise `Corrupt` for a segment that no file can be."""
+    if base < 0 or size < 0 or base + size > POSITION_MAX:
+        raise Corrupt(f"a segment of {size} bytes at {base}", path, max(base, 0))
 
 
 def _resized(segment: Segment, size: int) -> Segment:

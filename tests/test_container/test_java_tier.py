@@ -1,5 +1,6 @@
 """A tier that the Java store wrote, damaged or with units that point at codas: the same rule."""
 
+import re
 import struct
 from pathlib import Path
 
@@ -148,3 +149,26 @@ async def test_a_damaged_first_record_hides_neither_the_others_nor_where_the_log
         found = await fetcher.get_message("g", *queue, at, messages_max=1)
         assert bytes(found.messages[0]) == before[queue][at]
     await reader.store.close()
+
+
+@pytest.mark.parametrize("kind", ["commitLog", "consumeQueue", "index"])
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("baseOffset", -(2**63)), ("baseOffset", 2**63 - 1), ("baseOffset", -20), ("size", -720)],
+)
+async def test_metadata_of_a_segment_that_cannot_be_is_corrupt(
+    tree: GoldenTree, kind: str, field: str, value: int
+) -> None:
+    before, table, behind = tree.java_metadata.read_text().partition(f'"{kind}FileSegmentTable"')
+    behind = re.sub(rf'"{field}":\s*[0-9]+', f'"{field}":{value}', behind, count=1)
+    tree.java_metadata.write_text(before + table + behind)
+    with pytest.raises(Corrupt, match="segment of"):
+        await opened(tree)
+
+
+async def test_units_that_begin_inside_one_are_corrupt(tree: GoldenTree) -> None:
+    before, table, behind = tree.java_metadata.read_text().partition('"consumeQueueFileSegm')
+    behind = re.sub(r'"baseOffset":\s*0', '"baseOffset":7', behind, count=1)
+    tree.java_metadata.write_text(before + table + behind)
+    with pytest.raises(Corrupt, match="inside a unit"):
+        await opened(tree)

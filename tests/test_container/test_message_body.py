@@ -1,6 +1,14 @@
 """Compressed bodies: every kind, every bound, every damage."""
 
+# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
+# lz4 ships no types; what it returns is given one at each call.
+import tracemalloc
+import zlib
+from typing import cast
+
+import lz4.frame
 import pytest
+import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -45,6 +53,48 @@ def test_damage_gives_bytes_or_corrupt(
         assert (found.path, found.position) == ("log", 9)
     else:
         assert len(found) <= 1000
+
+
+def bomb(kind: CompressionType) -> bytes:
+    """256 MiB of zeros, compressed in one stream."""
+    zeros = bytes(4 << 20)
+    if kind is CompressionType.LZ4:
+        lz4_stream = lz4.frame.LZ4FrameCompressor()
+        begin = cast("bytes", lz4_stream.begin())
+        pieces = [cast("bytes", lz4_stream.compress(zeros)) for _ in range(64)]
+        return b"".join([begin, *pieces, cast("bytes", lz4_stream.flush())])
+    stream = (
+        zlib.compressobj()
+        if kind is CompressionType.ZLIB
+        else zstandard.ZstdCompressor().compressobj()
+    )
+    return b"".join([*(stream.compress(zeros) for _ in range(64)), stream.flush()])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_bomb_is_refused_long_before_it_is_unpacked(kind: CompressionType) -> None:
+    packed, flags = bomb(kind), 0x001 | (kind << 8)
+    tracemalloc.start()
+    try:
+        with pytest.raises(Corrupt, match="longer than"):
+            decompress(packed, flags, path="log", position=9, bytes_max=1 << 20)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 3 * len(packed) + (8 << 20)
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        b"\x28\xb5\x2f\xfd\x00\xa8\x01\0\0",
+        b"\x28\xb5\x2f\xfd\xe0" + (1 << 40).to_bytes(8, "little") + b"\x01\0\0",
+    ],
+    ids=["window of 2 GiB", "content of 1 TiB"],
+)
+def test_a_frame_that_claims_to_need_much_memory_is_corrupt(frame: bytes) -> None:
+    with pytest.raises(Corrupt, match="damaged"):
+        decompress(frame, 0x201, path="log", position=9)
 
 
 @pytest.mark.parametrize("kind", [CompressionType.LZ4, CompressionType.ZSTD])
