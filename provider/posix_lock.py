@@ -1,14 +1,23 @@
-"""Who is alive: a file that every living store locks for sharing."""
+"""Who is alive: a file that every living store locks for sharing, and a byte of its directory."""
 
+import errno
 import fcntl
 import os
 import socket
 import struct
+import zlib
 from typing import Final
 
 _F_OFD_GETLK: Final = 36  # linux/fcntl.h, the same on every architecture
 _F_OFD_SETLK: Final = 37
 _FLOCK: Final = struct.Struct("hhqqi4x")  # struct flock: type, whence, start, length, pid
+_TO_THE_END: Final = 0
+_NEW_OR_OLD: Final = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+_DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+_NO_DIRECTORY_LOCKS: Final = frozenset(
+    {errno.EACCES, errno.EBADF, errno.EINVAL, errno.EISDIR, errno.ENOLCK, errno.EOPNOTSUPP}
+)
+"""What file systems answer that lock files but no directories, and directories not to be read."""
 
 
 class LivingLock:
@@ -18,15 +27,28 @@ class LivingLock:
     is asked without taking it. So registering never fails, and never waits for a paused process.
     Open file description locks (fcntl(2)) are used: flock(2) cannot ask. A child that is forked
     without an exec keeps the share alive.
+
+    A file can be removed while it is locked, and the next owner would lock another one and believe
+    itself alone. So one byte of the directory, which cannot be removed while a tier lies in it, is
+    locked in the same way, where the file system offers that. An owner that asks again joins those
+    who lock whatever file has the name by then.
     """
 
     def __init__(self, path: str) -> None:
-        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-        self._fd = os.open(path, flags, 0o666)
+        """Take a share; the directory of `path` is there.
+
+        Raises:
+            OSError: the file cannot be made, or the file system offers no locks.
+        """
+        self._path = path
+        self._files: list[int] = []
+        self._byte = zlib.crc32(os.path.basename(path).encode())  # noqa: PTH119 - a plain string
+        self._directory = -1
         try:
-            self._call(_F_OFD_SETLK, fcntl.F_RDLCK)
+            self._directory = self._shared_directory()
+            self._join()
         except BaseException:
-            os.close(self._fd)
+            self.close()
             raise
 
     def is_alone(self) -> bool:
@@ -35,17 +57,62 @@ class LivingLock:
         Raises:
             OSError: the file system offers no locks.
         """
-        if self._call(_F_OFD_GETLK, fcntl.F_WRLCK) != fcntl.F_UNLCK:
+        self._join()
+        if not all(_is_free(fd, 0, _TO_THE_END) for fd in self._files):
+            return False
+        if self._directory >= 0 and not _is_free(self._directory, self._byte, 1):
             return False
         note = f"process {os.getpid()} on {socket.gethostname()} writes here\n".encode()
-        os.ftruncate(self._fd, 0)
-        os.pwrite(self._fd, note, 0)
+        os.ftruncate(self._files[-1], 0)
+        os.pwrite(self._files[-1], note, 0)
         return True
 
     def close(self) -> None:
-        """Let go."""
-        os.close(self._fd)
+        """Let go. Idempotent."""
+        while self._files:
+            os.close(self._files.pop())
+        if self._directory >= 0:
+            os.close(self._directory)
+        self._directory = -1
 
-    def _call(self, command: int, kind: int) -> int:
-        answer = fcntl.fcntl(self._fd, command, _FLOCK.pack(kind, os.SEEK_SET, 0, 0, 0))
-        return int(_FLOCK.unpack(answer)[0])
+    def _join(self) -> None:
+        """Take a share of the file that has the name now, if it is not ours already."""
+        fd = os.open(self._path, _NEW_OR_OLD, 0o666)
+        found = os.fstat(fd)
+        if any(os.path.samestat(found, os.fstat(known)) for known in self._files):
+            os.close(fd)
+            return
+        try:
+            _share(fd, 0, _TO_THE_END)
+        except BaseException:
+            os.close(fd)
+            raise
+        self._files.append(fd)
+
+    def _shared_directory(self) -> int:
+        """A share of one byte of the directory, by our name; -1 where that cannot be had."""
+        fd = -1
+        try:
+            fd = os.open(os.path.dirname(self._path), _DIRECTORY)  # noqa: PTH120 - a plain string
+            _share(fd, self._byte, 1)
+        except OSError as error:
+            if fd >= 0:
+                os.close(fd)
+            if error.errno not in _NO_DIRECTORY_LOCKS:
+                raise
+            return -1
+        return fd
+
+
+def _share(fd: int, start: int, length: int) -> None:
+    _call(fd, _F_OFD_SETLK, fcntl.F_RDLCK, start, length)
+
+
+def _is_free(fd: int, start: int, length: int) -> bool:
+    """Whether an exclusive lock could be had; another description's share prevents that."""
+    return _call(fd, _F_OFD_GETLK, fcntl.F_WRLCK, start, length) == fcntl.F_UNLCK
+
+
+def _call(fd: int, command: int, kind: int, start: int, length: int) -> int:
+    answer = fcntl.fcntl(fd, command, _FLOCK.pack(kind, os.SEEK_SET, start, length, 0))
+    return int(_FLOCK.unpack(answer)[0])
