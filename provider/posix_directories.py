@@ -69,7 +69,8 @@ class Directories:
         """Make the directory `path` and those above it, durably; True the first time.
 
         Raises:
-            OSError: ELOOP if one of them, below the root, is a symbolic link.
+            OSError: ELOOP if one of them, below the root, is a symbolic link; EPERM where no root
+                can be made.
             Unavailable: one of them was removed meanwhile.
         """
         with self._lock:
@@ -100,7 +101,10 @@ class Directories:
     def _make_root(self) -> None:
         made = Path(self.root)
         missing = [path for path in (made, *made.parents) if not path.exists()]
-        made.mkdir(parents=True, exist_ok=True)
+        try:
+            made.mkdir(parents=True, exist_ok=True)
+        except FileNotFoundError as error:  # /proc answers so, and a working directory that went
+            raise PermissionError(errno.EPERM, "no directory can be made", self.root) from error
         for path in missing:
             sync_directory(str(path.parent))
 

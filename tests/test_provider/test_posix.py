@@ -172,6 +172,18 @@ async def test_the_root_itself_may_be_a_symbolic_link(tmp_path: Path) -> None:
     assert (tmp_path / "real/a/b").read_bytes() == b"x"
 
 
+async def test_a_root_that_cannot_be_made_is_denied() -> None:
+    for root in ("/proc/nothing", "/proc/nothing/below"):
+        store = PosixStore(Path(root))
+        with pytest.raises(Denied, match="not permitted"):
+            await store.create("a", [b"x"])
+        with pytest.raises(Denied, match="not permitted"):
+            await store.append([Append("a", 0, (b"x",))])
+        with pytest.raises(Denied, match="not permitted"):
+            await store.hold("@lock")
+        await store.close()
+
+
 async def test_an_object_where_a_directory_is_needed_is_denied(store: PosixStore) -> None:
     await store.create("a", [b"x"])
     for call in (store.create("a/b", [b"y"]), store.append([Append("a/b", 0, (b"y",))])):
