@@ -15,12 +15,15 @@ from container.java_metadata import JavaMetadata, parse_java_metadata
 from container.java_tier import load_java_tier
 from container.rocketmq_names import broker_directory, parse_cluster_directory
 from container.tier import Tier, TierIdentity
+from container.tier_names import JOURNAL_PREFIX
 from container.tier_reader import FixedMetadata, TierReader
 from provider.clock import Clock, SystemClock
-from provider.errors import Corrupt, Denied, NotFound
+from provider.errors import Corrupt, Denied, NotFound, Unavailable
 from provider.metered import MeteredStore
+from provider.names import TEMPORARY_PREFIX
 from provider.object_store import ObjectStore
 from provider.posix import PosixStore
+from provider.probing import PROBE_PREFIX
 from provider.retrying import RetryingStore
 from tieredstore.config import Config
 from tieredstore.config_file import ConfigError
@@ -131,8 +134,9 @@ def _refusals_of(directory: Path) -> Generator[None]:
     """Name the whole path where storage refuses: what is to be mended is often above the tier."""
     try:
         yield
-    except Denied as error:
-        error.path = str(directory / error.path)
+    except (Denied, Unavailable) as error:
+        tried = "" if error.path.startswith(PROBE_PREFIX) else error.path
+        error.path = str(directory / tried)
         raise
 
 
@@ -162,16 +166,21 @@ async def open_owner(
     clock: Clock,
     rng: Random | None = None,
     registry: CollectorRegistry | None = None,
+    adopts: bool = False,
 ) -> AsyncGenerator[Tier]:
     """The tier in `directory`, taken from whoever owned it before, or begun there.
 
     Its journal is written only while `Tier.run` runs, which is the caller's to start. What the
-    storage is asked is counted in `registry`.
+    storage is asked is counted in `registry`. `adopts`: files that no journal speaks of are about
+    to be published; else they are somebody's, and a tier begun here would write over them.
 
     Raises:
+        ConfigError: there are files of a tier, and no journal.
         Denied: the storage cannot keep a tier, or the tier is another broker's.
         Corrupt, Unavailable: as `Tier.own`.
     """
+    if not adopts:
+        await asyncio.to_thread(_refuse_strange_files, directory)
     files = PosixStore(directory, options=config.posix, clock=clock)
     store = MeteredStore(files, clock=clock, registry=registry)
     try:
@@ -188,6 +197,33 @@ async def open_owner(
         yield tier
     finally:
         await store.close()
+
+
+def _refuse_strange_files(directory: Path) -> None:
+    """Begin no tier among the segments of another one, such as RocketMQ's own.
+
+    Files of a journal come before all others, so that a start that was interrupted leaves none of
+    those. Looks at names only until the first that counts.
+
+    Raises:
+        ConfigError: there is one.
+    """
+    try:
+        if any(map(_is_object, (directory / JOURNAL_PREFIX).glob("*"))):
+            return
+        found = next(filter(_is_object, directory.glob("[!@]*/**/*")), None)
+    except OSError:
+        return  # whatever it is, the store meets it again, and names it
+    if found is not None:
+        raise ConfigError(
+            f"{directory} holds a tier's files, such as {found.relative_to(directory)}, and no "
+            f"journal of ours: `tieredstore metadata import FILE` makes a tier ours that "
+            f"RocketMQ's own store wrote; else name another directory"
+        )
+
+
+def _is_object(path: Path) -> bool:
+    return not path.name.startswith(TEMPORARY_PREFIX) and path.is_file()
 
 
 def _hot_options(config: Config, store_dir: Path) -> HotLogOptions:

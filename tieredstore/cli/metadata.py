@@ -1,6 +1,7 @@
 """`tieredstore metadata`: to and from the metadata file of RocketMQ's own tiered store."""
 
 import asyncio
+import os
 from pathlib import Path
 
 import click
@@ -9,7 +10,7 @@ from container.tier_reader import TierReader
 from provider.clock import SystemClock
 from provider.errors import NotFound
 from provider.posix import PosixStore
-from tieredstore.cli.invocation import Invocation, json_option, pass_invocation
+from tieredstore.cli.invocation import GIVEN_PATH, Invocation, json_option, pass_invocation
 from tieredstore.cli.output import count_text, size_text, write_json
 from tieredstore.cli.progress import bytes_bar
 from tieredstore.cli.reading import ReadableTier, read_bytes, with_reader
@@ -20,6 +21,9 @@ from tieredstore.migration import java_metadata_of, publish_java_queues, read_ja
 from tieredstore.opening import existing_directory, open_owner, open_reader
 from tieredstore.summary import log_bytes_of, messages_of
 
+NAME_PART = 50
+"""Characters of a file's name that its temporary neighbour bears."""
+
 
 @click.group("metadata")
 def command() -> None:
@@ -27,7 +31,7 @@ def command() -> None:
 
 
 @command.command("export", short_help="Write a metadata file for RocketMQ's tiered store.")
-@click.argument("file", type=click.Path(path_type=Path))
+@click.argument("file", type=GIVEN_PATH)
 @click.option("--overwrite", is_flag=True, help="Replace the file if it is there.")
 @json_option
 @pass_invocation
@@ -52,7 +56,7 @@ def export(invocation: Invocation, file: Path, *, overwrite: bool, as_json: bool
 
 
 @command.command("import", short_help="Make a tier ours that RocketMQ's store wrote.")
-@click.argument("file", type=click.Path(path_type=Path))
+@click.argument("file", type=GIVEN_PATH)
 @json_option
 @pass_invocation
 def import_(invocation: Invocation, file: Path, *, as_json: bool) -> None:
@@ -82,7 +86,10 @@ async def _import(
             queues = await read_java_queues(
                 reader, extent_bytes_max=config.tier.extent_bytes_max, progress=progress
             )
-        async with open_owner(config, directory, clock=clock) as tier, running([tier.run]):
+        async with (
+            open_owner(config, directory, clock=clock, adopts=True) as tier,
+            running([tier.run]),
+        ):
             try:
                 await publish_java_queues(tier, reader, queues)
             finally:
@@ -116,9 +123,15 @@ def _write(file: Path, raw: bytes) -> None:
     Raises:
         ConfigError: it cannot be written there.
     """
-    beside = file.with_name(f".{file.name}.new")
+    beside = file.with_name(f".{file.name[:NAME_PART]}.{os.getpid()}.new")
     try:
-        beside.write_bytes(raw)
-        beside.replace(file)
+        try:
+            with beside.open("wb") as made:
+                made.write(raw)
+                made.flush()
+                os.fsync(made.fileno())
+            beside.replace(file)
+        finally:
+            beside.unlink(missing_ok=True)
     except OSError as error:
         raise ConfigError(f"{file} cannot be written: {(error.strerror or '').lower()}") from error
