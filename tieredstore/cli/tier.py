@@ -3,6 +3,8 @@
 import asyncio
 import signal
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
@@ -13,8 +15,8 @@ from dispatcher.dispatcher import TieredDispatcher
 from dispatcher.queue_progress import QueueState
 from dispatcher.statistics import DispatchStatistics, Progress
 from provider.clock import SystemClock
-from tieredstore.cli.failures import FINDINGS
-from tieredstore.cli.invocation import Invocation, json_option, pass_invocation
+from tieredstore.cli.failures import FINDINGS, UNAVAILABLE
+from tieredstore.cli.invocation import GIVEN_PATH, Invocation, json_option, pass_invocation
 from tieredstore.cli.output import Row, count_text, size_text, write_json, write_table
 from tieredstore.cli.printable import printable
 from tieredstore.cli.progress import Show, progress_bar
@@ -23,37 +25,51 @@ from tieredstore.config_file import ConfigError
 from tieredstore.lifetime import running
 from tieredstore.metrics import TieringMetrics, served_metrics
 from tieredstore.opening import directory_of, open_hot_log, open_owner
-from tieredstore.summary import TopicSummary, summarize
+from tieredstore.summary import OVER, TopicSummary, summarize
 
 REPORT_S = 1.0
 
 
 @click.command("tier")
-@click.argument("store_dir", type=click.Path(path_type=Path))
+@click.argument("store_dir", type=GIVEN_PATH)
 @click.option("--follow", is_flag=True, help="Keep going until SIGINT or SIGTERM.")
 @json_option
 @pass_invocation
 def command(invocation: Invocation, store_dir: Path, *, follow: bool, as_json: bool) -> int:
     """Tier what a broker's STORE_DIR (its storePathRootDir) holds; never writes there.
 
-    The broker may run. Ends with 1 if a queue was stopped, is damaged or could not be looked for.
+    The broker may run. Exit status 1: a queue was stopped, is damaged or could not be looked for. 3:
+    storage fails; with --follow only if it still does at the end, and the next start goes on there.
     """
     config = invocation.load_config()
     if config.level == "DISABLE":
         origin = config.settings["tieredStorageLevel"].origin
         raise ConfigError(f"tieredStorageLevel=DISABLE ({origin}) switches tiering off")
-    topics, troubles = asyncio.run(_run(config, store_dir, follow=follow))
-    if as_json:
-        write_json(map(_row, topics))
-    else:
-        _print(topics)
-    return FINDINGS if troubles or any(topic.is_broken for topic in topics) else 0
+    ended = asyncio.run(_run(config, store_dir, follow=follow))
+    with suppress(BrokenPipeError):  # the status tells as well
+        if as_json:
+            write_json(map(_row, ended.topics))
+        else:
+            _print(ended.topics)
+    if ended.hindrance:
+        _say(f"{ended.hindrance}; start again, and tiering goes on there")
+        return UNAVAILABLE
+    return FINDINGS if ended.troubles or any(one.is_broken for one in ended.topics) else 0
 
 
-async def _run(
-    config: Config, store_dir: Path, *, follow: bool
-) -> tuple[list[TopicSummary], list[str]]:
-    """Returns what became of each topic, and what of the store could not be looked at."""
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a run ended."""
+
+    topics: list[TopicSummary]
+    """What became of each topic."""
+    troubles: Sequence[str]
+    """What of the store could not be looked at."""
+    hindrance: str
+    """What storage kept a follower from; see `hindrance_of`."""
+
+
+async def _run(config: Config, store_dir: Path, *, follow: bool) -> Ended:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     task = asyncio.current_task()
@@ -83,6 +99,7 @@ async def _run(
                 findings.tell(hot.statistics.findings)
                 await clock.sleep(REPORT_S)
 
+        hindrance = ""
         async with running([tier.run]):
             try:
                 if follow:
@@ -90,8 +107,13 @@ async def _run(
                     workers = () if stop.is_set() else (dispatcher.run, report)
                     async with running(workers):
                         await stop.wait()
+                        rounds, stopped_s = dispatcher.statistics().rounds, clock.monotonic_s()
                         await dispatcher.close()
                     statistics = dispatcher.statistics()
+                    took_s = clock.monotonic_s() - stopped_s
+                    in_vain = 0 < config.dispatch.close_s_max <= took_s
+                    silent = in_vain and rounds == statistics.rounds
+                    hindrance = hindrance_of(statistics, silent=silent)
                 else:
                     with progress_bar("tiering") as show:
                         statistics = await dispatcher.drain(on_progress=_shown(show))
@@ -100,7 +122,25 @@ async def _run(
                 findings.tell(hot.statistics.findings)
                 await tier.close()
         topics = summarize(before, tier.state.queues, statistics.queues)
-        return topics, hot.statistics.troubles
+        return Ended(topics, hot.statistics.troubles, hindrance)
+
+
+def hindrance_of(statistics: DispatchStatistics, *, silent: bool) -> str:
+    """What storage kept a follower from at its end, and how far it is behind; "" for nothing.
+
+    A broker that goes on writing, or a backlog that was being worked on, is no hindrance; storage
+    that fails is one, and so is one that was `silent` for as long as we waited.
+    """
+    if statistics.hot_error:
+        return f"what the store has cannot be told, for it cannot be read: {statistics.hot_error}"
+    late = [one for one in statistics.queues if one.behind and one.state not in OVER]
+    failing = statistics.outage or any(one.failures for one in late)
+    if not late or not (failing or silent):
+        return ""
+    count = count_text(sum(one.behind for one in late))
+    why = next((one.reason for one in late if one.failures and one.reason), statistics.last_error)
+    queues = f"{len(late)} queue{'s' if len(late) > 1 else ''}"
+    return f"{count} messages of {queues} are not in the tier: {why or 'no answer'}"
 
 
 class Told:
@@ -116,8 +156,14 @@ class Told:
         """Say those that are new."""
         now = frozenset(sentences)
         for sentence in sorted(now - self._told):
-            click.echo(f"tieredstore: {printable(sentence)}", err=True)
+            _say(sentence)
         self._told = now
+
+
+def _say(sentence: str) -> None:
+    """On standard error. If that is full or its reader is gone, tiering matters more."""
+    with suppress(OSError):
+        click.echo(f"tieredstore: {printable(sentence)}", err=True)
 
 
 def _troubles(statistics: DispatchStatistics) -> Iterator[str]:
