@@ -9,7 +9,7 @@ from pathlib import Path
 import javaproperties
 
 from tieredstore.config_java_keys import JAVA_ONLY
-from tieredstore.config_key import Key, Kind, Value
+from tieredstore.config_key import PORT, Key, Kind, Value
 from tieredstore.config_keys import KEYS, LEVELS
 
 OURS = ("tiered", "readahead")
@@ -188,6 +188,7 @@ def _parse_number(key: Key, text: str, place: str) -> int:
         raise ConfigError(f"{place} is a whole number of {key.unit_name}, not {text!r}{hint}")
     number = int(text)
     if not key.least <= number <= key.most:
+        amount = "" if key.unit == PORT else f" {key.unit_name}"
         bound = f"at least {key.least}" if number < key.least else f"at most {key.most}"
-        raise ConfigError(f"{place} must be {bound} {key.unit_name}, not {number}")
+        raise ConfigError(f"{place} must be {bound}{amount}, not {number}")
     return number

@@ -4,6 +4,8 @@ from dataclasses import dataclass
 from enum import Enum
 
 Value = bool | int | str
+PORT = "port"
+"""The one unit that is no amount: nobody says 9,300 ports."""
 
 
 class Kind(Enum):

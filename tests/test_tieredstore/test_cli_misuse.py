@@ -1,7 +1,6 @@
 """Every misuse ends with its status and one sentence, and leaves nothing behind."""
 
 import errno
-import os
 import shutil
 import subprocess
 import sys
@@ -11,7 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from container.rocketmq_names import broker_directory
-from tests.support.cli import COMMAND, settings
+from tests.support.cli import settings
 from tests.support.golden import ROCKETMQ_533, unpack, unpacked
 from tieredstore.cli.failures import explain
 from tieredstore.cli.main import COMMANDS, cli
@@ -82,11 +81,17 @@ def test_an_unknown_command_names_the_nearest() -> None:
     [
         (["topics", "--jsn"], "no such option"),
         (["read", "T"], "missing argument 'QUEUE'"),
-        (["read", "T", "x"], "'x' is not a valid integer"),
+        (["read", "T", "x"], "'x' is no whole number"),
+        (["read", "T", ""], "'' is no whole number"),
+        (["read", "T", "1_0"], "'1_0' is no whole number"),
+        (["read", "T", "0", "--offset", "\u0663"], "is no whole number"),
+        (["read", "T", "--", "-1"], "-1 is less than 0"),
+        (["read", "", "0"], "it is empty"),
         (["read", "T", "-1"], "no such option"),
-        (["read", "T", "2147483648"], "not in the range"),
-        (["read", "T", "0", "--offset", "-1"], "not in the range"),
-        (["read", "T", "0", "--max", "0"], "not in the range"),
+        (["read", "T", "2147483648"], "2147483648 is over 2147483647"),
+        (["read", "T", "0", "--offset", "-1"], "-1 is less than 0"),
+        (["read", "T", "0", "--max", "0"], "0 is less than 1"),
+        (["read", "T", "0", "--max", "9" * 5000], " is over "),
         (["read", "T", "0", "--tags", "||"], "no tag"),
         (["read", "../T", "0"], "path separator"),
         (["read", "@journal", "0"], "begins with @"),
@@ -97,6 +102,9 @@ def test_an_unknown_command_names_the_nearest() -> None:
         (["topics", "--java-metadata", "none.json"], "none.json cannot be read"),
         (["metadata", "import", "none.json"], "none.json cannot be read"),
         (["tier"], "missing argument 'STORE_DIR'"),
+        (["tier", ""], "it is empty"),
+        (["metadata", "export", ""], "it is empty"),
+        (["metadata", "nothing"], "no such command"),
         (["tier", "no-such-directory"], "no such directory"),
     ],
 )
@@ -219,54 +227,23 @@ def test_a_java_tier_is_not_read_as_ours() -> None:
     assert "--java-metadata" in refused(invoke(*options(tree.tier), "topics"), 1)
 
 
-def test_a_traceback_is_shown_under_debug_only(tmp_path: Path) -> None:
-    command = [*COMMAND, *options(tmp_path / "none"), "topics"]
-    plain = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert plain.returncode == 1
-    assert "Traceback" not in plain.stderr
-    command[len(COMMAND) : len(COMMAND)] = ["--debug"]
-    debug = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert debug.returncode == 1
+@pytest.mark.parametrize(("words", "status"), [(["topics"], 1), (["tier", "none"], 2)])
+def test_a_traceback_is_shown_under_debug_only(
+    tmp_path: Path, words: list[str], status: int
+) -> None:
+    given = options(tmp_path / "none")
+    sentence = refused(invoke(*given, *words), status)
+    debug = invoke("--debug", *given, *words)
+    assert debug.exit_code == status
     assert "Traceback" in debug.stderr
+    assert debug.stderr.splitlines()[-1] == sentence
 
 
-def test_a_closed_pipe_is_no_error(tier: Path) -> None:
-    reader, writer = os.pipe()
-    os.close(reader)
-    done = subprocess.run(
-        [*COMMAND, *options(tier), "read", "G_Orders", "0", "--json"],
-        stdout=writer,
-        stderr=subprocess.PIPE,
-        check=False,
-    )
-    os.close(writer)
-    assert (done.returncode, done.stderr) == (0, b"")
-
-
-@pytest.mark.parametrize("closed", [">&-", "<&- >&- 2>&-"])
-@pytest.mark.parametrize("words", [["topics", "--json"], ["read", "G_Orders", "0"]], ids=" ".join)
-def test_closed_standard_streams_are_no_error(tier: Path, closed: str, words: list[str]) -> None:
-    program = f'"$@" {closed}'
-    done = subprocess.run(
-        ["bash", "-c", program, "bash", *COMMAND, *options(tier), *words],
-        capture_output=True,
-        check=False,
-    )
-    assert (done.returncode, done.stderr) == (0, b"")
-
-
-def test_a_full_device_behind_the_output_is_said(tier: Path) -> None:
-    with Path("/dev/full").open("wb") as full:
-        done = subprocess.run(
-            [*COMMAND, *options(tier), "topics", "--json"],
-            stdout=full,
-            stderr=subprocess.PIPE,
-            text=True,
-            check=False,
-        )
-    assert done.returncode == 3
-    assert "file system is full" in done.stderr
-    assert len(done.stderr.splitlines()) == 1
+@pytest.mark.parametrize("words", [[], ["metadata"]], ids=["", "metadata"])
+def test_no_command_at_all_shows_the_help_and_is_wrong_use(words: list[str]) -> None:
+    result = invoke(*words)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr.rstrip("\n") == invoke(*words, "--help").stdout.rstrip("\n")
 
 
 def test_a_directory_that_may_not_be_read_is_wrong_use() -> None:
@@ -283,6 +260,47 @@ def test_a_refusal_of_the_tiers_storage_names_the_tier(tmp_path: Path) -> None:
         given = options(root)
         assert str(root) in refused(invoke(*given, "tier", tmp_path / "store"), 2)
         assert str(root) in refused(invoke(*given, "topics"), 2)
+
+
+def test_a_place_that_cannot_be_written_is_wrong_use_and_named_without_what_was_tried(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "store" / "commitlog").mkdir(parents=True)
+    (file := tmp_path / "file").write_text("")
+    for root in (Path("/proc/x"), Path("/sys/x"), file):
+        sentence = refused(invoke(*options(root), "tier", tmp_path / "store"), 2)
+        assert str(root) in sentence
+        assert "@probe" not in sentence
+
+
+def test_a_tier_that_is_not_ours_is_neither_written_nor_taken(tmp_path: Path) -> None:
+    tree = unpack(ROCKETMQ_533, "closed", tmp_path)
+    before = {path: path.stat().st_mtime_ns for path in tree.tier.rglob("*")}
+    sentence = refused(invoke(*options(tree.tier), "tier", tree.store), 2)
+    assert "metadata import" in sentence
+    assert str(tree.broker_directory) in sentence
+    assert {path: path.stat().st_mtime_ns for path in tree.tier.rglob("*")} == before
+
+
+def test_a_tier_whose_journal_is_gone_is_not_begun_anew(tmp_path: Path) -> None:
+    tree = unpack(ROCKETMQ_533, "closed", tmp_path)
+    given = options(tmp_path / "ours")
+    assert invoke(*given, "tier", tree.store).exit_code == 0
+    (journal,) = (tmp_path / "ours").glob("*/*/@journal")
+    journal.rename(tmp_path / "away")
+    assert "no journal" in refused(invoke(*given, "tier", tree.store), 2)
+    (tmp_path / "away").rename(journal)
+    assert invoke(*given, "tier", tree.store).exit_code == 0
+
+
+def test_what_an_interrupted_start_left_is_no_strange_tier(tmp_path: Path) -> None:
+    tree = unpack(ROCKETMQ_533, "closed", tmp_path)
+    directory = tmp_path / "ours" / broker_directory("GoldenCluster", "golden-a")
+    for left in ("@probe/0123", "@journal/@tmp-1-2", "@lock"):
+        (directory / left).parent.mkdir(parents=True, exist_ok=True)
+        (directory / left).write_text("x")
+    (directory / "G_Orders" / "0" / "COMMIT_LOG").mkdir(parents=True)
+    assert invoke(*options(tmp_path / "ours"), "tier", tree.store).exit_code == 0
 
 
 def test_topics_are_refused_with_one_sentence_each_that_cannot_steer_a_terminal(

@@ -177,6 +177,7 @@ def test_what_is_given_to_us_alone_must_be_known() -> None:
         ("commitLogRollingInterval=1d", ["whole number of hours", "'1d'"]),
         ("tieredStoreGroupCommitTimeout=0.5", ["whole number of ms", "'0.5'"]),
         ("tieredStoreGroupCommitCount=0", ["at least 1 messages"]),
+        ("tieredStoreMetricsPort=70000", ["at most 65535, not 70000"]),
         ("tieredStoreGroupCommit=yes", ["true or false", "'yes'"]),
         ("tieredStorageLevel=4", ["DISABLE, NOT_IN_DISK, NOT_IN_MEM, FORCE", "'4'"]),
         ("tieredStoreBackfill=36", ["36h", "'36'"]),

@@ -1,6 +1,7 @@
 """`tieredstore check`: everything that is wrong with a tier."""
 
 import sys
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 
@@ -41,26 +42,31 @@ def command(invocation: Invocation, java_metadata: Path | None, *, as_json: bool
                 found += 1
                 _tell(finding, as_json=as_json)
         if not as_json:
-            click.echo(_verdict(tier, found))
+            with suppress(BrokenPipeError):
+                click.echo(_verdict(tier, found))
         return found
 
     return FINDINGS if with_reader(invocation, java_metadata, check, damaged=True) else 0
 
 
 def _tell(finding: Finding, *, as_json: bool) -> None:
-    if as_json:
-        write_json([asdict(finding)])
-        sys.stdout.buffer.flush()
-    else:
-        place = f"{finding.path} at {finding.position}"
-        click.echo(printable(f"{finding.finding}: {place}: {finding.detail}"))
+    """Print a finding at once. If nobody reads it any more, it still counts."""
+    with suppress(BrokenPipeError):
+        if as_json:
+            write_json([asdict(finding)])
+            sys.stdout.buffer.flush()
+        else:
+            place = f"{finding.path} at {finding.position}"
+            click.echo(printable(f"{finding.finding}: {place}: {finding.detail}"))
 
 
 def _verdict(tier: ReadableTier, found: int) -> str:
     queues = tier.reader.state.queues.values()
     messages = sum(map(messages_of, queues))
     looked = f"{len(queues)} queues, {count_text(messages)} messages, {size_text(_log_bytes(tier))}"
-    return f"{looked}: {f'{found} findings' if found else 'nothing is wrong'}"
+    if not found:
+        return f"{looked}: nothing is wrong"
+    return f"{looked}: {found} {'findings' if found > 1 else 'finding'}"
 
 
 def _log_bytes(tier: ReadableTier) -> int:

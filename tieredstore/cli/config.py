@@ -1,14 +1,20 @@
 """`tieredstore config`: every effective setting, its origin, unit and meaning."""
 
+import shutil
+
 import click
 
 from tieredstore.cli.invocation import Invocation, json_option, pass_invocation
 from tieredstore.cli.output import Row, size_text, write_json
 from tieredstore.config import DEFAULT_ORIGIN, Config, Setting
 from tieredstore.config_java_keys import JAVA_ONLY
-from tieredstore.config_key import Kind
+from tieredstore.config_key import PORT, Kind
 from tieredstore.config_keys import SECTIONS
 from tieredstore.config_template import config_template
+
+WIDTH_MAX = 100
+LARGE_BYTES = 10_240
+"""From here on a number of bytes is easier to grasp in a larger unit."""
 
 
 @click.command("config")
@@ -28,8 +34,11 @@ def command(invocation: Invocation, *, template: bool, as_json: bool) -> None:
         click.echo(f"{title}\n")
         for key in keys:
             _show(config.settings[key.name])
+    if config.java_only:
+        click.echo("What changes nothing here\n")
     for given in config.java_only:
-        click.echo(f"{given.name} ({given.origin}) changes nothing: {JAVA_ONLY[given.name]}")
+        click.echo(f"{given.name}   ({given.origin})")
+        click.echo(_indented(JAVA_ONLY[given.name]) + "\n")
     most = size_text(config.memory_bytes_max)
     click.echo(f"With these settings tiering and reading hold at most {most} in memory.")
 
@@ -37,7 +46,12 @@ def command(invocation: Invocation, *, template: bool, as_json: bool) -> None:
 def _show(setting: Setting) -> None:
     origin = "" if setting.origin == DEFAULT_ORIGIN else f"   ({setting.origin})"
     click.echo(f"{setting.key.name} = {_value(setting)}{origin}")
-    click.echo(click.wrap_text(setting.key.meaning, 76, "    ", "    ") + "\n")
+    click.echo(_indented(setting.key.meaning) + "\n")
+
+
+def _indented(text: str) -> str:
+    width = min(shutil.get_terminal_size((80, 24)).columns, WIDTH_MAX)
+    return click.wrap_text(text, width, "    ", "    ")
 
 
 def _row(setting: Setting) -> Row:
@@ -71,5 +85,10 @@ def _value(setting: Setting) -> str:
     if isinstance(setting.value, bool):
         return str(setting.value).lower()
     if setting.key.kind in {Kind.COUNT, Kind.BYTES, Kind.MILLISECONDS, Kind.HOURS}:
-        return f"{setting.value} {setting.key.unit_name}"
+        text = f"{setting.value} {setting.key.unit_name}"
+        if setting.key.unit == PORT:
+            text = str(setting.value)
+        size = int(setting.value)
+        is_large = setting.key.kind is Kind.BYTES and size >= LARGE_BYTES
+        return f"{text} ({size_text(size)})" if is_large else text
     return str(setting.value)

@@ -5,14 +5,16 @@ Imports click only, so that `--help` is there at once; a command's file is impor
 
 import os
 import sys
+import traceback
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 
 import click
 
 from tieredstore import __version__
-from tieredstore.cli.invocation import Invocation
+from tieredstore.cli.invocation import GIVEN_PATH, Invocation
 from tieredstore.cli.printable import printable
 
 COMMANDS: Mapping[str, tuple[str, str]] = {
@@ -63,12 +65,12 @@ class CommandLine(click.Group):
 
     def invoke(self, ctx: click.Context) -> object:
         """Run the command; whoever reads the output may go before its end, as `head` does."""
+        status: object = 0
         try:
             status = super().invoke(ctx)
             sys.stdout.flush()
         except BrokenPipeError:
             _give_up_output()
-            return 0
         return status
 
     def main(  # pyright: ignore[reportIncompatibleMethodOverride] - we always end the process
@@ -81,14 +83,17 @@ class CommandLine(click.Group):
         words = list(sys.argv[1:] if args is None else args)
         try:
             status = super().main(words, prog_name or "tieredstore", standalone_mode=False)
-        except BaseException as error:  # every way to end is said in one sentence
-            if "--debug" in words:
-                raise
+        except click.exceptions.NoArgsIsHelpError as error:
+            status = error.exit_code
+            _say(error.format_message())
+        except BaseException as error:  # noqa: BLE001 - every way to end is said in one sentence
             from tieredstore.cli.failures import explain  # noqa: PLC0415 - only for a failure
 
             status, sentence = explain(error)
+            if "--debug" in words:
+                _say("".join(traceback.format_exception(error)))
             if sentence:
-                click.echo(f"tieredstore: {printable(sentence)}", err=True)
+                _say(f"tieredstore: {printable(sentence)}")
             try:
                 sys.stdout.flush()
             except OSError:
@@ -103,7 +108,7 @@ class CommandLine(click.Group):
 )
 @click.option(
     "--conf",
-    type=click.Path(path_type=Path),
+    type=GIVEN_PATH,
     metavar="FILE",
     help="Properties file; a RocketMQ broker's own will do.",
 )
@@ -112,7 +117,7 @@ class CommandLine(click.Group):
     "defines",
     multiple=True,
     metavar="KEY=VALUE",
-    help="Set one key; wins over the file and the environment.",
+    help="Set one key, any number of times; wins over the file and the environment.",
 )
 @click.option("--debug", is_flag=True, help="Show a traceback where something fails.")
 @click.version_option(__version__, prog_name="tieredstore")
@@ -127,6 +132,12 @@ def main() -> None:
     """The entry point of the distribution."""
     _open_closed_streams()
     cli.main()
+
+
+def _say(text: str) -> None:
+    """On standard error, if it takes it: the status tells as well."""
+    with suppress(OSError):
+        click.echo(text, err=True)
 
 
 def _give_up_output() -> None:

@@ -4,14 +4,21 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 
+import click
 import orjson
 from rich import box
+from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 
 from tieredstore.cli.printable import printable
 
 Row = Mapping[str, object]
+
+TEXT_WIDTH_MIN = 16
+"""Cells that a column of text needs to be read, if it holds so much."""
+BETWEEN = 3
+"""Cells between two columns."""
 
 
 def write_json(rows: Iterable[Row]) -> None:
@@ -27,14 +34,50 @@ def write_table(
     numbers: frozenset[str] = frozenset(),
     title: str = "",
 ) -> None:
-    """A table as wide as the terminal, 80 columns where there is none; `numbers` to the right."""
+    """A table as wide as the terminal, 80 columns where there is none; `numbers` to the right.
+
+    Text that is too long goes on in the next line; numbers are never cut. Where that leaves too
+    little for the text, each row is a list of names and values.
+    """
+    console = Console(highlight=False, markup=False, emoji=False)
+    cells = [[printable(cell) for cell in row] for row in rows]
+    if _width_min(columns, cells, numbers) > console.width:
+        _write_lists(columns, cells, title=title)
+        return
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title=title or None, title_justify="left")
     for name in columns:
         right = name in numbers
         table.add_column(name, justify="right" if right else "left", overflow="fold", no_wrap=right)
+    for row in cells:
+        table.add_row(*row)
+    with console.capture() as drawn:
+        console.print(table)
+    # Rich fills lines with spaces, which only stand in the way of whoever copies or compares.
+    click.echo("\n".join(line.rstrip() for line in drawn.get().splitlines()))
+
+
+def _width_min(
+    columns: Sequence[str], rows: Iterable[Sequence[str]], numbers: frozenset[str]
+) -> int:
+    """The narrowest terminal, in cells, on which a table reads well."""
+    widths = [cell_len(name) for name in columns]
     for row in rows:
-        table.add_row(*map(printable, row))
-    Console(highlight=False, markup=False, emoji=False).print(table)
+        widths = [max(width, cell_len(cell)) for width, cell in zip(widths, row, strict=True)]
+    return sum(
+        (width if name in numbers else min(width, TEXT_WIDTH_MIN)) + BETWEEN
+        for name, width in zip(columns, widths, strict=True)
+    )
+
+
+def _write_lists(columns: Sequence[str], rows: Iterable[Sequence[str]], *, title: str) -> None:
+    if title:
+        click.echo(title)
+    width = max(map(cell_len, columns))
+    for row in rows:
+        click.echo("")
+        for name, cell in zip(columns, row, strict=True):
+            if cell:
+                click.echo(f"{name.ljust(width)} {cell}")
 
 
 def size_text(size: int) -> str:

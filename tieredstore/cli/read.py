@@ -2,12 +2,10 @@
 
 import shutil
 import sys
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import click
-from rich.cells import set_cell_size
 
 from container.tier_records import QueueId
 from fetcher.fetcher import TRANSFER_BYTES_MAX, TieredMessageFetcher
@@ -16,9 +14,9 @@ from fetcher.result import FetchResult, FetchStatus
 from fetcher.tag_filter import parse_subscription
 from provider.clock import SystemClock
 from provider.errors import NotFound
-from provider.object_store import Buffer
 from tieredstore.cli.failures import FINDINGS
-from tieredstore.cli.invocation import Invocation, json_option, pass_invocation
+from tieredstore.cli.invocation import Invocation, WholeNumber, json_option, pass_invocation
+from tieredstore.cli.message_columns import message_columns
 from tieredstore.cli.message_rows import message_cells, message_row
 from tieredstore.cli.output import write_json
 from tieredstore.cli.reading import QUEUE, TOPIC, ReadableTier, java_metadata_option, with_reader
@@ -28,8 +26,6 @@ GROUP = "tieredstore-read"
 ONCE_MESSAGES = 32
 FETCH_MESSAGES_MAX = 4096
 INT64_MAX = 2**63 - 1
-WIDTHS = (9, 19, 7, 8, 12)
-TITLES = ("offset", "stored (UTC)", "bytes", "tags", "keys")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,13 +45,15 @@ class ReadOrder:
 @click.argument("queue", type=QUEUE)
 @click.option(
     "--offset",
-    type=click.IntRange(0, INT64_MAX),
+    type=WholeNumber(0, INT64_MAX),
+    metavar="N",
     help="First queue offset; default: the oldest message.",
 )
 @click.option(
     "--max",
     "messages_max",
-    type=click.IntRange(1, INT64_MAX),
+    type=WholeNumber(1, INT64_MAX),
+    metavar="N",
     help="Most messages; default: all, with --once 32.",
 )
 @click.option("--tags", metavar="EXPR", help='Only these tags, such as "TagA || TagB".')
@@ -77,7 +75,11 @@ def command(
     once: bool,
     as_json: bool,
 ) -> int:
-    """Read messages of a QUEUE of a TOPIC, bodies decompressed."""
+    """Read messages of a QUEUE (a number) of a TOPIC, bodies decompressed.
+
+    On a terminal what is too long is cut off (…), and a body that is no text shows its size; --json
+    gives all of it, Base64 where it is no text.
+    """
     try:
         parse_subscription(tags)
     except ValueError as error:
@@ -106,7 +108,7 @@ async def _read_once(tier: ReadableTier, fetcher: TieredMessageFetcher, order: R
         bytes_max=TRANSFER_BYTES_MAX,
         exact_tags=True,
     )
-    _print(result.messages, order, with_head=True)
+    _print(result, order, with_head=True)
     row = {
         "status": result.status.name,
         "next_offset": result.next_offset,
@@ -140,7 +142,7 @@ async def _read_all(
         _refuse_beyond(result, order, offset)
         if result.next_offset <= offset:
             break
-        _print(result.messages, order, with_head=with_head)
+        _print(result, order, with_head=with_head)
         with_head = False
         left -= len(result.messages)
         offset = result.next_offset
@@ -164,23 +166,15 @@ def _refuse_beyond(result: FetchResult, order: ReadOrder, offset: int) -> None:
         )
 
 
-def _print(messages: Iterable[Buffer], order: ReadOrder, *, with_head: bool) -> None:
+def _print(result: FetchResult, order: ReadOrder, *, with_head: bool) -> None:
     path = str(order.queue)
     if order.as_json:
-        write_json(message_row(raw, path, digest=order.digest) for raw in messages)
+        write_json(message_row(raw, path, digest=order.digest) for raw in result.messages)
         return
-    width = shutil.get_terminal_size((80, 24)).columns
+    terminal = shutil.get_terminal_size((80, 24)).columns
+    columns = message_columns(terminal, result.max_offset, digest=order.digest)
     if with_head:
-        click.echo(_line((*TITLES, "body SHA-256" if order.digest else "body"), width))
-    for raw in messages:
-        click.echo(_line(message_cells(raw, path, digest=order.digest), width))
+        click.echo(columns.head())
+    for raw in result.messages:
+        click.echo(columns.line(message_cells(raw, path, digest=order.digest)))
     sys.stdout.flush()
-
-
-def _line(cells: Sequence[str], width: int) -> str:
-    """Cells in columns, cut to the width of the terminal."""
-    fixed = [
-        cell.rjust(size) if number in {0, 2} else set_cell_size(cell, size)
-        for number, (cell, size) in enumerate(zip(cells, WIDTHS, strict=False))
-    ]
-    return set_cell_size("  ".join((*fixed, cells[-1])), width).rstrip()

@@ -13,7 +13,7 @@ from container.tier_reader import TierReader
 from container.tier_records import QueueId
 from container.topic_name import check_path_component
 from provider.errors import NotFound
-from tieredstore.cli.invocation import Invocation
+from tieredstore.cli.invocation import GIVEN_PATH, Invocation, WholeNumber
 from tieredstore.config_file import ConfigError
 from tieredstore.opening import existing_directory, open_reader
 
@@ -21,7 +21,7 @@ ResultT = TypeVar("ResultT")
 
 java_metadata_option = click.option(
     "--java-metadata",
-    type=click.Path(path_type=Path),
+    type=GIVEN_PATH,
     metavar="FILE",
     help="Read a tier that RocketMQ's own store wrote, by its tieredStoreMetadata.json.",
 )
@@ -44,7 +44,7 @@ class TopicType(click.ParamType[str]):
 
 
 TOPIC = TopicType()
-QUEUE = click.IntRange(0, INT32_MAX)
+QUEUE = WholeNumber(0, INT32_MAX)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from dispatcher.source import HotQueueState
 from provider.clock import SystemClock
 from provider.errors import NotFound, Unavailable
 from provider.ranges import QueueOffset
-from tieredstore.cli.invocation import Invocation, json_option, pass_invocation
+from tieredstore.cli.invocation import GIVEN_PATH, Invocation, json_option, pass_invocation
 from tieredstore.cli.output import Row, count_text, write_json
 from tieredstore.cli.reading import QUEUE, TOPIC
 from tieredstore.config import Config
@@ -53,7 +53,7 @@ class Cut:
 )
 @click.option(
     "--store",
-    type=click.Path(path_type=Path),
+    type=GIVEN_PATH,
     metavar="DIR",
     help="The broker's store directory; default: storePathRootDir.",
 )

@@ -40,6 +40,9 @@ def command(
     if as_json:
         write_json(_row(one, segment) for one, segment in found)
         return
+    if not found:
+        click.echo("there is no segment yet")
+        return
     columns = ("topic", "queue", "type", "base", "size", "state")
     cells = (_cells(one, segment) for one, segment in found)
     write_table(columns, cells, numbers=frozenset({"queue", "base", "size"}))

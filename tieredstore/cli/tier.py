@@ -38,8 +38,8 @@ REPORT_S = 1.0
 def command(invocation: Invocation, store_dir: Path, *, follow: bool, as_json: bool) -> int:
     """Tier what a broker's STORE_DIR (its storePathRootDir) holds; never writes there.
 
-    The broker may run. Exit status 1: a queue was stopped, is damaged or could not be looked for. 3:
-    storage fails; with --follow only if it still does at the end, and the next start goes on there.
+    The broker may run. Exit status 1: a queue was stopped, is damaged or could not be looked for.
+    3: storage fails; with --follow only if it still does at the end; the next start goes on there.
     """
     config = invocation.load_config()
     if config.level == "DISABLE":

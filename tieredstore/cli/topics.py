@@ -32,6 +32,9 @@ def command(invocation: Invocation, java_metadata: Path | None, *, as_json: bool
     if as_json:
         write_json(map(_row, found))
         return
+    if not found:
+        click.echo("the tier holds no queue yet")
+        return
     columns = ("topic", "queue", "first", "next", "lost", "size", "newest message (UTC)")
     write_table(
         columns, map(_cells, found), numbers=frozenset({"queue", "first", "next", "lost", "size"})

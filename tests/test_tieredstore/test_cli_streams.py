@@ -1,0 +1,145 @@
+"""Where the output goes: pipes that close, full devices, narrow terminals, other encodings."""
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from rich.cells import cell_len
+
+from tests.support.cli import COMMAND, settings
+from tests.support.golden import ROCKETMQ_533, unpack, unpacked
+from tieredstore.cli.main import cli
+from tieredstore.cli.message_columns import fitted, message_columns
+
+
+@pytest.fixture(scope="module")
+def tier(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tier of the golden store; read only."""
+    tree = unpacked(ROCKETMQ_533)
+    root = tmp_path_factory.mktemp("streams") / "tier"
+    done = CliRunner().invoke(cli, [*settings(tree, root), "tier", str(tree.store)])
+    assert done.exit_code == 0, done.output
+    return root
+
+
+def options(tier: Path) -> list[str]:
+    return settings(unpacked(ROCKETMQ_533), tier)
+
+
+def test_a_closed_pipe_is_no_error(tier: Path) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(
+        [*COMMAND, *options(tier), "read", "G_Orders", "0", "--json"],
+        stdout=writer,
+        stderr=subprocess.PIPE,
+        check=False,
+    )
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+@pytest.mark.parametrize("closed", [">&-", "<&- >&- 2>&-"])
+@pytest.mark.parametrize("words", [["topics", "--json"], ["read", "G_Orders", "0"]], ids=" ".join)
+def test_closed_standard_streams_are_no_error(tier: Path, closed: str, words: list[str]) -> None:
+    program = f'"$@" {closed}'
+    done = subprocess.run(
+        ["bash", "-c", program, "bash", *COMMAND, *options(tier), *words],
+        capture_output=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_a_full_device_behind_the_output_is_said(tier: Path) -> None:
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(
+            [*COMMAND, *options(tier), "topics", "--json"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert done.returncode == 3
+    assert "file system is full" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_findings_that_nobody_reads_still_count(tmp_path: Path) -> None:
+    tree = unpack(ROCKETMQ_533, "closed", tmp_path)
+    given = settings(tree, tmp_path / "ours")
+    assert CliRunner().invoke(cli, [*given, "tier", str(tree.store)]).exit_code == 0
+    next((tmp_path / "ours").glob("*/*/G_Orders/0/COMMIT_LOG/*")).unlink()
+    for words in (["check"], ["check", "--json"]):
+        reader, writer = os.pipe()
+        os.close(reader)
+        done = subprocess.run(
+            [*COMMAND, *given, *words], stdout=writer, stderr=subprocess.PIPE, check=False
+        )
+        os.close(writer)
+        assert (done.returncode, done.stderr) == (1, b"")
+
+
+@pytest.mark.parametrize("to", ["2>/dev/full", "2>&-"])
+def test_a_sentence_that_cannot_be_said_leaves_the_status(tmp_path: Path, to: str) -> None:
+    command = ["bash", "-c", f'"$@" {to}', "bash", *COMMAND]
+    assert subprocess.run([*command, "nothing"], check=False).returncode == 2
+    missing = [*command, *options(tmp_path / "none"), "topics"]
+    assert subprocess.run(missing, check=False).returncode == 1
+
+
+@pytest.mark.parametrize("width", [20, 40, 60, 80, 120])
+@pytest.mark.parametrize(
+    "words",
+    [["topics"], ["segments", "G_Orders"], ["read", "G_Orders", "0", "--max", "30"]],
+    ids=" ".join,
+)
+def test_a_terminal_of_any_width_shows_every_number_whole(
+    tier: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], width: int
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    result = CliRunner().invoke(cli, [*options(tier), *words])
+    assert result.exit_code == 0
+    lines = result.stdout.splitlines()
+    if width >= 40:
+        assert max(map(cell_len, lines)) <= width
+    wanted = {"topics": "341.6 KiB", "segments": "262,100", "read": "29"}[words[0]]
+    assert any(wanted in line for line in lines)
+    assert all(line == line.rstrip() for line in lines)
+
+
+def test_an_empty_tier_says_so(tmp_path: Path) -> None:
+    (tmp_path / "store" / "commitlog").mkdir(parents=True)
+    given = options(tmp_path / "tier")
+    runner = CliRunner()
+    assert runner.invoke(cli, [*given, "tier", str(tmp_path / "store")]).exit_code == 0
+    assert runner.invoke(cli, [*given, "topics"]).stdout == "the tier holds no queue yet\n"
+    assert runner.invoke(cli, [*given, "segments"]).stdout == "there is no segment yet\n"
+    assert runner.invoke(cli, [*given, "topics", "--json"]).stdout == ""
+
+
+def test_what_is_cut_bears_a_sign_of_it() -> None:
+    assert fitted("abcdef", 6) == "abcdef"
+    assert fitted("abcdefg", 6) == "abcde\u2026"
+    assert fitted("\u8ba2\u5355\u8ba2\u5355", 6) == "\u8ba2\u5355 \u2026"
+    assert fitted("ab", 4) == "ab  "
+    assert fitted("ab", 0) == ""
+
+
+@pytest.mark.parametrize("digest", [False, True])
+@pytest.mark.parametrize("max_offset", [0, 10**7, 2**63 - 1])
+@pytest.mark.parametrize("width", [1, 30, 60, 80, 100, 140, 400])
+def test_columns_fill_the_terminal_and_never_more(
+    width: int, max_offset: int, *, digest: bool
+) -> None:
+    columns = message_columns(width, max_offset, digest=digest)
+    cells = [f"{max(max_offset - 1, 0):,}", "2026-11-21 12:00:00", "4,259,840", *["x" * 500] * 3]
+    line = columns.line(cells)
+    assert line.lstrip().startswith(cells[0])
+    if cell_len(line) > width:
+        assert columns.shown == (0, 3, 5), "what cannot be left out does not fit"
+    if width >= 400:
+        assert line.endswith("x\u2026")
+        assert cell_len(line) == width
