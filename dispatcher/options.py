@@ -38,7 +38,7 @@ class DispatchOptions:
     long, ours must be readable from a POSIX tier within a second)."""
     batches_per_commit_max: int = 8
     """Batches that one commit of a queue that is behind takes together."""
-    bytes_in_flight_max: int = 32 << 20
+    bytes_in_flight_max: int = 64 << 20
     """Bytes of records and units taken and not yet durable, over all queues. One message larger
     than this is taken all the same, alone."""
     rounds_max: int = 2

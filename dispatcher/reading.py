@@ -1,20 +1,15 @@
-"""Turning what a round took into commit plans: reading, verifying and encoding, side by side."""
+"""Turning what a round took into commit plans: reading, verifying and encoding."""
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 
 from container.record_batch import RecordBatch
 from dispatcher.queue_progress import Taken
-from dispatcher.source import HotLog
+from dispatcher.source import HotLog, Wanted
 from dispatcher.target import AnyTier, CommitPlan
 from provider.errors import StoreError
-
-READERS = 2
-"""Queues of a round that are read and planned at once: one is read while another is encoded."""
-HOP_BYTES = 1 << 20
-"""Small batches are planned together in one hop to a thread until they have so many bytes."""
 
 
 @dataclass(slots=True)
@@ -31,58 +26,24 @@ async def prepare_round(
 ) -> Prepared:
     """Read and plan what a round took. Never raises a `StoreError`; cancelling leaves nothing.
 
-    One `HotLog.records` call for each queue; `TierTarget.plan_commit` runs in `executor`.
+    One `HotLog.records_of_round` call; `TierTarget.plan_commit` runs in `executor`, one hop.
     """
-    prepared = Prepared()
-    shares = iter(taken)
-    async with asyncio.TaskGroup() as group:
-        for _ in range(min(READERS, len(taken))):
-            group.create_task(_read(shares, prepared, hot, tier, executor))
-    return prepared
-
-
-async def _read(
-    shares: Iterator[Taken],
-    prepared: Prepared,
-    hot: HotLog,
-    tier: AnyTier,
-    executor: Executor | None,
-) -> None:
-    loop = asyncio.get_running_loop()
-    waiting: list[tuple[Taken, RecordBatch]] = []
-    waiting_bytes = 0
-
-    async def plan() -> None:
-        results = await loop.run_in_executor(executor, _plan, tier, tuple(waiting))
-        for (share, _), result in zip(waiting, results, strict=True):
-            if isinstance(result, StoreError):
-                prepared.failures.append((share, result))
-            else:
-                prepared.plans.append(result)
-        waiting.clear()
-
-    for share in shares:
-        try:
-            batch = await hot.records(share.queue, share.start, share.references)
-        except StoreError as error:
-            prepared.failures.append((share, error))
-            continue
-        waiting.append((share, batch))
-        waiting_bytes += batch.bytes
-        if waiting_bytes >= HOP_BYTES:
-            await plan()
-            waiting_bytes = 0
-    if waiting:
-        await plan()
+    answers = await hot.records_of_round(
+        [Wanted(share.queue, share.start, share.references) for share in taken]
+    )
+    return await asyncio.get_running_loop().run_in_executor(executor, _plan, tier, taken, answers)
 
 
 def _plan(
-    tier: AnyTier, batches: Sequence[tuple[Taken, RecordBatch]]
-) -> list[CommitPlan | StoreError]:
-    results: list[CommitPlan | StoreError] = []
-    for share, batch in batches:
+    tier: AnyTier, taken: Sequence[Taken], answers: Sequence[RecordBatch | StoreError]
+) -> Prepared:
+    prepared = Prepared()
+    for share, answer in zip(taken, answers, strict=True):
+        if isinstance(answer, StoreError):
+            prepared.failures.append((share, answer))
+            continue
         try:
-            results.append(tier.plan_commit(share.queue, batch))
+            prepared.plans.append(tier.plan_commit(share.queue, answer))
         except StoreError as error:  # one queue must not fail the others
-            results.append(error)
-    return results
+            prepared.failures.append((share, error))
+    return prepared

@@ -3,10 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from container.record_batch import RecordBatch, Units
 from container.tier_records import QueueId
+from provider.errors import StoreError
 from provider.ranges import QueueOffset
 
 
@@ -33,6 +34,15 @@ class HotQueue:
     """Behind the last message that is whole and may be tiered; never goes back while running."""
     state: HotQueueState = HotQueueState.READY
     detail: str = ""
+
+
+class Wanted(NamedTuple):
+    """Messages of one queue to be read."""
+
+    queue: QueueId
+    start: QueueOffset
+    references: Units
+    """Of `[start, start + len(references))`; at least one."""
 
 
 class HotLog(Protocol):
@@ -80,6 +90,19 @@ class HotLog(Protocol):
         Raises:
             Corrupt: the first record fails; path and position name it.
             OutOfRange: it was deleted meanwhile.
+            Unavailable, Denied: it cannot be read now.
+        """
+        ...
+
+    async def records_of_round(
+        self, wanted: Sequence[Wanted]
+    ) -> Sequence[RecordBatch | StoreError]:
+        """What `records` answers or raises for each of `wanted`, in their order, read together.
+
+        The queues of a round lie among each other in the log: so it is read once for all.
+
+        Raises:
+            Closed: the log was closed.
         """
         ...
 

@@ -8,7 +8,7 @@ from operator import attrgetter
 from container.tier_records import QueueId
 from dispatcher.options import DispatchOptions
 
-SHARES_OF_BATCH = 4
+SHARES_OF_BATCH = 16
 """A round is not divided among thick queues into parts smaller than a batch by this."""
 COMPANY_ANY = 1 << 30
 """A queue that did not fail lately may share its round with any number of others."""
@@ -84,9 +84,9 @@ def plan_turn(
     - A queue that wants no more than its equal share of the round always gets it: so a thin queue
       waits for its age limit and at most one commit, whatever the others do.
     - The rest is divided among the queues that want more, longest unserved first, at least a
-      quarter of a batch each, leaving equal numbers of them to the rounds that may still begin
+      sixteenth of a batch each, leaving equal numbers of them to the rounds that may still begin
       beside it. Not a whole batch: queues lie among each other in the hot log, and few of them
-      with much each would touch far more of it than they take.
+      with much each would read far more of it than they take. Not less: each costs two syncs.
     - Bytes in flight stay below the bound; a single message above it goes alone.
 
     O(n log n) in the queues that wait.

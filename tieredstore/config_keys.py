@@ -216,7 +216,7 @@ _HOT_TO_COLD = (
     Key(
         "tieredStoreBytesInFlight",
         Kind.BYTES,
-        32 * MIB,
+        64 * MIB,
         "Bytes taken and not yet durable, over all queues; memory is twice that.",
         "DispatchOptions.bytes_in_flight_max",
     ),
@@ -270,7 +270,7 @@ _HOT_TO_COLD = (
     Key(
         "tieredStoreMappedBytesMax",
         Kind.BYTES,
-        96 * MIB,
+        32 * MIB,
         "Mapped bytes of the broker's files that are resident at once.",
         "HotLogOptions.resident_bytes_max",
     ),

@@ -9,7 +9,7 @@ import numpy as np
 from container.record_batch import UNIT_DTYPE, RecordBatch, Units
 from container.tier_records import QueueId
 from dispatcher.alarm import Alarm
-from dispatcher.source import HotQueue, HotQueueState
+from dispatcher.source import HotQueue, HotQueueState, Wanted
 from provider.clock import Clock
 from provider.errors import Corrupt, OutOfRange, StoreError
 from provider.ranges import QueueOffset
@@ -128,6 +128,17 @@ class FakeHotLog:
             tag_hashes=np.zeros(len(sizes), np.int64),
             store_timestamps=np.array(times, np.int64),
         )
+
+    async def records_of_round(
+        self, wanted: Sequence[Wanted]
+    ) -> Sequence[RecordBatch | StoreError]:
+        answers: list[RecordBatch | StoreError] = []
+        for item in wanted:
+            try:
+                answers.append(await self.records(*item))
+            except StoreError as error:
+                answers.append(error)
+        return answers
 
     async def release(self, queue: QueueId, offset: QueueOffset) -> None:
         assert offset >= self.released.get(queue, 0), "a release goes back"

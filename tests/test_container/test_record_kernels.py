@@ -1,7 +1,5 @@
 """The batch kernels equal the single-record functions, and damage never leads them astray."""
 
-import random
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -16,13 +14,13 @@ from container.record_crc import record_crc_is_valid, rewrite_physical_offset
 from container.record_kernels import (
     decode_units,
     encode_units,
-    gather,
     headers_at,
     rewrite_positions,
     store_timestamps,
+    take_ranges,
 )
 from provider.errors import Corrupt
-from tests.support.messages import batch_of, batches, make_batch, queue_records
+from tests.support.messages import batch_of, batches, queue_records
 
 
 def i8(values: list[int]) -> NDArray[np.int64]:
@@ -42,47 +40,16 @@ def test_header_columns_equal_the_decoded_headers(batch: RecordBatch, before: by
         assert times[index] == header.store_timestamp == batch.store_timestamps[index]
 
 
-@given(st.binary(min_size=1, max_size=400), st.data())
-def test_gather_joins_any_ranges(buffer: bytes, data: st.DataObject) -> None:
-    ranges = data.draw(
-        st.lists(st.tuples(st.integers(0, len(buffer)), st.integers(0, len(buffer))), max_size=9)
+@given(st.binary(max_size=400), st.data())
+def test_ranges_are_taken_in_any_order(buffer: bytes, data: st.DataObject) -> None:
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(buffer)), max_size=20)))
+    cuts = cuts[: len(cuts) // 2 * 2]
+    starts, ends = i8(cuts[::2]), i8(cuts[1::2])
+    order = data.draw(
+        st.lists(st.sampled_from(range(len(starts))), unique=True) if cuts else st.just([])
     )
-    ranges = [(min(pair), max(pair)) for pair in ranges]
-    if data.draw(st.booleans()):
-        ranges.sort()
-    starts = i8([start for start, _ in ranges])
-    found = gather(buffer, starts, i8([end - start for start, end in ranges]))
-    assert found.tobytes() == b"".join(buffer[start:end] for start, end in ranges)
-    assert found.dtype == np.uint8
-    assert found.flags.writeable
-
-
-@pytest.mark.parametrize("body_bytes", [50, 20_000])
-@pytest.mark.parametrize("step", [1, 2, -1])
-def test_gathered_records_are_the_batchs_own(body_bytes: int, step: int) -> None:
-    batch = make_batch(5, 40, body_bytes, random.Random(1))
-    whole = batch.data.tobytes()
-    starts, sizes = batch.starts[::step], batch.sizes[::step]
-    found = gather(whole, starts, sizes)
-    rows = zip(starts.tolist(), sizes.tolist(), strict=True)
-    assert found.tobytes() == b"".join(whole[a : a + n] for a, n in rows)
-    found[:] = 0
-    assert batch.data.tobytes() == whole
-
-
-def test_far_and_many_ranges_are_gathered_piece_by_piece(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(record_kernels, "GATHER_PIECE_BYTES", 100)
-    monkeypatch.setattr(record_kernels, "GATHER_SPAN_BYTES", 400)
-    whole = random.Random(2).randbytes(20_000)
-    starts = i8(sorted(random.Random(3).sample(range(0, 19_800, 200), 60)))
-    lengths = random.Random(4)
-    sizes = i8([lengths.randrange(200) for _ in starts])
-    room = np.zeros(int(sizes.sum()) + 2, np.uint8)
-    found = gather(whole, starts, sizes, into=room[1:-1])
-    rows = zip(starts.tolist(), sizes.tolist(), strict=True)
-    assert found.tobytes() == b"".join(whole[a : a + n] for a, n in rows)
-    assert room[1:-1].tobytes() == found.tobytes()
-    assert room[0] == room[-1] == 0
+    found = take_ranges(np.frombuffer(buffer, np.uint8), starts, ends - starts, i8(order))
+    assert found.tobytes() == b"".join(buffer[starts[n] : ends[n]] for n in order)
 
 
 @given(queue_records(), st.integers(0, 2**40), st.binary(max_size=7))

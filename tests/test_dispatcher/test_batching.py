@@ -64,6 +64,6 @@ def test_options_that_cannot_work_are_refused_with_a_sentence(
 
 def test_the_memory_bound_is_what_the_formula_says() -> None:
     options = DispatchOptions()
-    assert options.round_bytes_max == options.commit_bytes_max == 16 << 20
+    assert options.round_bytes_max == options.commit_bytes_max == 32 << 20
     assert options.commit_messages_max == 32_768
-    assert options.memory_bytes_max == (64 << 20) + (40 << 20) + 12 * ((4 << 20) + (64 << 10))
+    assert options.memory_bytes_max == (128 << 20) + (40 << 20) + 12 * ((4 << 20) + (64 << 10))

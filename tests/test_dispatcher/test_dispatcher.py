@@ -149,7 +149,9 @@ async def test_progress_is_told_while_draining() -> None:
     world.hot.append(A, *[b"x"] * 30)
     told: list[Progress] = []
     await world.finish(world.dispatcher.drain(on_progress=told.append))
-    assert [progress.messages_done for progress in told] == [0, 10, 20, 30]
+    done = [progress.messages_done for progress in told]
+    assert done == sorted(done)
+    assert 0 <= done[0] < done[-1] == 30
     assert {progress.messages_total for progress in told[1:]} == {30}
 
 

@@ -1,10 +1,13 @@
 """The CommitLog of a store as one run of positions over many files, some of them only pinned."""
 
+import os
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from cachetools import LRUCache
 from numpy.typing import NDArray
 
 from container.consume_queue_unit import ConsumeQueueUnit
@@ -14,8 +17,11 @@ from container.message_record import RecordHeader, locate_parts
 from container.rocketmq_names import local_file_name
 from container.tier_records import QueueId
 from provider.errors import Corrupt, OutOfRange
-from tieredstore.hot.mapped_files import MappedFiles
+from tieredstore.hot.mapped_files import MappedFiles, translated
 from tieredstore.hot.store_layout import FileRun
+
+FILES_OPEN_MAX = 8
+"""Descriptors kept for `read_into`: rounds read few files at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,12 +52,34 @@ def table_of(live: FileRun, pinned: Mapping[int, Path]) -> CommitLogTable:
     return CommitLogTable(live.directory, live.file_bytes, paths, low, end)
 
 
+class _OpenFile:
+    """A descriptor for reading, closed when the last who uses it lets go.
+
+    It reads on when the broker deletes the file, until the next look at the directory.
+    """
+
+    __slots__ = ("descriptor",)
+
+    def __init__(self, path: Path) -> None:
+        self.descriptor = -1
+        self.descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+
+    def __del__(self) -> None:
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
+
+
 class CommitLogFiles:
-    """Bytes of the CommitLog by position. Threads may share one; `table` is replaced whole."""
+    """Bytes of the CommitLog by position. Threads may share one; `table` is replaced whole.
+
+    Keeps up to `FILES_OPEN_MAX` files open beside the mapped ones.
+    """
 
     def __init__(self, files: MappedFiles, table: CommitLogTable) -> None:
         self._files = files
-        self.table = table
+        self._lock = threading.Lock()
+        self._open: LRUCache[Path, _OpenFile] = LRUCache(FILES_OPEN_MAX)
+        self._table = table
 
     def __repr__(self) -> str:
         table = self.table
@@ -59,6 +87,19 @@ class CommitLogFiles:
             f"<CommitLogFiles {table.directory}: {len(table.paths)} files of {table.file_bytes} "
             f"bytes, [{table.min_position}, {table.end})>"
         )
+
+    @property
+    def table(self) -> CommitLogTable:
+        """Which files there are."""
+        return self._table
+
+    @table.setter
+    def table(self, table: CommitLogTable) -> None:
+        self._table = table
+        there = set(table.paths.values())
+        with self._lock:
+            for path in [path for path in self._open if path not in there]:
+                del self._open[path]  # else a deleted file would keep its room on the disk
 
     def view(self, base: int) -> NDArray[np.uint8]:
         """The file whose first byte is `base`; short where it was truncated.
@@ -76,6 +117,44 @@ class CommitLogFiles:
         """Path of the file that holds `position`, for people; damage may say any position."""
         base = self.table.base_of(max(position, 0))
         return str(self.table.paths.get(base) or self.table.directory / local_file_name(base))
+
+    def read_into(self, position: int, target: NDArray[np.uint8]) -> int:
+        """Read as many bytes from `position` on as there are, at most those of the target's length.
+
+        Stays in one file. One `preadv`, through a descriptor that is kept open.
+
+        Raises:
+            OutOfRange: there is no such file any more, or not yet.
+            Unavailable, Denied: it cannot be read.
+        """
+        base = self.table.base_of(position)
+        path = self.table.paths.get(base)
+        if path is None:
+            raise OutOfRange("no such file in the CommitLog", self.path_of(position))
+        place, length = position - base, 0
+        wanted = target[: max(self.table.file_bytes - place, 0)]
+        try:
+            file = self._open_file(path)
+            while length < len(wanted):
+                count = os.preadv(file.descriptor, [wanted[length:].data], place + length)
+                if not count:
+                    break
+                length += count
+        except OSError as error:
+            raise translated(error, path) from error
+        return length
+
+    def close(self) -> None:
+        """Let go of open files. Idempotent."""
+        with self._lock:
+            self._open.clear()
+
+    def _open_file(self, path: Path) -> "_OpenFile":
+        with self._lock:
+            file = self._open.get(path)
+            if file is None:
+                file = self._open[path] = _OpenFile(path)
+            return file
 
     def record(self, position: int, size: int) -> memoryview:
         """The bytes of one record, mapped and not copied.

@@ -8,10 +8,10 @@ from typing import Self, TypeVar
 
 from container.record_batch import RecordBatch, Units
 from container.tier_records import QueueId
-from dispatcher.source import HotQueue
+from dispatcher.source import HotQueue, Wanted
 from dispatcher.topic_filter import TopicFilter
 from provider.clock import Clock
-from provider.errors import Closed
+from provider.errors import Closed, StoreError
 from provider.ranges import QueueOffset
 from tieredstore.hot.options import HotLogOptions
 from tieredstore.hot.scan_statistics import ScanStatistics
@@ -155,7 +155,22 @@ class RocketMqHotLog:
             OutOfRange: it was deleted meanwhile.
             Unavailable, Denied, Closed: as `poll`.
         """
-        return await self._do(lambda: self._scan.records(queue, start, references))
+        (answer,) = await self.records_of_round([Wanted(queue, start, references)])
+        if isinstance(answer, StoreError):
+            raise answer
+        return answer
+
+    async def records_of_round(
+        self, wanted: Sequence[Wanted]
+    ) -> Sequence[RecordBatch | StoreError]:
+        """What `records` answers or raises for each of `wanted`, read together in one thread.
+
+        Takes `batch_bytes_max` bytes over all at most, and at least one message of each.
+
+        Raises:
+            Closed: the hot log was closed.
+        """
+        return await self._do(lambda: self._scan.records(wanted))
 
     async def release(self, queue: QueueId, offset: QueueOffset) -> None:
         """Everything of `queue` below `offset` is durable in the tier: its pins may go."""
@@ -164,7 +179,7 @@ class RocketMqHotLog:
     async def close(self) -> None:
         """Let go of files, mappings and own threads; pins stay for the next start. Idempotent."""
         self._closed = True
-        self._scan.files.close()
+        self._scan.close()
         if self._owned is not None:
             self._owned.shutdown(wait=False)
 

@@ -18,9 +18,6 @@ from provider.errors import Corrupt, Denied, NotFound, StoreError, Unavailable
 FAULT_AROUND_BYTES = 64 * 1024
 """What one touch of a mapped file makes resident at most (Linux `fault_around_bytes`)."""
 
-SPANS_OF_RESIDENT = 8
-"""Spans that fit into the bound; each thread may pass it by one."""
-
 
 class MappedFiles:
     """Read-only mappings by path, the least recently used one given up first.
@@ -50,11 +47,6 @@ class MappedFiles:
 
     def __len__(self) -> int:
         return len(self._files)
-
-    @property
-    def span_bytes_max(self) -> int:
-        """How much of a file to touch before calling `touched`."""
-        return max(self._resident_bytes_max // SPANS_OF_RESIDENT, 1)
 
     def view(self, path: Path) -> NDArray[np.uint8]:
         """The whole file, as long as it is now; costs one `fstat` when it is mapped already.

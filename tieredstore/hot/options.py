@@ -5,6 +5,9 @@ from dataclasses import dataclass
 MIB = 1 << 20
 GIB = 1 << 30
 
+WINDOW_BYTES = 4 * MIB
+"""What is read of the CommitLog at once and sorted out of the CPU's cache."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HotLogOptions:
@@ -24,16 +27,15 @@ class HotLogOptions:
     broker writes ConsumeQueue units later than records. After it, once in `scan_s_min`."""
     files_mapped_max: int = 512
     """Mapped files at one time; each holds one file descriptor."""
-    resident_bytes_max: int = 96 * MIB
-    """Mapped bytes resident before their page table entries are dropped. A round's messages lie
-    among those of all queues: 16 MiB of a quarter of the queues touch 64 MiB, and what is dropped
-    while they are read must be faulted in again."""
+    resident_bytes_max: int = 32 * MIB
+    """Mapped bytes resident before their page table entries are dropped."""
     batch_bytes_max: int = 64 * MIB
-    """Longest batch that `records` gathers; it always takes at least one message."""
-    buffer_bytes_max: int = 32 * MIB
-    """Memory of batches that is kept for the next ones once they are let go."""
+    """Most bytes of records that are read together; each queue has one message at least."""
+    buffer_bytes_max: int = 48 * MIB
+    """Memory of rounds that is kept for the next ones once they are let go: the records of one,
+    and a window that they are sorted out of."""
     threads: int = 2
-    """Threads that touch mapped files; cold pages block."""
+    """Threads that read; cold pages block."""
     commit_log_path: str = ""
     """`storePathCommitLog`; empty: `commitlog` in the store directory."""
     queues_in_rocksdb: bool = False
@@ -60,10 +62,9 @@ class HotLogOptions:
     def memory_bytes_max(self) -> int:
         """Bytes: `resident_bytes_max + buffer_bytes_max`, and something for each of `threads`.
 
-        That is `resident_bytes_max / 8`, which it may touch too much before it looks, and
-        `batch_bytes_max x 5 / 4`: the batch that it gathers, in memory of its size class.
-        Not in it: units made for missing ConsumeQueue files, `missing_units.MADE_BYTES_MAX`.
+        That is `batch_bytes_max x 5 / 4`: the round that it reads, in memory of its size class;
+        and three windows, one to read into and what Arrow takes to sort it. Not in it: units made
+        for missing ConsumeQueue files, `missing_units.MADE_BYTES_MAX`.
         """
-        resident = self.resident_bytes_max + self.threads * self.resident_bytes_max // 8
-        gathered = self.threads * (self.batch_bytes_max + self.batch_bytes_max // 4)
-        return resident + gathered + self.buffer_bytes_max
+        gathered = self.batch_bytes_max + self.batch_bytes_max // 4 + 3 * WINDOW_BYTES
+        return self.resident_bytes_max + self.threads * gathered + self.buffer_bytes_max

@@ -5,6 +5,7 @@ then the directories. Each step runs only when the one before or the clock says 
 """
 
 import threading
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -15,7 +16,7 @@ import numpy as np
 from container.record_batch import RecordBatch, Units
 from container.record_checks import leading_good_units
 from container.tier_records import QueueId
-from dispatcher.source import HotQueue, HotQueueState
+from dispatcher.source import HotQueue, HotQueueState, Wanted
 from dispatcher.topic_filter import TopicFilter
 from provider.errors import Corrupt, Denied, NotFound, OutOfRange, StoreError, Unavailable
 from provider.ranges import QueueOffset
@@ -32,7 +33,7 @@ from tieredstore.hot.options import HotLogOptions
 from tieredstore.hot.pins import Pins
 from tieredstore.hot.queue_directories import DirectoryWatch, FoundQueues, QueueDirectories
 from tieredstore.hot.rebuilt_units import RebuiltUnits
-from tieredstore.hot.record_gather import gather_batch
+from tieredstore.hot.round_gather import gather_round
 from tieredstore.hot.scan_statistics import ScanStatistics
 from tieredstore.hot.store_layout import (
     CONFIRM_OFFSET_AT,
@@ -173,27 +174,25 @@ class StoreScan:
         )
         return units[: max(1, good)]  # what is bad comes alone: `records` names it
 
-    def records(self, queue: QueueId, start: QueueOffset, references: Units) -> RecordBatch:
-        """See `HotLog.records`; what fails is reported to the next poll."""
-        try:
-            batch = gather_batch(
-                self.log,
-                self.files,
-                queue,
-                start,
-                references,
-                bytes_max=self._options.batch_bytes_max,
-                buffers=self._buffers,
-            )
-        except (Corrupt, Unavailable, Denied):
-            self._report(queue, start)
-            raise
+    def records(self, wanted: Sequence[Wanted]) -> list[RecordBatch | StoreError]:
+        """See `HotLog.records_of_round`; what fails is reported to the next poll."""
+        answers = gather_round(
+            self.log, wanted, bytes_max=self._options.batch_bytes_max, buffers=self._buffers
+        )
+        for item, answer in zip(wanted, answers, strict=True):
+            if isinstance(answer, Corrupt | Unavailable | Denied):
+                self._report(item.queue, item.start)
         self._identity.check(self._tail.position)  # behind the copy: it is of the log that it was
-        return batch
+        return answers
 
     def _report(self, queue: QueueId, start: QueueOffset) -> None:
         if queue in self._tails:
             self._tails[queue].report(start)
+
+    def close(self) -> None:
+        """Let go of files and mappings. Idempotent."""
+        self.files.close()
+        self.log.close()
 
     def release(self, queue: QueueId, offset: QueueOffset) -> None:
         """Everything of `queue` below `offset` is tiered; its pins go with the next scan."""
