@@ -13,6 +13,9 @@ class PosixOptions:
     """Threads that create and delete; apart from the readers', so that no read waits for a sync.
     More than two did not raise the rate of syncs on the disk that was measured. Appends have one
     thread of their own, so that rounds land in the order of their calls."""
+    sync_threads_max: int = 4
+    """Threads that sync the files of one round of appends, its own thread included: the journal of
+    a file system takes syncs that come together as one."""
     files_open_max: int = 512
     """Descriptors kept open; least recently used ones are closed. At least 8. Work under way
     may add a few: three for each thread. The root is held open besides."""
@@ -27,7 +30,8 @@ class PosixOptions:
     """Left-over temporary files older than this, in seconds, are removed."""
 
     def __post_init__(self) -> None:
-        if min(self.read_threads_max, self.write_threads_max) < 1 or self.files_open_max < 8:  # noqa: PLR2004 - its docstring says eight
+        threads = min(self.read_threads_max, self.write_threads_max, self.sync_threads_max)
+        if threads < 1 or self.files_open_max < 8:  # noqa: PLR2004 - its docstring says eight
             raise ValueError(f"a PosixStore needs threads and at least 8 files: {self}")
 
     @property

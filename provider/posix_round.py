@@ -2,10 +2,12 @@
 
 import os
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Final
 
 from provider.errors import AlreadyExists, OutOfRange, Unavailable
 from provider.object_store import Append
+from provider.options import PosixOptions
 from provider.posix_directories import Directories
 from provider.posix_errors import posix_errors
 from provider.posix_files import OpenFile, OpenFiles, start_write_back, write_waiting
@@ -14,23 +16,29 @@ _GROWING: Final = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
 class AppendRounds:
-    """Writes rounds, one at a time, from one thread.
+    """Writes rounds, one at a time, from one thread, and syncs their files from several.
 
     Remembers the files that it has begun exclusively until their second append, so that the same
     round works again after an unknown outcome. Holds one name for each of those.
     """
 
     def __init__(
-        self, root: str, files: OpenFiles, directories: Directories, write_bytes_max: int
+        self, root: str, files: OpenFiles, directories: Directories, options: PosixOptions
     ) -> None:
         self._root = root
         self._files = files
         self._directories = directories
-        self._write_bytes_max = write_bytes_max
+        self._write_bytes_max = options.write_bytes_max
+        self._sync_threads_max = options.sync_threads_max
+        self._syncers = ThreadPoolExecutor(options.sync_threads_max, "posix-sync")
         self._begun: set[str] = set()
 
     def __repr__(self) -> str:
         return f"<AppendRounds {len(self._begun)} files begun>"
+
+    def close(self) -> None:
+        """End the threads that sync; no round may be running."""
+        self._syncers.shutdown(wait=True)
 
     def forget(self, name: str) -> None:
         """The object was deleted: whoever begins it next begins it anew."""
@@ -78,9 +86,15 @@ class AppendRounds:
         if len(opened) > 1:
             for file in opened.values():
                 start_write_back(file.fd)
-        for name, file in opened.items():
-            with posix_errors(name, pieces[name][0].position):
-                os.fdatasync(file.fd)
+        files = [(file.fd, name, pieces[name][0].position) for name, file in opened.items()]
+        groups = [files[n :: self._sync_threads_max] for n in range(self._sync_threads_max)]
+        others = [self._syncers.submit(_sync, group) for group in groups[1:] if group]
+        try:
+            _sync(groups[0])
+        finally:
+            wait(others)  # whatever happens: their descriptors are given back next
+        for other in others:
+            other.result()
 
     def _open(self, name: str, group: Sequence[Append], folders: set[str]) -> OpenFile:
         """The file of `name` for writing, pinned; `folders` collects directories to be synced.
@@ -106,6 +120,13 @@ class AppendRounds:
         if is_new:
             self._begun.add(name)
         return self._files.adopt(path, fd, writable=True)
+
+
+def _sync(files: Sequence[tuple[int, str, int]]) -> None:
+    """Make files durable: descriptor, name, and position to be told if that fails."""
+    for fd, name, position in files:
+        with posix_errors(name, position):
+            os.fdatasync(fd)
 
 
 def _check_length(fd: int, group: Sequence[Append]) -> None:

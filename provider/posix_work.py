@@ -34,9 +34,7 @@ class PosixWork:
         self._options = options
         self._clock = clock
         self._directories = Directories(self.root)
-        self._rounds = AppendRounds(
-            self.root, self.files, self._directories, options.write_bytes_max
-        )
+        self._rounds = AppendRounds(self.root, self.files, self._directories, options)
         self._locks: dict[str, LivingLock] = {}
         self._locks_lock = threading.Lock()
         self._numbers = itertools.count()
@@ -157,7 +155,8 @@ class PosixWork:
             return self._locks[name].is_alone()
 
     def close(self) -> None:
-        """Close files and let go of locks. Idempotent."""
+        """Close files, end threads and let go of locks. Idempotent."""
+        self._rounds.close()
         self.files.close()
         self._directories.close()
         with self._locks_lock:
