@@ -299,7 +299,7 @@ class StoredMessage(NamedTuple):
     def decode(cls, raw: Buffer, *, path: str, position: int) -> Self:
         """Read the one record that `raw` is, found at `position` of `path`.
 
-        Copies the body, so that nothing keeps `raw` alive. About 2.5 us; no field is read later
+        Copies the body, so that nothing keeps `raw` alive. About 2 us; no field is read later
         than now. Tolerant where RocketMQ is: the body's CRC is not checked here, and properties
         are kept as they are.
 
@@ -307,8 +307,9 @@ class StoredMessage(NamedTuple):
             Corrupt: magic, size or a length contradicts the format, or the topic is not UTF-8.
         """
         fixed, (body, body_end, topic_at, topic_end, properties) = _unpacked(raw, path, position)
+        view = memoryview(raw)
         try:
-            topic = str(raw[topic_at:topic_end], "utf-8")
+            topic = str(view[topic_at:topic_end], "utf-8")
         except UnicodeDecodeError as error:
             place = position + topic_at + error.start
             raise Corrupt("topic is not UTF-8", path, place) from error
@@ -317,14 +318,14 @@ class StoredMessage(NamedTuple):
             born_timestamp, born_address, born_port, store_timestamp, store_address, store_port,
             reconsume_times, prepared_transaction_offset, _,
         ) = fixed  # fmt: skip
-        return cls(
+        values = (
             topic,
             queue_id,
             queue_offset,
             physical_offset,
-            bytes(raw[body:body_end]),
+            view[body:body_end].tobytes(),
             body_crc,
-            bytes(raw[properties:]),
+            view[properties:].tobytes(),
             flag,
             sys_flag,
             born_timestamp,
@@ -335,3 +336,5 @@ class StoredMessage(NamedTuple):
             prepared_transaction_offset,
             magic,
         )
+        # As `cls(*values)`, whose Python code would cost a sixth of all this.
+        return tuple.__new__(cls, values)  # pyright: ignore[reportUnknownMemberType] - fields differ
