@@ -215,7 +215,6 @@ DAMAGES: dict[str, Callable[[World], object]] = {
     "the log file is noise": lambda w: w.victim_file.write_bytes(Random(1).randbytes(FILE_BYTES)),
     "the unit file is cut in half": lambda w: os.truncate(w.victim_units, 100),
     "the unit file is cut in a unit": lambda w: os.truncate(w.victim_units, 107),
-    "the unit file is zeros": lambda w: w.victim_units.write_bytes(bytes(200)),
     "the unit file is noise": lambda w: w.victim_units.write_bytes(Random(2).randbytes(200)),
     "a unit is zero": with_unit(lambda w, u: bytes(20)),
     "a unit is torn": with_unit(lambda w, u: unit(u.position, u.size)[:10] + bytes(10)),

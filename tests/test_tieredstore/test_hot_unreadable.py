@@ -157,6 +157,30 @@ async def test_a_topic_that_cannot_be_read_is_said_and_its_queues_are_found_late
     assert log.statistics.troubles == []
 
 
+@pytest.mark.parametrize("name", ["batchconsumequeue", "consumequeue_rocksdb"])
+async def test_a_place_of_topics_that_are_refused_keeps_nobody_else_back(
+    filled: FakeBroker,
+    clock: ManualClock,
+    logs: list[RocketMqHotLog],
+    faults: Faults,
+    name: str,
+) -> None:
+    filled.create_topic("Compacted", {"cleanup.policy": "COMPACTION"})
+    filled.put("Compacted", 0)
+    compacted = QueueId("Compacted", 0)
+    faults.at[filled.directory / name] = errno.EACCES
+    log = await follow(filled, clock, logs)
+    assert {seen.id for seen in await log.poll()} == {A0, A1, B0, compacted}
+    assert state(log, compacted) is HotQueueState.REFUSED
+    for _ in range(3):
+        assert await poll_later(log, clock) == {}
+    (trouble,) = log.statistics.troubles
+    assert name in trouble
+    faults.at.clear()
+    await poll_later(log, clock)
+    assert log.statistics.troubles == []
+
+
 async def test_queues_are_found_once_a_store_that_could_not_be_read_for_long_can_be(
     filled: FakeBroker, clock: ManualClock, logs: list[RocketMqHotLog], faults: Faults
 ) -> None:

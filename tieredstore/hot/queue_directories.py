@@ -74,6 +74,8 @@ class QueueDirectories:
         self._troubles: dict[str, str] = {}
         self._directories: dict[str, Path] = {}
         self._refused: dict[str, str] = {}
+        self._unjudged: set[str] = set()
+        """A sentence for each place of refused topics that could not be read."""
 
     def look(self) -> FoundQueues:
         """All queues as of now. One `stat` for each topic when nothing changed.
@@ -97,12 +99,12 @@ class QueueDirectories:
             self._topics = directories_in(root)
             self._directories = {topic: root / topic for topic in self._topics}
             others = True
-        if config or others:
+        if config or others or self._unjudged:
             attributes = read_topic_attributes(self._layout)
-            self._refused = refused_topics(
+            self._refused, self._unjudged = refused_topics(
                 self._layout, attributes, queues_in_rocksdb=self._options.queues_in_rocksdb
             )
-        found = FoundQueues()
+        found = FoundQueues(troubles=set(self._unjudged))
         for topic in self._topics:
             self._sort_topic(found, topic)
         for topic, sentence in self._refused.items():
@@ -152,10 +154,18 @@ class QueueDirectories:
             found.excluded.add(topic)
             return
         directories = (self._layout.consume_queue, self._layout.root / BATCH_CONSUME_QUEUE)
-        names = {name for parent in directories for name in directories_in(parent / topic)}
+        names = {name for parent in directories for name in _names_in(parent / topic)}
         ids = {queue_id for name in names if (queue_id := _queue_id(name)) is not None}
         for queue_id in ids or {0}:
             found.refused[QueueId(topic, queue_id)] = sentence
+
+
+def _names_in(directory: Path) -> list[str]:
+    """The directories in a refused topic's; none if they cannot be read, which hides nothing."""
+    try:
+        return directories_in(directory)
+    except (Unavailable, Denied):
+        return []
 
 
 def _refuse_name(found: FoundQueues, topic: str) -> bool:

@@ -10,7 +10,7 @@ config/topics.json  checkpoint  abort
 import errno
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -19,7 +19,7 @@ from typing import Any
 import orjson
 
 from container.rocketmq_names import parse_local_file_name
-from provider.errors import Denied, StoreError
+from provider.errors import Denied, StoreError, Unavailable
 from tieredstore.hot.mapped_files import translated
 from tieredstore.hot.options import HotLogOptions
 
@@ -175,10 +175,19 @@ def _plain(attributes: Mapping[str, Any]) -> dict[str, Any]:
 
 def refused_topics(
     layout: StoreLayout, attributes: Mapping[str, Mapping[str, Any]], *, queues_in_rocksdb: bool
-) -> dict[str, str]:
-    """Topics that the tier does not take, each with one sentence that says why. A few scans."""
+) -> tuple[dict[str, str], set[str]]:
+    """Topics that the tier does not take, each with one sentence that says why. A few scans.
+
+    Returns:
+        Those, and a sentence for each other place where such topics would be, but which cannot
+        be read now: none of what lies there would be tiered, so nothing need wait for it.
+
+    Raises:
+        Unavailable, Denied: the directory of the ConsumeQueues cannot be read.
+    """
     refused: dict[str, str] = {}
-    for topic in directories_in(layout.root / BATCH_CONSUME_QUEUE):
+    troubles: set[str] = set()
+    for topic in _names_or_trouble(directories_in, layout.root / BATCH_CONSUME_QUEUE, troubles):
         refused[topic] = BATCH_SENTENCE
     for topic, values in attributes.items():
         if values.get("queue.type") == "BatchCQ":
@@ -188,13 +197,25 @@ def refused_topics(
     in_files = set(directories_in(layout.consume_queue))
     rocksdb = (
         queues_in_rocksdb
-        or any(True for _ in _files_in(layout.root / ROCKSDB_CONSUME_QUEUE))
-        or (layout.consume_queue / "CURRENT").exists()
+        or bool(_names_or_trouble(_files_in, layout.root / ROCKSDB_CONSUME_QUEUE, troubles))
+        or os.path.exists(layout.consume_queue / "CURRENT")  # noqa: PTH110 - False where not allowed
     )
     if rocksdb:
         for topic in attributes.keys() - in_files:
             refused.setdefault(topic, ROCKSDB_SENTENCE)
-    return refused
+    return refused, troubles
+
+
+def _names_or_trouble(
+    names_in: Callable[[Path], list[str]], directory: Path, troubles: set[str]
+) -> list[str]:
+    try:
+        return names_in(directory)
+    except (Unavailable, Denied) as error:
+        if is_of_the_process(error):
+            raise
+        troubles.add(f"topics that are not tiered are not looked for: {error}")
+        return []
 
 
 BATCH_SENTENCE = (
