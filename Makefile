@@ -4,7 +4,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: run test check wheel-test soak bench format clean
+# The parts of the tests, the longest first: two run at a time, on two cores, and the next begins where one ends.
+# Each test is in exactly one of the first four; the last tries the wheel.
+PARTS := test-soak test-broker test-slow test-fast test-wheel
+JOBS ?= 2
+PYTEST = $(BIN)/python -m pytest -q -o cache_dir=.run/cache/$@ --durations=5
+
+.PHONY: run test check $(PARTS) soak bench plot format clean
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -16,8 +22,10 @@ run: $(STAMP)
 	$(BIN)/python tests/support/make_run.py "$(STORE)" "$(TIER)"
 
 test: check
-	$(BIN)/python -m pytest --durations=15
-	$(MAKE) --no-print-directory wheel-test
+	@echo "$(JOBS) at a time, each shown when it ends: $(PARTS)"
+	@$(MAKE) --no-print-directory --jobs=$(JOBS) --keep-going --output-sync=target $(PARTS) \
+		|| { echo "not all passed: see the lines with *** above"; exit 1; }
+	@echo "all passed: $(PARTS)"
 
 check: $(STAMP)
 	$(BIN)/ruff format --check .
@@ -25,15 +33,34 @@ check: $(STAMP)
 	$(BIN)/lint-imports
 	$(BIN)/pyright
 
+# Real time: 300 s where CI is true, 30 s elsewhere.
+test-soak: $(STAMP)
+	$(PYTEST) -m "soak"
+
+test-broker: $(STAMP)
+	$(PYTEST) -m "rocketmq and not soak"
+
+test-slow: $(STAMP)
+	$(PYTEST) -m "slow and not soak and not rocketmq"
+
+test-fast: $(STAMP)
+	$(PYTEST) -m "not slow and not soak and not rocketmq"
+
+# What a wheel can break: modules, files, the command, the dependencies, what the README shows, golden bytes through it all.
+IN_WHEEL := tests/test_tieredstore/test_installed.py tests/test_tieredstore/test_cli_commands.py \
+	tests/test_tieredstore/test_cli_streams.py tests/test_tieredstore/test_config.py tests/test_tieredstore/test_conf_files.py \
+	tests/test_tieredstore/test_hot_golden.py tests/test_tieredstore/test_metrics.py tests/test_provider/test_stores.py \
+	tests/test_golden tests/test_architecture/test_readme.py
+
 # The wheel, installed into an empty environment and tested where the checkout cannot be imported.
-wheel-test: $(STAMP)
+test-wheel: $(STAMP)
 	rm -rf .run/wheel && mkdir -p .run/wheel/elsewhere
 	$(BIN)/python -m build --wheel --installer pip --outdir .run/wheel . >.run/wheel/build.log 2>&1 || { cat .run/wheel/build.log; exit 1; }
 	$(PYTHON) -m venv .run/wheel/venv
 	.run/wheel/venv/bin/python -m pip install --quiet --upgrade "pip>=25.1"
 	.run/wheel/venv/bin/python -m pip install --quiet --constraint constraints.txt --group test .run/wheel/*.whl
 	cp -r tests conf pyproject.toml README.md .run/wheel/elsewhere/
-	cd .run/wheel/elsewhere && ../venv/bin/python -m pytest -q -m "not rocketmq and not slow and not checkout"
+	cd .run/wheel/elsewhere && ../venv/bin/python -m pytest -q -m "not rocketmq and not checkout" $(IN_WHEEL)
 
 # An hour of a broker, a follower that is killed, and readers over faults; SOAK_SECONDS=60 for less.
 soak: $(STAMP)
@@ -41,6 +68,12 @@ soak: $(STAMP)
 
 bench: $(STAMP)
 	$(BIN)/tieredstore bench --store-results tests/bench/results
+
+# The kept results as a picture, .run/figures.png.
+plot: $(STAMP)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --group bench
+	mkdir -p .run
+	$(BIN)/python tests/bench/plot.py tests/bench/results .run/figures.png
 
 format: $(STAMP)
 	$(BIN)/ruff format .

@@ -1,0 +1,56 @@
+"""What a wheel can break: modules and files that it lacks, its command, its dependencies."""
+
+import importlib
+import importlib.metadata
+import pkgutil
+import subprocess
+import sys
+from importlib.resources import files
+from pathlib import Path
+
+import pytest
+
+import tieredstore
+from tieredstore.cli.main import COMMANDS
+
+PACKAGES = ("tieredstore", "dispatcher", "fetcher", "container", "provider")
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_every_module_can_be_imported(package: str) -> None:
+    root = importlib.import_module(package)
+    names = [found.name for found in pkgutil.walk_packages(root.__path__, f"{package}.")]
+    assert names
+    for name in names:
+        if not name.endswith(".__main__"):
+            importlib.import_module(name)
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_every_package_says_that_it_is_typed(package: str) -> None:
+    assert (files(package) / "py.typed").is_file()
+
+
+def test_the_command_is_installed_and_knows_every_command() -> None:
+    command = Path(sys.executable).parent / "tieredstore"
+    version = subprocess.run([command, "--version"], capture_output=True, text=True, check=True)
+    assert version.stdout == f"tieredstore, version {tieredstore.__version__}\n"
+    assert tieredstore.__version__ == importlib.metadata.version("tieredstore")
+    for name in COMMANDS:
+        shown = subprocess.run(
+            [command, name, "--help"], capture_output=True, text=True, check=True
+        )
+        assert f"tieredstore {name} " in shown.stdout
+
+
+def test_nothing_that_only_tests_need_is_imported_by_the_commands() -> None:
+    modules = [module for module, _ in COMMANDS.values()]
+    program = (
+        "import importlib, sys\n"
+        f"[importlib.import_module(name) for name in {modules}]\n"
+        "print([name for name in ('pytest', 'hypothesis', 'blockbuster') if name in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "[]\n"
