@@ -148,6 +148,7 @@ class PosixWork:
     def hold(self, name: str) -> bool:
         """Take a share of the lock on the file `name`; say whether nobody else has one."""
         with posix_errors(name), self._locks_lock:
+            self._directories.check_root()
             if name not in self._locks:
                 path = self.path(name)
                 self._directories.make(path.rpartition("/")[0])

@@ -347,6 +347,8 @@ async def test_a_root_that_is_away_or_another_one_takes_nothing_until_it_is_back
             await store.append([Append("a/grows", 3, (b"two",))])
         with pytest.raises(Unavailable, match="unmounted"):
             await store.delete(["a/one"])
+        with pytest.raises(Unavailable, match="unmounted"):
+            await store.hold("@lock")
     assert not (root.exists() and names_in(root)), "nothing was written to a strange directory"
     if is_replaced:
         root.rmdir()
