@@ -17,6 +17,8 @@ from provider.ranges import QueueOffset
 
 MARKS_MAX = 64
 """Moments of arrival remembered for each queue."""
+RESTS_AFTER = 3
+"""Failures in a row after which what may pass is taken for something that stays for a while."""
 
 
 class QueueState(Enum):
@@ -29,7 +31,8 @@ class QueueState(Enum):
     IN_FLIGHT = "in flight"
     """A commit is under way."""
     STOPPED = "stopped"
-    """The tier and the hot log contradict each other, or it cannot be read; `reason` says more."""
+    """The tier and the hot log contradict each other, or one of them cannot be used for it now;
+    `reason` says more."""
     REFUSED = "refused"
     """The tier does not take this kind of queue."""
     DAMAGED = "damaged"
@@ -83,6 +86,8 @@ class QueueProgress:
         self.retry_at_s = 0.0
         self.heals_at: QueueOffset | None = None
         """Once the hot log reaches this offset, a stopped queue is looked at again."""
+        self.rests = False
+        """It is stopped by something that may pass: opened again once its pause is over."""
         self.damage = ""
         """What was wrong with the messages at the commit offset, for the gap that passes them."""
         self._company_max = COMPANY_ANY
@@ -176,6 +181,18 @@ class QueueProgress:
         if state is QueueState.DAMAGED:
             self.damage = reason
 
+    def rest(self, now_s: float, reason: str) -> None:
+        """Something that may pass keeps it from the tier: opened again, later each time.
+
+        Stopped until then once that is not the first time: nobody waits for it. Its commits are
+        alone in their rounds until one lands.
+        """
+        self.unsettle()
+        self.pause(now_s)
+        self.reason, self._company_max = reason, 1
+        if self.failures >= RESTS_AFTER:
+            self.state, self.rests = QueueState.STOPPED, True
+
     def unsettle(self) -> None:
         """Ask the tier before anything else; drops what is taken and referenced."""
         self.state, self.reason = QueueState.UNSETTLED, ""
@@ -185,7 +202,7 @@ class QueueProgress:
         self.dispatch_offset = self.commit_offset
         self._taken = None
         self._retry_messages = 0
-        self.heals_at = None
+        self.heals_at, self.rests = None, False
 
     def references_wanted(self) -> int:
         """How many more references are worth fetching now."""

@@ -51,7 +51,8 @@ class QueueTable:
     def index(self, queue: QueueProgress) -> None:
         """Note what a queue waits for after it changed."""
         queue.reconsider()
-        _put(self._unsettled, queue, wants=queue.state is QueueState.UNSETTLED and not queue.busy)
+        to_open = queue.state is QueueState.UNSETTLED or queue.rests
+        _put(self._unsettled, queue, wants=to_open and not queue.busy)
         ready = queue.state is QueueState.READY and len(queue.references) > 0
         _put(self._ready, queue, wants=ready)
         _put(self._thirsty, queue, wants=queue.references_wanted() > 0)

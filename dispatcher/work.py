@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Executor
 
+from container.tier_errors import Refused
 from dispatcher.alarm import Alarm
 from dispatcher.opening import Contradicted, open_queue
 from dispatcher.options import DispatchOptions
@@ -16,9 +17,21 @@ from dispatcher.target import AnyTier, CommitPlan
 from dispatcher.tier_health import TierHealth, backoff_s
 from dispatcher.turns import Load
 from provider.clock import Clock
-from provider.errors import Closed, Corrupt, Denied, Fenced, OutOfRange, StoreError, Unavailable
+from provider.errors import (
+    AlreadyExists,
+    Closed,
+    Corrupt,
+    Denied,
+    Fenced,
+    OutOfRange,
+    StoreError,
+    Unavailable,
+)
 
 WAIT_S_MIN = 0.001
+MAY_PASS = (OutOfRange, AlreadyExists, Refused)
+"""Why the tier refuses one queue's messages for as long as something lasts: published bytes are
+missing, a file is being taken over, files of a dropped queue await their deletion."""
 
 
 class DispatchWork:
@@ -155,15 +168,22 @@ class DispatchWork:
             await self._hot.release(queue.id, outcome.offset)
         except (Fenced, Closed):
             raise
-        except (Unavailable, Denied, OutOfRange) as error:
+        except (Unavailable, Denied) as error:
             self.counters.last_error = str(error)
-            if queue.state is QueueState.UNSETTLED:
+            if queue.state is QueueState.UNSETTLED or queue.rests:
                 queue.pause(self._clock.monotonic_s())
                 queue.reason = str(error)
         except StoreError as error:
-            published = self._tier.queue(queue.id)
-            if published is not None:
-                queue.commit_offset = published.next_offset
+            self._not_opened(queue, error)
+
+    def _not_opened(self, queue: QueueProgress, error: StoreError) -> None:
+        self.counters.last_error = str(error)
+        published = self._tier.queue(queue.id)
+        if published is not None:
+            queue.commit_offset = published.next_offset
+        if isinstance(error, MAY_PASS):
+            queue.rest(self._clock.monotonic_s(), str(error))
+        else:
             queue.stop(QueueState.DAMAGED, str(error))
 
     # Rounds.
@@ -245,6 +265,7 @@ class DispatchWork:
         """Ask the tier what became of a round whose commit raised `error`."""
         now_s = self._clock.monotonic_s()
         self.counters.last_error = str(error)
+        is_of_one = len(plans) == 1 and not isinstance(error, Unavailable | Denied)
         landed: list[CommitPlan] = []
         for plan in plans:
             queue = self.table[plan.queue]
@@ -253,8 +274,10 @@ class DispatchWork:
                 landed.append(plan)
             elif published is not None and published.next_offset != queue.commit_offset:
                 queue.unsettle()
-            elif isinstance(error, Unavailable | Denied) or len(plans) > 1:
+            elif not is_of_one:
                 queue.failed(now_s, str(error), company_max=max(1, len(plans) // 2))
+            elif isinstance(error, MAY_PASS):
+                queue.rest(now_s, f"the tier refuses its messages: {error}")
             else:
                 queue.stop(QueueState.STOPPED, f"the tier refuses its messages: {error}")
             self.table.index(queue)
@@ -262,7 +285,8 @@ class DispatchWork:
             await self._landed(plans)
             return
         self.counters.rounds_failed += 1
-        self.health.failed(now_s)
+        if not is_of_one:
+            self.health.failed(now_s)
         await self._advance(landed, now_s)
 
     def _not_prepared(self, queue: QueueProgress, error: StoreError) -> None:

@@ -5,6 +5,7 @@ Fault model (what the dispatcher must survive):
 - `refused`: the commit fails, nothing happened.
 - `lost_reply`: the commit lands, the caller is told that it failed.
 - `bad_queues`: every round with one of them is refused.
+- `refusals`: whatever would change one of these queues fails; reading it too if bytes are missing.
 - a stalled commit: it takes `commit_s` of the clock; cancelled meanwhile, it landed or not.
 
 Whatever breaks the contract of `TierTarget` is an AssertionError: a batch that does not begin at
@@ -23,7 +24,7 @@ from typing import Any
 from container.record_batch import RecordBatch
 from container.tier_records import UNIT_BYTES, Gap, Queue, QueueId
 from provider.clock import Clock
-from provider.errors import StoreError, Unavailable
+from provider.errors import OutOfRange, StoreError, Unavailable
 from provider.ranges import QueueOffset
 
 
@@ -83,6 +84,7 @@ class MemoryTier:
         self.rounds: list[tuple[QueueId, ...]] = []
         self.plans: list[MemoryPlan] = []
         self.bad_queues: set[QueueId] = set()
+        self.refusals: dict[QueueId, StoreError] = {}
         self.error: StoreError | None = None
         """Raised by every call while set."""
         self.near_offset = 0
@@ -134,6 +136,7 @@ class MemoryTier:
             await self._clock.sleep(self.commit_s)
             settled = True
             self._raise_faults(names)
+            self._raise_refusals(names)
             self._apply(plans)
             if self._rng.random() < self.lost_reply:
                 raise Unavailable("injected lost reply", "tier")
@@ -149,6 +152,11 @@ class MemoryTier:
             raise self.error
         if self.bad_queues & set(names) or self._rng.random() < self.refused:
             raise Unavailable("injected refusal", "tier")
+
+    def _raise_refusals(self, names: Sequence[QueueId]) -> None:
+        for name in names:
+            if name in self.refusals:
+                raise self.refusals[name]
 
     def _apply(self, plans: Sequence[MemoryPlan]) -> None:
         for plan in plans:
@@ -166,6 +174,7 @@ class MemoryTier:
 
     async def begin_queue(self, queue: QueueId, offset: QueueOffset) -> None:
         self.calls["begin_queue"] += 1
+        self._raise_refusals([queue])
         self.queues.setdefault(queue, MemoryQueue(offset))
 
     async def record_gap(
@@ -174,6 +183,7 @@ class MemoryTier:
         self.calls["record_gap"] += 1
         await self._clock.sleep(0)
         self._raise_faults([queue])
+        self._raise_refusals([queue])
         here = self.queues[queue]
         assert here.next_offset == start < end, "a gap begins at the published end"
         here.gaps.append(Gap(start, end, reason, self._clock.now_ms()))
@@ -194,6 +204,8 @@ class MemoryTier:
         assert offsets, "somebody asks for nothing"
         await self._clock.sleep(0)
         self._raise_faults([queue])
+        if isinstance(self.refusals.get(queue), OutOfRange):
+            raise self.refusals[queue]
         here = self.queues[queue]
         found = [here.records[offset] for offset in offsets]
         sizes = list(accumulate(len(record) for record in found))

@@ -1,0 +1,155 @@
+"""What stops a queue and may pass: it goes on by itself, and nobody waits for it meanwhile."""
+
+from collections.abc import Callable
+from datetime import timedelta
+
+import pytest
+
+from container.tier_errors import NewerVersion, Refused
+from container.tier_records import QueueId
+from dispatcher.queue_progress import QueueState
+from provider.errors import AlreadyExists, Corrupt, NotFound, OutOfRange, StoreError
+from tests.support.dispatch_world import World
+
+A, B = QueueId("Orders", 0), QueueId("Orders", 1)
+MISSING = NotFound("no such object", "Orders/0/COMMIT_LOG/0", 0)
+BURIED = Refused("begins a queue whose files await their deletion", "Orders/0")
+PASSING = [
+    MISSING,
+    OutOfRange("published bytes are missing", "Orders/0/COMMIT_LOG/0", 7),
+    AlreadyExists("the name is taken", "Orders/0/COMMIT_LOG/0"),
+    BURIED,
+]
+
+
+def is_stopped(world: World, queue: QueueId) -> Callable[[], bool]:
+    return lambda: world.state(queue).state is QueueState.STOPPED
+
+
+@pytest.mark.parametrize("error", PASSING)
+async def test_a_queue_that_the_tier_refuses_for_a_while_is_tiered_once_it_does_not(
+    error: StoreError,
+) -> None:
+    world = World()
+    world.hot.append(A, b"x")
+    async with world.running():
+        await world.wait_for(lambda: world.is_tiered(A), seconds=1.0)
+        world.tier.refusals[A] = error
+        world.hot.append(A, b"y")
+        await world.wait_for(is_stopped(world, A), seconds=2.0)
+        await world.pass_time(200.0, step_s=1.0)
+        stopped = world.state(A)
+        assert stopped.state is QueueState.STOPPED
+        assert str(error) in stopped.reason
+        assert stopped.behind == 1
+        world.tier.refusals.clear()
+        await world.wait_for(lambda: world.is_tiered(A), seconds=31.0)
+        assert (world.state(A).state, world.state(A).failures) == (QueueState.READY, 0)
+
+
+async def test_a_refused_queue_costs_few_requests_and_its_neighbours_nothing() -> None:
+    world = World()
+    world.hot.append(A, b"x")
+    world.hot.append(B, b"x")
+    async with world.running():
+        world.tier.refusals[A] = BURIED
+        for _ in range(100):
+            world.hot.append(A, b"y")
+            world.hot.append(B, b"y")
+            await world.pass_time(3.0, step_s=0.5)
+        assert sum(A in names for names in world.tier.rounds) < 25
+        assert not world.dispatcher.statistics().outage
+        assert world.state(B).behind <= 1
+        assert world.state(B).failures == 0
+
+
+async def test_a_refusal_that_passes_at_once_stops_nothing() -> None:
+    world = World()
+    world.hot.append(A, b"x")
+    world.tier.refusals[A] = AlreadyExists("the name is taken", "Orders/0/COMMIT_LOG/0")
+    async with world.running():
+        await world.wait_for(lambda: world.state(A).failures == 1, seconds=1.0)
+        assert world.state(A).state is not QueueState.STOPPED
+        world.tier.refusals.clear()
+        await world.finish(world.dispatcher.drain(), seconds=1.0)
+        assert world.is_tiered(A)
+
+
+@pytest.mark.parametrize("error", [MISSING, BURIED])
+async def test_draining_ends_beside_a_refused_queue_and_reports_it(error: StoreError) -> None:
+    world = World()
+    world.hot.append(A, b"x")
+    await world.finish(world.dispatcher.drain())
+    world.restart()
+    world.hot.append(A, b"y")
+    world.hot.append(B, b"x")
+    world.tier.refusals[A] = error
+    report = await world.finish(world.dispatcher.drain(), seconds=3.0)
+    assert [(over.queue, over.state) for over in report.over] == [(A, QueueState.STOPPED)]
+    assert world.is_tiered(B)
+    async with world.running():
+        world.hot.append(B, b"y")
+        report = await world.finish(world.dispatcher.drain(), seconds=3.0)
+        assert [over.queue for over in report.over] == [A]
+        assert world.is_tiered(B)
+        world.tier.refusals.clear()
+        await world.wait_for(lambda: world.is_tiered(A), seconds=31.0)
+
+
+async def test_a_queue_whose_beginning_is_refused_for_a_while_begins_later() -> None:
+    world = World(backfill=timedelta(hours=1))
+    world.hot.append(A, b"x")
+    world.tier.refusals[A] = BURIED
+    async with world.running():
+        await world.wait_for(is_stopped(world, A), seconds=2.0)
+        assert "await their deletion" in world.state(A).reason
+        world.tier.refusals.clear()
+        await world.wait_for(lambda: world.is_tiered(A), seconds=31.0)
+
+
+async def test_a_gap_that_is_refused_for_a_while_is_recorded_later() -> None:
+    world = World()
+    world.hot.append(A, b"x")
+    await world.finish(world.dispatcher.drain())
+    world.hot.append(A, b"lost", b"y")
+    world.hot.delete_below(A, 2)
+    world.tier.refusals[A] = BURIED
+    async with world.running():
+        await world.wait_for(is_stopped(world, A), seconds=2.0)
+        assert world.state(A).commit_offset == 1
+        world.tier.refusals.clear()
+        await world.wait_for(lambda: sorted(world.tier.bodies(A)) == [0, 2], seconds=31.0)
+    (gap,) = world.tier.queues[A].gaps
+    assert (gap.start, gap.end) == (1, 2)
+    assert "deleted" in gap.reason
+
+
+@pytest.mark.parametrize("error", [Corrupt("torn", "@manifest/7"), NewerVersion("9", "@manifest")])
+async def test_what_does_not_pass_is_not_tried_again(error: StoreError) -> None:
+    world = World()
+    world.tier.refusals[A] = error
+    world.hot.append(A, b"x")
+    async with world.running():
+        await world.wait_for(is_stopped(world, A), seconds=1.0)
+        world.tier.refusals.clear()
+        await world.pass_time(100.0, step_s=1.0)
+        assert world.state(A).state is QueueState.STOPPED
+    assert world.tier.calls["commit"] == 1
+
+
+async def test_other_messages_at_tiered_offsets_never_heal() -> None:
+    world = World()
+    world.hot.append(A, *[b"%d" % n for n in range(10)])
+    await world.finish(world.dispatcher.drain())
+    before = world.tier.bodies(A)
+    world.hot.lose_tail(A, 3)
+    world.hot.append(A, *[b"other"] * 5)
+    world.restart()
+    async with world.running():
+        await world.wait_for(is_stopped(world, A), seconds=1.0)
+        calls = world.tier.calls.copy()
+        world.hot.append(A, b"more")
+        await world.pass_time(100.0, step_s=1.0)
+        assert world.state(A).state is QueueState.STOPPED
+        assert world.tier.calls == calls
+    assert world.tier.bodies(A) == before
