@@ -1,18 +1,19 @@
 """Whether the tier and the hot log have the same messages at the same offsets."""
 
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import pairwise
 
 import numpy as np
 
-from container.record_batch import UNIT_DTYPE, RecordBatch, Units
+from container.record_batch import UNIT_DTYPE, RecordBatch
+from container.record_checks import damaged_bodies
 from container.tier_records import QueueId
-from dispatcher.batching import Bytes, written_bytes
+from dispatcher.batching import written_bytes
 from dispatcher.common_offsets import CommonOffsets
 from dispatcher.options import COMPARED_BYTES_MAX
-from dispatcher.source import HotLog, HotQueue
+from dispatcher.source import HotLog, HotQueue, Wanted
 from dispatcher.target import AnyTier
-from provider.errors import Corrupt, OutOfRange
+from provider.errors import Corrupt, OutOfRange, StoreError
 from provider.ranges import QueueOffset
 
 PHYSICAL_OFFSET = slice(28, 36)
@@ -21,10 +22,8 @@ CRC_PROPERTY_BYTES = 20
 CRC_PROPERTY = b"__CRC32#\x01"
 """How the optional last property begins; its CRC covers bytes 28..35, so tiering rewrites it."""
 
-NEAR_MESSAGES = 256
-"""The hot log's references to messages no further apart are fetched at once."""
-NEAR_BYTES = 64 << 10
-"""Bytes between two messages of the hot log that are read along with them."""
+NEAR_MESSAGES = 4096
+"""The hot log's references to messages no further apart are fetched at once: 80 KiB at most."""
 REPAIR_NEWEST = 16
 """Messages next to a cut that must be the same in both."""
 SEARCH_WAYS = 16
@@ -69,18 +68,19 @@ async def compare_sampled(
     Returns the lowest offset at which they were seen to differ, or None. A store that was
     restored from a backup, or swapped for another one, may have the same newest messages again;
     the others tell, down to the first that both have, or that the tier finds without reading its
-    history. Older ones that cannot be read say nothing and are passed over.
+    history. Older ones that cannot be read, or whose bits rotted in the hot log, say nothing and
+    are passed over.
 
     Compares `newest + log2(n) + 2` messages at most, n being what both have: 24 of a million.
-    Costs one call to the tier, and two to the hot log for each of these messages, but for those
-    within some hundred of the newest, which need two or a few more together: 18 for 100,000 small
-    messages; more where they are larger than `COMPARED_BYTES_MAX` together, or one cannot be
-    read. Holds `COMPARED_BYTES_MAX` of each side, or one message. Changes nothing, so it may be
-    cancelled.
+    Costs one call to the tier, one `records_of_round` of the hot log, and one `references` for
+    all within `NEAR_MESSAGES` and for each doubling beyond: 1 for 4,000 messages, 6 for 100,000;
+    more where they are larger than `COMPARED_BYTES_MAX` together, or one cannot be read. Holds
+    `COMPARED_BYTES_MAX` of each side, or one message. Changes nothing, so it may be cancelled.
 
     Raises:
         Unavailable: one of the two cannot be read now.
-        Corrupt: the newest messages of one of the two cannot be read at all.
+        Corrupt: the newest messages of one of the two cannot be read at all, or rotted in the hot
+            log.
         OutOfRange: the hot log deleted the newest ones meanwhile.
     """
     published = tier.queue(hot.id)
@@ -166,7 +166,7 @@ async def first_difference(
 
     Raises:
         Unavailable: one of the two cannot be read now.
-        Corrupt: one of the two cannot be read at all.
+        Corrupt: one of the two cannot be read at all, or the hot log's record rotted.
         OutOfRange: one of the two deleted them meanwhile.
     """
     done = 0
@@ -178,67 +178,63 @@ async def first_difference(
         done += len(tiered)
         found = zip(waiting, tiered, strict=False)  # it may return fewer
         copies = {offset: record for offset, record in found if record is not None}
-        for near in _near_ones(list(copies)):
-            differing = await _difference_near(hot_log, queue, near, copies)
-            if differing is not None:
-                return differing
+        differing = await _difference_from(hot_log, queue, copies)
+        if differing is not None:
+            return differing
     return None
 
 
-async def _difference_near(
-    hot_log: HotLog,
-    queue: QueueId,
-    offsets: Sequence[QueueOffset],
-    tiered: Mapping[QueueOffset, bytes],
+async def _difference_from(
+    hot_log: HotLog, queue: QueueId, tiered: Mapping[QueueOffset, bytes]
 ) -> QueueOffset | None:
-    """As `first_difference`, for offsets near each other of which the tiered records are there."""
-    units: Units = np.zeros(0, UNIT_DTYPE)
-    start, rest = offsets[0], list(offsets)
-    while rest:
-        if rest[0] - start >= len(units):
-            start = rest[0]
-            units = await hot_log.references(queue, start, messages_max=rest[-1] - start + 1)
-        first = rest[0]
-        waiting = units[first - start :]
-        count = _read_along(written_bytes(waiting), [offset - first for offset in rest])
-        batch = await hot_log.records(queue, first, waiting[:count])
-        for offset in rest:
-            if offset >= batch.next_offset:
-                break
-            if not same_message(_record(batch, offset), tiered[offset]):
-                return offset
-        rest = [offset for offset in rest if offset >= batch.next_offset]
+    """As `first_difference`, for ascending offsets of which the tiered records are there."""
+    for wanted in _pieces(await _wanted(hot_log, queue, list(tiered))):
+        answers = await hot_log.records_of_round(wanted)
+        for one, answer in zip(wanted, answers, strict=True):
+            if isinstance(answer, StoreError):
+                raise answer
+            if not same_message(_first_record(answer), tiered[one.start]):
+                _raise_if_damaged(queue, answer)
+                return one.start
     return None
 
 
-def _near_ones(offsets: Sequence[QueueOffset]) -> Iterator[list[QueueOffset]]:
-    """Ascending offsets in groups of which one request has all references. Pure."""
-    group: list[QueueOffset] = []
+async def _wanted(hot_log: HotLog, queue: QueueId, offsets: Sequence[QueueOffset]) -> list[Wanted]:
+    """Where the hot log has the messages at `offsets`: one request for those near each other."""
+    wanted: list[Wanted] = []
+    start, units = QueueOffset(0), np.zeros(0, UNIT_DTYPE)
     for offset in offsets:
-        if group and offset - group[-1] > NEAR_MESSAGES:
-            yield group
-            group = []
-        group.append(offset)
-    if group:
-        yield group
+        if not start <= offset < start + len(units):
+            start = offset
+            last = offsets[bisect_left(offsets, start + NEAR_MESSAGES) - 1]
+            units = await hot_log.references(queue, start, messages_max=last - start + 1)
+        wanted.append(Wanted(queue, offset, units[offset - start :][:1]))
+    return wanted
 
 
-def _read_along(sizes: Bytes, wanted: Sequence[int]) -> int:
-    """How many messages to read at once, of which only those at the indices `wanted` count. Pure.
+def _pieces(wanted: Sequence[Wanted]) -> Iterator[list[Wanted]]:
+    """What may be read at once of the hot log: at most `COMPARED_BYTES_MAX`, or one. Pure."""
+    piece: list[Wanted] = []
+    room = COMPARED_BYTES_MAX
+    for one in wanted:
+        size = int(written_bytes(one.references)[0])
+        if piece and size > room:
+            yield piece
+            piece, room = [], COMPARED_BYTES_MAX
+        piece.append(one)
+        room -= size
+    if piece:
+        yield piece
 
-    The first index is 0. Few bytes that nobody wants are cheaper than one more request.
-    """
-    count = 1
-    for before, index in pairwise(wanted):
-        between = int(sizes[before + 1 : index].sum())
-        total = int(sizes[: index + 1].sum())
-        if index >= len(sizes) or between > NEAR_BYTES or total > COMPARED_BYTES_MAX:
-            break
-        count = index + 1
-    return count
+
+def _first_record(batch: RecordBatch) -> bytes:
+    start = int(batch.starts[0])
+    return batch.data[start : start + int(batch.sizes[0])].tobytes()
 
 
-def _record(batch: RecordBatch, offset: QueueOffset) -> bytes:
-    number = offset - batch.first_offset
-    start = int(batch.starts[number])
-    return batch.data[start : start + int(batch.sizes[number])].tobytes()
+def _raise_if_damaged(queue: QueueId, batch: RecordBatch) -> None:
+    """Bits that rotted in the hot log make no other message of a record."""
+    if len(damaged_bodies(batch.data, batch.starts[:1], batch.sizes[:1])):
+        offset = batch.first_offset
+        reason = f"the hot log's record at offset {offset} fails its checksum"
+        raise Corrupt(reason, str(queue), offset)

@@ -1,4 +1,4 @@
-"""A hot log in memory: records of a tiny format that has the bytes 20..36 where they belong."""
+"""A hot log in memory, with RocketMQ's records of messages that have no topic."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from container.message_record import StoredMessage
 from container.record_batch import UNIT_DTYPE, RecordBatch, Units
 from container.tier_records import QueueId
 from dispatcher.alarm import Alarm
@@ -14,14 +15,15 @@ from provider.clock import Clock
 from provider.errors import Corrupt, OutOfRange, StoreError
 from provider.ranges import QueueOffset
 
-HEAD_BYTES = 44
-"""size 4, salt 16, queue offset 8, physical offset 8, store timestamp 8; then the body."""
+STORE_TIMESTAMP = slice(56, 64)
 
 
-def fake_record(offset: int, body: bytes, *, timestamp: int = 0, salt: bytes = b"") -> bytes:
-    """A record with its queue offset in bytes 20..27 and a physical offset of 0."""
-    head = (HEAD_BYTES + len(body)).to_bytes(4) + salt.ljust(16, b"\0") + offset.to_bytes(8)
-    return head + bytes(8) + timestamp.to_bytes(8) + body
+def fake_record(offset: int, body: bytes, *, timestamp: int = 0, salt: int = 0) -> bytes:
+    """A record of queue 0 with a physical offset of 0; another one for another `salt`."""
+    message = StoredMessage.compose(
+        "", 0, offset, body=body, store_timestamp=timestamp, prepared_transaction_offset=salt
+    )
+    return message.encode()
 
 
 @dataclass
@@ -56,9 +58,8 @@ class FakeHotLog:
         records = self.queues.setdefault(queue, FakeQueue()).records
         for body in bodies:
             self._salt += 1
-            salt = self._salt.to_bytes(8)
             now_ms = self._clock.now_ms()
-            records.append(fake_record(len(records), body, timestamp=now_ms, salt=salt))
+            records.append(fake_record(len(records), body, timestamp=now_ms, salt=self._salt))
         self._alarm.ring()
 
     def delete_below(self, queue: QueueId, offset: int) -> None:
@@ -119,7 +120,7 @@ class FakeHotLog:
                 raise Corrupt("the record is not one", str(queue), start)
         records = here.records[start:end]
         sizes = np.array([len(record) for record in records], np.int64)
-        times = [int.from_bytes(record[36:44]) for record in records]
+        times = [int.from_bytes(record[STORE_TIMESTAMP]) for record in records]
         return RecordBatch(
             first_offset=start,
             data=np.frombuffer(bytearray(b"".join(records)), np.uint8),
@@ -132,6 +133,7 @@ class FakeHotLog:
     async def records_of_round(
         self, wanted: Sequence[Wanted]
     ) -> Sequence[RecordBatch | StoreError]:
+        self.calls["records_of_round"] += 1
         answers: list[RecordBatch | StoreError] = []
         for item in wanted:
             try:
