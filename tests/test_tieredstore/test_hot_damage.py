@@ -7,12 +7,15 @@ import pytest
 
 from container.consume_queue_unit import ConsumeQueueUnit
 from container.tier_records import QueueId
+from dispatcher.dispatcher import TieredDispatcher
+from dispatcher.options import DispatchOptions
 from dispatcher.source import HotQueueState
 from provider.clock import ManualClock
 from provider.errors import Corrupt
 from provider.ranges import QueueOffset
 from tests.support.fake_broker import FakeBroker
 from tests.support.followed import bodies, broker, clock, follow, logs, poll_later
+from tests.support.memory_tier import InlineExecutor, MemoryTier
 from tieredstore.hot.follower import RocketMqHotLog
 
 __all__ = ["broker", "clock", "logs"]  # fixtures
@@ -48,6 +51,7 @@ async def test_a_bad_record_with_good_ones_behind_it_stops_its_queue_alone(
     broker.damage(bad.position + 4, b"\0\0\0\0")
     log = await follow(broker, clock, logs)
     await log.poll()
+    await log.release(A0, QueueOffset(0))
     units = await log.references(A0, QueueOffset(0), messages_max=10)
     assert len(await log.records(A0, QueueOffset(0), units)) == 4
     with pytest.raises(Corrupt) as caught:
@@ -58,6 +62,47 @@ async def test_a_bad_record_with_good_ones_behind_it_stops_its_queue_alone(
     assert (seen.id, seen.state) == (A0, HotQueueState.DAMAGED)
     assert str(broker.log_path(bad.position)) in seen.detail
     assert await bodies(log, A1, 0, 10) == 10
+
+
+async def test_a_bad_record_that_is_not_to_be_tiered_stops_nothing(
+    broker: FakeBroker, clock: ManualClock, logs: list[RocketMqHotLog]
+) -> None:
+    broker.put_many("A", 0, [b"x"] * 30)
+    for offset in (3, 8):
+        broker.damage(broker.unit("A", 0, offset).position + 4, b"\0\0\0\0")
+
+    async def states_after_reading(offset: int) -> list[HotQueueState]:
+        units = await log.references(A0, QueueOffset(offset), messages_max=1)
+        with pytest.raises(Corrupt):
+            await log.records(A0, QueueOffset(offset), units)
+        return [seen.state for seen in await log.poll()]
+
+    log = await follow(broker, clock, logs)
+    await log.poll()
+    assert await states_after_reading(3) == []  # nobody said yet what is to be tiered
+    await log.release(A0, QueueOffset(5))
+    assert await states_after_reading(3) == []
+    assert await states_after_reading(8) == [HotQueueState.DAMAGED]
+
+
+async def test_a_record_that_is_damaged_after_it_was_tiered_is_not_shown_as_damage(
+    broker: FakeBroker, clock: ManualClock, logs: list[RocketMqHotLog]
+) -> None:
+    broker.put_many("A", 0, [b"x"] * 10)
+    tier = MemoryTier(clock)
+    for _ in range(2):
+        dispatcher = TieredDispatcher(
+            await follow(broker, clock, logs),
+            tier,
+            options=DispatchOptions(),
+            clock=clock,
+            executor=InlineExecutor(),
+        )
+        for _ in range(2):
+            broker.put("A", 0)
+            assert (await dispatcher.drain()).over == ()
+        broker.damage(broker.unit("A", 0, 4).position + 4, b"\0\0\0\0")
+    assert tier.queues[A0].next_offset == 14
 
 
 async def test_a_bad_last_record_that_gets_company_is_damage(

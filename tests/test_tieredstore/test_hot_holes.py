@@ -233,8 +233,12 @@ async def test_a_file_that_goes_missing_under_a_reader_and_cannot_be_made_is_sai
     path = filled.queue_files(A0)[2]
     filled.damage(filled.unit("A", 0, 40).position, bytes(8))
     path.unlink()
+    await log.release(A0, QueueOffset(41))
     with pytest.raises(OutOfRange):
         await log.references(A0, QueueOffset(40), messages_max=1)
+    assert list(await log.poll()) == []  # it is not to be tiered
+    with pytest.raises(OutOfRange):
+        await log.references(A0, QueueOffset(42), messages_max=1)
     (seen,) = await log.poll()
     assert seen.state is HotQueueState.DAMAGED
     assert str(path) in seen.detail

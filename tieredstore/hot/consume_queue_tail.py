@@ -262,17 +262,11 @@ class ConsumeQueueTail:
     def mend(self, offset: int, log: CommitLogFiles) -> bool:
         """A reader found a file missing, or a unit zero: whether it can be read now.
 
-        If it is missing and cannot, the next poll tells.
-
         Raises:
             Corrupt, Unavailable, Denied: as `ConsumeQueueFiles.make`.
         """
         self.files.rescan()
-        if self._mend(self.seen.id, offset, log) and self.files.has_file(offset):
-            return True
-        if self.files.is_missing(offset):
-            self.report(offset)
-        return False
+        return self._mend(self.seen.id, offset, log) and self.files.has_file(offset)
 
     def _mend(self, queue: QueueId, offset: int, log: CommitLogFiles) -> bool:
         """Make units for the missing or blank file of `offset`; False if it is none, or fails."""

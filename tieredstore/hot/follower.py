@@ -151,7 +151,8 @@ class RocketMqHotLog:
         Takes `batch_bytes_max` bytes at most, and at least one message.
 
         Raises:
-            Corrupt: the first record fails; path and position name it, and the queue is DAMAGED.
+            Corrupt: the first record fails; path and position name it. The queue is DAMAGED if it
+                is at or above the released offset: still to be tiered.
             OutOfRange: it was deleted meanwhile.
             Unavailable, Denied, Closed: as `poll`.
         """

@@ -161,18 +161,25 @@ class StoreScan:
         try:
             units = files.units(start, end)
         except NotFound:
-            with self._lock:
-                if not self._tails[queue].mend(start, self.log):
-                    raise
+            if not self._mend(queue, start):
+                raise
             units = files.units(start, end)
-        if not units["size"][0]:
-            with self._lock:
-                is_mended = self._tails[queue].mend(start, self.log)
-            units = files.units(start, end) if is_mended else units
+        if not units["size"][0] and self._mend(queue, start):
+            units = files.units(start, end)
         good = leading_good_units(
             units["position"].astype(np.int64), units["size"].astype(np.int64)
         )
         return units[: max(1, good)]  # what is bad comes alone: `records` names it
+
+    def _mend(self, queue: QueueId, start: QueueOffset) -> bool:
+        """Whether a unit that was missing or zero can be read now."""
+        with self._lock:
+            tail = self._tails[queue]
+            is_mended = tail.mend(start, self.log)
+            is_missing = not is_mended and tail.files.is_missing(start)
+        if is_missing:
+            self._report_damage(queue, start)
+        return is_mended
 
     def records(self, wanted: Sequence[Wanted]) -> list[RecordBatch | StoreError]:
         """See `HotLog.records_of_round`; what fails is reported to the next poll."""
@@ -180,7 +187,9 @@ class StoreScan:
             self.log, wanted, bytes_max=self._options.batch_bytes_max, buffers=self._buffers
         )
         for item, answer in zip(wanted, answers, strict=True):
-            if isinstance(answer, Corrupt | Unavailable | Denied):
+            if isinstance(answer, Corrupt):
+                self._report_damage(item.queue, item.start)
+            elif isinstance(answer, Unavailable | Denied):
                 self._report(item.queue, item.start)
         self._identity.check(self._tail.position)  # behind the copy: it is of the log that it was
         return answers
@@ -188,6 +197,12 @@ class StoreScan:
     def _report(self, queue: QueueId, start: QueueOffset) -> None:
         if queue in self._tails:
             self._tails[queue].report(start)
+
+    def _report_damage(self, queue: QueueId, start: QueueOffset) -> None:
+        """Damage concerns a queue only where it is still to be tiered: `release` says where."""
+        released = self._released.get(queue)
+        if released is not None and start >= released:
+            self._report(queue, start)
 
     def close(self) -> None:
         """Let go of files and mappings. Idempotent."""
