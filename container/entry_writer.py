@@ -45,7 +45,7 @@ class EntryWriter:
         self, store: ObjectStore, *, clock: Clock, rng: Chance, options: JournalOptions
     ) -> None:
         self._store = store
-        self._reader = JournalReader(store, options)
+        self._reader = JournalReader(store, options, clock=clock)
         self._clock = clock
         self._rng = rng
         self._options = options

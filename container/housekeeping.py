@@ -6,7 +6,13 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from container.garbage import failed_again, plan_burial
-from container.journal_cut import VerifiedSnapshot, cut_journal, plan_boundary
+from container.journal_cut import (
+    DurableBoundary,
+    VerifiedSnapshot,
+    cut_journal,
+    plan_boundary,
+    plan_old_boundaries,
+)
 from container.journal_options import Chance, JournalOptions
 from container.journal_reader import Loaded
 from container.manifest import ManifestPlan, ManifestReader, plan_manifest, write_manifest
@@ -84,6 +90,7 @@ class Housekeeper:
         now_s = clock.monotonic_s()
         snapshot = loaded.snapshot
         self._verified = [VerifiedSnapshot(snapshot, now_s)] if snapshot else []
+        self._boundaries: list[DurableBoundary] = []
         self._entries = loaded.state.sequence - (snapshot.sequence if snapshot else 0)
         self._first_entry_s = now_s
         self._touched: dict[QueueId, None] = dict.fromkeys(loaded.state.queues)
@@ -254,7 +261,12 @@ class Housekeeper:
         upto = plan_boundary(self._verified, now_s, self._options.grace_s)
         if upto is None or upto.sequence <= self._done.boundary:
             return
-        gone = await cut_journal(self._store, upto, epoch=self._owner.epoch, rng=self._rng)
+        replaced = plan_old_boundaries(self._boundaries, now_s, self._options.listing_s_max)
+        gone = await cut_journal(
+            self._store, upto, replaced=replaced, epoch=self._owner.epoch, rng=self._rng
+        )
+        self._boundaries = [one for one in self._boundaries if one.sequence >= replaced]
+        self._boundaries.append(DurableBoundary(upto.sequence, self._clock.monotonic_s()))
         self._verified = [one for one in self._verified if one.name.sequence >= upto.sequence]
         deleted = self._done.journal_objects_deleted + gone
         self._done = replace(self._done, boundary=upto.sequence, journal_objects_deleted=deleted)

@@ -15,7 +15,7 @@ from container.entry_writer import EntryWriter, Outcome
 from container.housekeeping import Housekeeper, HousekeepingStatistics
 from container.journal_entry import Frame, FrameKind
 from container.journal_options import Chance, JournalOptions
-from container.journal_reader import Loaded
+from container.journal_reader import JournalReader, Loaded
 from container.ownership import take_ownership
 from container.pending_entry import PendingEntry, Transaction, again, gather
 from container.tier_change import StateChange
@@ -70,6 +70,7 @@ class Journal:
         self._state = loaded.state
         self._planned = loaded.state.copy()
         self._epoch = loaded.state.broker.epoch
+        self._reader = JournalReader(store, options, clock=clock)
         self._writer = EntryWriter(store, clock=clock, rng=rng, options=options)
         self._keeper = Housekeeper(self, store, loaded, clock=clock, rng=rng, options=options)
         self._waiting: deque[Transaction] = deque()
@@ -210,7 +211,7 @@ class Journal:
         if self._over is not None:
             raise again(self._over)
         after = str(EntryName(self._state.sequence))
-        listed = await self._store.list(JOURNAL_PREFIX, after=after)
+        listed = await self._reader.listed(JOURNAL_PREFIX, after=after)
         names = [name for one in listed if isinstance(name := parse_name(one.name), EntryName)]
         if not names:
             return

@@ -24,8 +24,8 @@ from provider.errors import AlreadyExists
 from provider.object_store import ObjectStore
 
 DELETED_AT_ONCE_MAX = 1000
-BOUNDARIES_KEPT = 2
-"""So that a listing that misses one which is just being created still sees the one before."""
+OLD_LISTINGS = 2
+"""A replaced boundary stays for so many of the longest listings that anybody believes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +45,28 @@ def plan_boundary(
     return max(old, default=None)
 
 
-async def cut_journal(store: ObjectStore, upto: SnapshotName, *, epoch: int, rng: Chance) -> int:
+@dataclass(frozen=True, slots=True)
+class DurableBoundary:
+    """A boundary that we have made, or found."""
+
+    sequence: int
+    since_s: float
+    """Monotonic time by which it was durable."""
+
+
+def plan_old_boundaries(made: list[DurableBoundary], now_s: float, listing_s_max: float) -> int:
+    """Boundaries below this one may go: whoever still lists has seen it, or a newer one. Pure."""
+    old = [one.sequence for one in made if now_s - one.since_s > OLD_LISTINGS * listing_s_max]
+    return max(old, default=0)
+
+
+async def cut_journal(
+    store: ObjectStore, upto: SnapshotName, *, replaced: int, epoch: int, rng: Chance
+) -> int:
     """Make the boundary durable, then delete what is superfluous; how many objects went.
 
-    May be called again after any failure. Five requests, and one per 1,000 objects.
+    Boundaries below `replaced` (`plan_old_boundaries`) are superfluous, too. May be called again
+    after any failure. Five requests, and one per 1,000 objects.
     """
     nonce = rng.randbytes(NONCE_BYTES)
     frame = Frame(FrameKind.BOUNDARY, epoch, upto.sequence, nonce, b"{}")
@@ -65,8 +83,8 @@ async def cut_journal(store: ObjectStore, upto: SnapshotName, *, epoch: int, rng
         if isinstance(name, SnapshotName) and name.sequence < upto.sequence:
             old.append(entry.name)
     listed = [parse_name(entry.name) for entry in await store.list(BOUNDARY_PREFIX)]
-    boundaries = sorted(name for name in listed if isinstance(name, BoundaryName))
-    old += [str(name) for name in boundaries[:-BOUNDARIES_KEPT]]
+    boundaries = [name for name in listed if isinstance(name, BoundaryName)]
+    old += [str(name) for name in boundaries if name.sequence < replaced]
     for start in range(0, len(old), DELETED_AT_ONCE_MAX):
         await store.delete(old[start : start + DELETED_AT_ONCE_MAX])
     return len(old)

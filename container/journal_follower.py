@@ -7,6 +7,7 @@ from container.journal_options import JournalOptions
 from container.journal_reader import JournalReader, Loaded
 from container.tier_names import JOURNAL_PREFIX
 from container.tier_state import TierState
+from provider.clock import Clock
 from provider.errors import Corrupt, NotFound
 from provider.object_store import ObjectStore
 
@@ -21,14 +22,20 @@ class JournalFollower:
         self._refreshing = asyncio.Lock()
 
     @classmethod
-    async def open(cls, store: ObjectStore, *, options: JournalOptions | None = None) -> Self:
+    async def open(
+        cls,
+        store: ObjectStore,
+        *,
+        options: JournalOptions | None = None,
+        clock: Clock | None = None,
+    ) -> Self:
         """Read the journal as it is now. Costs what `JournalReader.load` costs.
 
         Raises:
             NotFound: there is no tier.
             Corrupt, NewerVersion, Unavailable: see `JournalReader.load`.
         """
-        reader = JournalReader(store, options or JournalOptions())
+        reader = JournalReader(store, options or JournalOptions(), clock=clock)
         loaded = await reader.load()
         if loaded.state.sequence == 0:
             raise NotFound("there is no tier here: nobody has written a journal", JOURNAL_PREFIX)

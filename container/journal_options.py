@@ -51,6 +51,10 @@ class JournalOptions:
     """A snapshot is written when the oldest entry behind the last one is this old."""
     grace_s: float = 600.0
     """Entries and snapshots stay readable for this long after they were replaced."""
+    listing_s_max: float = 60.0
+    """A listing that took longer is made again where something depends on what it lacks. A boundary
+    that was replaced stays for twice as long (snapshots and entries: `grace_s`), so that none that
+    is believed lacks it and the newer one, too."""
     tombstone_tries_max: int = 3
     """A tombstone whose object could not be deleted so often is kept and reported."""
     tombstones_per_round_max: int = 1000

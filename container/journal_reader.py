@@ -23,8 +23,9 @@ from container.tier_names import (
 )
 from container.tier_operations import TakeOwnership
 from container.tier_state import TierState
-from provider.errors import Corrupt, NotFound, Unavailable
-from provider.object_store import Buffer, ObjectStore
+from provider.clock import Clock, SystemClock
+from provider.errors import Corrupt, NotFound, OutOfRange, Unavailable
+from provider.object_store import Buffer, ObjectEntry, ObjectStore
 from provider.ranges import ByteRange
 
 RELOADS_MAX = 8
@@ -67,13 +68,36 @@ def apply_entry(state: TierState, raw: Buffer, name: EntryName) -> None:
 class JournalReader:
     """Reads the journal in `store`; keeps nothing but its limits."""
 
-    def __init__(self, store: ObjectStore, options: JournalOptions) -> None:
+    def __init__(
+        self, store: ObjectStore, options: JournalOptions, *, clock: Clock | None = None
+    ) -> None:
         self._store = store
         self._options = options
+        self._clock = clock or SystemClock()
+
+    async def listed(self, prefix: str, *, after: str = "") -> list[ObjectEntry]:
+        """A listing that shows what is newest, or something newer. One request.
+
+        A listing may miss what is created or deleted while it runs. What is newest stays for
+        longer than `listing_s_max` once it is replaced, so a shorter listing does not miss both.
+
+        Raises:
+            Unavailable: try again; also where every listing took longer than that.
+        """
+        for _ in range(RELOADS_MAX):
+            began_s = self._clock.monotonic_s()
+            found = await self._store.list(prefix, after=after)
+            if self._clock.monotonic_s() - began_s <= self._options.listing_s_max:
+                return found
+        raise Unavailable("listings take so long that they prove nothing", prefix)
 
     async def boundary(self) -> int:
-        """Entries up to it may be deleted; 0 before the first. One request."""
-        names = [parse_name(entry.name) for entry in await self._store.list(BOUNDARY_PREFIX)]
+        """Entries up to it may be deleted; 0 before the first. One request.
+
+        Raises:
+            Unavailable: try again.
+        """
+        names = [parse_name(entry.name) for entry in await self.listed(BOUNDARY_PREFIX)]
         return max((name.sequence for name in names if isinstance(name, BoundaryName)), default=0)
 
     async def load(self) -> Loaded:
@@ -113,15 +137,19 @@ class JournalReader:
         return loaded, None
 
     async def _newest_snapshot(self) -> Loaded:
-        damaged: list[Corrupt] = []
-        for entry in reversed(await self._store.list(SNAPSHOT_PREFIX)):
-            name = parse_name(entry.name)
-            if not isinstance(name, SnapshotName):
-                continue
+        for _ in range(RELOADS_MAX):
+            names = [parse_name(entry.name) for entry in await self.listed(SNAPSHOT_PREFIX)]
             try:
-                state = decode_snapshot(await self._store.read(entry.name), name)
-            except NotFound:  # replaced by a newer one while we looked
+                return await self._newest_of([n for n in names if isinstance(n, SnapshotName)])
+            except NotFound:  # replaced by a newer one while we looked; the others are older still
                 continue
+        raise Unavailable("snapshots are replaced faster than they can be read", SNAPSHOT_PREFIX)
+
+    async def _newest_of(self, names: list[SnapshotName]) -> Loaded:
+        damaged: list[Corrupt] = []
+        for name in reversed(names):
+            try:
+                state = decode_snapshot(await self._store.read(str(name)), name)
             except Corrupt as damage:
                 damaged.append(damage)
                 continue
@@ -173,7 +201,7 @@ class JournalReader:
         wanted = [(str(name), ByteRange(0, size)) for name, size in batch if size > 0]
         try:
             raws = await self._store.read_many(wanted)
-        except NotFound:
+        except OutOfRange:  # deleted, and perhaps created again, shorter
             raws = None
         if await self.boundary() >= batch[0][0].sequence:
             return False

@@ -27,7 +27,7 @@ async def take_ownership(
 
     The epoch and the time of `fence` are filled in here. See `Journal.take_ownership`.
     """
-    reader = JournalReader(store, options)
+    reader = JournalReader(store, options, clock=clock)
     writer = EntryWriter(store, clock=clock, rng=rng, options=options)
     loaded = await reader.load()
     while True:
