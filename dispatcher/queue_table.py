@@ -13,6 +13,10 @@ from dispatcher.tier_health import TierHealth
 from dispatcher.turns import Load, Turn, Waiting, plan_turn
 
 
+OPENING_WAIT_S = 0.25
+"""Longest that a queue waits, since it was seen or served, for others that are being opened."""
+
+
 class QueueTable:
     """The queues by name, and by what they wait for, so that idle ones cost nothing.
 
@@ -80,10 +84,19 @@ class QueueTable:
         return None, wake_at_s
 
     def turn(self, now_s: float, load: Load, health: TierHealth, *, force: bool) -> Turn:
-        """The next round. With `force` everything is due as soon as no queue is being opened."""
+        """The next round. With `force` everything is due as soon as no queue is being opened.
+
+        While queues are being opened, others wait for them a little: queues lie among each other
+        in the hot log, and a round of one of many reads the log of all.
+        """
         opening = any(not queue.failures for queue in self._unsettled.values()) or self.busy > 0
         at_once = force and not opening
         waiting = [queue.waiting(now_s, at_once=at_once) for queue in self._ready.values()]
+        if opening:
+            waiting = [
+                replace(queue, due_at_s=max(queue.due_at_s, queue.ready_s + OPENING_WAIT_S))
+                for queue in waiting
+            ]
         return plan_turn(
             _as_health_allows(waiting, health), now_s=now_s, load=load, options=self._options
         )

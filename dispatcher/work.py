@@ -139,11 +139,11 @@ class DispatchWork:
             self.table.index(queue)
             try:
                 await self._open(queue)
+                await self._refill(queue)
             finally:
                 queue.busy = False
                 self.table.busy -= 1
                 self.table.index(queue)
-            await self._refill(queue)
             self.alarm.ring()
 
     async def _open(self, queue: QueueProgress) -> None:

@@ -9,6 +9,7 @@ from itertools import groupby, pairwise
 from typing import NamedTuple
 
 import numpy as np
+import pyarrow.compute  # noqa: F401 - else the first round waits until Arrow has loaded it
 from numpy.typing import NDArray
 
 from container.record_batch import UNIT_DTYPE, RecordBatch
@@ -20,7 +21,7 @@ from tieredstore.hot.batch_buffers import BatchBuffers
 from tieredstore.hot.commit_log_files import CommitLogFiles
 from tieredstore.hot.options import WINDOW_BYTES
 
-GAP_BYTES_MAX = 128 << 10
+GAP_BYTES_MAX = 64 << 10
 """Bytes of others between two records that are read along: no dearer than one more window, and
 what the kernel reads ahead anyway."""
 
