@@ -45,20 +45,18 @@ async def cut_queue(
     The segments that the cut goes through are sealed where it goes: the next commit begins new
     ones, so the bytes behind the cut stay in their files. Of segments that go whole, `keep_freed`
     makes copies.
-    Reads one unit, and the extents that the cut goes through. Publishes nothing.
+    A gap that the cut goes through ends there. Reads one unit, and the extents that the cut goes
+    through. Publishes nothing.
 
     Raises:
-        OutOfRange: the queue has no such offset, or it lies in a gap.
+        OutOfRange: the queue has no such offset.
     """
     queue = container.record
     if not queue.min_offset <= next_offset < queue.next_offset:
         reason = f"{queue.id} has [{queue.min_offset}, {queue.next_offset}): nothing to cut"
         raise OutOfRange(reason, str(queue.id), next_offset)
-    if any(gap.start <= next_offset < gap.end for gap in queue.gaps):
-        raise OutOfRange(f"{queue.id} has a gap there", str(queue.id), next_offset)
-    units = await container.units(next_offset, QueueOffset(next_offset + 1))
     ends = {
-        SegmentType.COMMIT_LOG: int(units["position"][0]),
+        SegmentType.COMMIT_LOG: await _log_end(container, next_offset),
         SegmentType.CONSUME_QUEUE: UNIT_BYTES * next_offset,
     }
     kept: dict[SegmentType, tuple[Segment, ...]] = {}
@@ -82,10 +80,26 @@ async def cut_queue(
         commit_log=kept[SegmentType.COMMIT_LOG],
         consume_queue=kept[SegmentType.CONSUME_QUEUE],
         manifests=tuple(refs),
-        gaps=tuple(gap for gap in queue.gaps if gap.end <= next_offset),
+        gaps=tuple(
+            replace(gap, end=min(gap.end, next_offset))
+            for gap in queue.gaps
+            if gap.start < next_offset
+        ),
     )
     not_before_ms = now_ms + grace_ms
     return QueueCut(remaining, tuple(Tombstone(name, not_before_ms, CUT_REASON) for name in freed))
+
+
+async def _log_end(container: MessageQueueContainer, next_offset: QueueOffset) -> int:
+    """Where the records of the messages below `next_offset` end."""
+    queue = container.record
+    for gap in queue.gaps:
+        if gap.start <= next_offset < gap.end:
+            next_offset = gap.end  # its first record lies where the last before the gap ends
+    if next_offset == queue.next_offset:
+        return queue.flat_end(SegmentType.COMMIT_LOG)
+    units = await container.units(next_offset, QueueOffset(next_offset + 1))
+    return int(units["position"][0])
 
 
 async def keep_freed(

@@ -21,9 +21,11 @@ class CommonOffsets:
 
     @classmethod
     def of(cls, hot: HotQueue, tier: Queue) -> Self:
-        """What both have of a queue."""
+        """What both have of a queue; where the hot log ends within a gap, before that."""
         low = _behind_gaps(max(hot.min_offset, tier.min_offset), tier.gaps)
-        return cls(low, min(hot.max_offset, tier.next_offset), tier.gaps)
+        end = min(hot.max_offset, tier.next_offset)
+        before = next((gap.start for gap in tier.gaps if gap.start < end < gap.end), end)
+        return cls(low, max(before, tier.min_offset), tier.gaps)
 
     def sampled(self, end: QueueOffset, *, newest: int) -> list[QueueOffset]:
         """The `newest` ones below `end`, those 1, 2, 4, 8 ... below it, and the first; ascending.

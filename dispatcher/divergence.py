@@ -116,7 +116,8 @@ async def find_common_end(hot_log: HotLog, tier: AnyTier, queue: QueueId) -> Que
     """The offset that `repair --cut-to-hot` cuts a queue to; None where there is nothing to cut.
 
     That is the largest offset such that every tiered message below it is in the hot log and the
-    same there, or is older than what the hot log has.
+    same there, or is older than what the hot log has. It is not within a gap: what the hot log may
+    have there now can be tiered then.
 
     Two logs that part go on apart: what differs is taken to be a suffix of what both have, but
     for single messages that coincide again. On that assumption the border between a message that

@@ -185,6 +185,33 @@ async def test_a_cut_unpublishes_the_tail_and_the_queue_goes_on(keep: int) -> No
     assert await findings(reader) == []
 
 
+@pytest.mark.parametrize("behind", [0, 1, 17])
+@pytest.mark.parametrize("keep", [12, 13, 20, 29, 30])
+async def test_a_cut_at_or_in_a_gap_keeps_what_is_below_it(keep: int, behind: int) -> None:
+    store = MemoryStore()
+    async with owned(store) as tier:
+        await put(tier, 13)
+        await tier.record_gap(QUEUE, QueueOffset(13), QueueOffset(30), "deleted by the broker")
+        if behind:
+            await put(tier, behind)
+        elif keep == 30:
+            return  # nothing lies there
+        await tier.cut_queue(QUEUE, QueueOffset(keep), "the hot log was rewritten")
+        queue = tier.queue(QUEUE)
+        assert queue is not None
+        assert queue.next_offset == keep
+        assert [(gap.start, gap.end) for gap in queue.gaps] == ([(13, keep)] if keep > 13 else [])
+        assert await findings(tier) == []
+        await put(tier, 20)
+        assert await findings(tier) == []
+    reader = await TierReader.open(store, verify=True)
+    assert await findings(reader) == []
+    container = reader.container(QUEUE)
+    assert container is not None
+    assert len(await container.units(QueueOffset(0), QueueOffset(min(keep, 13)))) == min(keep, 13)
+    assert len(await container.units(QueueOffset(keep), QueueOffset(keep + 20))) == 20
+
+
 async def test_the_bytes_of_what_was_cut_outlive_the_segments_that_take_their_names() -> None:
     store = MemoryStore()
     async with owned(store) as tier:

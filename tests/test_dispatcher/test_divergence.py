@@ -189,6 +189,30 @@ async def test_the_common_end_is_not_hidden_by_a_gap() -> None:
     assert await find_common_end(hot, tier, A) == 60
 
 
+@pytest.mark.parametrize(("hot_low", "hot_end"), [(0, 500), (0, 101), (300, 500), (0, 100)])
+async def test_a_hot_log_that_ends_in_a_gap_has_the_tier_in_common_up_to_the_gap(
+    hot_low: int, hot_end: int
+) -> None:
+    hot, tier = await tiered_world(100)
+    hot.append(A, *[b"lost"] * 900)
+    hot.delete_below(A, 1000)
+    hot.append(A, *[b"x"] * 200)
+    hot = await tiered_again(hot, tier)
+    hot.lose_tail(A, 1200 - hot_end)
+    hot.queues[A].min_offset = hot_low
+    await hot.poll()
+    assert await find_common_end(hot, tier, A) == 100
+
+
+async def test_nothing_is_in_common_with_a_hot_log_below_the_first_tiered_message() -> None:
+    hot, tier = await tiered_world(100)
+    for offset in range(60):
+        del tier.queues[A].records[offset]
+    hot.lose_tail(A, 90)
+    await hot.poll()
+    assert await find_common_end(hot, tier, A) == 60
+
+
 async def test_old_messages_are_searched_though_the_tier_must_read_its_history_for_them() -> None:
     hot, tier = await tiered_world(1000)
     restore_backup(hot, 437, coinciding=3)
