@@ -1,16 +1,11 @@
-"""Batch kernels over stored records: read columns, take ranges, rewrite positions, encode units.
+"""Batch kernels over stored records: read columns, rewrite positions, encode units.
 
 Each equals its single-record function in `message_record.py`, `record_crc.py` and
 `consume_queue_unit.py` (property tests), at some ten to hundred nanoseconds a message. Positions
 given here must lie inside the buffer; `record_checks.py` is for positions that nobody vouches for.
 """
 
-# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
-# pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false
-# pyarrow ships no types; what leaves `take_ranges` is a numpy array again.
-
 import numpy as np
-import pyarrow as pa
 from numpy.typing import DTypeLike, NDArray
 
 from container.record_batch import UNIT_DTYPE, Units
@@ -89,32 +84,6 @@ def store_timestamps(buffer: Bytes, positions: NDArray[np.int64]) -> NDArray[np.
     sys_flags = headers_at(raw, positions)["sys_flag"]
     places = positions + layout_of(0).store_timestamp + born_host_growth(sys_flags)
     return values_at(raw, ">i8", places).astype(np.int64)
-
-
-def take_ranges(
-    raw: NDArray[np.uint8],
-    starts: NDArray[np.int64],
-    sizes: NDArray[np.int64],
-    order: NDArray[np.int64],
-) -> NDArray[np.uint8]:
-    """The ranges number `order[0]`, `order[1]`, ... back to back: a copy, not to be written to.
-
-    The ranges `[start, start + size)` ascend without overlapping and end with `raw`. Arrow knows
-    how to do that for strings: gaps and ranges are named as alternate ones, and every other taken.
-    It allocates what it takes, and asks for as much as if all were equally long, so give it
-    pieces. 50-100 ns a range.
-    """
-    offsets = np.empty(2 * len(starts) + 1, np.int64)
-    offsets[0] = 0
-    offsets[1::2] = starts
-    offsets[2::2] = starts + sizes
-    strings = pa.LargeBinaryArray.from_buffers(
-        pa.large_binary(),
-        2 * len(starts),
-        [None, pa.py_buffer(offsets), pa.py_buffer(raw[: offsets[-1]])],
-    )
-    taken = strings.take(pa.array(2 * order + 1))
-    return np.frombuffer(taken.buffers()[2], np.uint8, int(sizes[order].sum()))
 
 
 def rewrite_positions(

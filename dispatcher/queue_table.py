@@ -12,7 +12,6 @@ from dispatcher.source import HotQueue
 from dispatcher.tier_health import TierHealth
 from dispatcher.turns import Load, Turn, Waiting, plan_turn
 
-
 OPENING_WAIT_S = 0.25
 """Longest that a queue waits, since it was seen or served, for others that are being opened."""
 

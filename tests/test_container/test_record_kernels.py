@@ -17,8 +17,8 @@ from container.record_kernels import (
     headers_at,
     rewrite_positions,
     store_timestamps,
-    take_ranges,
 )
+from container.taken_ranges import take_ranges
 from provider.errors import Corrupt
 from tests.support.messages import batch_of, batches, queue_records
 

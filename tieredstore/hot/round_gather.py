@@ -9,12 +9,12 @@ from itertools import groupby, pairwise
 from typing import NamedTuple
 
 import numpy as np
-import pyarrow.compute  # noqa: F401 - else the first round waits until Arrow has loaded it
 from numpy.typing import NDArray
 
 from container.record_batch import UNIT_DTYPE, RecordBatch
 from container.record_checks import leading_good_units, verify_records
-from container.record_kernels import store_timestamps, take_ranges
+from container.record_kernels import store_timestamps
+from container.taken_ranges import take_ranges
 from dispatcher.source import Wanted
 from provider.errors import Corrupt, OutOfRange, StoreError
 from tieredstore.hot.batch_buffers import BatchBuffers
