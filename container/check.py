@@ -14,7 +14,7 @@ from container.findings import Finding
 from container.message_queue_container import MessageQueueContainer
 from container.record_batch import Units
 from container.rocketmq_names import parse_segment_name, segment_name
-from container.tier_records import UNIT_BYTES, Queue, QueueId, Segment, SegmentType
+from container.tier_records import FLAT_FILES, UNIT_BYTES, Queue, QueueId, Segment, SegmentType
 from container.tier_state import TierState
 from provider.errors import Corrupt, Denied, OutOfRange
 from provider.object_store import ObjectStore
@@ -24,7 +24,6 @@ UNITS_AT_ONCE = 4_096
 LOG_BYTES_AT_ONCE = 16 << 20
 LOG_RANGE_BYTES_MAX = 128 << 20
 """No message is as long; what sound units of one read point to is far shorter."""
-FLAT_FILES = (SegmentType.COMMIT_LOG, SegmentType.CONSUME_QUEUE)
 
 
 class CheckedTier(Protocol):

@@ -9,10 +9,8 @@ from dataclasses import dataclass, replace
 from container.journal_options import JournalOptions
 from container.rocketmq_names import parse_segment_name, segment_name
 from container.tier_names import KeptName, ManifestName, parse_name
-from container.tier_records import SegmentType, Tombstone
+from container.tier_records import FLAT_FILES, Tombstone
 from container.tier_state import TierState
-
-FLAT_FILES = (SegmentType.COMMIT_LOG, SegmentType.CONSUME_QUEUE)
 
 
 @dataclass(frozen=True, slots=True)

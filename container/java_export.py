@@ -11,7 +11,7 @@ from container.java_metadata import (
     JavaTopic,
 )
 from container.rocketmq_names import INDEX_QUEUE
-from container.tier_records import QueueId, Segment, SegmentType
+from container.tier_records import FLAT_FILES, QueueId, Segment, SegmentType
 from container.tier_state import TierState
 
 JAVA_NEW = 0
@@ -35,7 +35,7 @@ def export_java_metadata(
     broker = state.broker.name
     for queue, found in segments.items():
         key = FileKey(broker, queue)
-        for kind in (SegmentType.COMMIT_LOG, SegmentType.CONSUME_QUEUE):
+        for kind in FLAT_FILES:
             rows = [_java_segment(str(key), segment) for segment in found if segment.type == kind]
             tables[kind][key] = tuple(rows)
     index_key = FileKey(broker, INDEX_QUEUE)

@@ -21,8 +21,9 @@ from container.java_metadata import (
 from container.message_record import RecordHeader
 from container.record_kernels import decode_units
 from container.record_layout import BORN_HOST_V6, layout_of
-from container.rocketmq_names import INDEX_QUEUE, index_name, segment_name
+from container.rocketmq_names import INDEX_QUEUE, INT64_MAX, index_name, segment_name
 from container.tier_records import (
+    FLAT_FILES,
     UNIT_BYTES,
     Broker,
     CopyState,
@@ -44,7 +45,6 @@ JAVA_DELETED = 2
 INDEX_HEADER = Struct(">Iqqii")
 """Magic, begin and end timestamp, used slots, items (`rocketmq.md` 1.9); 28 bytes."""
 UNITS_AT_ONCE = 4_096
-POSITION_MAX = 2**63 - 1
 RECORD_HEAD_BYTES_MAX = layout_of(BORN_HOST_V6).store_host
 POSITION_BYTES = 8
 """At the beginning of a unit."""
@@ -107,7 +107,7 @@ async def _load_index_files(
 async def _load_queue(store: ObjectStore, metadata: JavaMetadata, key: FileKey) -> Queue | None:
     """One queue; None for one without messages."""
     flat: dict[SegmentType, list[Segment]] = {}
-    for kind in (SegmentType.COMMIT_LOG, SegmentType.CONSUME_QUEUE):
+    for kind in FLAT_FILES:
         found = metadata.segments[kind].get(key, ())
         kept = [segment for segment in found if segment.status != JAVA_DELETED]
         flat[kind] = [_segment(key.queue, kind, segment) for segment in kept]
@@ -155,7 +155,7 @@ def _segment(queue: QueueId, kind: SegmentType, found: JavaSegment) -> Segment:
 
 def _refuse_impossible(path: str, base: int, size: int) -> None:
     """Raise `Corrupt` for a segment that no file can be."""
-    if base < 0 or size < 0 or base + size > POSITION_MAX:
+    if base < 0 or size < 0 or base + size > INT64_MAX:
         raise Corrupt(f"a segment of {size} bytes at {base}", path, max(base, 0))
 
 

@@ -10,6 +10,7 @@ from container.journal_options import Chance, JournalOptions
 from container.tier_codec import decode_segments, encode_segments
 from container.tier_names import ManifestName, parse_name
 from container.tier_records import (
+    FLAT_FILES,
     CopyState,
     ManifestRef,
     Queue,
@@ -96,7 +97,7 @@ def plan_manifest(queue: Queue, options: JournalOptions) -> ManifestPlan | None:
     References grow with the logarithm of the history: of each level there are at most
     `manifests_per_level_max`, and one of the next level stands for so many.
     """
-    for kind in (SegmentType.COMMIT_LOG, SegmentType.CONSUME_QUEUE):
+    for kind in FLAT_FILES:
         leaving: list[Segment] = []
         for segment in queue.segments(kind):
             if segment.sealed_ms is None or segment.state != CopyState.COPY_FINISHED:

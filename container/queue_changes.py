@@ -19,6 +19,7 @@ from container.tier_operations import (
     TrimQueue,
 )
 from container.tier_records import (
+    FLAT_FILES,
     UNIT_BYTES,
     CopyState,
     Extent,
@@ -28,9 +29,6 @@ from container.tier_records import (
     Segment,
     SegmentType,
 )
-
-FLAT_FILES = (SegmentType.COMMIT_LOG, SegmentType.CONSUME_QUEUE)
-"""The flat files of a queue."""
 
 
 def commit(queue: Queue, operation: CommitQueue) -> Queue:

@@ -5,6 +5,7 @@ from itertools import pairwise
 
 from container.tier_errors import Refused
 from container.tier_records import (
+    FLAT_FILES,
     UNIT_BYTES,
     CopyState,
     ManifestRef,
@@ -69,7 +70,7 @@ def check_queue(queue: Queue) -> None:
             gap.start < gap.end <= queue.next_offset, f"gap [{gap.start}, {gap.end})", path
         )
     gap_starts = {UNIT_BYTES * gap.start: UNIT_BYTES * gap.end for gap in queue.gaps}
-    for kind in (SegmentType.COMMIT_LOG, SegmentType.CONSUME_QUEUE):
+    for kind in FLAT_FILES:
         live = queue.segments(kind)
         refuse_unless(
             all(segment.type == kind for segment in live), f"a foreign segment in {kind.name}", path

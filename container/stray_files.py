@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from container.garbage import FLAT_FILES, may_come_back, names_in_use, never_published
+from container.garbage import may_come_back, names_in_use, never_published
 from container.manifest import ManifestReader
 from container.rocketmq_names import (
     BASE_DIGITS,
@@ -30,7 +30,7 @@ from container.rocketmq_names import (
 )
 from container.tier_names import KEPT_PREFIX, MANIFEST_PREFIX
 from container.tier_operations import AddTombstones, Operation
-from container.tier_records import ManifestRef, Queue, QueueId, Tombstone
+from container.tier_records import FLAT_FILES, ManifestRef, Queue, QueueId, Tombstone
 from container.tier_state import TierState
 from provider.errors import Corrupt, Denied, OutOfRange, StoreError, Unavailable
 from provider.object_store import ObjectStore

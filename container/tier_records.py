@@ -36,6 +36,10 @@ class SegmentType(IntEnum):
     INDEX = 2
 
 
+FLAT_FILES = (SegmentType.COMMIT_LOG, SegmentType.CONSUME_QUEUE)
+"""The flat files of a queue."""
+
+
 class CopyState(IntEnum):
     """How far a copy of a segment, or its removal, has come (Kafka's four states, KIP-405)."""
 

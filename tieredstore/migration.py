@@ -9,10 +9,8 @@ from container.tier import Tier
 from container.tier_errors import Refused
 from container.tier_operations import Operation, PutIndexFile, PutQueue, PutTopic
 from container.tier_reader import TierReader
-from container.tier_records import Queue, QueueId, Segment, SegmentType
+from container.tier_records import FLAT_FILES, Queue, QueueId, Segment
 from provider.clock import Clock
-
-FLAT_FILES = (SegmentType.COMMIT_LOG, SegmentType.CONSUME_QUEUE)
 
 
 async def java_metadata_of(reader: TierReader, *, clock: Clock) -> bytes:

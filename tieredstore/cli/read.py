@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from container.rocketmq_names import INT64_MAX
 from container.tier_records import QueueId
 from fetcher.fetcher import TRANSFER_BYTES_MAX, TieredMessageFetcher
 from fetcher.options import FetcherOptions
@@ -25,7 +26,6 @@ from tieredstore.config_file import ConfigError
 GROUP = "tieredstore-read"
 ONCE_MESSAGES = 32
 FETCH_MESSAGES_MAX = 4096
-INT64_MAX = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from container.rocketmq_names import segment_name
-from container.tier_records import CopyState, QueueId, Segment, SegmentType
+from container.tier_records import FLAT_FILES, CopyState, QueueId, Segment
 from tieredstore.cli.invocation import Invocation, json_option, pass_invocation
 from tieredstore.cli.output import Row, count_text, size_text, write_json, write_table
 from tieredstore.cli.reading import QUEUE, TOPIC, ReadableTier, java_metadata_option, with_reader
@@ -31,7 +31,7 @@ def command(
         found: list[tuple[QueueId, Segment]] = []
         for one in tier.find(topic, queue):
             container = tier.reader.container(one)
-            for kind in (SegmentType.COMMIT_LOG, SegmentType.CONSUME_QUEUE):
+            for kind in FLAT_FILES:
                 parts = await container.segments(kind) if container is not None else []
                 found += [(one, segment) for segment in parts]
         return found
