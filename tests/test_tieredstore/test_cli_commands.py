@@ -172,7 +172,7 @@ def test_check_tells_findings_and_ends_with_1(tree: GoldenTree, tmp_path: Path) 
 
 
 def test_check_goes_on_behind_a_damaged_journal(tree: GoldenTree, tmp_path: Path) -> None:
-    given = [*settings(tree, tmp_path / "tier"), "-D", "tieredStoreGroupCommitCount=100"]
+    given = [*settings(tree, tmp_path / "tier"), "-D", "tieredStoreGroupCommitCount=10"]
     invoke(*given, "tier", tree.store)
     entries = sorted((tmp_path / "tier").glob("*/*/@journal/*"))
     assert len(entries) > 2
