@@ -1,7 +1,7 @@
 """A tier that the Java store wrote, as our metadata, for reading it as it is.
 
 Java trusts the recorded size of every segment but the last, and takes the object's own length for
-that one (`rocketmq.md` 2.8); so do we, cut back to whole units whose records are there.
+that one; so do we, cut back to whole units whose records are there.
 """
 
 from bisect import bisect_right
@@ -43,7 +43,7 @@ from provider.ranges import ByteRange, QueueOffset
 
 JAVA_DELETED = 2
 INDEX_HEADER = Struct(">Iqqii")
-"""Magic, begin and end timestamp, used slots, items (`rocketmq.md` 1.9); 28 bytes."""
+"""How an index file begins: magic, begin and end timestamp, used slots, items; 28 bytes."""
 UNITS_AT_ONCE = 4_096
 RECORD_HEAD_BYTES_MAX = layout_of(BORN_HOST_V6).store_host
 POSITION_BYTES = 8

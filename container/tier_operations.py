@@ -64,8 +64,8 @@ class SegmentChange:
 class CommitQueue:
     """New messages of a queue became durable: advance its commit offset.
 
-    `expected_offset` is the commit offset that the change was planned on. If the queue is not
-    there any more, or there already, the entry is refused by `apply` (an owner's bug, I-8).
+    `expected_offset` is the commit offset that the change was planned on: the operation is
+    refused where the queue is not, or does not end there, which is a bug of its owner's.
     """
 
     queue: QueueId
