@@ -25,6 +25,7 @@ from tieredstore.hot.commit_log_files import CommitLogFiles, table_of
 from tieredstore.hot.commit_log_tail import CommitLogTail
 from tieredstore.hot.consume_queue_files import ConsumeQueueFiles
 from tieredstore.hot.consume_queue_tail import ConsumeQueueTail
+from tieredstore.hot.floors import Floors
 from tieredstore.hot.log_identity import LogIdentity
 from tieredstore.hot.log_strangers import odd_entries, odd_files
 from tieredstore.hot.mapped_files import MappedFiles
@@ -32,7 +33,6 @@ from tieredstore.hot.missing_units import MadeBytes
 from tieredstore.hot.options import HotLogOptions
 from tieredstore.hot.pins import Pins
 from tieredstore.hot.queue_directories import DirectoryWatch, FoundQueues, QueueDirectories
-from tieredstore.hot.rebuilt_units import RebuiltUnits
 from tieredstore.hot.round_gather import gather_round
 from tieredstore.hot.scan_statistics import ScanStatistics
 from tieredstore.hot.store_layout import (
@@ -75,10 +75,7 @@ class StoreScan:
             if options.pin_path
             else None
         )
-        self._rebuilt = RebuiltUnits(self.log)
-        self._floors: dict[QueueId, int] = {}
-        self._floors_for: dict[QueueId, int] = {}
-        """First offset of each queue's files when the floors were looked for."""
+        self._floors = Floors(self.log)
         self._made_bytes = MadeBytes()
         self._tails: dict[QueueId, ConsumeQueueTail] = {}
         self._unscanned: dict[QueueId, StoreError] = {}
@@ -157,7 +154,7 @@ class StoreScan:
         files = self._tails[queue].files
         if start < files.first_offset:
             with self._lock:
-                return self._rebuilt.units(queue, start, min(end, files.first_offset))
+                return self._floors.units(queue, start, min(end, files.first_offset))
         try:
             units = files.units(start, end)
         except NotFound:
@@ -263,7 +260,7 @@ class StoreScan:
         files = self._tails[queue].files
         try:
             if offset < files.first_offset:
-                return int(self._rebuilt.units(queue, offset, offset + 1)["position"][0])
+                return int(self._floors.units(queue, offset, offset + 1)["position"][0])
             return files.unit(offset).position
         except (OutOfRange, Corrupt, Unavailable, Denied):
             return 0  # not known: drop nothing
@@ -320,33 +317,15 @@ class StoreScan:
 
     def _find_floors(self) -> None:
         """Where ConsumeQueue files went and their CommitLog is pinned, make the units anew."""
-        if self._pins is None:
-            return
-        ends: dict[QueueId, tuple[int, int]] = {}
-        self._floors_for = {queue: tail.files.first_offset for queue, tail in self._tails.items()}
-        for queue, tail in self._tails.items():
-            first = tail.files.first_offset
-            if not first:
-                continue
-            try:
-                unit = tail.files.look(first)[:1]
-            except (Unavailable, Denied) as error:
-                if is_of_the_process(error):
-                    raise
-                self._unscanned[queue] = error
-                continue
-            has_unit = len(unit) > 0 and int(unit["size"][0]) > 0
-            position = int(unit["position"][0]) if has_unit else self.log.table.end
-            if position > self.log.table.min_position:
-                ends[queue] = (first, position)
-        self._floors = self._rebuilt.floors(ends) if ends else {}
+        if self._pins is not None:
+            queues = {queue: tail.files for queue, tail in self._tails.items()}
+            self._unscanned |= self._floors.find(queues)
 
     def _floor_of(self, queue: QueueId) -> int | None:
         """The queue's floor; looks for floors anew where its files went between two scans."""
-        first = self._tails[queue].files.first_offset
-        if self._pins is not None and first != self._floors_for.get(queue, first):
+        if self._pins is not None and self._floors.is_stale(queue, self._tails[queue].files):
             self._find_floors()
-        return self._floors.get(queue)
+        return self._floors.of(queue)
 
     def _look_at_queues(self) -> dict[QueueId, HotQueue]:
         self.statistics.queue_looks += 1
