@@ -1,14 +1,17 @@
-"""Several owners of one journal, with pauses, lost replies, crashes, snapshots and deletions.
+"""Several owners of one journal, with naps, lost replies, deaths, snapshots and deletions.
 
-The oracle: the truth is the first object that was ever created under each number. Whatever an
-owner acknowledged is in the truth, under the number that it named; and whatever a follower saw is
-what the truth says up to the number that it had reached.
+The oracle: the truth is the first entry that was ever created under each number (and was not lost
+with the power before anybody could know of it). Whatever an owner acknowledged is in the truth,
+once, under the number that it named, and below no newer owner's fence; whatever a follower saw is
+what the truth says up to the number that it had reached; an owner that has an older epoch than
+the journal when it begins a commit stops with `Fenced`, and with nothing else; and the next owner
+can always go on.
 """
 
 import asyncio
-import random
+from collections import Counter
 from contextlib import suppress
-from dataclasses import dataclass, field
+from random import Random
 
 from container.journal import Journal
 from container.journal_entry import Frame, FrameKind
@@ -16,206 +19,247 @@ from container.journal_follower import JournalFollower
 from container.journal_options import JournalOptions
 from container.journal_reader import JournalReader, apply_entry
 from container.tier_codec import decode_operations
-from container.tier_names import EntryName
+from container.tier_names import SNAPSHOT_PREFIX, EntryName
 from container.tier_operations import AddTombstones
 from container.tier_records import Tombstone
 from container.tier_state import TierState
-from provider.clock import ManualClock
-from provider.errors import NotFound, StoreError, Unavailable
-from tests.support.journal_store import DictStore, Faults, StoreView
+from provider.errors import Fenced, NotFound, Unavailable
+from provider.testing.faulty import flipped
+from tests.support.rival_store import RivalObjects, RivalStore, Weather
+from tests.support.simulated_time import SimulatedClock, simulated
 
-OPTIONS = JournalOptions(
-    entry_transactions_max=2,
-    snapshot_entries_max=3,
-    snapshot_age_s_max=1.0,
-    housekeeping_s=0.2,
-    grace_s=0.0,
-    retry_s_min=0.05,
-    retry_s_max=0.2,
-    catch_up_entries_max=2,
-)
 FOREVER_MS = 2**60
+FOLLOWER, LAST = 99, 98
+"""Numbers of processes that are not among the rivals."""
+LANES = 2
+PUBLISHED = (2, 4, 12)
+DELAY_S_MAX = 0.02
+NAP_S_MAX = 1.5
+LOOK_S_MAX = 2.0
+TOO_LONG_S = 600.0
+WOKEN_LATE = ("create @journal/", "list @boundary/")
+"""Sleeps before an entry is created, and again while it is looked whether that means anything."""
+READS_LATE = ("list @snapshot/", "read @snapshot/", "list @boundary/")
+NAPS_AT = (
+    ("",),
+    ("create @journal/",),
+    WOKEN_LATE,
+    ("read @journal/", "list @boundary/"),
+    READS_LATE,
+    ("create @snapshot/", "create @boundary/"),
+    ("list @journal/",),
+    ("delete",),
+)
 
 
-class TruthStore(DictStore):
-    """Remembers the first bytes of every journal entry, whatever is deleted later."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.truth: dict[int, bytes] = {}
-        self.strays = 0
-
-    def put(self, name: str, raw: bytes) -> bool:
-        created = super().put(name, raw)
-        if created and name.startswith("@journal/"):
-            number = int(name.rpartition("/")[2])
-            if self.truth.setdefault(number, raw) != raw:
-                self.strays += 1
-        return created
-
-
-@dataclass(slots=True)
-class Result:
-    """What a simulation saw."""
-
-    acknowledged: list[tuple[int, str]] = field(default_factory=list)
-    followed: list[tuple[int, frozenset[str]]] = field(default_factory=list)
-    errors: dict[str, int] = field(default_factory=dict)
-    deleted: int = 0
-    reloads: int = 0
-    strays: int = 0
-    cut_through: int = 0
-
-
-class Simulation:
+class JournalSimulation:
     """One seeded run."""
 
-    def __init__(self, seed: int, *, owners: int = 3) -> None:
-        self.rng = random.Random(seed)
+    def __init__(self, seed: int, *, owners: int) -> None:
+        self.rng = Random(seed)
         self.seed = seed
         self.owners = owners
-        self.store = TruthStore()
-        self.clock = ManualClock()
-        self.result = Result()
-        self.living = owners
-        self.views: list[StoreView] = []
-
-    def _view(self, number: int) -> StoreView:
-        faults = Faults(
-            lost_request=self.rng.choice([0, 0.05]),
-            lost_reply=self.rng.choice([0, 0.1]),
-            late=self.rng.choice([0, 0.05]),
-            turns_max=self.rng.choice([1, 4, 15]),
+        self.shared = RivalObjects()
+        self.counts: Counter[str] = Counter()
+        self.options = JournalOptions(
+            entry_transactions_max=self.rng.choice([1, 2]),
+            snapshot_entries_max=self.rng.choice([1, 2, 3]),
+            snapshot_age_s_max=self.rng.choice([0.5, 5.0]),
+            housekeeping_s=1.0,
+            listing_s_max=self.rng.choice([0.07, 0.4]),
+            grace_s=self.rng.choice([0.0, 0.0, 0.1]),
+            retry_s_min=0.01,
+            retry_s_max=self.rng.choice([0.05, 0.5]),
+            catch_up_entries_max=2,
         )
-        view = self.store.view(1000 * self.seed + number, faults)
-        self.views.append(view)
-        return view
+        self.sleeper = self.rng.randrange(owners) if self.rng.random() < 0.5 else None
+        self.rotten = self.rng.choice([0, 0, 0.3])
+        self.acknowledged: list[tuple[int, int, str]] = []
+        """Number, epoch, mark."""
+        self.followed: list[tuple[int, frozenset[str]]] = []
+        self.follower: JournalFollower | None = None
+        self.living = owners
 
-    async def _turns(self, turns_max: int) -> None:
-        for _ in range(self.rng.randint(0, turns_max)):
-            await asyncio.sleep(0)
+    def _store(self, number: int, weather: Weather | None = None) -> RivalStore:
+        rng = Random(1000 * self.seed + number)
+        return RivalStore(self.shared, rng, weather or self._weather(number))
+
+    def _weather(self, number: int) -> Weather:
+        if self.sleeper is not None:  # one sleeps and wakes, the others never stop
+            nap_at, nap = WOKEN_LATE, 0.3 if number == self.sleeper else 0.0
+        elif number == FOLLOWER and self.rng.random() < 0.5:
+            nap_at, nap = READS_LATE, 0.3
+        else:
+            nap_at = self.rng.choice(NAPS_AT)
+            nap = self.rng.choice([0, 0.05] if "" in nap_at else [0.03, 0.3])
+        return Weather(
+            delay_s_max=DELAY_S_MAX,
+            refused=self.rng.choice([0, 0.05]),
+            lost_reply=self.rng.choice([0, 0.1, 0.3]),
+            late=self.rng.choice([0, 0.05]),
+            late_s_max=self.rng.choice([0.1, NAP_S_MAX]),
+            nap=nap,
+            nap_s_max=self.rng.choice([NAP_S_MAX, NAP_S_MAX / 3]),
+            nap_at=nap_at,
+            rotten=self.rotten,
+        )
+
+    async def run(self) -> Counter[str]:
+        """Let them fight, and look at what came of it."""
+        try:
+            async with asyncio.timeout(TOO_LONG_S), asyncio.TaskGroup() as group:
+                owners = [group.create_task(self._owner(n)) for n in range(self.owners)]
+                follower = group.create_task(self._follow())
+                if self.rng.random() < 0.5:
+                    everybody = [*owners, follower] if self.rng.random() < 0.4 else []
+                    dying = everybody or [self.rng.choice(owners)]
+                    await asyncio.sleep(self.rng.random() * 2)
+                    for task in dying:
+                        task.cancel()
+                    self.living -= len(dying) if everybody else 0
+                    await asyncio.wait(dying)
+                    if everybody:
+                        self.shared.lose_power()
+        except TimeoutError:
+            raise AssertionError("it does not come to an end") from None
+        self.shared.land(2 * TOO_LONG_S)
+        await self._check()
+        self.counts.update(self.shared.counts)
+        self.counts["acknowledged"] = len(self.acknowledged)
+        self.counts["followed"] = len(self.followed)
+        return self.counts
 
     async def _owner(self, number: int) -> None:
         try:
-            await self._turns(150 * number)
-            view = self._view(number)
-            journal = await self._own(view, number)
+            await asyncio.sleep(self.rng.random() * number)
+            store = self._store(number)
+            journal = await self._own(store, number)
             async with asyncio.TaskGroup() as group:
-                worker = group.create_task(self._run(journal))
-                async with asyncio.TaskGroup() as publishers:
-                    for lane in range(2):
-                        publishers.create_task(self._publish(journal, f"o{number}l{lane}"))
+                worker = group.create_task(self._write(journal))
+                async with asyncio.TaskGroup() as lanes:
+                    for lane in range(LANES):
+                        lanes.create_task(self._publish(journal, number, f"o{number}l{lane}"))
                 worker.cancel()
-        except StoreError as error:
-            self._count(error)
         finally:
             self.living -= 1
 
-    async def _own(self, view: StoreView, number: int) -> Journal:
+    async def _own(self, store: RivalStore, number: int) -> Journal:
+        """Own the journal. All owners look alike, and no clock differs: but for their nonces."""
+        clock = SimulatedClock(wall_speed=0)
+        rng = Random(77_000 * self.seed + number)
         while True:
-            try:
+            with suppress(Unavailable):
                 return await Journal.take_ownership(
-                    view,
-                    clock=self.clock,
-                    rng=random.Random(77_000 * self.seed + number),
-                    owner=f"owner {number}",
+                    store,
+                    clock=clock,
+                    rng=rng,
+                    owner="the same host",
                     cluster="c",
                     broker="b",
-                    options=OPTIONS,
+                    options=self.options,
                 )
-            except Unavailable:
-                await self._turns(10)
 
-    async def _run(self, journal: Journal) -> None:
-        try:
+    async def _write(self, journal: Journal) -> None:
+        with suppress(Fenced):
             await journal.run()
-        except StoreError as error:
-            self._count(error)
 
-    def _count(self, error: StoreError) -> None:
-        name = type(error).__name__
-        self.result.errors[name] = self.result.errors.get(name, 0) + 1
+    def _published(self, owner: int) -> int:
+        if self.sleeper is None:
+            return self.rng.choice(PUBLISHED)
+        return PUBLISHED[0] if owner == self.sleeper else PUBLISHED[-1]
 
-    async def _publish(self, journal: Journal, lane: str) -> None:
-        for number in range(self.rng.randint(5, 25)):
-            name = f"{lane}n{number}"
+    async def _publish(self, journal: Journal, owner: int, lane: str) -> None:
+        for number in range(self._published(owner)):
+            mark = f"{lane}n{number}"
+            newest = self.shared.epoch
             try:
-                grave = Tombstone(name, FOREVER_MS, "mark")
+                if self.rng.random() < 0.1:
+                    await self._verify(journal, newest)
+                grave = Tombstone(mark, FOREVER_MS, "mark")
                 sequence = await journal.publish([AddTombstones((grave,))])
-            except StoreError:
+            except Fenced:
+                self.counts["fenced"] += 1
                 return
-            self.result.acknowledged.append((sequence, name))
-            await self._turns(30)
+            assert newest <= journal.epoch, f"{mark} was acknowledged behind a newer fence"
+            self.acknowledged.append((sequence, journal.epoch, mark))
+            await asyncio.sleep(self.rng.choice([0, 0.01, 0.2]) * self.rng.random())
+
+    async def _verify(self, journal: Journal, newest: int) -> None:
+        try:
+            await journal.verify_owner()
+        except Unavailable:
+            return
+        assert newest <= journal.epoch, "an owner that is fenced is told that it is not"
 
     async def _follow(self) -> None:
-        view = self._view(99)
-        follower: JournalFollower | None = None
+        store, clock = self._store(FOLLOWER), SimulatedClock()
         while self.living:
-            try:
-                if follower is None:
-                    follower = await JournalFollower.open(view, options=OPTIONS)
-                await follower.refresh()
-            except NotFound:
-                continue
-            except StoreError as error:
-                self._count(error)
-                continue
-            finally:
-                await self._turns(40)
-            state = follower.state
-            self.result.followed.append((state.sequence, frozenset(state.tombstones)))
+            await asyncio.sleep(self.rng.random() * LOOK_S_MAX)
+            with suppress(NotFound, Unavailable):
+                if self.follower is None or self.rng.random() < 0.2:
+                    self.follower = await JournalFollower.open(
+                        store, options=self.options, clock=clock
+                    )
+                await self._look(self.follower)
 
-    async def _disturb(self, owners: list[asyncio.Task[None]]) -> None:
-        """Move time; let connections sleep and wake; kill an owner now and then."""
-        kill = self.rng.random() < 0.4
-        while self.living:
-            await self.clock.advance(self.rng.choice([0.01, 0.1, 0.3]))
-            for view in self.views:
-                if self.rng.random() < (0.3 if view.paused else 0.03):
-                    view.paused = not view.paused
-            if kill and self.rng.random() < 0.03:
-                self.rng.choice(owners).cancel()
-        for view in self.views:
-            view.paused = False
+    async def _look(self, follower: JournalFollower) -> None:
+        await follower.refresh()
+        self.followed.append((follower.state.sequence, frozenset(follower.state.tombstones)))
 
-    async def run(self) -> Result:
-        async with asyncio.TaskGroup() as group:
-            owners = [group.create_task(self._owner(n)) for n in range(self.owners)]
-            group.create_task(self._follow())
-            await self._disturb(owners)
-        self.result.deleted = len(self.store.truth) - len(self.store.names("@journal/"))
-        self.result.strays = self.store.strays
-        return self.result
-
-    async def check(self) -> None:
+    async def _check(self) -> None:
         """Compare everything that was seen with the truth."""
-        assert "Corrupt" not in self.result.errors, self.result.errors
-        marks: dict[int, set[str]] = {}
-        seen: list[str] = []
+        truth = self.shared.truth
+        assert sorted(truth) == list(range(1, len(truth) + 1)), "the numbers are not dense"
         state = TierState()
-        assert sorted(self.store.truth) == list(range(1, len(self.store.truth) + 1)), "I1 dense"
-        for number, raw in sorted(self.store.truth.items()):
-            apply_entry(state, raw, EntryName(number))
+        epochs, marks, seen = {0: 0}, {0: set[str]()}, list[str]()
+        for number, raw in sorted(truth.items()):
             frame = Frame.decode(raw, FrameKind.ENTRY, path="truth")
+            apply_entry(state, raw, EntryName(number))
             for operation in decode_operations(frame.payload, path="truth"):
                 if isinstance(operation, AddTombstones):
                     seen += [grave.object_name for grave in operation.tombstones]
-            marks[number] = set(state.tombstones)
+            epochs[number], marks[number] = frame.epoch, set(state.tombstones)
         assert len(seen) == len(set(seen)), "something was applied twice"
-        for number, name in self.result.acknowledged:
-            assert name in marks[number], f"{name} was acknowledged in {number} and is lost"
-            assert name not in marks.get(number - 1, set()), f"{name} is in an earlier entry"
-        for number, names in self.result.followed:
-            assert names == marks[number], f"a follower at {number} saw something else"
-        loaded = await JournalReader(self.store.view(), OPTIONS).load()
+        for number, epoch, mark in self.acknowledged:
+            assert mark in marks.get(number, ()), f"{mark} was acknowledged in {number} and is lost"
+            assert mark not in marks[number - 1], f"{mark} is in an earlier entry than {number}"
+            assert epoch == epochs[number], f"{mark} of epoch {epoch} is in another's entry"
+        for number, names in self.followed:
+            if number <= len(truth):  # what it saw beyond was lost with the power, and it, too
+                assert names == marks[number], f"a follower at {number} saw something else"
+        await self._catch_up(state)
+        await self._go_on(state)
+
+    async def _catch_up(self, state: TierState) -> None:
+        """Whoever has followed so far comes to the end, too."""
+        while self.follower is not None and self.follower.state.sequence < state.sequence:
+            with suppress(Unavailable):
+                before = self.follower.state.sequence
+                assert await self.follower.refresh(), f"a follower stays at {before}"
+                assert self.follower.state.sequence > before
+        if self.follower is not None and self.follower.state.sequence == state.sequence:
+            assert self.follower.state == state
+
+    async def _go_on(self, state: TierState) -> None:
+        """A last owner, alone, in good weather."""
+        store = self._store(LAST, Weather())
+        snapshots = sorted(self.shared.names(SNAPSHOT_PREFIX))
+        damaged = not self.rotten and snapshots and self.rng.random() < 0.5
+        if damaged:
+            whole = self.shared.objects[snapshots[-1]]
+            self.shared.objects[snapshots[-1]] = flipped(whole, self.rng)
+        loaded = await JournalReader(store, self.options, clock=SimulatedClock()).load()
         assert loaded.state == state
-        assert not loaded.damaged
+        assert self.rotten or len(loaded.damaged) == bool(damaged)
+        journal = await self._own(store, LAST)
+        assert journal.epoch == state.broker.epoch + 1
+        assert journal.state.tombstones == state.tombstones
 
 
-async def simulate(seed: int, *, owners: int = 3) -> Result:
-    """Run one seed and check it."""
-    simulation = Simulation(seed, owners=owners)
-    with suppress(asyncio.CancelledError):
-        await simulation.run()
-    await simulation.check()
-    return simulation.result
+def simulate(seed: int, *, owners: int) -> Counter[str]:
+    """Run one seed; what it did, by name."""
+
+    async def run() -> Counter[str]:
+        return await JournalSimulation(seed, owners=owners).run()
+
+    return simulated(run())

@@ -1,4 +1,4 @@
-"""An object store in a dictionary for tests of the journal: pauses, lost replies, counts."""
+"""An object store in a dictionary for tests of the journal: lost replies, slow ones, counts."""
 
 from __future__ import annotations
 
@@ -17,10 +17,7 @@ from provider.ranges import ByteRange
 class Faults:
     """How often what goes wrong, each a probability per request."""
 
-    lost_request: float = 0.0
     lost_reply: float = 0.0
-    late: float = 0.0
-    """The request fails, and has its effect some time later."""
     turns_max: int = 0
     """Turns of the loop that a request takes before and after its effect, at most."""
 
@@ -30,7 +27,6 @@ class DictStore:
 
     def __init__(self) -> None:
         self.objects: dict[str, bytes] = {}
-        self.late: list[tuple[str, bytes]] = []
         self.counts: Counter[str] = Counter()
         self.ever: dict[str, set[bytes]] = {}
         """Every bytes that a name ever had."""
@@ -66,21 +62,15 @@ class StoreView:
         self.rng = rng
         self.faults = faults
         self.down = False
-        self.paused = False
-        """A process that sleeps: nothing of it happens until it wakes."""
 
     async def _pause(self) -> None:
         for _ in range(self.rng.randint(0, self.faults.turns_max)):
             await asyncio.sleep(0)
-        while self.paused:  # noqa: ASYNC110 - a test wakes it by hand, seeded turn by turn
-            await asyncio.sleep(0)
-        while self.shared.late and self.rng.random() < 0.3:
-            self.shared.put(*self.shared.late.pop(self.rng.randrange(len(self.shared.late))))
 
     async def _begin(self, verb: str, name: str) -> None:
         self.shared.counts[verb] += 1
         await self._pause()
-        if self.down or self.rng.random() < self.faults.lost_request:
+        if self.down:
             raise Unavailable("request lost", name)
 
     async def _end(self, name: str) -> None:
@@ -91,9 +81,6 @@ class StoreView:
     async def create(self, name: str, buffers: Sequence[Buffer]) -> None:
         raw = b"".join(bytes(buffer) for buffer in buffers)
         await self._begin("create", name)
-        if self.rng.random() < self.faults.late:
-            self.shared.late.append((name, raw))
-            raise Unavailable("timed out", name)
         created = self.shared.put(name, raw)
         await self._end(name)
         if not created:

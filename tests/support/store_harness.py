@@ -23,7 +23,7 @@ from container.tier_reader import TierReader
 from container.tier_records import Queue, QueueId, SegmentType
 from dispatcher.dispatcher import TieredDispatcher
 from dispatcher.options import DispatchOptions
-from provider.clock import ManualClock, settle
+from provider.clock import Clock, ManualClock, settle
 from provider.errors import Corrupt, Fenced, StoreError
 from provider.memory import MemoryStore
 from provider.object_store import ObjectStore
@@ -127,7 +127,7 @@ class StoreProcess:
         self,
         memory: MemoryStore,
         hot: FakeHotLog,
-        clock: ManualClock,
+        clock: Clock,
         number: int,
         *,
         faults: Sequence[Fault] = (),
@@ -364,6 +364,13 @@ async def stray_manifests(memory: ObjectStore) -> set[str]:
     return listed - known - reader.state.tombstones.keys()
 
 
+async def tiers_all(process: StoreProcess) -> None:
+    """A job: tier everything, and stay for a while to keep house."""
+    assert process.dispatcher is not None
+    await process.dispatcher.drain()
+    await process.clock.sleep(3.0)  # snapshots, burials
+
+
 async def drained(
     memory: MemoryStore,
     hot: FakeHotLog,
@@ -374,13 +381,7 @@ async def drained(
 ) -> StoreProcess:
     """A last life without faults, alone: tier everything, keep house, end cleanly."""
     process = StoreProcess(memory, hot.reopened(), clock, number, journal=journal)
-
-    async def job(process: StoreProcess) -> None:
-        assert process.dispatcher is not None
-        await process.dispatcher.drain()
-        await clock.sleep(3.0)  # snapshots, burials
-
-    await while_time_passes(clock, process.live(job), shown=process)
+    await while_time_passes(clock, process.live(tiers_all), shown=process)
     assert process.error is None, process.error
     with suppress(StoreError):
         await process.client.close()

@@ -1,7 +1,4 @@
-"""Rival stores on one tier, hundreds of seeds: one history, never changed, and the newest wins.
-
-By day as many seeds as fit into half a minute; HYPOTHESIS_PROFILE=nightly runs thousands.
-"""
+"""Rival stores on one tier, a thousand seeds: one history, never changed, and the newest wins."""
 
 import asyncio
 import os
@@ -17,25 +14,28 @@ from provider.testing.faulty import Fault
 from tests.support.store_harness import StoreHotLog, StoreProcess, drained, findings
 from tests.support.store_simulation import simulate_store
 
-SEEDS = 4_000 if os.environ.get("HYPOTHESIS_PROFILE") == "nightly" else 120
-CHUNK = SEEDS // 4
+CHUNK = 125
+CHUNKS = 8 if os.environ.get("CI") else 1
+CHUNKS = 80 if os.environ.get("HYPOTHESIS_PROFILE") == "nightly" else CHUNKS
 QUEUE = QueueId("T", 0)
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(3600 if SEEDS > 1000 else 120)
-@pytest.mark.parametrize("first", range(0, SEEDS, CHUNK))
-async def test_the_hot_log_is_what_is_published_whoever_owned_the_tier(first: int) -> None:
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("first", range(0, CHUNK * CHUNKS, CHUNK))
+def test_the_hot_log_is_what_is_published_whoever_owned_the_tier(first: int) -> None:
     totals: Counter[str] = Counter()
     for seed in range(first, first + CHUNK):
         try:
-            totals.update(await simulate_store(seed))
-        except BaseExceptionGroup as errors:
-            raise AssertionError(f"seed {seed}") from errors
+            totals.update(simulate_store(seed))
+        except BaseException as error:
+            error.add_note(f"seed {seed}")
+            raise
     assert totals["fenced"] > CHUNK / 2, f"hardly anybody was ever fenced: {totals}"
-    assert totals["kills"] > CHUNK / 4, totals
+    assert totals["kills"] > CHUNK / 6, totals
     assert totals["caught up"] > CHUNK / 4, totals
-    assert totals["messages"] > 40 * CHUNK, totals
+    assert totals["pauses"] > CHUNK, totals
+    assert totals["messages"] > 20 * CHUNK, totals
     assert totals["gaps"] > 0, totals
 
 
