@@ -17,7 +17,7 @@ from container.journal_entry import Frame, FrameKind
 from container.journal_options import Chance, JournalOptions
 from container.journal_reader import JournalReader, Loaded
 from container.ownership import take_ownership
-from container.pending_entry import PendingEntry, Transaction, again, gather
+from container.pending_entry import PendingEntry, Transaction, copy_of, gather_entry
 from container.tier_change import StateChange
 from container.tier_codec import encode_operations
 from container.tier_errors import NewerVersion, Refused
@@ -182,13 +182,13 @@ class Journal:
             accepted = [*(self._entry.transactions if self._entry else ()), *self._waiting]
             theirs = [one for one in accepted if queue in one.change.queues.changed]
             if self._over is not None or not theirs:
-                raise again(self._over or Closed("the journal was closed", JOURNAL_PREFIX))
+                raise copy_of(self._over or Closed("the journal was closed", JOURNAL_PREFIX))
             await theirs[-1].wait()
 
     def _accept(self, operations: tuple[Operation, ...]) -> tuple[StateChange, bytes]:
         """Validate a transaction and count it in; nothing is changed where it is refused."""
         if self._over is not None:
-            raise again(self._over)
+            raise copy_of(self._over)
         if self._closing:
             raise Closed("the journal is being closed", JOURNAL_PREFIX)
         if not operations or any(isinstance(one, TakeOwnership) for one in operations):
@@ -209,7 +209,7 @@ class Journal:
             Unavailable: it could not be found out.
         """
         if self._over is not None:
-            raise again(self._over)
+            raise copy_of(self._over)
         after = str(EntryName(self._state.sequence))
         listed = await self._reader.listed(JOURNAL_PREFIX, after=after)
         names = [name for one in listed if isinstance(name := parse_name(one.name), EntryName)]
@@ -255,7 +255,7 @@ class Journal:
         finally:
             self._running = False
         if self._over is not None and not self._closing:
-            raise again(self._over)
+            raise copy_of(self._over)
 
     async def _write_entries(self) -> None:
         while self._over is None:
@@ -265,7 +265,7 @@ class Journal:
                 await self._wake.wait()
                 continue
             if self._entry is None:
-                self._entry = gather(
+                self._entry = gather_entry(
                     self._waiting,
                     sequence=self._state.sequence + 1,
                     epoch=self._epoch,

@@ -41,11 +41,11 @@ class Transaction:
         """The number of its entry, once it is durable. Cancelling it changes nothing."""
         await self._settled.wait()
         if self._error is not None:
-            raise again(self._error)
+            raise copy_of(self._error)
         return self._sequence
 
 
-def again(error: StoreError) -> StoreError:
+def copy_of(error: StoreError) -> StoreError:
     """A fresh exception of the same verdict, so that waiters do not share a traceback."""
     copy = type(error)(error.reason, error.path, error.position)
     copy.__cause__ = error
@@ -61,7 +61,7 @@ class PendingEntry:
     transactions: tuple[Transaction, ...]
 
 
-def gather(
+def gather_entry(
     waiting: deque[Transaction], *, sequence: int, epoch: int, rng: Chance, options: JournalOptions
 ) -> PendingEntry:
     """Take as many waiting transactions as the limits allow, at least one, in order."""
