@@ -367,6 +367,6 @@ class ConsumeQueueFiles:
         if made is not None:
             return made.view(UNIT_DTYPE), offset - place // UNIT_BYTES
         view = self._files.view(path)
-        self._files.touched(LOOK_UNITS, 0, len(view))
+        self._files.touched(LOOK_UNITS, len(view))
         units = view[: len(view) // UNIT_BYTES * UNIT_BYTES].view(UNIT_DTYPE)
         return units, offset - place // UNIT_BYTES

@@ -98,17 +98,17 @@ class MappedFiles:
         _check_length(position + len(data), path, position + length)
         return data
 
-    def touched(self, records: int, record_bytes: int, span_bytes: int) -> None:
-        """Note that `records` places, `record_bytes` together, within `span_bytes` were read.
+    def touched(self, places: int, span_bytes: int) -> None:
+        """Note that so many places within `span_bytes` of a file are about to be read.
 
-        When what may be resident passes the bound, the kernel is asked what is: queues that lie
-        among each other touch the same pages, which must count once. If it is too much, or cannot
-        be told, all page table entries are dropped (`MADV_DONTNEED`; the pages stay in the page
+        When what may be resident passes the bound, the kernel is asked what is, for the same page
+        is touched many times, and by reads that nobody noted. If it is too much, or cannot be
+        told, all page table entries are dropped (`MADV_DONTNEED`; the pages stay in the page
         cache, so touching them again is cheap).
         """
         with self._lock:
-            scattered = record_bytes + records * FAULT_AROUND_BYTES
-            self._touched_bytes += min(scattered, span_bytes + FAULT_AROUND_BYTES)
+            scattered_bytes = places * FAULT_AROUND_BYTES
+            self._touched_bytes += min(scattered_bytes, span_bytes + FAULT_AROUND_BYTES)
             if self._touched_bytes < self._resident_bytes_max:
                 return
             resident = _resident_file_bytes()
@@ -121,11 +121,6 @@ class MappedFiles:
             for mapped in self._files.values():
                 mapped.madvise(mmap.MADV_DONTNEED)
             self._resident_bytes_before = _resident_file_bytes() or 0
-
-    def forget(self, path: Path) -> None:
-        """Give up the mapping of a file that is behind us."""
-        with self._lock:
-            self._files.pop(path, None)
 
     def close(self) -> None:
         """Give up every mapping. Idempotent."""

@@ -13,9 +13,8 @@ WINDOW_BYTES = 4 * MIB
 class HotLogOptions:
     """How a broker's store directory is followed.
 
-    `memory_bytes_max` is the most that following adds to the process: page table entries of
-    mapped files (the pages themselves belong to the kernel's page cache, but count as resident),
-    and the buffers of batches that are being gathered.
+    `memory_bytes_max` is the most that following adds to the process: pages of mapped files
+    (which belong to the kernel's page cache, but count as resident), and the buffers of rounds.
     """
 
     poll_s_max: float = 0.1
@@ -28,14 +27,15 @@ class HotLogOptions:
     files_mapped_max: int = 512
     """Mapped files at one time; each holds one file descriptor."""
     resident_bytes_max: int = 32 * MIB
-    """Mapped bytes resident before their page table entries are dropped."""
+    """Mapped bytes resident before their page table entries are dropped. Mapped are ConsumeQueue
+    files, and the CommitLog files whose records are looked at one by one; rounds are read."""
     batch_bytes_max: int = 64 * MIB
     """Most bytes of records that are read together; each queue has one message at least."""
     buffer_bytes_max: int = 48 * MIB
     """Memory of rounds that is kept for the next ones once they are let go: the records of one,
     and a window that they are sorted out of."""
     threads: int = 2
-    """Threads that read; cold pages block."""
+    """Threads that look and read; each blocks where the page cache has nothing."""
     commit_log_path: str = ""
     """`storePathCommitLog`; empty: `commitlog` in the store directory."""
     queues_in_rocksdb: bool = False
@@ -64,7 +64,8 @@ class HotLogOptions:
 
         That is `batch_bytes_max x 5 / 4`: the round that it reads, in memory of its size class;
         and three windows, one to read into and what Arrow takes to sort it. Not in it: units made
-        for missing ConsumeQueue files, `missing_units.MADE_BYTES_MAX`.
+        for missing ConsumeQueue files, `missing_units.MADE_BYTES_MAX`, and the pages of the one
+        CommitLog file that units are being made from, until they are dropped.
         """
         gathered = self.batch_bytes_max + self.batch_bytes_max // 4 + 3 * WINDOW_BYTES
         return self.resident_bytes_max + self.threads * gathered + self.buffer_bytes_max
