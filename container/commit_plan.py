@@ -38,14 +38,18 @@ class CommitPlan:
 
 
 class _Column(NamedTuple):
-    """An append to one flat file: its bytes and where its items end."""
+    """What is appended to one flat file: records or units, one item for each message."""
 
     type: SegmentType
     begin: int
+    """First byte in the flat file."""
     data: NDArray[np.uint8]
     ends: NDArray[np.int64]
+    """Byte of the flat file behind each item."""
     timestamps: NDArray[np.int64]
+    """Store timestamps of the messages, Unix ms."""
     first_offset: int
+    """Queue offset of the first message."""
 
 
 class CutRules(NamedTuple):
@@ -93,19 +97,19 @@ def plan_commit(queue: Queue, batch: RecordBatch, rules: CutRules) -> CommitPlan
     slices: list[SegmentSlice] = []
     changes: list[SegmentChange] = []
     for column in columns:
-        _plan_column(queue, column, rules, slices, changes)
+        more_slices, more_changes = _plan_column(queue, column, rules)
+        slices += more_slices
+        changes += more_changes
     operation = CommitQueue(queue.id, queue.next_offset, batch.next_offset, tuple(changes))
     return CommitPlan(queue.id, tuple(slices), operation)
 
 
 def _plan_column(
-    queue: Queue,
-    column: _Column,
-    rules: CutRules,
-    slices: list[SegmentSlice],
-    changes: list[SegmentChange],
-) -> None:
-    """Add the slices and changes of one flat file."""
+    queue: Queue, column: _Column, rules: CutRules
+) -> tuple[list[SegmentSlice], list[SegmentChange]]:
+    """The slices and changes of one flat file."""
+    slices: list[SegmentSlice] = []
+    changes: list[SegmentChange] = []
     live = queue.segments(column.type)
     newest = live[-1] if live and live[-1].sealed_ms is None else None
     open_segment = None if rules.must_roll else newest
@@ -145,6 +149,7 @@ def _plan_column(
                 sealed_ms=rules.now_ms if number < len(cuts) - 1 else None,
             )
         )
+    return slices, changes
 
 
 def _sealed(segment: Segment, now_ms: int) -> SegmentChange:
@@ -170,37 +175,41 @@ def _extents(
 ) -> tuple[int, tuple[Extent, ...]]:
     """The extents that change: how many old ones stay as they are, and what follows them."""
     old = extended.extents if extended else ()
+    # A checksum that was never read (of a Java tier) cannot be extended.
+    newest = old[-1] if old and old[-1].crc32c is not None else None
     first_byte, _ = _bytes_of(column, cut)
     begin = column.begin + first_byte
-    # A checksum that was never read (of a Java tier) cannot be extended.
-    newest = extended.extents[-1] if extended and extended.extents else None
-    if newest is not None and newest.crc32c is None:
-        newest = None
     runs = cut_runs(
         column.ends[cut.first : cut.last],
         begin,
         open_start=cut.start + newest.position if newest else begin,
         bytes_max=bytes_max,
     )
-    grows = newest if runs[0].start < begin else None
-    extents: list[Extent] = []
-    for run in runs:
-        items = Cut(run.start, cut.first + run.first, cut.first + run.last)
-        first, last = _bytes_of(column, items)
-        stamps = column.timestamps[items.first : items.last]
-        before = grows if run.start < begin else None
-        low, high = int(stamps.min()), int(stamps.max())
-        extents.append(
-            Extent(
-                position=run.start - cut.start,
-                length=(before.length if before else 0) + last - first,
-                crc32c=crc32c(column.data[first:last].data, before.crc32c or 0 if before else 0),
-                first_offset=before.first_offset
-                if before
-                else QueueOffset(column.first_offset + items.first),
-                min_timestamp=min(low, before.min_timestamp) if before else low,
-                max_timestamp=max(high, before.max_timestamp) if before else high,
-                object_offset=run.start - cut.start,
-            )
-        )
-    return len(old) - (1 if grows else 0), tuple(extents)
+    growing = newest if runs[0].start < begin else None
+    extents = [_extent(column, cut, runs[0], growing)]
+    extents += [_extent(column, cut, run, None) for run in runs[1:]]
+    return len(old) - (growing is not None), tuple(extents)
+
+
+def _extent(column: _Column, cut: Cut, run: Cut, growing: Extent | None) -> Extent:
+    """The extent of one run of a cut's items, with what it had before if it is `growing`."""
+    items = Cut(run.start, cut.first + run.first, cut.first + run.last)
+    first, last = _bytes_of(column, items)
+    stamps = column.timestamps[items.first : items.last]
+    length, checksum = last - first, 0
+    offset = QueueOffset(column.first_offset + items.first)
+    low, high = int(stamps.min()), int(stamps.max())
+    if growing is not None:
+        length += growing.length
+        checksum = growing.crc32c or 0
+        offset = growing.first_offset
+        low, high = min(low, growing.min_timestamp), max(high, growing.max_timestamp)
+    return Extent(
+        position=run.start - cut.start,
+        length=length,
+        crc32c=crc32c(column.data[first:last].data, checksum),
+        first_offset=offset,
+        min_timestamp=low,
+        max_timestamp=high,
+        object_offset=run.start - cut.start,
+    )
