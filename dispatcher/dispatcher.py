@@ -1,4 +1,8 @@
-"""Moves messages from the hot log to the tier: polls, decides, reads, commits, again and again."""
+"""Moves messages from the hot log to the tier, for as long as somebody asks for it.
+
+Here stands who works, and until when: `run` for good, `drain` and `close` until what is there now
+has landed. What the workers do is in `work.py`, which queue goes next in `turns.py`.
+"""
 
 import asyncio
 import math
@@ -212,6 +216,10 @@ class TieredDispatcher:
     async def _until(
         self, done: Callable[[], bool], *, patience_s: float | None, until_s: float
     ) -> StoreError | None:
+        """Watch the workers until `done`, `until_s` on the clock, or nothing lands any more.
+
+        Returns what made them give up, or that nothing landed for `patience_s`.
+        """
         started_s = self._clock.monotonic_s()
         while not done():
             if self._fatal is not None:
@@ -256,6 +264,10 @@ class TieredDispatcher:
         return None
 
     def _goal(self, on_progress: Callable[[Progress], None] | None) -> Callable[[], bool]:
+        """Whether all that a poll sees which begins from now on is tiered, or never will be.
+
+        The answer is asked for whenever the alarm rang; it also tells `on_progress` of news.
+        """
         begun = self._work.polls_begun
         targets: dict[QueueId, QueueOffset] | None = None
         told = (-1, -1)

@@ -48,6 +48,9 @@ class Wanted(NamedTuple):
 class HotLog(Protocol):
     """A log that holds the newest messages of a broker, by queue and offset.
 
+    Cancelling a call changes nothing. Whatever looks or reads raises `Closed` once `close` was
+    called, or another log took this one's place.
+
     H1  A message at an offset below `max_offset` never changes while the log is open.
     H2  `max_offset` covers only messages whose record was verified or will be by `records`.
     H3  Nothing here writes to the log.
@@ -59,12 +62,16 @@ class HotLog(Protocol):
         The first call returns every queue. Cheap when nothing happened.
 
         Raises:
-            Unavailable: the log cannot be read right now; try again.
+            Unavailable, Denied: the log cannot be read right now; try again.
         """
         ...
 
     async def wait(self, seconds: float) -> None:
-        """Return when there may be something new, or after `seconds`, whichever is first."""
+        """Return when there may be something new, or after `seconds`, whichever is first.
+
+        Raises:
+            Unavailable, Denied: as `poll`.
+        """
         ...
 
     def queue(self, queue: QueueId) -> HotQueue | None:
@@ -78,6 +85,8 @@ class HotLog(Protocol):
 
         Raises:
             OutOfRange: `start` is below `min_offset` (deleted meanwhile) or not below max.
+            Corrupt: the units cannot be read as such; path and position say where.
+            Unavailable, Denied: they cannot be read now.
         """
         ...
 
@@ -100,9 +109,6 @@ class HotLog(Protocol):
         """What `records` answers or raises for each of `wanted`, in their order, read together.
 
         The queues of a round lie among each other in the log: so it is read once for all.
-
-        Raises:
-            Closed: the log was closed.
         """
         ...
 

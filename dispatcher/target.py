@@ -64,6 +64,8 @@ class TierTarget(Protocol[PlanT]):
 
         Raises:
             Unavailable: the outcome is unknown; `queue` tells it.
+            OutOfRange, AlreadyExists, Refused: a queue is refused for as long as something lasts
+                (`work.MAY_PASS`); which one, a round of one queue tells.
             Fenced: someone newer owns the tier; stop everything.
         """
         ...
@@ -80,7 +82,12 @@ class TierTarget(Protocol[PlanT]):
     async def record_gap(
         self, queue: QueueId, start: QueueOffset, end: QueueOffset, reason: str
     ) -> None:
-        """Publish that `[start, end)` was lost; `start` must be the published next offset."""
+        """Publish that `[start, end)` was lost; `start` must be the published next offset.
+
+        Raises:
+            Unavailable: the outcome is unknown; `queue` tells it.
+            Fenced: someone newer owns the tier.
+        """
         ...
 
     async def messages_at(
