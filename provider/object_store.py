@@ -5,7 +5,8 @@ What every implementation promises, numbered as in `CONTRACT.md` and in the cont
 P1  `create` is atomic: the object appears whole, or not at all, and never over another one.
 P2  A read that follows an acknowledged `create` or `append` sees all of it.
 P3  A read returns exactly the bytes asked for, or raises; it is never short.
-P4  `list` is sorted by name, complete, and consistent with P2.
+P4  `list` is sorted by name, complete, and consistent with P2: of what is created or deleted while
+    it runs it may show any part.
 P5  `delete` of what is not there is success; a deleted name reads as `NotFound`.
 P6  What is acknowledged survives a power failure.
 P7  An `Unavailable` write has an unknown outcome: all of it, none of it, or (for `append` only)
