@@ -1,4 +1,4 @@
-"""What the operating system raises, translated into verdicts, here and nowhere else."""
+"""What the operating system raises about a store's files, translated into verdicts."""
 
 import errno
 from collections.abc import Generator

@@ -17,7 +17,8 @@ from container.message_record import RecordHeader, locate_parts
 from container.rocketmq_names import local_file_name
 from container.tier_records import QueueId
 from provider.errors import Corrupt, OutOfRange
-from tieredstore.hot.mapped_files import MappedFiles, translated
+from tieredstore.hot.file_errors import translated
+from tieredstore.hot.mapped_files import MappedFiles
 from tieredstore.hot.store_layout import FileRun
 
 FILES_OPEN_MAX = 8

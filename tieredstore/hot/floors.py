@@ -8,8 +8,8 @@ from provider.errors import Denied, StoreError, Unavailable
 from provider.ranges import QueueOffset
 from tieredstore.hot.commit_log_files import CommitLogFiles
 from tieredstore.hot.consume_queue_files import ConsumeQueueFiles
+from tieredstore.hot.file_errors import is_of_the_process
 from tieredstore.hot.rebuilt_units import RebuiltUnits
-from tieredstore.hot.store_layout import is_of_the_process
 
 
 class Floors:

@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 from container.rocketmq_names import local_file_name, parse_local_file_name
-from tieredstore.hot.mapped_files import translated
+from tieredstore.hot.file_errors import translated
 from tieredstore.hot.store_layout import FileRun
 
 

@@ -3,7 +3,6 @@
 Why mapped and not read, and how a truncated file is kept from killing the process: decision 0004.
 """
 
-import errno
 import mmap
 import os
 import threading
@@ -13,7 +12,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from provider.errors import Corrupt, Denied, NotFound, StoreError, Unavailable
+from provider.errors import Corrupt
+from tieredstore.hot.file_errors import translated
 
 FAULT_AROUND_BYTES = 64 * 1024
 """What one touch of a mapped file makes resident at most (Linux `fault_around_bytes`)."""
@@ -154,15 +154,6 @@ def _resident_file_bytes() -> int | None:
             return int(file.read(256).split()[2]) * mmap.PAGESIZE
     except (OSError, IndexError, ValueError):
         return None
-
-
-def translated(error: OSError, path: Path) -> StoreError:
-    """An error of the operating system about a file of the hot log, as a verdict."""
-    if isinstance(error, FileNotFoundError | NotADirectoryError):
-        return NotFound("the broker deleted it meanwhile", str(path))
-    if isinstance(error, PermissionError) or error.errno == errno.EROFS:
-        return Denied(f"not allowed: {error.strerror}", str(path))
-    return Unavailable(f"cannot be read now: {error.strerror}", str(path))
 
 
 def _check_length(size: int, path: Path, length: int) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from container.rocketmq_names import local_file_name, parse_local_file_name
 from provider.errors import Denied, Unavailable
-from tieredstore.hot.mapped_files import translated
+from tieredstore.hot.file_errors import translated
 from tieredstore.hot.store_layout import FileRun
 
 PINS = "commitlog"

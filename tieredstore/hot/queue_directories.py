@@ -9,12 +9,12 @@ from container.rocketmq_names import INT32_MAX
 from container.tier_records import QueueId
 from container.topic_name import check_path_component
 from provider.errors import Denied, StoreError, Unavailable
+from tieredstore.hot.file_errors import is_of_the_process
 from tieredstore.hot.options import HotLogOptions
 from tieredstore.hot.store_layout import (
     BATCH_CONSUME_QUEUE,
     StoreLayout,
     directories_in,
-    is_of_the_process,
     read_topic_attributes,
     refused_topics,
 )

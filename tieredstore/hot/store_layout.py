@@ -19,8 +19,8 @@ from typing import Any
 import orjson
 
 from container.rocketmq_names import parse_local_file_name
-from provider.errors import Denied, StoreError, Unavailable
-from tieredstore.hot.mapped_files import translated
+from provider.errors import Denied, Unavailable
+from tieredstore.hot.file_errors import is_of_the_process, translated
 from tieredstore.hot.options import HotLogOptions
 
 COMMIT_LOG = "commitlog"
@@ -33,7 +33,6 @@ CONFIRM_OFFSET_AT = 32
 LIST_SEPARATORS = ",:"
 _NOTHING_THERE = frozenset({errno.ENOENT, errno.ELOOP})
 """What looking behind a name answers where no file or directory is."""
-_OF_THE_PROCESS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 
 
 class NotAStore(Denied):
@@ -229,12 +228,6 @@ ROCKSDB_SENTENCE = (
     "Its ConsumeQueue lies in RocksDB, which is not read; a broker with "
     "storeType=default keeps it in files."
 )
-
-
-def is_of_the_process(error: StoreError) -> bool:
-    """Whether an error says nothing of the file: other files could not be read now, either."""
-    cause = error.__cause__
-    return isinstance(cause, OSError) and cause.errno in _OF_THE_PROCESS
 
 
 def directories_in(directory: Path) -> list[str]:

@@ -25,6 +25,7 @@ from tieredstore.hot.commit_log_files import CommitLogFiles, table_of
 from tieredstore.hot.commit_log_tail import CommitLogTail
 from tieredstore.hot.consume_queue_files import ConsumeQueueFiles
 from tieredstore.hot.consume_queue_tail import ConsumeQueueTail
+from tieredstore.hot.file_errors import is_of_the_process
 from tieredstore.hot.floors import Floors
 from tieredstore.hot.log_identity import LogIdentity
 from tieredstore.hot.log_strangers import odd_entries, odd_files
@@ -38,7 +39,6 @@ from tieredstore.hot.scan_statistics import ScanStatistics
 from tieredstore.hot.store_layout import (
     CONFIRM_OFFSET_AT,
     FileRun,
-    is_of_the_process,
     open_layout,
     scan_run,
 )
