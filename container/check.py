@@ -105,7 +105,7 @@ async def _check_queue(
     except (Corrupt, Denied, OutOfRange) as error:
         yield Finding("manifest", error.path, error.position, error.reason)
         return
-    for finding in check_segments(container.record, flat, sizes):
+    for finding in _check_segments(container.record, flat, sizes):
         yield finding
     for segments in flat.values():
         known.update(_objects(container.id, segments))
@@ -121,7 +121,7 @@ def _objects(queue: QueueId, segments: Sequence[Segment]) -> Iterator[str]:
         yield from (extent.object_name for extent in segment.extents if extent.object_name)
 
 
-def check_segments(
+def _check_segments(
     queue: Queue, flat: Mapping[SegmentType, Sequence[Segment]], sizes: Mapping[str, int]
 ) -> Iterator[Finding]:
     """Yield what is wrong with the metadata of a queue's segments, and objects that are short."""

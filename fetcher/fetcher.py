@@ -31,7 +31,7 @@ _NONE = QueueOffset(0)
 
 @dataclass(frozen=True, slots=True)
 class _Request:
-    """One call's arguments."""
+    """The arguments of one call of `get_message`, which has their meanings."""
 
     group: str
     queue: QueueId
@@ -65,6 +65,7 @@ class TieredMessageFetcher:
         self._followers = Followers(options, limits, self._reads)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._row_is_marked = False
+        """A row of calls without a wait is under way: the loop has not run since its first."""
         self._row_began_s = 0.0
         self._hits = 0
         self._misses = 0
