@@ -248,7 +248,7 @@ def _hot(settings: Mapping[str, Setting]) -> HotLogOptions:
         settings,
         queues_in_rocksdb=settings["storeType"].value == ROCKSDB,
         replicated=bool(replicated),
-        batch_bytes_max=min(HotLogOptions().batch_bytes_max, in_flight),
+        round_bytes_max=min(HotLogOptions().round_bytes_max, in_flight),
     )
 
 

@@ -212,7 +212,7 @@ def test_values_reach_the_layers_in_their_units() -> None:
     assert config.hot.replicated
     assert config.level == "FORCE"
     assert config.dispatch.rounds_max == 1
-    assert config.hot.batch_bytes_max == 4194304
+    assert config.hot.round_bytes_max == 4194304
     assert config.memory_bytes_max < load().memory_bytes_max
 
 

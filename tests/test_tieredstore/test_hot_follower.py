@@ -60,7 +60,7 @@ async def test_a_batch_ends_at_its_bound_but_has_a_message(
     broker: FakeBroker, clock: ManualClock, logs: list[RocketMqHotLog]
 ) -> None:
     broker.put_many("A", 0, [bytes(100)] * 9)
-    log = await follow(broker, clock, logs, batch_bytes_max=400)
+    log = await follow(broker, clock, logs, round_bytes_max=400)
     await log.poll()
     units = await log.references(A0, QueueOffset(0), messages_max=9)
     assert len(await log.records(A0, QueueOffset(0), units)) == 2

@@ -148,7 +148,7 @@ class RocketMqHotLog:
     async def records(self, queue: QueueId, start: QueueOffset, references: Units) -> RecordBatch:
         """Copy and verify the records of `references`; ends before the first one that fails.
 
-        Takes `batch_bytes_max` bytes at most, and at least one message.
+        Takes `round_bytes_max` bytes at most, and at least one message.
 
         Raises:
             Corrupt: the first record fails; path and position name it. The queue is DAMAGED if it
@@ -166,7 +166,7 @@ class RocketMqHotLog:
     ) -> Sequence[RecordBatch | StoreError]:
         """What `records` answers or raises for each of `wanted`, read together in one thread.
 
-        Takes `batch_bytes_max` bytes over all at most, and at least one message of each.
+        Takes `round_bytes_max` bytes over all at most, and at least one message of each.
 
         Raises:
             Closed: the hot log was closed.

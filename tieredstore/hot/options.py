@@ -29,8 +29,8 @@ class HotLogOptions:
     resident_bytes_max: int = 32 * MIB
     """Mapped bytes resident before their page table entries are dropped. Mapped are ConsumeQueue
     files, and the CommitLog files whose records are looked at one by one; rounds are read."""
-    batch_bytes_max: int = 64 * MIB
-    """Most bytes of records that are read together; each queue has one message at least."""
+    round_bytes_max: int = 64 * MIB
+    """Most bytes of records in one `records_of_round`; each queue has one message at least."""
     buffer_bytes_max: int = 48 * MIB
     """Memory of rounds that is kept for the next ones once they are let go: the records of one,
     and a window that they are sorted out of."""
@@ -52,7 +52,7 @@ class HotLogOptions:
         for name in ("poll_s_max", "scan_s_min", "settle_s_max"):
             if not 0 <= getattr(self, name) <= 3600:  # noqa: PLR2004 - an hour of seconds
                 raise ValueError(f"{name} is {getattr(self, name)}, not within 0 to 3600 seconds")
-        for name in ("files_mapped_max", "resident_bytes_max", "batch_bytes_max", "threads"):
+        for name in ("files_mapped_max", "resident_bytes_max", "round_bytes_max", "threads"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}, but at least 1 is needed")
         if self.pinned_bytes_max < 0:
@@ -62,10 +62,10 @@ class HotLogOptions:
     def memory_bytes_max(self) -> int:
         """Bytes: `resident_bytes_max + buffer_bytes_max`, and something for each of `threads`.
 
-        That is `batch_bytes_max x 5 / 4`: the round that it reads, in memory of its size class;
+        That is `round_bytes_max x 5 / 4`: the round that it reads, in memory of its size class;
         and three windows, one to read into and what Arrow takes to sort it. Not in it: units made
         for missing ConsumeQueue files, `missing_units.MADE_BYTES_MAX`, and the pages of the one
         CommitLog file that units are being made from, until they are dropped.
         """
-        gathered = self.batch_bytes_max + self.batch_bytes_max // 4 + 3 * WINDOW_BYTES
+        gathered = self.round_bytes_max + self.round_bytes_max // 4 + 3 * WINDOW_BYTES
         return self.resident_bytes_max + self.threads * gathered + self.buffer_bytes_max

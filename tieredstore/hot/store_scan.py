@@ -181,7 +181,7 @@ class StoreScan:
     def records(self, wanted: Sequence[Wanted]) -> list[RecordBatch | StoreError]:
         """See `HotLog.records_of_round`; what fails is reported to the next poll."""
         answers = gather_round(
-            self.log, wanted, bytes_max=self._options.batch_bytes_max, buffers=self._buffers
+            self.log, wanted, bytes_max=self._options.round_bytes_max, buffers=self._buffers
         )
         for item, answer in zip(wanted, answers, strict=True):
             if isinstance(answer, Corrupt):
