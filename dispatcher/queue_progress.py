@@ -85,11 +85,13 @@ class QueueProgress:
         self.failures = 0
         self.retry_at_s = 0.0
         self.heals_at: QueueOffset | None = None
-        """Once the hot log reaches this offset, a stopped queue is looked at again."""
+        """Once the hot log reaches this offset, a stopped or damaged queue is looked at again."""
         self.rests = False
         """It is stopped by something that may pass: opened again once its pause is over."""
         self.damage = ""
         """What was wrong with the messages at the commit offset, for the gap that passes them."""
+        self._damage_told = False
+        """The hot log has said itself that it is damaged; so it says when it is not any more."""
         self._company_max = COMPANY_ANY
         self._retry_messages = 0
         self._taken: Taken | None = None
@@ -131,7 +133,7 @@ class QueueProgress:
             self._marks.append((QueueOffset(hot.max_offset), now_s))
         self.hot = hot
         if hot.state is HotQueueState.DAMAGED:
-            self.damage = hot.detail
+            self.damage, self._damage_told = hot.detail, True
         self.reconsider()
 
     def reconsider(self) -> None:
@@ -148,9 +150,13 @@ class QueueProgress:
         elif (
             self.state is QueueState.REFUSED
             or (self.state in {QueueState.READY, QueueState.DAMAGED} and lost)
-            or (self.state is QueueState.STOPPED and caught_up)
+            or (self.state in {QueueState.STOPPED, QueueState.DAMAGED} and caught_up)
+            or (self.state is QueueState.DAMAGED and self._is_mended())
         ):
             self.unsettle()
+
+    def _is_mended(self) -> bool:
+        return self._damage_told and self.hot.state is HotQueueState.READY
 
     def since_s(self, now_s: float) -> float:
         """When the first message that is not taken was seen first."""
@@ -179,7 +185,7 @@ class QueueProgress:
         self.unsettle()
         self.state, self.reason = state, reason
         if state is QueueState.DAMAGED:
-            self.damage = reason
+            self.damage, self._damage_told = reason, self.hot.state is HotQueueState.DAMAGED
 
     def rest(self, now_s: float, reason: str) -> None:
         """Something that may pass keeps it from the tier: opened again, later each time.

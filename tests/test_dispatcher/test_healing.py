@@ -8,6 +8,7 @@ import pytest
 from container.tier_errors import NewerVersion, Refused
 from container.tier_records import QueueId
 from dispatcher.queue_progress import QueueState
+from dispatcher.source import HotQueueState
 from provider.errors import AlreadyExists, Corrupt, NotFound, OutOfRange, StoreError
 from tests.support.dispatch_world import World
 
@@ -153,3 +154,21 @@ async def test_other_messages_at_tiered_offsets_never_heal() -> None:
         assert world.state(A).state is QueueState.STOPPED
         assert world.tier.calls == calls
     assert world.tier.bodies(A) == before
+
+
+async def test_damaged_messages_are_tiered_once_the_hot_log_says_that_they_are_mended() -> None:
+    world = World()
+    world.hot.append(A, *[b"%d" % n for n in range(10)])
+    here = world.hot.queues[A]
+    here.damaged_offset = 4
+    async with world.running():
+        await world.wait_for(lambda: world.state(A).state is QueueState.DAMAGED, seconds=1.0)
+        calls = world.hot.calls["records_of_round"]
+        here.state, here.detail = HotQueueState.DAMAGED, "the record of offset 4 is torn"
+        world.hot.append(A, b"more")
+        await world.pass_time(5.0)
+        assert (world.state(A).state, world.state(A).commit_offset) == (QueueState.DAMAGED, 4)
+        assert world.hot.calls["records_of_round"] == calls
+        here.state, here.detail, here.damaged_offset = HotQueueState.READY, "", None
+        await world.wait_for(lambda: world.is_tiered(A), seconds=2.0)
+        assert (world.state(A).state, world.state(A).behind) == (QueueState.READY, 0)
