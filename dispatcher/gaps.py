@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from container.tier_records import Queue
 from dispatcher.options import Backfill
-from dispatcher.source import HotQueue
+from dispatcher.source import HotQueue, HotQueueState
 from provider.ranges import QueueOffset
 
 
@@ -43,13 +43,24 @@ class TierIsAhead:
 
 
 @dataclass(frozen=True, slots=True)
+class HotLogIsDamaged:
+    """The hot log cannot tell how far it goes: neither where to begin, nor whether it lost any."""
+
+    reason: str
+    next_offset: QueueOffset
+    """Where the tier ends; where it has nothing, where the hot log ends as far as one can tell."""
+    heals_at: QueueOffset
+    """A hot log that reaches this offset can tell, though it is damaged."""
+
+
+@dataclass(frozen=True, slots=True)
 class GoOnAt:
     """Both ends meet at `offset`: go on there if the newest tiered messages agree."""
 
     offset: QueueOffset
 
 
-Step = BeginAt | BeginAtTime | RecordGapFirst | TierIsAhead | GoOnAt
+Step = BeginAt | BeginAtTime | RecordGapFirst | TierIsAhead | HotLogIsDamaged | GoOnAt
 
 
 def decide_step(
@@ -60,18 +71,28 @@ def decide_step(
     `damage` is what was wrong with the messages at the tier's end when they were last read; it
     becomes the reason of a gap that passes over them.
     """
+    is_damaged = hot.state is HotQueueState.DAMAGED
     if tier is None:
-        if backfill == "all" or hot.min_offset == hot.max_offset:
-            return BeginAt(hot.min_offset)
-        if backfill == "none":
-            return BeginAt(hot.max_offset)
-        return BeginAtTime(now_ms - int(backfill.total_seconds() * 1000))
+        if is_damaged and hot.min_offset == hot.max_offset:
+            return HotLogIsDamaged(hot.detail, hot.max_offset, QueueOffset(hot.max_offset + 1))
+        return _beginning(hot, backfill, now_ms)
     if hot.min_offset > tier.next_offset:
         reason = damage or "the hot log deleted them before they were tiered"
         return RecordGapFirst(tier.next_offset, hot.min_offset, reason)
     if tier.next_offset > hot.max_offset:
+        if is_damaged:
+            return HotLogIsDamaged(hot.detail, tier.next_offset, tier.next_offset)
         return TierIsAhead(ahead_sentence(hot, tier))
     return GoOnAt(tier.next_offset)
+
+
+def _beginning(hot: HotQueue, backfill: Backfill, now_ms: int) -> BeginAt | BeginAtTime:
+    """Where a queue begins that the tier does not have."""
+    if backfill == "all" or hot.min_offset == hot.max_offset:
+        return BeginAt(hot.min_offset)
+    if backfill == "none":
+        return BeginAt(hot.max_offset)
+    return BeginAtTime(now_ms - int(backfill.total_seconds() * 1000))
 
 
 def ahead_sentence(hot: HotQueue, tier: Queue) -> str:

@@ -3,7 +3,15 @@
 from dataclasses import dataclass
 
 from dispatcher.divergence import compare_sampled, differs_sentence, find_common_end
-from dispatcher.gaps import BeginAt, BeginAtTime, GoOnAt, RecordGapFirst, TierIsAhead, decide_step
+from dispatcher.gaps import (
+    BeginAt,
+    BeginAtTime,
+    GoOnAt,
+    HotLogIsDamaged,
+    RecordGapFirst,
+    TierIsAhead,
+    decide_step,
+)
 from dispatcher.options import Backfill
 from dispatcher.source import HotLog, HotQueue
 from dispatcher.target import AnyTier
@@ -39,7 +47,7 @@ async def open_queue(
     compared_messages: int,
     now_ms: int,
     damage: str = "",
-) -> Opened | Contradicted:
+) -> Opened | Contradicted | HotLogIsDamaged:
     """Decide where a queue goes on, recording a gap where messages were lost.
 
     One request to the tier, or two; more only for a queue that stops. May be cancelled and called
@@ -55,14 +63,14 @@ async def open_queue(
     published = tier.queue(hot.id)
     step = decide_step(hot, published, backfill=backfill, now_ms=now_ms, damage=damage)
     match step:
-        case BeginAt(offset):
+        case BeginAt() | BeginAtTime():
+            offset = await _first_offset(hot_log, hot, step)
             return await _begun(tier, hot, offset, backfill)
-        case BeginAtTime(timestamp_ms):
-            found = await find_by_time(hot_log, hot, timestamp_ms)
-            return await _begun(tier, hot, found, backfill)
         case RecordGapFirst(start, end, reason):
             await tier.record_gap(hot.id, start, end, reason)
             return Opened(end, gap=True)
+        case HotLogIsDamaged():
+            return step
         case TierIsAhead() | GoOnAt():
             assert published is not None, "only a tier that has the queue is compared"
             reason = await _contradiction(hot_log, tier, hot, compared_messages)
@@ -85,6 +93,12 @@ async def _contradiction(hot_log: HotLog, tier: AnyTier, hot: HotQueue, newest: 
     except (Corrupt, OutOfRange):  # the repair will say why
         common_end = None
     return differs_sentence(hot.id, differing, common_end)
+
+
+async def _first_offset(hot_log: HotLog, hot: HotQueue, step: BeginAt | BeginAtTime) -> QueueOffset:
+    if isinstance(step, BeginAt):
+        return step.offset
+    return await find_by_time(hot_log, hot, step.timestamp_ms)
 
 
 async def _begun(tier: AnyTier, hot: HotQueue, offset: QueueOffset, backfill: Backfill) -> Opened:

@@ -6,6 +6,7 @@ from concurrent.futures import Executor
 
 from container.tier_errors import Refused
 from dispatcher.alarm import Alarm
+from dispatcher.gaps import HotLogIsDamaged
 from dispatcher.opening import Contradicted, open_queue
 from dispatcher.options import DispatchOptions
 from dispatcher.queue_progress import QueueProgress, QueueState, Taken
@@ -162,6 +163,12 @@ class DispatchWork:
                 queue.commit_offset = outcome.tier_next
                 queue.stop(QueueState.STOPPED, outcome.reason)
                 queue.heals_at = outcome.heals_at
+                return
+            if isinstance(outcome, HotLogIsDamaged):
+                if queue.hot.state is hot.state:  # else it says something else by now: look again
+                    queue.commit_offset = outcome.next_offset
+                    queue.stop(QueueState.DAMAGED, outcome.reason)
+                    queue.heals_at = outcome.heals_at
                 return
             self.counters.gaps += outcome.gap
             queue.open(outcome.offset)

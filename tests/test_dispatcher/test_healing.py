@@ -156,6 +156,84 @@ async def test_other_messages_at_tiered_offsets_never_heal() -> None:
     assert world.tier.bodies(A) == before
 
 
+def damage(world: World, queue: QueueId) -> list[bytes]:
+    """Let the hot log report damage from the queue's first file on; returns what cannot be seen."""
+    here = world.hot.queues[queue]
+    hidden, here.records = here.records, []
+    here.state, here.detail = HotQueueState.DAMAGED, "the file was truncated: path=0 position=7"
+    return hidden
+
+
+def mend(world: World, queue: QueueId, records: list[bytes]) -> None:
+    here = world.hot.queues[queue]
+    here.records, here.state, here.detail = records, HotQueueState.READY, ""
+
+
+async def test_a_queue_that_is_damaged_at_its_first_look_is_told_as_that() -> None:
+    world = World()
+    world.hot.append(A, *[b"%d" % n for n in range(10)])
+    world.hot.append(B, b"x")
+    await world.finish(world.dispatcher.drain())
+    world.hot.append(A, b"new")
+    records = damage(world, A)
+    world.restart()
+    world.hot.append(B, b"y")
+    report = await world.finish(world.dispatcher.drain(), seconds=3.0)
+    (over,) = report.over
+    assert (over.queue, over.state) == (A, QueueState.DAMAGED)
+    assert over.reason == "the file was truncated: path=0 position=7"
+    assert over.commit_offset == 10
+    assert world.is_tiered(B)
+    async with world.running():
+        mend(world, A, records)
+        await world.wait_for(lambda: world.is_tiered(A), seconds=2.0)
+        assert world.state(A).state is QueueState.READY
+
+
+async def test_a_damaged_queue_goes_on_where_so_much_of_it_is_mended_that_the_tier_can() -> None:
+    world = World()
+    world.hot.append(A, *[b"%d" % n for n in range(10)])
+    await world.finish(world.dispatcher.drain())
+    world.hot.append(A, b"new")
+    records = damage(world, A)
+    world.restart()
+    async with world.running():
+        await world.wait_for(lambda: world.state(A).state is QueueState.DAMAGED, seconds=1.0)
+        world.hot.queues[A].records = records[:9]
+        await world.pass_time(2.0)
+        assert world.state(A).commit_offset == 10
+        world.hot.queues[A].records = records
+        await world.wait_for(lambda: world.is_tiered(A), seconds=2.0)
+        assert world.state(A).state is QueueState.DAMAGED  # of what may follow
+
+
+async def test_a_mended_queue_that_lost_its_tail_is_told_as_that() -> None:
+    world = World()
+    world.hot.append(A, *[b"%d" % n for n in range(10)])
+    await world.finish(world.dispatcher.drain())
+    records = damage(world, A)
+    world.restart()
+    async with world.running():
+        await world.wait_for(lambda: world.state(A).state is QueueState.DAMAGED, seconds=1.0)
+        mend(world, A, records[:9])
+        await world.wait_for(is_stopped(world, A), seconds=2.0)
+        assert "ends at offset 10 but the hot log at 9" in world.state(A).reason
+
+
+async def test_where_a_queue_begins_is_not_decided_by_a_look_that_met_damage() -> None:
+    world = World(backfill="none")
+    world.hot.append(A, b"old", b"old")
+    records = damage(world, A)
+    async with world.running():
+        await world.wait_for(lambda: world.state(A).state is QueueState.DAMAGED, seconds=1.0)
+        assert world.tier.queues == {}
+        mend(world, A, records)
+        await world.wait_for(lambda: world.state(A).state is QueueState.READY, seconds=2.0)
+        world.hot.append(A, b"new")
+        await world.wait_for(lambda: world.state(A).commit_offset == 3, seconds=2.0)
+    assert list(world.tier.bodies(A)) == [2]
+
+
 async def test_damaged_messages_are_tiered_once_the_hot_log_says_that_they_are_mended() -> None:
     world = World()
     world.hot.append(A, *[b"%d" % n for n in range(10)])
