@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -60,6 +61,56 @@ def test_a_queue_that_cannot_be_read_is_stopped_until_it_can_be_and_nothing_is_c
         assert "cannot be read" in invoke(broker, *cut, status=3).stderr
     rows = invoke(broker, "tier", store, "--json", status=0).stdout.splitlines()
     assert [json.loads(row)["messages"] for row in rows] == [11, 11]
+
+
+def test_a_queue_that_is_damaged_at_its_first_look_is_told_and_nothing_of_it_is_cut(
+    broker: FakeBroker,
+) -> None:
+    store = str(broker.directory)
+    broker.put_many("A", 0, [b"x"] * 30)
+    invoke(broker, "tier", store, status=0)
+    for topic in "AB":
+        broker.put(topic, 0)
+    path = broker.queue_files(QueueId("A", 0))[0]
+    whole = path.read_bytes()
+    os.truncate(path, 100)
+    said = invoke(broker, "tier", store, status=1).output
+    assert f"A/0 is damaged: the file was truncated: path={path}" in said
+    assert "B/0" not in said
+    assert "--cut-to-hot" not in said
+    cut = ("repair", "A", "0", "--cut-to-hot", "--leave-nothing", "--yes", "--store", store)
+    said = invoke(broker, *cut, status=1).stderr
+    assert "the hot log is damaged, so nothing tells where to cut; mend it first: the file" in said
+    path.write_bytes(whole)
+    rows = invoke(broker, "tier", store, "--json", status=0).stdout.splitlines()
+    assert [json.loads(row)["messages"] for row in rows] == [41, 11]
+
+
+def test_a_queue_that_is_not_tiered_or_not_there_any_more_is_not_cut(broker: FakeBroker) -> None:
+    store = str(broker.directory)
+    invoke(broker, "tier", store, status=0)
+    broker.create_topic("A", {"cleanup.policy": "COMPACTION"})
+    shutil.rmtree(broker.directory / "consumequeue" / "B")
+    for topic, reason in (("A", "is not tiered: "), ("B", "has no such queue")):
+        cut = ("repair", topic, "0", "--cut-to-hot", "--leave-nothing", "--yes", "--store", store)
+        said = invoke(broker, *cut, status=1).stderr
+        assert reason in said
+        assert "nothing tells where to cut" in said
+    rows = invoke(broker, "topics", "--json", status=0).stdout.splitlines()
+    assert [json.loads(row)["commit_offset"] for row in rows] == [10, 10]
+
+
+def test_a_cut_that_leaves_nothing_of_a_queue_needs_a_word_more(broker: FakeBroker) -> None:
+    invoke(broker, "tier", str(broker.directory), status=0)
+    other = FakeBroker(broker.directory.parent / "other", consume_queue_bytes=400)
+    other.put_many("A", 0, [b"y"] * 5)
+    cut = ("repair", "A", "0", "--cut-to-hot", "--yes", "--store", str(other.directory))
+    said = invoke(broker, *cut, status=2).stderr
+    assert "nothing of it would stay in the tier" in said
+    assert "offsets 0 to 9" in said
+    assert "--leave-nothing" in said
+    (row,) = invoke(broker, *cut, "--leave-nothing", "--json", status=0).stdout.splitlines()
+    assert (json.loads(row)["cut_to"], json.loads(row)["messages"]) == (0, 10)
 
 
 def test_a_topic_that_cannot_be_read_is_said_and_ends_a_run_with_1(broker: FakeBroker) -> None:

@@ -8,11 +8,11 @@ from pathlib import Path
 import click
 
 from container.tier import Tier
-from container.tier_records import QueueId
+from container.tier_records import Queue, QueueId
 from dispatcher.divergence import find_common_end
-from dispatcher.source import HotQueueState
+from dispatcher.source import HotQueue, HotQueueState
 from provider.clock import SystemClock
-from provider.errors import NotFound, Unavailable
+from provider.errors import NotFound, StoreError, Unavailable
 from provider.ranges import QueueOffset
 from tieredstore.cli.invocation import GIVEN_PATH, Invocation, json_option, pass_invocation
 from tieredstore.cli.output import Row, count_text, write_json
@@ -35,6 +35,8 @@ class Cut:
     """First offset that goes."""
     next_offset: QueueOffset
     """The commit offset before."""
+    is_whole: bool
+    """No message stays."""
 
     @property
     def messages(self) -> int:
@@ -57,6 +59,9 @@ class Cut:
     metavar="DIR",
     help="The broker's store directory; default: storePathRootDir.",
 )
+@click.option(
+    "--leave-nothing", is_flag=True, help="Agree that nothing of the QUEUE stays in the tier."
+)
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @json_option
 @pass_invocation
@@ -67,6 +72,7 @@ def command(
     queue: int,
     cut_to_hot: bool,
     store: Path | None,
+    leave_nothing: bool,
     yes: bool,
     as_json: bool,
 ) -> None:
@@ -85,6 +91,12 @@ def command(
         if not as_json:
             click.echo(f"{wanted}: the tier and the hot log agree, nothing is to be cut")
         return
+    if cut.is_whole and not leave_nothing:
+        raise ConfigError(
+            f"{wanted}: the hot log has none of its messages, so nothing of it would stay in the "
+            f"tier, offsets {cut.end} to {cut.next_offset - 1}: let the broker's log be mended or "
+            f"found, or say --leave-nothing as well"
+        )
     if not yes:
         _ask(cut)
     asyncio.run(_work(config, directory, store, wanted, agreed=cut))
@@ -131,14 +143,36 @@ async def _find(hot: RocketMqHotLog, tier: Tier, queue: QueueId) -> Cut | None:
     published = tier.queue(queue)
     if published is None:
         raise NotFound("the tier has no such queue", str(queue))
-    known = hot.queue(queue)
-    if known is None:
-        raise NotFound("the hot log has no such queue, so nothing tells where to cut", str(queue))
-    if known.state is HotQueueState.UNREADABLE:
-        reason = f"the hot log cannot be read, so nothing tells where to cut: {known.detail}"
-        raise Unavailable(reason, str(queue))
+    refusal = _refusal(queue, hot.queue(queue))
+    if refusal is not None:
+        raise refusal
     end = await find_common_end(hot, tier, queue)
-    return None if end is None else Cut(queue, end, published.next_offset)
+    return None if end is None else _cut(published, end)
+
+
+def _refusal(queue: QueueId, known: HotQueue | None) -> StoreError | None:
+    """Why what the hot log has of a queue is no reason to cut it; None if it may be. Pure.
+
+    A queue that the hot log does not have stops nothing, so nothing of it is to be repaired.
+    """
+    why = "so nothing tells where to cut"
+    if known is None:
+        return NotFound(f"the hot log has no such queue, {why}", str(queue))
+    match known.state:
+        case HotQueueState.READY:
+            return None
+        case HotQueueState.UNREADABLE:
+            reason = f"the hot log cannot be read, {why}: {known.detail}"
+            return Unavailable(reason, str(queue))
+        case HotQueueState.DAMAGED:
+            reason = f"the hot log is damaged, {why}; mend it first: {known.detail}"
+            return NotFound(reason, str(queue))
+        case HotQueueState.REFUSED:
+            return NotFound(f"it is not tiered: {known.detail}; {why}", str(queue))
+
+
+def _cut(published: Queue, end: QueueOffset) -> Cut:
+    return Cut(published.id, end, published.next_offset, is_whole=end <= published.min_offset)
 
 
 def _row(cut: Cut) -> Row:
