@@ -8,6 +8,7 @@ from cachetools import LRUCache
 from container.journal_entry import NONCE_BYTES, Frame, FrameKind
 from container.journal_options import Chance, JournalOptions
 from container.tier_codec import decode_segments, encode_segments
+from container.tier_errors import BytesMissing
 from container.tier_names import ManifestName, parse_name
 from container.tier_records import (
     FLAT_FILES,
@@ -18,7 +19,7 @@ from container.tier_records import (
     Segment,
     SegmentType,
 )
-from provider.errors import Corrupt
+from provider.errors import Corrupt, OutOfRange
 from provider.object_store import Buffer, ObjectStore
 
 CACHED_EXTENTS_MAX = 100_000
@@ -63,14 +64,18 @@ class ManifestReader:
         """The segments of a manifest, in order. One request unless it was used lately.
 
         Raises:
-            NotFound: it was replaced; load the queue's record again.
+            BytesMissing: it was replaced, or is lost; load the queue's record again, once.
             Corrupt: it is damaged, or not what `ref` says.
             Unavailable: try again.
         """
         known = self._cache.get(ref.object_name)
         if known is not None:
             return known
-        segments = decode_manifest(await self._store.read(ref.object_name), ref)
+        try:
+            raw = await self._store.read(ref.object_name)
+        except OutOfRange as error:
+            raise BytesMissing.of(error) from error
+        segments = decode_manifest(raw, ref)
         self._reads += 1
         if _weight(segments) <= self._cache.maxsize:
             self._cache[ref.object_name] = segments

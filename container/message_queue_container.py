@@ -9,6 +9,7 @@ from crc32c import crc32c
 from container.record_batch import Units
 from container.record_kernels import decode_units
 from container.rocketmq_names import segment_name
+from container.tier_errors import BytesMissing
 from container.tier_records import (
     UNIT_BYTES,
     Extent,
@@ -108,7 +109,8 @@ class MessageQueueContainer:
 
         Raises:
             OutOfRange: some of them are not published, or lie in a gap.
-            NotFound: a segment was deleted meanwhile; refresh the metadata and look again.
+            BytesMissing: a segment was deleted meanwhile, or is damaged: refresh the metadata and
+                look again, once.
             Unavailable: try again.
             Corrupt: with `verify`, a checksum does not match.
         """
@@ -134,7 +136,10 @@ class MessageQueueContainer:
             pieces = await self._pieces(segment_type, part)
             places.append(pieces)
             requests.extend((piece.object_name, piece.read) for piece in pieces)
-        answers = iter(await self._store.read_many(requests))
+        try:
+            answers = iter(await self._store.read_many(requests))
+        except OutOfRange as error:
+            raise BytesMissing.of(error) from error
         return [
             _joined([piece.cut(next(answers)) for piece in pieces])  # one answer per request
             for pieces in places

@@ -13,6 +13,7 @@ from container.message_queue_container import MessageQueueContainer
 from container.queue_cut import cut_queue, keep_freed
 from container.record_batch import RecordBatch
 from container.scattered_records import read_records_at
+from container.tier_errors import BytesMissing
 from container.tier_operations import (
     CutQueue,
     Operation,
@@ -24,7 +25,7 @@ from container.tier_options import HOUR_MS, TierOptions
 from container.tier_records import Gap, Queue, QueueId, Topic
 from container.tier_state import TierState
 from provider.clock import Clock
-from provider.errors import NotFound
+from provider.errors import NotFound, OutOfRange
 from provider.file_segments import FileSegments
 from provider.in_place_segments import InPlaceSegments
 from provider.object_store import AppendingStore
@@ -184,11 +185,14 @@ class Tier:
             Unavailable: unknown outcome, and nothing is published before the journal's own retry
                 has settled it; look at `queue`, plan again from there.
             Fenced: somebody newer owns the tier; nothing of the round is or will be visible.
-            Corrupt, OutOfRange: published bytes of a segment are missing.
+            BytesMissing: a segment is not there, or shorter than published; path names it.
 
         Cancelling it leaves the outcome unknown, in the same way.
         """
-        await self._segments.write([part for plan in plans for part in plan.slices])
+        try:
+            await self._segments.write([part for plan in plans for part in plan.slices])
+        except OutOfRange as error:
+            raise BytesMissing.of(error) from error
         operations: list[Operation] = []
         for plan in plans:
             if self.queue(plan.queue) is None:

@@ -1,6 +1,8 @@
-"""Two verdicts that only the tier's metadata can reach."""
+"""Verdicts that only the tier's metadata can reach."""
 
-from provider.errors import StoreError
+from typing import Self
+
+from provider.errors import NotFound, OutOfRange, StoreError
 
 
 class Refused(StoreError):
@@ -12,3 +14,12 @@ class Refused(StoreError):
 
 class NewerVersion(StoreError):
     """Upgrade this program: what lies here was written by a newer one and is not damaged."""
+
+
+class BytesMissing(NotFound):
+    """Look again, once: then a file must be brought back. What is published is not in storage."""
+
+    @classmethod
+    def of(cls, error: OutOfRange) -> Self:
+        """What a storage says that has no such object, or a shorter one than is published."""
+        return cls(f"published bytes are missing: {error.reason}", error.path, error.position)

@@ -9,6 +9,7 @@ from container.blank_record import Coda
 from container.record_checks import leading_good_units
 from container.record_kernels import store_timestamps
 from container.record_layout import BORN_HOST_V6, layout_of
+from container.tier_errors import BytesMissing
 from container.tier_records import UNIT_BYTES
 from container.unit_records import Fault, Faults, judge_records, leading_good
 from fetcher.options import FetcherOptions
@@ -91,7 +92,7 @@ async def load_run(
 
     Raises:
         Corrupt: the first message, or its unit, is damaged; path and position name it.
-        OutOfRange: something of it is not published any more.
+        OutOfRange: something of it is not published any more; BytesMissing: or not there.
         Unavailable: try again.
     """
     start = flight.start
@@ -105,7 +106,7 @@ async def load_run(
         try:
             picked, data, starts = await _read_checked(queue, flight, picked, options, budget)
             break
-        except Corrupt:
+        except (BytesMissing, Corrupt):
             # Somewhere among many messages: what comes before the damage can still be served.
             count = len(picked.offsets) // 2
             if count == 0 and int(picked.offsets[0]) == start:

@@ -8,9 +8,10 @@ from container.journal import Journal
 from container.journal_options import JournalOptions
 from container.manifest import ManifestReader, plan_manifest
 from container.tier_codec import state_pieces
+from container.tier_errors import BytesMissing
 from container.tier_records import Queue, Segment, SegmentType
 from provider.clock import ManualClock, settle
-from provider.errors import Corrupt, NotFound
+from provider.errors import Corrupt
 from tests.support.journal_run import own, running
 from tests.support.journal_store import DictStore
 from tests.support.tier_values import Q0, begin_queue, commit
@@ -115,7 +116,7 @@ async def test_a_manifest_is_read_once_and_a_damaged_one_is_named() -> None:
         await ManifestReader(store.view()).segments(ref)
     assert caught.value.path == ref.object_name
     del store.objects[ref.object_name]
-    with pytest.raises(NotFound):
+    with pytest.raises(BytesMissing):
         await ManifestReader(store.view()).segments(ref)
 
 

@@ -6,7 +6,7 @@ from typing import cast
 
 import click
 
-from container.tier_errors import NewerVersion
+from container.tier_errors import BytesMissing, NewerVersion
 from provider.errors import (
     AlreadyExists,
     Closed,
@@ -26,6 +26,11 @@ VERDICTS: tuple[tuple[type[StoreError], int, str], ...] = (
     (NewerVersion, WRONG_USE, "install a newer tieredstore"),
     (Denied, WRONG_USE, ""),
     (Corrupt, FINDINGS, "`tieredstore check` tells all that is wrong"),
+    (
+        BytesMissing,
+        FINDINGS,
+        "bring the file back; `tieredstore check` tells all that is missing",
+    ),
     (OutOfRange, FINDINGS, ""),
     (Fenced, UNAVAILABLE, "another process took this tier over; let only one of them run"),
     (Unavailable, UNAVAILABLE, "try again"),

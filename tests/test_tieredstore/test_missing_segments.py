@@ -1,0 +1,66 @@
+"""Published files that are missing or short: one queue's trouble, told by file and remedy."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from tests.support.fake_broker import FakeBroker
+from tieredstore.cli.main import cli
+
+QUEUES = range(3)
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> FakeBroker:
+    broker = FakeBroker(tmp_path / "store")
+    for queue in QUEUES:
+        broker.put_many("A", queue, [b"x"] * 50)
+    return broker
+
+
+def invoke(broker: FakeBroker, *arguments: str | Path, status: int) -> Result:
+    options = ["-D", "brokerName=broker-a", "-D", "brokerClusterName=Cluster"]
+    options += ["-D", f"tieredStoreFilePath={broker.directory.parent / 'tier'}"]
+    result = CliRunner().invoke(cli, [*options, *map(str, arguments)])
+    assert result.exit_code == status, result.output
+    return result
+
+
+def harm(broker: FakeBroker, kind: str, bytes_left: int | None) -> tuple[Path, bytes]:
+    """Damage one file of A/1 as its tier has it; the file, and what it held."""
+    (path,) = (broker.directory.parent / "tier").glob(f"*/broker-a/A/1/{kind}/*")
+    whole = path.read_bytes()
+    if bytes_left is None:
+        path.unlink()
+    else:
+        os.truncate(path, bytes_left)
+    return path, whole
+
+
+KINDS = pytest.mark.parametrize("kind", ["COMMIT_LOG", "CONSUME_QUEUE"])
+LEFT = pytest.mark.parametrize("bytes_left", [None, 0, 100], ids=["gone", "empty", "short"])
+
+
+@KINDS
+@LEFT
+def test_reading_names_the_file_and_what_to_do(
+    broker: FakeBroker, kind: str, bytes_left: int | None
+) -> None:
+    invoke(broker, "tier", broker.directory, status=0)
+    path, _ = harm(broker, kind, bytes_left)
+    said = invoke(broker, "read", "A", "1", "--offset", "30", status=1).stderr
+    assert said.startswith("tieredstore: published bytes are missing: ")
+    assert f"A/1/{kind}/{path.name}" in said
+    assert said.endswith("bring the file back; `tieredstore check` tells all that is missing\n")
+    assert said.count("\n") == 1
+
+
+def test_what_precedes_missing_bytes_of_a_log_is_still_read(broker: FakeBroker) -> None:
+    invoke(broker, "tier", broker.directory, status=0)
+    _, whole = harm(broker, "COMMIT_LOG", 0)
+    harm(broker, "COMMIT_LOG", None)[0].write_bytes(whole[: len(whole) // 2 + 1])
+    found = invoke(broker, "read", "A", "1", "--json", status=1)
+    assert [json.loads(row)["queue_offset"] for row in found.stdout.splitlines()] == [*range(25)]
