@@ -4,7 +4,6 @@ import math
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Executor
 
-from container.tier_errors import Refused
 from dispatcher.alarm import Alarm
 from dispatcher.gaps import HotLogIsDamaged
 from dispatcher.opening import Contradicted, open_queue
@@ -12,6 +11,7 @@ from dispatcher.options import DispatchOptions
 from dispatcher.queue_progress import QueueProgress, QueueState, Taken
 from dispatcher.queue_table import QueueTable
 from dispatcher.reading import prepare_round
+from dispatcher.refusals import MAY_PASS, refusal_sentence, refused_queue
 from dispatcher.source import HotLog
 from dispatcher.statistics import Counters
 from dispatcher.target import AnyTier, CommitPlan
@@ -19,7 +19,6 @@ from dispatcher.tier_health import TierHealth, backoff_s
 from dispatcher.turns import Load
 from provider.clock import Clock
 from provider.errors import (
-    AlreadyExists,
     Closed,
     Corrupt,
     Denied,
@@ -30,9 +29,6 @@ from provider.errors import (
 )
 
 WAIT_S_MIN = 0.001
-MAY_PASS = (OutOfRange, AlreadyExists, Refused)
-"""Why the tier refuses one queue's messages for as long as something lasts: published bytes are
-missing, a file is being taken over, files of a dropped queue await their deletion."""
 
 
 class DispatchWork:
@@ -189,7 +185,7 @@ class DispatchWork:
         if published is not None:
             queue.commit_offset = published.next_offset
         if isinstance(error, MAY_PASS):
-            queue.rest(self._clock.monotonic_s(), str(error))
+            queue.rest(self._clock.monotonic_s(), refusal_sentence(error))
         else:
             queue.stop(QueueState.DAMAGED, str(error))
 
@@ -272,7 +268,8 @@ class DispatchWork:
         """Ask the tier what became of a round whose commit raised `error`."""
         now_s = self._clock.monotonic_s()
         self.counters.last_error = str(error)
-        is_of_one = len(plans) == 1 and not isinstance(error, Unavailable | Denied)
+        refused = refused_queue(plans, error)
+        reason = f"the tier refuses its messages: {refusal_sentence(error)}"
         landed: list[CommitPlan] = []
         for plan in plans:
             queue = self.table[plan.queue]
@@ -281,18 +278,20 @@ class DispatchWork:
                 landed.append(plan)
             elif published is not None and published.next_offset != queue.commit_offset:
                 queue.unsettle()
-            elif not is_of_one:
+            elif refused is None:
                 queue.failed(now_s, str(error), company_max=max(1, len(plans) // 2))
+            elif plan.queue != refused:
+                queue.failed(now_s, str(error))
             elif isinstance(error, MAY_PASS):
-                queue.rest(now_s, f"the tier refuses its messages: {error}")
+                queue.rest(now_s, reason)
             else:
-                queue.stop(QueueState.STOPPED, f"the tier refuses its messages: {error}")
+                queue.stop(QueueState.STOPPED, reason)
             self.table.index(queue)
         if len(landed) == len(plans):
             await self._landed(plans)
             return
         self.counters.rounds_failed += 1
-        if not is_of_one:
+        if refused is None:
             self.health.failed(now_s)
         await self._advance(landed, now_s)
 

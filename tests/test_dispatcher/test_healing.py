@@ -97,6 +97,24 @@ async def test_draining_ends_beside_a_refused_queue_and_reports_it(error: StoreE
         await world.wait_for(lambda: world.is_tiered(A), seconds=31.0)
 
 
+async def test_missing_bytes_of_one_queue_hold_up_none_of_many_that_share_its_rounds() -> None:
+    world = World()
+    queues = [QueueId("Orders", number) for number in range(100)]
+    for queue in queues:
+        world.hot.append(queue, b"x")
+    async with world.running():
+        await world.wait_for(lambda: all(map(world.is_tiered, queues)), seconds=2.0)
+        world.tier.refusals[queues[10]] = NotFound("no such object", "Orders/10/COMMIT_LOG/0", 9)
+        for queue in queues:
+            world.hot.append(queue, b"y")
+        others = [*queues[:10], *queues[11:]]
+        await world.wait_for(lambda: all(map(world.is_tiered, others)), seconds=1.5)
+        await world.wait_for(is_stopped(world, queues[10]), seconds=2.0)
+        assert not world.dispatcher.statistics().outage
+        world.tier.refusals.clear()
+        await world.wait_for(lambda: world.is_tiered(queues[10]), seconds=31.0)
+
+
 async def test_a_queue_whose_beginning_is_refused_for_a_while_begins_later() -> None:
     world = World(backfill=timedelta(hours=1))
     world.hot.append(A, b"x")

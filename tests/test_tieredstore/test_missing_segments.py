@@ -46,6 +46,30 @@ LEFT = pytest.mark.parametrize("bytes_left", [None, 0, 100], ids=["gone", "empty
 
 @KINDS
 @LEFT
+def test_tiering_stops_the_queue_alone_and_goes_on_once_the_file_is_back(
+    broker: FakeBroker, kind: str, bytes_left: int | None
+) -> None:
+    invoke(broker, "tier", broker.directory, status=0)
+    for queue in QUEUES:
+        broker.put_many("A", queue, [b"y"] * 50)
+    path, whole = harm(broker, kind, bytes_left)
+    (row,) = invoke(broker, "tier", broker.directory, "--json", status=1).stdout.splitlines()
+    topic = json.loads(row)
+    assert topic["messages"] == 250
+    (over,) = topic["over"]
+    assert (over["queue_id"], over["state"]) == (1, "stopped")
+    assert over["reason"].startswith("published bytes are missing: ")
+    assert f"A/1/{kind}/{path.name}" in over["reason"]
+    assert "bring the file back" in over["reason"]
+    assert "tieredstore check" in over["reason"]
+    path.write_bytes(whole)
+    (row,) = invoke(broker, "tier", broker.directory, "--json", status=0).stdout.splitlines()
+    assert json.loads(row)["messages"] == 300
+    invoke(broker, "check", status=0)
+
+
+@KINDS
+@LEFT
 def test_reading_names_the_file_and_what_to_do(
     broker: FakeBroker, kind: str, bytes_left: int | None
 ) -> None:
