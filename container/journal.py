@@ -7,7 +7,7 @@ and never begins another number before it knows what became of the last one.
 
 import asyncio
 from collections import deque
-from collections.abc import Coroutine, Iterable
+from collections.abc import Coroutine, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Self
 
@@ -95,22 +95,27 @@ class Journal:
         cluster: str,
         broker: str,
         options: JournalOptions | None = None,
+        imported: Sequence[Operation] = (),
     ) -> Self:
         """Read the journal, or begin one, and write the fence that makes it ours.
 
         From then on an older owner's next entry fails with `Fenced`. Costs what
         `JournalReader.load` costs, and two requests for the fence; an unknown outcome of the
         fence is settled here, for as long as it takes. Cancelling it may leave a fence behind,
-        which is harmless: the next one has a higher epoch.
+        which is harmless: the next one has a higher epoch. `imported` is published by the fence
+        itself, for what somebody else's files hold: whoever owns the tier then knows of them.
 
         Raises:
+            Refused: `imported` is too large, or the tier has queues already. Nothing was written.
             Denied: the tier is another broker's.
             Corrupt, NewerVersion: see `JournalReader.load`.
             Unavailable: the journal cannot be read; try again.
         """
         options = options or JournalOptions()
         fence = TakeOwnership(0, owner, cluster, broker, 0)
-        loaded = await take_ownership(store, fence, clock=clock, rng=rng, options=options)
+        loaded = await take_ownership(
+            store, fence, clock=clock, rng=rng, options=options, imported=imported
+        )
         return cls(store, loaded, clock=clock, rng=rng, options=options)
 
     def __repr__(self) -> str:

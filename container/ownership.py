@@ -1,5 +1,6 @@
 """Taking the ownership of a tier: the fence at the first free number."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from container.entry_writer import EntryWriter, Outcome
@@ -7,9 +8,11 @@ from container.journal_entry import NONCE_BYTES, Frame, FrameKind
 from container.journal_options import Chance, JournalOptions
 from container.journal_reader import JournalReader, Loaded, apply_entry
 from container.tier_codec import encode_operations, join_operations
+from container.tier_errors import Refused
 from container.tier_names import JOURNAL_PREFIX, EntryName
-from container.tier_operations import TakeOwnership
+from container.tier_operations import Operation, TakeOwnership
 from container.tier_records import Broker
+from container.tier_state import TierState
 from provider.clock import Clock
 from provider.errors import Denied
 from provider.object_store import ObjectStore
@@ -22,11 +25,16 @@ async def take_ownership(
     clock: Clock,
     rng: Chance,
     options: JournalOptions,
+    imported: Sequence[Operation] = (),
 ) -> Loaded:
     """Read the journal and write `fence` with the next epoch; the state after it.
 
     The epoch and the time of `fence` are filled in here. See `Journal.take_ownership`.
     """
+    import_payload = encode_operations(imported)
+    if len(import_payload) > options.transaction_bytes_max:
+        limit = options.transaction_bytes_max
+        raise Refused(f"{len(import_payload)} bytes, the limit is {limit}", JOURNAL_PREFIX)
     reader = JournalReader(store, options, clock=clock)
     writer = EntryWriter(store, clock=clock, rng=rng, options=options)
     loaded = await reader.load()
@@ -35,7 +43,8 @@ async def take_ownership(
         _refuse_a_stranger(state.broker, fence)
         epoch = state.broker.epoch + 1
         numbered = replace(fence, epoch=epoch, taken_ms=clock.now_ms())
-        payload = join_operations([encode_operations([numbered])])
+        _refuse_in_vain(state, [numbered, *imported])
+        payload = join_operations([encode_operations([numbered]), import_payload])
         name = EntryName(state.sequence + 1)
         nonce = rng.randbytes(NONCE_BYTES)
         raw = Frame(FrameKind.ENTRY, epoch, name.sequence, nonce, payload).encode()
@@ -57,3 +66,10 @@ def _refuse_a_stranger(known: Broker, fence: TakeOwnership) -> None:
             f" {fence.broker!r} of {fence.cluster!r}; give each broker a place of its own",
             JOURNAL_PREFIX,
         )
+
+
+def _refuse_in_vain(state: TierState, operations: Sequence[Operation]) -> None:
+    """Before it is written: an entry that cannot be applied would be the journal's end."""
+    if len(operations) > 1 and state.queues:
+        raise Refused("the tier has queues already: nothing is to be imported", JOURNAL_PREFIX)
+    state.plan(operations)

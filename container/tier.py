@@ -82,14 +82,17 @@ class Tier:
         rng: Random,
         options: TierOptions | None = None,
         journal_options: JournalOptions | None = None,
+        imported: Sequence[Operation] = (),
     ) -> Self:
         """Take the ownership of the tier that lies in `store`, or begin one there.
 
         Costs the probe's requests, a listing, one snapshot and the journal entries behind it, and
         one new entry. An earlier owner that still lives finds itself `Fenced` at its next commit;
         we wait `takeover_wait_s_max` for it to let go, then go on in segments of our own.
+        `imported`: see `Journal.take_ownership`.
 
         Raises:
+            Refused: there is something to be imported, and the tier has queues already.
             Denied: the storage cannot keep a tier, or the tier is somebody else's.
             Corrupt: the journal is damaged; position names the entry.
             Unavailable: try again.
@@ -107,6 +110,7 @@ class Tier:
             cluster=identity.cluster,
             broker=identity.broker,
             options=journal_options or JournalOptions(),
+            imported=imported,
         )
         waited_until_s = clock.monotonic_s() + options.takeover_wait_s_max
         alone = await store.hold(LOCK_NAME)

@@ -20,7 +20,7 @@ from provider.ranges import QueueOffset
 
 @dataclass(frozen=True, slots=True)
 class TakeOwnership:
-    """The fence: from this entry on `epoch` owns the tier. Alone in its entry."""
+    """The fence: from here on `epoch` owns the tier. Alone in its entry, or with an import."""
 
     epoch: int
     owner: str
@@ -211,3 +211,6 @@ Operation = (
     | PutIndexFile
     | DropIndexFile
 )
+
+IMPORTED = PutTopic | PutQueue | PutIndexFile
+"""What may stand behind a fence: all that a tier of another store has, published with it."""

@@ -15,6 +15,7 @@ from container.rocketmq_names import segment_name
 from container.tier_change import StateChange
 from container.tier_errors import Refused
 from container.tier_operations import (
+    IMPORTED,
     AddTombstones,
     CommitQueue,
     CutQueue,
@@ -45,6 +46,7 @@ from container.tier_records import (
 
 BROKER_PATH = "@journal"
 """How messages name the tier as a whole."""
+ALONE = "a fence is alone in its entry, or has an import behind it"
 
 
 class TierState:
@@ -122,9 +124,9 @@ class TierState:
         )
         for number, operation in enumerate(operations):
             if isinstance(operation, TakeOwnership):
-                refuse_unless(number == 0, "a fence is alone in its entry", BROKER_PATH)
+                refuse_unless(number == 0, ALONE, BROKER_PATH)
             elif change.broker is not self.broker:
-                raise Refused("a fence is alone in its entry", BROKER_PATH)
+                refuse_unless(isinstance(operation, IMPORTED), ALONE, BROKER_PATH)
             _apply(change, operation)
         return change
 

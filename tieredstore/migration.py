@@ -5,8 +5,6 @@ from collections.abc import Callable
 from container.java_export import export_java_metadata
 from container.java_import import queue_with_checksums
 from container.java_metadata import encode_java_metadata
-from container.tier import Tier
-from container.tier_errors import Refused
 from container.tier_operations import Operation, PutIndexFile, PutQueue, PutTopic
 from container.tier_reader import TierReader
 from container.tier_records import FLAT_FILES, Queue, QueueId, Segment
@@ -51,16 +49,13 @@ async def read_java_queues(
     return found
 
 
-async def publish_java_queues(tier: Tier, reader: TierReader, queues: list[Queue]) -> None:
-    """Make them ours, all in one transaction. `Tier.run` must be running.
+def import_of(reader: TierReader, queues: list[Queue]) -> list[Operation]:
+    """What makes the topics, queues and index files of a Java tier ours. Pure.
 
-    Raises:
-        Refused: the tier has messages already.
-        Fenced: somebody newer owns the tier.
+    It is published by the entry that takes the tier: an owner that knew nothing of the files
+    would take them for what a dead one left, and write over them.
     """
-    if tier.state.queues:
-        raise Refused("the tier is ours already: nothing is to be imported", repr(tier))
     topics = sorted(reader.state.topics.values(), key=lambda topic: topic.topic_id)
     operations: list[Operation] = [*map(PutTopic, topics), *map(PutQueue, queues)]
     operations += map(PutIndexFile, reader.state.index_files.values())
-    await tier.journal.publish(operations)
+    return operations

@@ -3,7 +3,7 @@
 import asyncio
 import os
 import socket
-from collections.abc import AsyncGenerator, Generator
+from collections.abc import AsyncGenerator, Generator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +16,7 @@ from container.java_tier import load_java_tier
 from container.rocketmq_names import broker_directory, parse_cluster_directory
 from container.tier import Tier, TierIdentity
 from container.tier_names import JOURNAL_PREFIX
+from container.tier_operations import Operation
 from container.tier_reader import FixedMetadata, TierReader
 from provider.clock import Clock, SystemClock
 from provider.errors import Corrupt, Denied, NotFound, Unavailable
@@ -166,20 +167,22 @@ async def open_owner(
     clock: Clock,
     rng: Random | None = None,
     registry: CollectorRegistry | None = None,
-    adopts: bool = False,
+    imported: Sequence[Operation] = (),
 ) -> AsyncGenerator[Tier]:
     """The tier in `directory`, taken from whoever owned it before, or begun there.
 
     Its journal is written only while `Tier.run` runs, which is the caller's to start. What the
-    storage is asked is counted in `registry`. `adopts`: files that no journal speaks of are about
-    to be published; else they are somebody's, and a tier begun here would write over them.
+    storage is asked is counted in `registry`. Files that no journal speaks of are somebody's, and
+    a tier begun here would write over them: unless they are `imported`, in the moment that the
+    tier becomes ours.
 
     Raises:
         ConfigError: there are files of a tier, and no journal.
+        Refused: there is something to be imported, and the tier has queues already.
         Denied: the storage cannot keep a tier, or the tier is another broker's.
         Corrupt, Unavailable: as `Tier.own`.
     """
-    if not adopts:
+    if not imported:
         await asyncio.to_thread(_refuse_strange_files, directory)
     files = PosixStore(directory, options=config.posix, clock=clock)
     store = MeteredStore(files, clock=clock, registry=registry)
@@ -193,6 +196,7 @@ async def open_owner(
                 rng=rng or SystemRandom(),
                 options=config.tier,
                 journal_options=config.journal,
+                imported=imported,
             )
         yield tier
     finally:

@@ -2,11 +2,12 @@
 
 import asyncio
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 
 from container.journal import Journal
 from container.journal_options import JournalOptions
+from container.tier_operations import Operation
 from provider.clock import ManualClock
 from provider.errors import StoreError
 from provider.object_store import ObjectStore
@@ -19,6 +20,7 @@ async def own(
     seed: int = 0,
     options: JournalOptions | None = None,
     cluster: str = "c",
+    imported: Sequence[Operation] = (),
 ) -> Journal:
     """Take the ownership of broker `b` in cluster `c`."""
     return await Journal.take_ownership(
@@ -29,6 +31,7 @@ async def own(
         cluster=cluster,
         broker="b",
         options=options,
+        imported=imported,
     )
 
 

@@ -11,9 +11,10 @@ from container.journal_options import JournalOptions
 from container.tier_codec import decode_operations
 from container.tier_errors import Refused
 from container.tier_names import EntryName
-from container.tier_records import Tombstone, Topic
+from container.tier_records import Queue, QueueId, Tombstone, Topic
 from provider.clock import ManualClock, settle
 from provider.errors import Closed, Corrupt, Denied, Fenced, Unavailable
+from provider.ranges import QueueOffset
 from tests.support.journal_run import own, running
 from tests.support.journal_store import DictStore, Faults
 
@@ -186,6 +187,24 @@ async def test_an_old_owner_is_fenced_and_stays_so() -> None:
     async with running(new):
         await new.publish(mark("d"))
     assert sorted(new.state.tombstones) == ["a", "d"]
+
+
+async def test_an_import_is_published_with_the_fence_or_nothing_is_written() -> None:
+    store = DictStore()
+    queue = Queue(QueueId("T", 0), QueueOffset(0), QueueOffset(0))
+    imported = [op.PutTopic(Topic("T", 0)), op.PutQueue(queue)]
+    with pytest.raises(Refused, match="limit"):
+        await own(store.view(), options=JournalOptions(transaction_bytes_max=50), imported=imported)
+    with pytest.raises(Refused, match="topic is not there"):
+        await own(store.view(), imported=imported[1:])
+    assert store.objects == {}
+    journal = await own(store.view(), imported=imported)
+    assert list(journal.state.queues.values()) == [queue]
+    (name,) = store.objects
+    with pytest.raises(Refused, match="already"):
+        await own(store.view(), seed=1, imported=imported)
+    assert list(store.objects) == [name]
+    assert (await own(store.view(), seed=2)).state.queues == journal.state.queues
 
 
 async def test_an_owner_that_asks_learns_that_it_is_fenced() -> None:

@@ -145,6 +145,21 @@ def test_a_fence_is_alone_in_its_entry() -> None:
     assert state.broker.epoch == 2
 
 
+def test_an_import_may_stand_behind_a_fence_and_is_applied_with_it_or_not_at_all() -> None:
+    fence = op.TakeOwnership(1, "x", "c", "b", 0)
+    topic, queue = (
+        op.PutTopic(Topic("T", 0)),
+        op.PutQueue(Queue(Q0, QueueOffset(0), QueueOffset(0))),
+    )
+    state = TierState()
+    for operations in ([fence, queue], [fence, topic, queue, op.DropQueue(Q0)]):
+        with pytest.raises(Refused):
+            state.apply(operations)
+        assert state == TierState()
+    state.apply([fence, topic, queue])
+    assert (state.broker.epoch, list(state.queues)) == (1, [Q0])
+
+
 def test_a_gap_seals_and_the_next_commit_begins_behind_it() -> None:
     state = tier()
     state.apply([commit(state.queues[Q0], 3)])

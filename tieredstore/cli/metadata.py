@@ -16,8 +16,7 @@ from tieredstore.cli.progress import bytes_bar
 from tieredstore.cli.reading import ReadableTier, read_bytes, with_reader
 from tieredstore.config import Config
 from tieredstore.config_file import ConfigError
-from tieredstore.lifetime import running
-from tieredstore.migration import java_metadata_of, publish_java_queues, read_java_queues
+from tieredstore.migration import import_of, java_metadata_of, read_java_queues
 from tieredstore.opening import existing_directory, open_owner, open_reader
 from tieredstore.summary import log_bytes_of, messages_of
 
@@ -86,14 +85,9 @@ async def _import(
             queues = await read_java_queues(
                 reader, extent_bytes_max=config.tier.extent_bytes_max, progress=progress
             )
-        async with (
-            open_owner(config, directory, clock=clock, adopts=True) as tier,
-            running([tier.run]),
-        ):
-            try:
-                await publish_java_queues(tier, reader, queues)
-            finally:
-                await tier.close()
+        operations = import_of(reader, queues)
+        async with open_owner(config, directory, clock=clock, imported=operations) as tier:
+            await tier.close()  # to own it once is all
     return [
         {
             "topic": queue.id.topic,
