@@ -65,7 +65,7 @@ class TierTarget(Protocol[PlanT]):
         Raises:
             Unavailable: the outcome is unknown; `queue` tells it.
             OutOfRange, AlreadyExists, Refused: a queue is refused for as long as something lasts
-                (`work.MAY_PASS`); which one, a round of one queue tells.
+                (`refusals.MAY_PASS`); which one, the path tells, or a round of one queue.
             Fenced: someone newer owns the tier; stop everything.
         """
         ...
