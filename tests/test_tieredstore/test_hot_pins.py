@@ -10,6 +10,7 @@ import pytest
 from container.message_record import StoredMessage
 from container.record_layout import TRANSACTION_ROLLBACK
 from container.tier_records import QueueId
+from dispatcher.source import HotQueueState
 from provider.clock import ManualClock
 from provider.errors import Denied, OutOfRange, Unavailable
 from provider.ranges import QueueOffset
@@ -363,3 +364,25 @@ async def test_a_file_in_the_place_of_the_pin_directory_is_said_and_waited_for(
     directory.unlink()
     await poll_later(log, clock)
     assert pinned(broker) == kept
+
+
+@pytest.mark.parametrize("length", [10, 100])
+async def test_a_truncated_file_that_floors_are_looked_for_in_stops_its_queue_alone(
+    broker: FakeBroker, clock: ManualClock, logs: list[RocketMqHotLog], length: int
+) -> None:
+    write(broker, 100)
+    await (await follow(broker, clock, logs)).close()
+    for _ in range(4):
+        broker.delete_oldest_file()
+    path = broker.queue_files(A0)[0]
+    assert int(path.name) > 0
+    whole = path.read_bytes()
+    os.truncate(path, length)
+    log = await follow(broker, clock, logs)
+    assert len(await read(log, B0, 0)) == 100
+    seen = log.queue(A0)
+    assert seen is not None
+    assert seen.state in {HotQueueState.DAMAGED, HotQueueState.UNREADABLE}
+    path.write_bytes(whole)
+    await poll_later(log, clock)
+    assert len(await read(log, A0, 0)) == 100

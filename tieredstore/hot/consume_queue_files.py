@@ -251,15 +251,15 @@ class ConsumeQueueFiles:
         """Whether there is a file behind the one that holds a unit."""
         return bool(self.run.bases) and self.run.bases[-1] > offset * UNIT_BYTES
 
-    def look(self, offset: int) -> Units:
-        """Up to 64 units from `offset` on, not beyond a file; none where there is no file.
+    def look(self, offset: int, units_max: int = LOOK_UNITS) -> Units:
+        """Up to `units_max` units from `offset` on, not beyond a file; none where there is no file.
 
         Units that are not written yet are zero.
 
         Raises:
             Corrupt, Unavailable, Denied: as `look_raw`.
         """
-        return np.frombuffer(self.look_raw(offset), UNIT_DTYPE)
+        return np.frombuffer(self.look_raw(offset, units_max), UNIT_DTYPE)
 
     def heads(self, offset: int) -> Iterator[tuple[int, Units]]:
         """The first units, and the first one's offset, of each file behind the one of a unit.

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from container.record_batch import Units
 from container.tier_records import QueueId
-from provider.errors import Denied, StoreError, Unavailable
+from provider.errors import Corrupt, Denied, StoreError, Unavailable
 from provider.ranges import QueueOffset
 from tieredstore.hot.commit_log_files import CommitLogFiles
 from tieredstore.hot.consume_queue_files import ConsumeQueueFiles
@@ -44,8 +44,8 @@ class Floors:
             if not first:
                 continue
             try:
-                unit = queues[queue].look(first)[:1]
-            except (Unavailable, Denied) as error:
+                unit = queues[queue].look(first, 1)
+            except (Unavailable, Denied, Corrupt) as error:
                 if is_of_the_process(error):
                     raise
                 unread[queue] = error
