@@ -366,6 +366,52 @@ async def test_a_file_in_the_place_of_the_pin_directory_is_said_and_waited_for(
     assert pinned(broker) == kept
 
 
+async def test_a_queue_that_is_damaged_at_its_first_look_keeps_the_pins_of_its_messages(
+    broker: FakeBroker, clock: ManualClock, logs: list[RocketMqHotLog]
+) -> None:
+    write(broker, 100)
+    log = await follow(broker, clock, logs)
+    before = await read(log, A0, 0)
+    files = pinned(broker)
+    await log.close()
+    for _ in range(4):
+        broker.delete_oldest_file()
+    path = broker.queue_files(A0)[0]
+    whole = path.read_bytes()
+    os.truncate(path, 100)
+    again = await follow(broker, clock, logs)
+    seen = again.queue(A0)
+    assert seen is not None
+    assert (seen.max_offset, seen.state) == (0, HotQueueState.DAMAGED)
+    await again.release(B0, QueueOffset(100))
+    for _ in range(2):
+        await poll_later(again, clock)
+    assert pinned(broker) == files
+    path.write_bytes(whole)
+    for _ in range(2):
+        await poll_later(again, clock)
+    assert await read(again, A0, 0) == before
+
+
+async def test_a_damaged_queue_keeps_the_pins_of_what_is_behind_its_end(
+    broker: FakeBroker, clock: ManualClock, logs: list[RocketMqHotLog]
+) -> None:
+    write(broker, 50)
+    bad = broker.unit("A", 0, 49)
+    broker.damage(bad.position + 20, b"\7")
+    log = await follow(broker, clock, logs)
+    write(broker, 50)
+    await poll_later(log, clock)
+    seen = log.queue(A0)
+    assert seen is not None
+    assert (seen.max_offset, seen.state) == (49, HotQueueState.DAMAGED)
+    await log.release(A0, QueueOffset(49))
+    await log.release(B0, QueueOffset(100))
+    for _ in range(2):
+        await poll_later(log, clock)
+    assert pinned(broker)[0] == broker.log_path(bad.position).name
+
+
 @pytest.mark.parametrize("length", [10, 100])
 async def test_a_truncated_file_that_floors_are_looked_for_in_stops_its_queue_alone(
     broker: FakeBroker, clock: ManualClock, logs: list[RocketMqHotLog], length: int

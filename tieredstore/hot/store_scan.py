@@ -44,6 +44,8 @@ from tieredstore.hot.store_layout import (
 )
 
 _INT64 = Struct(">q")
+_ENDS_UNKNOWN = {HotQueueState.DAMAGED, HotQueueState.UNREADABLE}
+"""There may be messages behind what counts of such a queue."""
 NO_QUEUES = (
     "{} is missing or has no queues, though the CommitLog has messages: none can be tiered; copy "
     "it from where the CommitLog is from, or let a broker start on this store, which makes it anew"
@@ -251,6 +253,9 @@ class StoreScan:
         for queue, tail in self._tails.items():
             if not tail.is_known:
                 return 0
+            known = self.queues.get(queue)
+            if known is None or known.state in _ENDS_UNKNOWN:
+                low = min(low, tail.end_position)  # 0 where not even that is known
             wanted = max(self._released.get(queue, 0), tail.seen.min_offset)
             if wanted < tail.seen.max_offset:
                 low = min(low, self._position_of(queue, QueueOffset(wanted)))
