@@ -9,6 +9,7 @@ from container.consume_queue_unit import ConsumeQueueUnit
 from container.tier_records import QueueId
 from dispatcher.dispatcher import TieredDispatcher
 from dispatcher.options import DispatchOptions
+from dispatcher.queue_progress import QueueState
 from dispatcher.source import HotQueueState
 from provider.clock import ManualClock
 from provider.errors import Corrupt
@@ -83,6 +84,66 @@ async def test_a_bad_record_that_is_not_to_be_tiered_stops_nothing(
     await log.release(A0, QueueOffset(5))
     assert await states_after_reading(3) == []
     assert await states_after_reading(8) == [HotQueueState.DAMAGED]
+
+
+async def test_damage_that_is_mended_before_the_next_poll_is_said_once_and_then_that_it_is_mended(
+    broker: FakeBroker, clock: ManualClock, logs: list[RocketMqHotLog]
+) -> None:
+    broker.put_many("A", 0, [b"x"] * 10)
+    bad = broker.unit("A", 0, 4).position
+    log = await follow(broker, clock, logs)
+    await log.poll()
+    await log.release(A0, QueueOffset(4))
+    units = await log.references(A0, QueueOffset(4), messages_max=6)
+    for _ in range(2):
+        magic = broker.log_path(bad).read_bytes()[bad % 4096 + 4 :][:4]
+        broker.damage(bad + 4, bytes(4))
+        with pytest.raises(Corrupt):
+            await log.records(A0, QueueOffset(4), units)
+        broker.damage(bad + 4, magic)
+        ((told,), (mended,)) = await log.poll(), await log.poll()
+        assert told.state is HotQueueState.DAMAGED
+        assert str(broker.log_path(bad)) in told.detail
+        assert (mended.state, mended.detail) == (HotQueueState.READY, "")
+        assert (mended.min_offset, mended.max_offset) == (0, 10)
+        assert list(await log.poll()) == []
+
+
+async def test_a_queue_whose_damage_is_mended_before_the_next_poll_is_tiered_without_a_restart(
+    broker: FakeBroker, clock: ManualClock, logs: list[RocketMqHotLog]
+) -> None:
+    tier = MemoryTier(clock)
+    log = await follow(broker, clock, logs)
+    dispatcher = TieredDispatcher(
+        log, tier, options=DispatchOptions(), clock=clock, executor=InlineExecutor()
+    )
+    broker.put_many("A", 0, [b"x"] * 10)
+    place = broker.unit("A", 0, 4).position + 4
+    magic = broker.log_path(place).read_bytes()[place % 4096 :][:4]
+    broker.damage(place, bytes(4))
+    for _ in range(2):
+        (over,) = (await dispatcher.drain()).over
+        assert (over.state, over.commit_offset) == (QueueState.DAMAGED, 4)
+        broker.damage(place, magic)
+    assert (await dispatcher.drain()).over == ()
+    assert tier.queues[A0].next_offset == 10
+
+
+async def test_a_truncated_file_of_units_that_is_mended_before_the_next_poll_is_said_to_be(
+    broker: FakeBroker, clock: ManualClock, logs: list[RocketMqHotLog]
+) -> None:
+    broker.put_many("A", 0, [b"x"] * 10)
+    log = await follow(broker, clock, logs)
+    await log.poll()
+    await log.release(A0, QueueOffset(4))
+    path = broker.queue_files(A0)[0]
+    whole = path.read_bytes()
+    os.truncate(path, 4 * 20)
+    with pytest.raises(Corrupt):
+        await log.references(A0, QueueOffset(4), messages_max=6)
+    path.write_bytes(whole)
+    states = [seen.state for _ in range(3) for seen in await log.poll()]
+    assert states == [HotQueueState.DAMAGED, HotQueueState.READY]
 
 
 async def test_a_record_that_is_damaged_after_it_was_tiered_is_not_shown_as_damage(

@@ -44,6 +44,8 @@ class ConsumeQueueTail:
         self.end_position = 0
         """Behind the record of the last message that counts, in the CommitLog."""
         self._reported: int | None = None
+        self._untold = ""
+        """What a reader found damaged that no poll has said yet."""
         self._not_made: tuple[int, ...] = ()
         """When units could not be made last: for which offset, with which room and log."""
         self._strangers: set[int] = set()
@@ -111,9 +113,13 @@ class ConsumeQueueTail:
             self.end_position = 0 if last.is_filler else last.position + last.size
         return self._with_reported(seen, log)
 
-    def report(self, offset: int) -> None:
-        """A reader found that the message at `offset` cannot be trusted; the next poll says so."""
-        self._reported = offset
+    def report(self, offset: int, damage: str = "") -> None:
+        """A reader found that the message at `offset` cannot be trusted; the next poll says so.
+
+        With `damage` it does even if all is well by then, and the poll after it says that: who
+        was told gave the queue up until it is said to be mended.
+        """
+        self._untold, self._reported = damage or self._untold, offset
 
     @property
     def has_report(self) -> bool:
@@ -138,8 +144,12 @@ class ConsumeQueueTail:
                 self._mend(seen.id, offset, log)
             doubt = self._doubtful(seen.id, offset, log)
         except (NotFound, Corrupt) as error:
+            self._untold = ""
             return replace(seen, state=HotQueueState.DAMAGED, detail=str(error))
+        untold, self._untold = self._untold, ""
         if doubt is None or doubt.by_tags_only or offset < seen.min_offset:
+            if untold:
+                return replace(seen, state=HotQueueState.DAMAGED, detail=untold)
             self._reported = None  # it is good by now, or gone
             return replace(seen, state=HotQueueState.READY, detail="")
         return replace(seen, state=HotQueueState.DAMAGED, detail=doubt.reason)

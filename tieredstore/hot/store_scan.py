@@ -143,6 +143,9 @@ class StoreScan:
         """
         try:
             return self._references(queue, start, messages_max)
+        except Corrupt as error:
+            self._report_damage(queue, start, str(error))
+            raise
         except (Unavailable, Denied):
             self._report(queue, start)
             raise
@@ -187,21 +190,21 @@ class StoreScan:
         )
         for item, answer in zip(wanted, answers, strict=True):
             if isinstance(answer, Corrupt):
-                self._report_damage(item.queue, item.start)
+                self._report_damage(item.queue, item.start, str(answer))
             elif isinstance(answer, Unavailable | Denied):
                 self._report(item.queue, item.start)
         self._identity.check(self._tail.position)  # behind the copy: it is of the log that it was
         return answers
 
-    def _report(self, queue: QueueId, start: QueueOffset) -> None:
+    def _report(self, queue: QueueId, start: QueueOffset, damage: str = "") -> None:
         if queue in self._tails:
-            self._tails[queue].report(start)
+            self._tails[queue].report(start, damage)
 
-    def _report_damage(self, queue: QueueId, start: QueueOffset) -> None:
+    def _report_damage(self, queue: QueueId, start: QueueOffset, damage: str = "") -> None:
         """Damage concerns a queue only where it is still to be tiered: `release` says where."""
         released = self._released.get(queue)
         if released is not None and start >= released:
-            self._report(queue, start)
+            self._report(queue, start, damage)
 
     def close(self) -> None:
         """Let go of files and mappings. Idempotent."""
