@@ -6,15 +6,19 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from container.blank_record import BLANK_MAGIC, Coda
 from container.message_queue_container import MessageQueueContainer
 from container.record_batch import Units
 from container.record_checks import leading_good_units
+from container.record_layout import MAGIC_AT
 from container.tier_records import UNIT_BYTES, Segment
 from provider.errors import Corrupt
 from provider.ranges import ByteRange, QueueOffset
 
 NEAR_UNITS = 4096 // UNIT_BYTES
 """Units with no more than a page of others between them are read in one range."""
+_MAGIC = slice(MAGIC_AT, MAGIC_AT + 4)
+_BLANK = BLANK_MAGIC.to_bytes(4, "big")
 
 
 async def read_records_at(
@@ -27,8 +31,9 @@ async def read_records_at(
     """The records at `offsets` as tiered: the leading ones that fit into `bytes_max` together.
 
     At least one, however large it is. Costs two `read_many` of the store with a range for each
-    run of neighbours; with `history`, also a request for each manifest that is needed and not
-    cached, and such a manifest grows with the queue's history.
+    run of neighbours, and one more where units point at codas of an old Java tier; with `history`,
+    also a request for each manifest that is needed and not cached, and such a manifest grows with
+    the queue's history.
 
     Args:
         container: the queue.
@@ -58,7 +63,14 @@ async def read_records_at(
     if not len(starts):
         return [None] * old
     fitting = max(1, int(np.searchsorted(np.cumsum(sizes), bytes_max, side="right")))
-    return [None] * old + await _records(container, starts[:fitting], sizes[:fitting])
+    starts, sizes = starts[:fitting], sizes[:fitting]
+    records = await _records(container, starts, sizes)
+    at_codas = [n for n, record in enumerate(records) if record[_MAGIC] == _BLANK]
+    if at_codas:  # the records that are meant lie behind them
+        behind = await _records(container, starts[at_codas] + Coda.SIZE, sizes[at_codas])
+        for number, record in zip(at_codas, behind, strict=True):
+            records[number] = record
+    return [*[None] * old, *records]
 
 
 def _known_from(segments: Sequence[Segment]) -> int:

@@ -12,11 +12,13 @@ from container.check import check_tier
 from container.java_metadata import parse_java_metadata
 from container.java_tier import load_java_tier
 from container.record_kernels import decode_units
+from container.scattered_records import read_records_at
 from container.tier_reader import FixedMetadata, TierReader
 from container.tier_records import QueueId
 from fetcher.fetcher import TieredMessageFetcher
 from provider.errors import Corrupt
 from provider.posix import PosixStore
+from provider.ranges import QueueOffset
 from tests.support.cli import settings
 from tests.support.golden import VARIANTS_520, GoldenTree, unpack
 from tieredstore.cli.main import cli
@@ -82,6 +84,21 @@ async def test_units_that_point_at_codas_are_read_checked_and_imported_like_othe
         monkeypatch.setattr(f"container.{module}.UNITS_AT_ONCE", 1)
     reader = await opened(tree)
     assert [str(one) async for one in check_tier(reader, journal=False)] == []
+    await reader.store.close()
+
+
+async def test_a_few_records_behind_codas_are_those_that_a_reader_gets(tree: GoldenTree) -> None:
+    before = await contents(tree)
+    assert point_at_codas(tree) == 3
+    reader = await opened(tree)
+    for queue, records in before.items():
+        container = reader.container(queue)
+        assert container is not None
+        offsets = [QueueOffset(offset) for offset in range(len(records))]
+        found = await read_records_at(container, offsets, bytes_max=1 << 30, history=True)
+        assert found == records
+        for offset, record in zip(offsets, records, strict=True):
+            assert await read_records_at(container, [offset], bytes_max=1, history=True) == [record]
     await reader.store.close()
 
 
