@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
+from container.message_record import body_crc_of, locate_parts
 from container.record_batch import UNIT_DTYPE, RecordBatch
 from container.record_checks import damaged_bodies
 from container.tier_records import QueueId
@@ -79,8 +80,7 @@ async def compare_sampled(
 
     Raises:
         Unavailable: one of the two cannot be read now.
-        Corrupt: the newest messages of one of the two cannot be read at all, or rotted in the hot
-            log.
+        Corrupt: the newest messages of one of the two cannot be read at all, or rotted there.
         OutOfRange: the hot log deleted the newest ones meanwhile.
     """
     published = tier.queue(hot.id)
@@ -163,11 +163,13 @@ async def first_difference(
     """The first of `offsets` at which the two have different messages; None if there is none.
 
     `offsets` ascend; both have all of them. Without `history`, those are left out that cost the
-    tier more to find the longer the queue's history is. Cost and memory: see `compare_sampled`.
+    tier more to find the longer the queue's history is. With it, a record that rotted in the tier
+    is a difference: cut off, it is tiered anew. Cost and memory: see `compare_sampled`.
 
     Raises:
         Unavailable: one of the two cannot be read now.
-        Corrupt: one of the two cannot be read at all, or the hot log's record rotted.
+        Corrupt: one of the two cannot be read at all, or the hot log's record rotted; without
+            `history` also the tier's.
         OutOfRange: one of the two deleted them meanwhile.
     """
     done = 0
@@ -181,6 +183,8 @@ async def first_difference(
         copies = {offset: record for offset, record in found if record is not None}
         differing = await _difference_from(hot_log, queue, copies)
         if differing is not None:
+            if not history:
+                _raise_if_rotten(queue, differing, copies[differing])
             return differing
     return None
 
@@ -239,3 +243,15 @@ def _raise_if_damaged(queue: QueueId, batch: RecordBatch) -> None:
         offset = batch.first_offset
         reason = f"the hot log's record at offset {offset} fails its checksum"
         raise Corrupt(reason, str(queue), offset)
+
+
+def _raise_if_rotten(queue: QueueId, offset: QueueOffset, tiered: bytes) -> None:
+    """Nor do those that rotted in the tier. By the body: Java leaves the other checksum stale."""
+    header, parts = locate_parts(tiered, path=str(queue), position=offset)
+    if body_crc_of(tiered[parts.body : parts.body_end]) != header.body_crc:
+        raise Corrupt(
+            f"the tier's record at offset {offset} fails its checksum; "
+            f"`tieredstore repair {queue.topic} {queue.queue_id} --cut-to-hot` tiers it anew",
+            str(queue),
+            offset,
+        )

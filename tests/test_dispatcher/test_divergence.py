@@ -281,11 +281,11 @@ async def test_old_messages_that_cannot_be_read_are_passed_over_and_new_ones_are
         await find_common_end(hot, tier, A)
 
 
-def rot(hot: FakeHotLog, offset: int, place: int) -> None:
-    """Flip a bit of a hot record."""
-    record = bytearray(hot.queues[A].records[offset])
+def rot(log: FakeHotLog | MemoryTier, offset: int, place: int) -> None:
+    """Flip a bit of a record."""
+    record = bytearray(log.queues[A].records[offset])
     record[place] ^= 1
-    hot.queues[A].records[offset] = bytes(record)
+    log.queues[A].records[offset] = bytes(record)
 
 
 async def test_a_hot_record_that_rotted_is_no_other_message() -> None:
@@ -300,6 +300,16 @@ async def test_a_hot_record_that_rotted_is_no_other_message() -> None:
         await sampled(hot, tier)
     with pytest.raises(Corrupt, match="the hot log's record at offset 488 fails"):
         await find_common_end(hot, tier, A)
+
+
+async def test_a_tiered_record_that_rotted_is_no_other_message() -> None:
+    hot, tier = await tiered_world(1000, body=b"body" * 20)
+    rot(tier, 1000 - 64, 120)
+    assert await sampled(hot, tier) is None
+    rot(tier, 998, 120)
+    with pytest.raises(Corrupt, match="the tier's record at offset 998 fails its checksum"):
+        await sampled(hot, tier)
+    assert await find_common_end(hot, tier, A) == 1000 - 64, "a cut lets it be tiered anew"
 
 
 async def test_a_record_whose_head_says_something_else_is_another_message() -> None:
