@@ -1,5 +1,6 @@
 """What a round reads together is what each queue would have read alone, whatever is damaged."""
 
+import tracemalloc
 from pathlib import Path
 from random import Random
 
@@ -222,3 +223,23 @@ def test_large_records_are_read_past_the_window(tmp_path: Path) -> None:
     answers = log.gather(*(log.wanted(queue) for queue in QUEUES if log.records[queue]))
     found = [records_of(answer) for answer in answers]
     assert found == [log.records[queue] for queue in QUEUES if log.records[queue]]
+
+
+def test_units_that_claim_gigabytes_take_no_memory(tmp_path: Path) -> None:
+    log = made(tmp_path)
+    wanted = [log.wanted(queue) for queue in QUEUES]
+    liars = [item._replace(references=item.references.copy()) for item in wanted[:3]]
+    for item in liars:
+        item.references["size"][0] = 2**31 - 1
+    tracemalloc.start()
+    answers = log.gather(*liars, wanted[3])
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 16 << 20
+    for item, answer in zip(liars, answers, strict=False):
+        assert isinstance(answer, Corrupt)
+        assert (answer.path, answer.position) == (
+            str(log.path(item.queue, 0)),
+            log.places[item.queue][0],
+        )
+    assert records_of(answers[3]) == log.records[QUEUES[3]]

@@ -5,6 +5,7 @@ windows that the CPU's cache holds, and sorted into their queues from there (dec
 """
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from itertools import groupby, pairwise
 from typing import NamedTuple
 
@@ -62,7 +63,7 @@ def gather_round(
     one message at least; an error is about its first record. About 0.3 us a record and three
     copies of its bytes, two of them within the CPU's cache; blocks on cold pages.
     """
-    shares, records = _lay_out(wanted, bytes_max)
+    shares, records = _lay_out(log, wanted, bytes_max)
     data = buffers.take(int(records.sizes.sum()))
     failures = list(_copy(log, records, data, buffers))
     if failures or not _all_good(data, records, shares):
@@ -71,7 +72,9 @@ def gather_round(
     return [_batch(data, records, share, stamps[share.first : share.last]) for share in shares]
 
 
-def _lay_out(wanted: Sequence[Wanted], bytes_max: int) -> tuple[list[_Share], _Records]:
+def _lay_out(
+    log: CommitLogFiles, wanted: Sequence[Wanted], bytes_max: int
+) -> tuple[list[_Share], _Records]:
     """Where everything goes, as far as units can be believed and `bytes_max` reaches."""
     units = np.concatenate([item.references for item in wanted], dtype=UNIT_DTYPE)
     positions = units["position"].astype(np.int64)
@@ -82,6 +85,7 @@ def _lay_out(wanted: Sequence[Wanted], bytes_max: int) -> tuple[list[_Share], _R
     for item in wanted:
         end = begin + len(item.references)
         count = leading_good_units(positions[begin:end], sizes[begin:end])
+        count = _leading_true(log, positions[begin : begin + count], sizes[begin : begin + count])
         ends = np.cumsum(sizes[begin : begin + count])
         if count and ends[-1] > bytes_max:
             count = max(1, int(np.searchsorted(ends, bytes_max, side="right")))
@@ -94,6 +98,22 @@ def _lay_out(wanted: Sequence[Wanted], bytes_max: int) -> tuple[list[_Share], _R
         units, positions, sizes = units[chosen], positions[chosen], sizes[chosen]
     starts = np.cumsum(sizes) - sizes
     return shares, _Records(positions, sizes, starts, units["tag_hash"].astype(np.int64))
+
+
+def _leading_true(
+    log: CommitLogFiles, positions: NDArray[np.int64], sizes: NDArray[np.int64]
+) -> int:
+    """How many leading units are not refuted by their record's length, where they claim so much.
+
+    Else one that lies would take up to 2 GiB of memory before it is found out.
+    """
+    for index in np.flatnonzero(sizes > WINDOW_BYTES).tolist():
+        said = np.zeros(4, np.uint8)
+        with suppress(StoreError):  # the copy meets it again, and names it
+            length = log.read_into(int(positions[index]), said)
+            if length < len(said) or int(said.view(">i4")[0]) != sizes[index]:
+                return index
+    return len(sizes)
 
 
 def _copy(
