@@ -1,6 +1,7 @@
 """What a directory as a store does beyond the contract."""
 
 import asyncio
+import errno
 import os
 import shutil
 import threading
@@ -358,3 +359,29 @@ async def test_a_root_that_is_away_or_another_one_takes_nothing_until_it_is_back
     assert files_below(root) == {"a/grows", "a/one", "a/two", "b/new"}
     await store.close()
     assert descriptors_below(tmp_path) == []
+
+
+@pytest.mark.parametrize("failing", range(6))
+async def test_a_round_of_which_one_sync_fails_is_not_durable(
+    store: PosixStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: int
+) -> None:
+    real = os.fdatasync
+    failures = [f"f{failing}"]
+
+    def fdatasync(fd: int) -> None:
+        if Path(os.readlink(f"/proc/self/fd/{fd}")).name in failures:  # noqa: PTH115 - no path
+            failures.clear()
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        real(fd)
+
+    monkeypatch.setattr(os, "fdatasync", fdatasync)
+    pieces = [Append(f"f{n}", 0, (b"whole",), new=True) for n in range(6)]
+    with pytest.raises(Unavailable) as told:
+        await store.append(pieces)
+    assert told.value.path == f"f{failing}"
+    assert not failures
+    assert not [
+        path for path in descriptors_below(tmp_path) if "/f" in path.removeprefix(str(tmp_path))
+    ]
+    await store.append(pieces)
+    assert await store.read(f"f{failing}") == b"whole"
