@@ -14,6 +14,7 @@ from click.testing import CliRunner, Result
 
 from container.tier_records import QueueId
 from tests.support.cli import COMMAND, settings
+from tests.support.fake_broker import FakeBroker
 from tests.support.golden import ROCKETMQ_533, VARIANTS_520, GoldenTree, expected, unpack, unpacked
 from tieredstore.cli.main import cli
 from tieredstore.config_keys import KEYS
@@ -305,3 +306,15 @@ def test_long_work_shows_its_progress_on_a_terminal_and_its_output_where_it_belo
         os.close(ours)
         assert output in done.stdout
         assert title not in done.stdout
+
+
+def test_more_queues_than_a_shell_allows_open_files_are_tiered(
+    tree: GoldenTree, tmp_path: Path
+) -> None:
+    broker = FakeBroker(tmp_path / "store", consume_queue_bytes=400)
+    for queue_id in range(40):
+        broker.put("A", queue_id, b"body")
+    words = [*settings(tree, tmp_path / "tier"), "tier", str(broker.directory), "--json"]
+    command = ["bash", "-c", 'ulimit -Sn 64; exec "$@"', "bash", *COMMAND, *words]
+    done = subprocess.run(command, capture_output=True, timeout=120, check=True)
+    assert json.loads(done.stdout)["messages"] == 40

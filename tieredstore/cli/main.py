@@ -4,6 +4,7 @@ Imports click only, so that `--help` is there at once; a command's file is impor
 """
 
 import os
+import resource
 import sys
 import traceback
 from collections.abc import Mapping, Sequence
@@ -131,6 +132,7 @@ def cli(ctx: click.Context, conf: Path | None, defines: tuple[str, ...], *, debu
 def main() -> None:
     """The entry point of the distribution."""
     _open_closed_streams()
+    _allow_open_files()
     cli.main()
 
 
@@ -157,6 +159,13 @@ def _open_closed_streams() -> None:
             if null != number:
                 os.close(null)
             setattr(sys, name, os.fdopen(number, "w" if number else "r", encoding="utf-8"))
+
+
+def _allow_open_files() -> None:
+    """As many as we may have: 1,024, as most shells say, is too few for a thousand queues."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(OSError, ValueError):  # some systems allow fewer than they say
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 if __name__ == "__main__":
