@@ -88,3 +88,15 @@ def test_what_precedes_missing_bytes_of_a_log_is_still_read(broker: FakeBroker) 
     harm(broker, "COMMIT_LOG", None)[0].write_bytes(whole[: len(whole) // 2 + 1])
     found = invoke(broker, "read", "A", "1", "--json", status=1)
     assert [json.loads(row)["queue_offset"] for row in found.stdout.splitlines()] == [*range(25)]
+
+
+@pytest.mark.parametrize("units", [0, 1, 20, 49])
+def test_what_precedes_missing_units_is_still_read_and_then_the_file_is_named(
+    broker: FakeBroker, units: int
+) -> None:
+    invoke(broker, "tier", broker.directory, status=0)
+    path, _ = harm(broker, "CONSUME_QUEUE", units * 20 + 7)
+    found = invoke(broker, "read", "A", "1", "--json", status=1)
+    assert [json.loads(row)["queue_offset"] for row in found.stdout.splitlines()] == [*range(units)]
+    assert found.stderr.startswith("tieredstore: published bytes are missing: ")
+    assert f"A/1/CONSUME_QUEUE/{path.name}" in found.stderr
