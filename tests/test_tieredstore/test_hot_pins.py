@@ -432,3 +432,28 @@ async def test_a_truncated_file_that_floors_are_looked_for_in_stops_its_queue_al
     path.write_bytes(whole)
     await poll_later(log, clock)
     assert len(await read(log, A0, 0)) == 100
+
+
+async def test_a_new_queues_messages_stay_pinned_until_its_directory_is_found(
+    broker: FakeBroker, clock: ManualClock, logs: list[RocketMqHotLog]
+) -> None:
+    """The broker writes more than a file between two looks at the directories."""
+    broker.put("A", 0, b"first")
+    log = await follow(broker, clock, logs)
+    broker.put("New", 0, b"of a queue that nobody knows yet")
+    first = broker.min_position
+    for _ in range(4):
+        for _ in range(20):
+            broker.put("A", 0, bytes(200))
+        await clock.advance(0.1)
+        await log.poll()
+        seen = log.queue(A0)
+        assert seen is not None
+        await log.release(A0, seen.max_offset)
+    assert log.queue(QueueId("New", 0)) is None, "the test looks between two scans"
+    assert broker.log_path(first).name in pinned(broker)
+    broker.delete_oldest_file()
+    await poll_later(log, clock)
+    assert [body for _, body, _ in await read(log, QueueId("New", 0), 0)] == [
+        b"of a queue that nobody knows yet"
+    ]

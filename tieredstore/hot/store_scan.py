@@ -86,6 +86,8 @@ class StoreScan:
         self._tail = CommitLogTail()
         self._watch = DirectoryWatch()
         self._found = FoundQueues()
+        self._known_position = 0
+        """Where the CommitLog ended before the last look at all directories and queues."""
         self._scanned_position = -1
         """Where the CommitLog ended when the directories were looked at."""
         self._next_scan_s = float("-inf")
@@ -111,6 +113,7 @@ class StoreScan:
         with self._lock:
             self.statistics.polls += 1
             self._identity.check(self._tail.position)
+            begun = self._tail.position
             is_due = now_s >= self._next_scan_s
             if is_due or self._tail.has_grown(self.log) or self._has_rolled():
                 self._scan_commit_log()
@@ -126,9 +129,10 @@ class StoreScan:
                 queue: seen for queue, seen in found.items() if self.queues.get(queue) != seen
             }
             self.queues = {**self.queues, **changed} if changed else self.queues
-            if is_due and self._pins is not None:
-                self._sync_pins()
             if is_due:  # only now: what failed half way is looked at again at once
+                self._known_position = begun
+                if self._pins is not None:
+                    self._sync_pins()
                 self._next_scan_s = now_s + self._options.scan_s_min
             return changed
 
@@ -251,8 +255,9 @@ class StoreScan:
         """First byte of the CommitLog that may hold a message which is not tiered."""
         if not self.queues or not self._unscanned.keys() <= self._tails.keys():
             return 0  # nothing is known yet, or not of all
-        # One file below the end: the unit of a record there may not have been seen yet.
-        low = self._tail.position - self._live.file_bytes
+        # One file below what was there before the directories were looked at: the unit of a
+        # record there may not have been seen yet, nor the directory of its queue.
+        low = self._known_position - self._live.file_bytes
         for queue, tail in self._tails.items():
             if not tail.is_known:
                 return 0
