@@ -91,6 +91,18 @@ class BrokerThread:
         path = self.broker.log_path(self.broker.position)
         return path.exists() and path.stat().st_nlink > 1
 
+    def oldest(self) -> str:
+        """The oldest file, whether it is pinned, and what of it is not tiered."""
+        base = self.broker.min_position
+        committed = self._committed()
+        untiered = {
+            str(queue): (committed.get(queue, 0), last + 1)
+            for queue, last in self._lasts.get(base, {}).items()
+            if committed.get(queue, 0) <= last
+        }
+        links = self.broker.log_path(base).stat().st_nlink
+        return f"{base} of [.., {self.broker.position}) has {links} links, untiered {untiered}"
+
     def _write(self, messages: int) -> None:
         rng = self._rng
         if rng.random() < 0.02:

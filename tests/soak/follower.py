@@ -115,10 +115,14 @@ class Follower:
         self._process = None
 
 
-async def until(reached: Callable[[], bool], seconds_max: float, otherwise: str) -> None:
+async def until(
+    reached: Callable[[], bool], seconds_max: float, otherwise: str | Callable[[], str]
+) -> None:
     """Wait until something is so; fails with `otherwise` after `seconds_max`."""
     loop = asyncio.get_running_loop()
     deadline_s = loop.time() + seconds_max
     while not reached():
-        assert loop.time() < deadline_s, f"{otherwise} (waited {seconds_max:.0f} s)"
+        if loop.time() >= deadline_s:
+            sentence = otherwise if isinstance(otherwise, str) else otherwise()
+            raise AssertionError(f"{sentence} (waited {seconds_max:.0f} s)")
         await asyncio.sleep(POLL_S)

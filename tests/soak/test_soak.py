@@ -150,7 +150,7 @@ class Soak:
         await until(
             lambda: self.broker.written.files_deleted_untiered > before,
             120,
-            f"the broker deleted nothing while nobody followed: {self.broker.written}",
+            lambda: f"the broker deleted nothing while nobody followed: {self.broker.oldest()}",
         )
         self.follower.start()
 
