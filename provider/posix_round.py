@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Final
 
 from provider.errors import AlreadyExists, OutOfRange, Unavailable
@@ -88,8 +88,11 @@ class AppendRounds:
                 start_write_back(file.fd)
         files = [(file.fd, name, pieces[name][0].position) for name, file in opened.items()]
         groups = [files[n :: self._sync_threads_max] for n in range(self._sync_threads_max)]
-        others = [self._syncers.submit(_sync, group) for group in groups[1:] if group]
+        others: list[Future[None]] = []
         try:
+            for group in groups[1:]:
+                if group:
+                    others.append(self._syncers.submit(_sync, group))
             _sync(groups[0])
         finally:
             wait(others)  # whatever happens: their descriptors are given back next
