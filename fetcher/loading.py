@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from container.blank_record import Coda
+from container.record_batch import Units
 from container.record_checks import leading_good_units
 from container.record_kernels import store_timestamps
 from container.record_layout import BORN_HOST_V6, layout_of
@@ -96,7 +97,7 @@ async def load_run(
         Unavailable: try again.
     """
     start = flight.start
-    units = await queue.units(QueueOffset(start), QueueOffset(flight.end))
+    units = await _read_units(queue, flight)
     picked = _pick(units, flight, messages_max, options)
     if picked.end == start:
         path, position = f"{queue.id}/CONSUME_QUEUE", UNIT_BYTES * start
@@ -123,6 +124,19 @@ async def load_run(
         tag_hashes=picked.tag_hashes,
         reader=flight.reader,
     )
+
+
+async def _read_units(queue: TierQueue, flight: Flight) -> Units:
+    """The units of the flight, which then ends before the first that is missing or damaged."""
+    while True:
+        try:
+            return await queue.units(QueueOffset(flight.start), QueueOffset(flight.end))
+        except (BytesMissing, Corrupt):
+            # Somewhere among many units: what comes before them can still be served.
+            count = (flight.end - flight.start) // 2
+            if count == 0:
+                raise
+            flight.end = flight.start + count
 
 
 def _pick(
