@@ -92,7 +92,7 @@ class AppendRounds:
         try:
             for group in groups[1:]:
                 if group:
-                    others.append(self._syncers.submit(_sync, group))
+                    others.append(self._syncers.submit(_sync, group))  # noqa: PERF401 - one by one: each counts, should the next fail
             _sync(groups[0])
         finally:
             wait(others)  # whatever happens: their descriptors are given back next
