@@ -127,3 +127,23 @@ def test_an_import_that_dies_at_any_request_leaves_nobody_the_java_files_to_writ
     assert not stores.made[1].struck
     assert refused >= 5
     assert stopped >= 1
+
+
+def test_metadata_that_makes_no_sense_are_findings_and_change_nothing(
+    broker: FakeBroker, tmp_path: Path
+) -> None:
+    broker.put_many("A", 0, [b"x"] * 10)
+    metadata, tier = tmp_path / "java.json", tmp_path / "tier"
+    java_tier(tier, broker.directory, metadata)
+    whole = metadata.read_text()
+    changed = json.loads(whole)
+    changed["topicMetadataTable"]["A"]["topicId"] = -1
+    metadata.write_text(json.dumps(changed))
+    failed = invoke(tier, "metadata", "import", metadata)
+    assert failed.exit_code == 1
+    assert failed.stderr == (
+        "tieredstore: topic id -1 (A): it contradicts itself or what is published, "
+        "so nothing was changed\n"
+    )
+    metadata.write_text(whole)
+    assert len(run(tier, "metadata", "import", metadata)) == 1

@@ -6,7 +6,7 @@ from typing import cast
 
 import click
 
-from container.tier_errors import BytesMissing, NewerVersion
+from container.tier_errors import BytesMissing, NewerVersion, Refused
 from provider.errors import (
     AlreadyExists,
     Closed,
@@ -32,6 +32,7 @@ VERDICTS: tuple[tuple[type[StoreError], int, str], ...] = (
         "bring the file back; `tieredstore check` tells all that is missing",
     ),
     (OutOfRange, FINDINGS, ""),
+    (Refused, FINDINGS, "it contradicts itself or what is published, so nothing was changed"),
     (Fenced, UNAVAILABLE, "another process took this tier over; let only one of them run"),
     (Unavailable, UNAVAILABLE, "try again"),
     (Closed, UNAVAILABLE, "try again"),
