@@ -9,7 +9,7 @@ import math
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
 
-from container.tier_records import QueueId
+from dispatcher.goal import Goal
 from dispatcher.options import DispatchOptions
 from dispatcher.queue_progress import QueueProgress, QueueState
 from dispatcher.source import HotLog, HotQueueState
@@ -18,7 +18,6 @@ from dispatcher.target import AnyTier
 from dispatcher.work import DispatchWork
 from provider.clock import Clock
 from provider.errors import Closed, StoreError, Unavailable
-from provider.ranges import QueueOffset
 
 DRAIN_PATIENCE_S = 60.0
 """Seconds without a landed commit after which `drain` gives up on a tier that fails."""
@@ -245,15 +244,15 @@ class TieredDispatcher:
         on_progress: Callable[[Progress], None] | None = None,
     ) -> StoreError | None:
         """Work, or watch `run` work, until all that the next poll sees is tiered."""
-        reached = self._goal(on_progress)
+        goal = Goal(self._work, progress=self.progress, on_progress=on_progress)
         self._work.forcing += force
         self._work.alarm.ring()
         try:
-            while not reached() and self._clock.monotonic_s() < until_s:
+            while not goal.is_reached() and self._clock.monotonic_s() < until_s:
                 work = self._until if self._serving else self._serve
                 alone = not self._serving
                 error = await work(
-                    lambda: reached() or not (alone or self._serving),  # noqa: B023 - awaited here
+                    lambda: goal.is_reached() or not (alone or self._serving),  # noqa: B023 - awaited here
                     patience_s=patience_s,
                     until_s=until_s,
                 )
@@ -262,33 +261,3 @@ class TieredDispatcher:
         finally:
             self._work.forcing -= force
         return None
-
-    def _goal(self, on_progress: Callable[[Progress], None] | None) -> Callable[[], bool]:
-        """Whether all that a poll sees which begins from now on is tiered, or never will be.
-
-        The answer is asked for whenever the alarm rang; it also tells `on_progress` of news.
-        """
-        begun = self._work.polls_begun
-        targets: dict[QueueId, QueueOffset] | None = None
-        told = (-1, -1)
-
-        def reached() -> bool:
-            nonlocal targets, told
-            if targets is None:
-                if self._work.poll_finished <= begun:
-                    return False
-                targets = {queue.id: queue.hot.max_offset for queue in self._work.table}
-            news = (self._work.counters.rounds, self._work.poll_finished)
-            if on_progress is not None and news != told:
-                told = news
-                on_progress(self.progress())
-            while targets:  # looks only at the first that is not done, so that it costs nothing
-                queue, offset = next(iter(targets.items()))
-                progress = self._work.table[queue]
-                opened = progress.state in {QueueState.READY, QueueState.IN_FLIGHT}
-                if not progress.is_over and not (opened and progress.commit_offset >= offset):
-                    return False
-                del targets[queue]
-            return True
-
-        return reached
