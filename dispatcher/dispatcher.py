@@ -159,7 +159,8 @@ class TieredDispatcher:
         )
 
     def _describe(self, queue: QueueProgress) -> QueueStatistics:
-        damaged = queue.hot.state is HotQueueState.DAMAGED and queue.behind == 0
+        is_stopped = queue.state in {QueueState.STOPPED, QueueState.REFUSED}
+        damaged = queue.hot.state is HotQueueState.DAMAGED and not queue.behind and not is_stopped
         now_s = self._clock.monotonic_s()
         return QueueStatistics(
             queue=queue.id,

@@ -114,9 +114,11 @@ class QueueProgress:
 
     @property
     def behind(self) -> int:
-        """Messages of the hot log that are not durable in the tier; 0 before it is opened."""
+        """Messages of the hot log that are not durable in the tier; 0 while it is not known."""
         if self.opened_offset is None:
-            return 0
+            if not self.is_over or self.hot.state is HotQueueState.UNREADABLE:
+                return 0  # nobody asked the tier yet
+            return max(0, self.hot.max_offset - max(self.commit_offset, self.hot.min_offset))
         return max(0, self.hot.max_offset - self.commit_offset)
 
     @property

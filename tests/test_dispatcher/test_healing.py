@@ -174,6 +174,45 @@ async def test_other_messages_at_tiered_offsets_never_heal() -> None:
     assert world.tier.bodies(A) == before
 
 
+async def contradicted(more: int) -> World:
+    """A world whose hot log has other messages at the tier's end, 10, and some more behind."""
+    world = World()
+    world.hot.append(A, *[b"%d" % n for n in range(10)])
+    await world.finish(world.dispatcher.drain())
+    world.hot.lose_tail(A, 3)
+    world.hot.append(A, *[b"other"] * (3 + more))
+    world.restart()
+    return world
+
+
+@pytest.mark.parametrize("more", [0, 4])
+async def test_a_queue_that_stops_while_it_is_opened_shows_how_far_it_is_behind(more: int) -> None:
+    world = await contradicted(more)
+    report = await world.finish(world.dispatcher.drain(), seconds=3.0)
+    (over,) = report.over
+    assert (over.state, over.commit_offset, over.behind) == (QueueState.STOPPED, 10, more)
+    assert report.behind == more
+
+
+async def test_a_queue_that_the_tier_never_took_is_behind_by_what_the_hot_log_has() -> None:
+    world = World(backfill=timedelta(hours=1))
+    world.hot.append(A, *[b"%d" % n for n in range(10)])
+    world.hot.delete_below(A, 4)
+    world.tier.refusals[A] = BURIED
+    report = await world.finish(world.dispatcher.drain(), seconds=3.0)
+    assert [(over.state, over.behind) for over in report.over] == [(QueueState.STOPPED, 6)]
+
+
+async def test_damage_behind_the_end_does_not_hide_why_a_queue_is_stopped() -> None:
+    world = await contradicted(0)
+    here = world.hot.queues[A]
+    here.state, here.detail = HotQueueState.DAMAGED, "the record of offset 10 is torn"
+    report = await world.finish(world.dispatcher.drain(), seconds=3.0)
+    (over,) = report.over
+    assert over.state is QueueState.STOPPED
+    assert "--cut-to-hot" in over.reason
+
+
 def damage(world: World, queue: QueueId) -> list[bytes]:
     """Let the hot log report damage from the queue's first file on; returns what cannot be seen."""
     here = world.hot.queues[queue]
