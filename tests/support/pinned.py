@@ -1,0 +1,59 @@
+"""Short cuts for tests that follow a broker with pins."""
+
+import os
+
+from container.message_record import StoredMessage
+from container.record_layout import TRANSACTION_ROLLBACK
+from container.tier_records import QueueId
+from provider.clock import ManualClock
+from provider.ranges import QueueOffset
+from tests.support.fake_broker import FakeBroker
+from tieredstore.hot.follower import RocketMqHotLog
+from tieredstore.hot.options import HotLogOptions
+
+
+async def follow(
+    broker: FakeBroker, clock: ManualClock, logs: list[RocketMqHotLog], bytes_max: int = 1 << 30
+) -> RocketMqHotLog:
+    pins = broker.directory.parent / "pins"
+    options = HotLogOptions(pin_path=str(pins), pinned_bytes_max=bytes_max)
+    log = await RocketMqHotLog.open(
+        broker.directory, options=options, clock=clock, cluster="c", broker="b"
+    )
+    logs.append(log)
+    await log.poll()
+    return log
+
+
+async def poll_later(log: RocketMqHotLog, clock: ManualClock) -> None:
+    await clock.advance(1.0)
+    await log.poll()
+
+
+def pinned(broker: FakeBroker) -> list[str]:
+    return sorted(os.listdir(broker.directory.parent / "pins" / "commitlog"))  # noqa: PTH208
+
+
+async def read(log: RocketMqHotLog, queue: QueueId, start: int) -> list[tuple[int, bytes, int]]:
+    """Offset, body and tags code of every message from `start` on."""
+    seen = log.queue(queue)
+    assert seen is not None
+    found: list[tuple[int, bytes, int]] = []
+    at = start
+    while at < seen.max_offset:
+        units = await log.references(queue, QueueOffset(at), messages_max=13)
+        batch = await log.records(queue, QueueOffset(at), units)
+        for row in range(len(batch)):
+            raw = batch.data[batch.starts[row] :][: batch.sizes[row]].tobytes()
+            message = StoredMessage.decode(raw, path="batch", position=0)
+            code = int(batch.tag_hashes[row])
+            found.append((message.queue_offset, message.body, code))
+        at = batch.next_offset
+    return found
+
+
+def write(broker: FakeBroker, count: int) -> None:
+    for number in range(count):
+        broker.put("A", 0, str(number).encode(), tags=f"Tag{number % 5}")
+        broker.put("B", 0, bytes(50))
+        broker.put("C", 0, sys_flag=TRANSACTION_ROLLBACK, with_unit=False)
