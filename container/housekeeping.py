@@ -251,9 +251,13 @@ class Housekeeper:
     async def _find_strays(self) -> None:
         """What earlier owners never published; not before the first snapshot, so starts are short.
 
-        Before the first owner there is no stray.
+        At a clean end once more, for good. Before the first owner there is no stray.
         """
-        if self._search is not None and self._done.snapshots > 0:
+        if self._search is None:
+            return
+        if self._finishing:
+            await self._search.finish()
+        elif self._done.snapshots > 0:
             await self._search.step()
 
     async def _cut(self) -> None:

@@ -11,6 +11,8 @@ bounded number of queues in each round of housekeeping, and none before the firs
 costs a start nothing, and an idle store comes to rest. Memory: one queue's listing. Manifests are
 read only where a queue has more files than they list.
 
+At a clean end all queues are listed once more, so that `check` finds nothing left over then.
+
 What is never touched: names that are not exactly a segment's, queues that the tier does not have,
 and whatever lies at or above the published end, where a commit may be writing. An owner that was
 fenced and still runs may append to such a file, or make it anew; the next owner finds it.
@@ -167,6 +169,22 @@ class StraySearch:
         await self._publish(_still_strays(self._owner.state, strays))
         for queue in seen:
             del self._left[queue]
+        if first is not None:
+            raise first
+
+    async def finish(self) -> None:
+        """List all queues once more, for a clean end: what is found is known to `check` then.
+
+        Raises:
+            Unavailable, Corrupt, Denied, OutOfRange, Fenced: as `step`.
+        """
+        self._left = dict.fromkeys(sorted(self._owner.state.queues))
+        first: StoreError | None = None
+        while self._left:
+            try:
+                await self.step()
+            except (Corrupt, Denied, OutOfRange) as error:  # of one queue, which is passed over
+                first = first or error
         if first is not None:
             raise first
 

@@ -313,3 +313,24 @@ async def test_files_of_live_segments_and_at_the_end_are_never_strays(kind: Segm
         assert (files.strays, files.above, files.doubtful) == ((), (end,), ())
         unknown = sort_files(tier.state, QueueId("Elsewhere", 0), [*live, end])
         assert (unknown.strays, unknown.above) == ((), ())
+
+
+async def test_after_a_clean_end_nothing_is_left_over() -> None:
+    """However short an owner lived: the next commands are not told of orphans."""
+    world = World()
+    left = await world.left_unpublished()
+    async with world.owned(JournalOptions(snapshot_entries_max=10**6, grace_s=1.0)) as tier:
+        for _ in range(10):
+            await put(tier, 7)
+        assert len(await world.findings(tier)) == len(left)
+        closing = asyncio.ensure_future(tier.close())
+        await world.clock.advance(1)
+        await closing
+        assert left <= await world.names(), "nothing is deleted before its tombstone is due"
+        assert await world.findings(tier) == []
+    world.kill_all()
+    async with world.owned() as tier:
+        await put(tier, 100)
+        await world.clock.advance(JOURNAL.snapshot_age_s_max + 3 * JOURNAL.grace_s)
+        assert not left & await world.names()
+        assert await world.findings(tier) == []
