@@ -127,11 +127,11 @@ async def load_run(
 
 
 async def _read_units(queue: TierQueue, flight: Flight) -> Units:
-    """The units of the flight, which then ends before the first that is missing or damaged."""
+    """The units of the flight, which then ends before the first that is missing."""
     while True:
         try:
             return await queue.units(QueueOffset(flight.start), QueueOffset(flight.end))
-        except (BytesMissing, Corrupt):
+        except BytesMissing:
             # Somewhere among many units: what comes before them can still be served.
             count = (flight.end - flight.start) // 2
             if count == 0:
