@@ -36,6 +36,8 @@ class CommitLogTable:
 
     min_position: int
     """First byte that can be read; 0 while there is no file."""
+    live_position: int
+    """First byte of the broker's own files: what is missing below it was deleted."""
     end: int
     """First byte behind the last file."""
 
@@ -50,7 +52,8 @@ def table_of(live: FileRun, pinned: Mapping[int, Path]) -> CommitLogTable:
     paths.update(pinned)
     low = min(paths, default=0)
     end = max(paths) + live.file_bytes if paths else 0
-    return CommitLogTable(live.directory, live.file_bytes, paths, low, end)
+    begin = min(live.bases, default=end)
+    return CommitLogTable(live.directory, live.file_bytes, paths, low, begin, end)
 
 
 class _OpenFile:

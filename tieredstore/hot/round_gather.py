@@ -282,10 +282,13 @@ def _cut_off(log: CommitLogFiles, records: _Records, index: int, end: int) -> Co
 
 
 def _hole(log: CommitLogFiles, position: int) -> Corrupt | None:
-    """A broker deletes its oldest files first: nothing else can be missing, or waited for."""
+    """A broker deletes its oldest files first: nothing else can be missing, or waited for.
+
+    Not so between files that only pins keep and the broker's own: those that nobody pinned went.
+    """
     table = log.table
     base = table.base_of(position)
-    if not table.paths or base < table.min_position or base in table.paths:
+    if not table.paths or base < table.live_position or base in table.paths:
         return None
-    reason = f"no such file, though the CommitLog begins at {table.min_position}"
+    reason = f"no such file, though the CommitLog begins at {table.live_position}"
     return Corrupt(reason, log.path_of(position), position - base)
