@@ -47,9 +47,9 @@ test-fast: $(STAMP)
 	$(PYTEST) -m "not slow and not soak and not rocketmq"
 
 # What a wheel can break: modules, files, the command, the dependencies, what the README shows, golden bytes through it all.
-IN_WHEEL := tests/test_tieredstore/test_installed.py tests/test_tieredstore/test_cli_commands.py \
-	tests/test_tieredstore/test_cli_streams.py tests/test_tieredstore/test_config.py tests/test_tieredstore/test_conf_files.py \
-	tests/test_tieredstore/test_hot_golden.py tests/test_tieredstore/test_metrics.py tests/test_provider/test_stores.py \
+IN_WHEEL := tests/test_tieredstore/test_installed.py tests/test_tieredstore/cli/test_commands.py \
+	tests/test_tieredstore/cli/test_streams.py tests/test_tieredstore/config/test_effective.py tests/test_tieredstore/config/test_conf_files.py \
+	tests/test_tieredstore/follow/test_golden.py tests/test_tieredstore/test_metrics.py tests/test_provider/test_stores.py \
 	tests/test_golden tests/test_architecture/test_readme.py
 
 # The wheel, installed into an empty environment and tested where the checkout cannot be imported.

@@ -13,14 +13,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from struct import Struct, calcsize
 
-from container import record_layout as layout
-from container.blank_record import BLANK_MAGIC, BlankRecord, Coda
-from container.consume_queue_unit import ConsumeQueueUnit
-from container.java_metadata import SEGMENT_FIELDS, JavaQueue, JavaSegment, JavaTopic
-from container.journal_entry import FRAME_FIELDS, Frame
-from container.record_kernels import HEADER_DTYPE
-from container.tier_codec import OPERATIONS
-from container.tier_records import (
+from container.java.metadata import SEGMENT_FIELDS, JavaQueue, JavaSegment, JavaTopic
+from container.journal.frame import FRAME_FIELDS, Frame
+from container.metadata.codec import OPERATIONS
+from container.metadata.records import (
     Attempt,
     Broker,
     Extent,
@@ -32,6 +28,10 @@ from container.tier_records import (
     Tombstone,
     Topic,
 )
+from container.record import layout
+from container.record.blank import BLANK_MAGIC, BlankRecord, Coda
+from container.record.kernels import HEADER_DTYPE
+from container.record.unit import ConsumeQueueUnit
 
 TABLES_OF = (Broker, Topic, Queue, Tombstone, Attempt, IndexFile)
 """The records that a snapshot lists."""

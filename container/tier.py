@@ -5,25 +5,25 @@ from dataclasses import dataclass
 from random import Random
 from typing import Self
 
-from container.commit_plan import CommitPlan, CutRules, plan_commit
-from container.journal import Journal
-from container.journal_options import JournalOptions
-from container.manifest import ManifestReader
-from container.message_queue_container import MessageQueueContainer
-from container.queue_cut import cut_queue, keep_freed
-from container.record_batch import RecordBatch
-from container.scattered_records import read_records_at
-from container.tier_errors import BytesMissing
-from container.tier_operations import (
+from container.errors import BytesMissing
+from container.journal.journal import Journal
+from container.journal.options import JournalOptions
+from container.metadata.operations import (
     CutQueue,
     Operation,
     PutQueue,
     PutTopic,
     RecordGap,
 )
-from container.tier_options import HOUR_MS, TierOptions
-from container.tier_records import Gap, Queue, QueueId, Topic
-from container.tier_state import TierState
+from container.metadata.records import Gap, Queue, QueueId, Topic
+from container.metadata.state import TierState
+from container.options import HOUR_MS, TierOptions
+from container.queue.commit_plan import CommitPlan, CutRules, plan_commit
+from container.queue.manifest import ManifestReader
+from container.queue.message_queue_container import MessageQueueContainer
+from container.queue.sparse_read import read_records_at
+from container.queue.tail_cut import cut_queue, keep_freed
+from container.record.batch import RecordBatch
 from provider.clock import Clock
 from provider.errors import NotFound, OutOfRange
 from provider.file_segments import FileSegments

@@ -2,14 +2,14 @@
 
 from typing import Protocol, Self
 
-from container.journal_follower import JournalFollower
-from container.journal_options import JournalOptions
-from container.journal_reader import JournalReader
-from container.manifest import ManifestReader
-from container.message_queue_container import Manifests, MessageQueueContainer
-from container.tier_names import JOURNAL_PREFIX
-from container.tier_records import Queue, QueueId
-from container.tier_state import TierState
+from container.journal.follower import JournalFollower
+from container.journal.options import JournalOptions
+from container.journal.reader import JournalReader
+from container.metadata.records import Queue, QueueId
+from container.metadata.state import TierState
+from container.names.tier_objects import JOURNAL_PREFIX
+from container.queue.manifest import ManifestReader
+from container.queue.message_queue_container import Manifests, MessageQueueContainer
 from provider.errors import Corrupt, NotFound
 from provider.object_store import ObjectStore
 

@@ -3,8 +3,8 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from container.record_batch import Units
-from container.tier_records import UNIT_BYTES
+from container.metadata.records import UNIT_BYTES
+from container.record.batch import Units
 
 Bytes = NDArray[np.int64]
 """What each message will take in the tier, in bytes."""

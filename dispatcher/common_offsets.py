@@ -4,7 +4,7 @@ from bisect import bisect_right
 from dataclasses import dataclass
 from typing import Self
 
-from container.tier_records import Gap, Queue
+from container.metadata.records import Gap, Queue
 from dispatcher.source import HotQueue
 from provider.ranges import QueueOffset
 

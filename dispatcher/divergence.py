@@ -5,10 +5,10 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from container.message_record import body_crc_of, locate_parts
-from container.record_batch import UNIT_DTYPE, RecordBatch
-from container.record_checks import damaged_bodies
-from container.tier_records import QueueId
+from container.metadata.records import QueueId
+from container.record.batch import UNIT_DTYPE, RecordBatch
+from container.record.message import body_crc_of, locate_parts
+from container.record.verification import damaged_bodies
 from dispatcher.batching import written_bytes
 from dispatcher.common_offsets import CommonOffsets
 from dispatcher.options import COMPARED_BYTES_MAX

@@ -6,7 +6,7 @@ tiered yet. Here nothing is ever destroyed: a hole is recorded, a contradiction 
 
 from dataclasses import dataclass
 
-from container.tier_records import Queue
+from container.metadata.records import Queue
 from dispatcher.options import Backfill
 from dispatcher.source import HotQueue, HotQueueState
 from provider.ranges import QueueOffset

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 
-from container.record_batch import RecordBatch
+from container.record.batch import RecordBatch
 from dispatcher.queue_progress import Taken
 from dispatcher.source import HotLog, Wanted
 from dispatcher.target import AnyTier, CommitPlan

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from container.tier_errors import BytesMissing, Refused
-from container.tier_records import QueueId
+from container.errors import BytesMissing, Refused
+from container.metadata.records import QueueId
 from dispatcher.target import CommitPlan
 from provider.errors import AlreadyExists, Denied, OutOfRange, StoreError, Unavailable
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple, Protocol
 
-from container.record_batch import RecordBatch, Units
-from container.tier_records import QueueId
+from container.metadata.records import QueueId
+from container.record.batch import RecordBatch, Units
 from provider.errors import StoreError
 from provider.ranges import QueueOffset
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from container.tier_records import QueueId
+from container.metadata.records import QueueId
 from dispatcher.queue_progress import QueueState
 from provider.ranges import QueueOffset
 

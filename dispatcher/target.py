@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Any, Protocol, TypeVar
 
-from container.record_batch import RecordBatch
-from container.tier_records import Queue, QueueId
+from container.metadata.records import Queue, QueueId
+from container.record.batch import RecordBatch
 from provider.ranges import QueueOffset
 
 

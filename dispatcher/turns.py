@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 
-from container.tier_records import QueueId
+from container.metadata.records import QueueId
 from dispatcher.options import DispatchOptions
 
 SHARES_OF_BATCH = 16

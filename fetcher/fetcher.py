@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
-from container.record_kernels import store_timestamps
-from container.tier_records import QueueId
+from container.metadata.records import QueueId
+from container.record.kernels import store_timestamps
 from fetcher.followers import Followers, stretch_end
 from fetcher.loading import load_store_timestamp
 from fetcher.options import FetcherOptions

@@ -5,14 +5,14 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from container.blank_record import Coda
-from container.record_batch import Units
-from container.record_checks import leading_good_units
-from container.record_kernels import store_timestamps
-from container.record_layout import BORN_HOST_V6, layout_of
-from container.tier_errors import BytesMissing
-from container.tier_records import UNIT_BYTES
-from container.unit_records import Fault, Faults, judge_records, leading_good
+from container.errors import BytesMissing
+from container.metadata.records import UNIT_BYTES
+from container.record.batch import Units
+from container.record.blank import Coda
+from container.record.kernels import store_timestamps
+from container.record.layout import BORN_HOST_V6, layout_of
+from container.record.unit_faults import Fault, Faults, judge_records, leading_good
+from container.record.verification import leading_good_units
 from fetcher.options import FetcherOptions
 from fetcher.plan import places_in_reads, plan_reads, units_taken
 from fetcher.run import Run, compact

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Protocol
 
-from container.record_batch import Units
-from container.tier_records import Gap, QueueId
+from container.metadata.records import Gap, QueueId
+from container.record.batch import Units
 from provider.object_store import Buffer
 from provider.ranges import ByteRange, QueueOffset
 

@@ -6,7 +6,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from container.java_hash import tag_hash
+from container.record.java_hash import tag_hash
 
 
 @dataclass(frozen=True, slots=True)

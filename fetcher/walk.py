@@ -5,9 +5,9 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from container.message_properties import TAGS, decode_properties
-from container.message_record import locate_parts
-from container.tier_records import Gap
+from container.metadata.records import Gap
+from container.record.message import locate_parts
+from container.record.properties import TAGS, decode_properties
 from fetcher.result import FetchedMessages, Selection
 from fetcher.run import Run
 from fetcher.tag_filter import Subscription, matching

@@ -1,7 +1,7 @@
 """What can go wrong, as verdicts: each class says what to do next, and carries its place.
 
 Foreign errors are translated into these once, where the outside world is met: by a store's driver
-(`posix_errors.py`), and for the files of a hot log in `tieredstore/hot/`. Between the two nobody
+(`posix_errors.py`), and for the files of a hot log in `tieredstore/follow/`. Between the two nobody
 catches `OSError` or a client library's exception.
 """
 

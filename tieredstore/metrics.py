@@ -12,11 +12,11 @@ from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from container.journal import JournalStatistics
+from container.journal.journal import JournalStatistics
 from dispatcher.queue_progress import QueueState
 from dispatcher.statistics import DispatchStatistics
-from tieredstore.config_file import ConfigError
-from tieredstore.hot.scan_statistics import ScanStatistics
+from tieredstore.config.sources import ConfigError
+from tieredstore.follow.statistics import ScanStatistics
 
 LOOPBACK = "127.0.0.1"
 QUEUE_LABELS = ("topic", "queue_id")

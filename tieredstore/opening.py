@@ -11,12 +11,12 @@ from random import Random, SystemRandom
 
 from prometheus_client import CollectorRegistry
 
-from container.java_metadata import JavaMetadata, parse_java_metadata
-from container.java_tier import load_java_tier
-from container.rocketmq_names import broker_directory, parse_cluster_directory
+from container.java.metadata import JavaMetadata, parse_java_metadata
+from container.java.tier import load_java_tier
+from container.metadata.operations import Operation
+from container.names.rocketmq import broker_directory, parse_cluster_directory
+from container.names.tier_objects import JOURNAL_PREFIX
 from container.tier import Tier, TierIdentity
-from container.tier_names import JOURNAL_PREFIX
-from container.tier_operations import Operation
 from container.tier_reader import FixedMetadata, TierReader
 from provider.clock import Clock, SystemClock
 from provider.errors import Corrupt, Denied, NotFound, Unavailable
@@ -26,11 +26,11 @@ from provider.object_store import ObjectStore
 from provider.posix import PosixStore
 from provider.probing import PROBE_PREFIX
 from provider.retrying import RetryingStore
-from tieredstore.config import Config
-from tieredstore.config_file import ConfigError
-from tieredstore.hot.follower import RocketMqHotLog
-from tieredstore.hot.options import HotLogOptions
-from tieredstore.hot.store_layout import COMMIT_LOG, CONSUME_QUEUE
+from tieredstore.config.effective import Config
+from tieredstore.config.sources import ConfigError
+from tieredstore.follow.broker_hot_log import RocketMqHotLog
+from tieredstore.follow.directory.layout import COMMIT_LOG, CONSUME_QUEUE
+from tieredstore.follow.options import HotLogOptions
 
 
 def directory_of(config: Config) -> Path:

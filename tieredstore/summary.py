@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from container.tier_records import Queue, QueueId, SegmentType
+from container.metadata.records import Queue, QueueId, SegmentType
 from dispatcher.queue_progress import QueueState
 from dispatcher.statistics import QueueStatistics
 

@@ -11,8 +11,8 @@ from struct import Struct
 
 import numpy as np
 
+from container.metadata.records import QueueId
 from container.tier_reader import TierReader
-from container.tier_records import QueueId
 from fetcher.fetcher import TieredMessageFetcher
 from fetcher.options import FetcherOptions
 from fetcher.result import FetchedMessages, FetchStatus

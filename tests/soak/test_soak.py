@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from container.rocketmq_names import broker_directory
-from container.tier_records import QueueId
+from container.metadata.records import QueueId
+from container.names.rocketmq import broker_directory
 from tests.soak.broker_thread import BrokerThread
 from tests.soak.follower import Follower, until
 from tests.soak.ledger import Ledger

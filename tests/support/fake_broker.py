@@ -12,15 +12,15 @@ from struct import Struct
 
 import numpy as np
 
-from container.blank_record import BlankRecord
-from container.consume_queue_unit import FILLER_SIZE, ConsumeQueueUnit
-from container.java_hash import tag_hash
-from container.message_properties import KEYS, TAGS, encode_properties
-from container.message_record import StoredMessage, body_crc_of
-from container.record_kernels import HEADER_DTYPE, encode_units
-from container.record_layout import layout_of
-from container.rocketmq_names import local_file_name
-from container.tier_records import UNIT_BYTES, QueueId
+from container.metadata.records import UNIT_BYTES, QueueId
+from container.names.rocketmq import local_file_name
+from container.record.blank import BlankRecord
+from container.record.java_hash import tag_hash
+from container.record.kernels import HEADER_DTYPE, encode_units
+from container.record.layout import layout_of
+from container.record.message import StoredMessage, body_crc_of
+from container.record.properties import KEYS, TAGS, encode_properties
+from container.record.unit import FILLER_SIZE, ConsumeQueueUnit
 
 FIRST_STORE_TIMESTAMP = 1_700_000_000_000
 CHUNK_BYTES_MAX = 32 << 20

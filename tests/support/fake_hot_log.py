@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from container.message_record import StoredMessage
-from container.record_batch import UNIT_DTYPE, RecordBatch, Units
-from container.tier_records import QueueId
+from container.metadata.records import QueueId
+from container.record.batch import UNIT_DTYPE, RecordBatch, Units
+from container.record.message import StoredMessage
 from dispatcher.alarm import Alarm
 from dispatcher.source import HotQueue, HotQueueState, Wanted
 from provider.clock import Clock

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from container.tier_records import QueueId
+from container.metadata.records import QueueId
 from provider.clock import ManualClock
 from provider.ranges import QueueOffset
 from tests.support.fake_broker import FakeBroker
-from tieredstore.hot.follower import RocketMqHotLog
-from tieredstore.hot.options import HotLogOptions
+from tieredstore.follow.broker_hot_log import RocketMqHotLog
+from tieredstore.follow.options import HotLogOptions
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from container.rocketmq_names import broker_directory
-from container.tier_records import QueueId
+from container.metadata.records import QueueId
+from container.names.rocketmq import broker_directory
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 

@@ -5,9 +5,9 @@ import random
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 
-from container.journal import Journal
-from container.journal_options import JournalOptions
-from container.tier_operations import Operation
+from container.journal.journal import Journal
+from container.journal.options import JournalOptions
+from container.metadata.operations import Operation
 from provider.clock import ManualClock
 from provider.errors import StoreError
 from provider.object_store import ObjectStore

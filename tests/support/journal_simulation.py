@@ -13,16 +13,16 @@ from collections import Counter
 from contextlib import suppress
 from random import Random
 
-from container.journal import Journal
-from container.journal_entry import Frame, FrameKind
-from container.journal_follower import JournalFollower
-from container.journal_options import JournalOptions
-from container.journal_reader import JournalReader, apply_entry
-from container.tier_codec import decode_operations
-from container.tier_names import SNAPSHOT_PREFIX, EntryName
-from container.tier_operations import AddTombstones
-from container.tier_records import Tombstone
-from container.tier_state import TierState
+from container.journal.follower import JournalFollower
+from container.journal.frame import Frame, FrameKind
+from container.journal.journal import Journal
+from container.journal.options import JournalOptions
+from container.journal.reader import JournalReader, apply_entry
+from container.metadata.codec import decode_operations
+from container.metadata.operations import AddTombstones
+from container.metadata.records import Tombstone
+from container.metadata.state import TierState
+from container.names.tier_objects import SNAPSHOT_PREFIX, EntryName
 from provider.errors import Fenced, NotFound, Unavailable
 from provider.testing.faulty import flipped
 from tests.support.rival_store import RivalObjects, RivalStore, Weather

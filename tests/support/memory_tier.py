@@ -21,8 +21,8 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any
 
-from container.record_batch import RecordBatch
-from container.tier_records import UNIT_BYTES, Gap, Queue, QueueId
+from container.metadata.records import UNIT_BYTES, Gap, Queue, QueueId
+from container.record.batch import RecordBatch
 from provider.clock import Clock
 from provider.errors import OutOfRange, StoreError, Unavailable
 from provider.ranges import QueueOffset

@@ -7,12 +7,12 @@ from typing import TypeVar
 import numpy as np
 from hypothesis import strategies as st
 
-from container.java_hash import tag_hash
-from container.message_properties import TAGS, decode_properties, encode_properties
-from container.message_record import Host, StoredMessage
-from container.record_batch import RecordBatch
-from container.record_crc import RECORD_CRC_BYTES, encode_record_crc
-from container.record_layout import COMPRESSED, TRANSACTION_MASK
+from container.record.batch import RecordBatch
+from container.record.checksum import RECORD_CRC_BYTES, encode_record_crc
+from container.record.java_hash import tag_hash
+from container.record.layout import COMPRESSED, TRANSACTION_MASK
+from container.record.message import Host, StoredMessage
+from container.record.properties import TAGS, decode_properties, encode_properties
 from provider.errors import Corrupt
 from provider.ranges import QueueOffset
 

@@ -2,14 +2,14 @@
 
 import os
 
-from container.message_record import StoredMessage
-from container.record_layout import TRANSACTION_ROLLBACK
-from container.tier_records import QueueId
+from container.metadata.records import QueueId
+from container.record.layout import TRANSACTION_ROLLBACK
+from container.record.message import StoredMessage
 from provider.clock import ManualClock
 from provider.ranges import QueueOffset
 from tests.support.fake_broker import FakeBroker
-from tieredstore.hot.follower import RocketMqHotLog
-from tieredstore.hot.options import HotLogOptions
+from tieredstore.follow.broker_hot_log import RocketMqHotLog
+from tieredstore.follow.options import HotLogOptions
 
 
 async def follow(

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from random import Random
 from typing import TypeVar
 
-from container.journal_entry import Frame
-from container.tier_names import JOURNAL_PREFIX, SNAPSHOT_PREFIX
+from container.journal.frame import Frame
+from container.names.tier_objects import JOURNAL_PREFIX, SNAPSHOT_PREFIX
 from provider.errors import AlreadyExists, NotFound, OutOfRange, StoreError, Unavailable
 from provider.object_store import Buffer, ObjectEntry
 from provider.ranges import ByteRange

@@ -13,14 +13,14 @@ from typing import Any
 
 import numpy as np
 
-from container.check import check_tier
-from container.java_hash import tag_hash
-from container.journal_options import JournalOptions
-from container.record_batch import RecordBatch, Units
+from container.check.tier import check_tier
+from container.journal.options import JournalOptions
+from container.metadata.records import Queue, QueueId, SegmentType
+from container.options import TierOptions
+from container.record.batch import RecordBatch, Units
+from container.record.java_hash import tag_hash
 from container.tier import Tier, TierIdentity
-from container.tier_options import TierOptions
 from container.tier_reader import TierReader
-from container.tier_records import Queue, QueueId, SegmentType
 from dispatcher.dispatcher import TieredDispatcher
 from dispatcher.options import DispatchOptions
 from provider.clock import Clock, ManualClock, settle

@@ -2,8 +2,8 @@
 
 from hypothesis import strategies as st
 
-from container import tier_operations as op
-from container.tier_records import (
+from container.metadata import operations as op
+from container.metadata.records import (
     UNIT_BYTES,
     Attempt,
     CopyState,

@@ -6,7 +6,7 @@ import pytest
 
 import container
 from container.format_tables import FormatTable, field_notes, fill, tables
-from container.java_metadata import JavaSegment
+from container.java.metadata import JavaSegment
 
 DOCUMENT = Path(container.__file__).with_name("FORMAT.md")
 """It is shipped with the package."""

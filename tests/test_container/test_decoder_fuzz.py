@@ -16,14 +16,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from container.java_metadata import parse_java_metadata
-from container.java_tier import load_java_tier
-from container.journal_entry import Frame, FrameKind
-from container.manifest import decode_manifest
-from container.message_record import RecordHeader, StoredMessage, locate_parts
-from container.record_kernels import decode_units
-from container.snapshot import decode_snapshot
-from container.tier_codec import (
+from container.errors import NewerVersion
+from container.java.metadata import parse_java_metadata
+from container.java.tier import load_java_tier
+from container.journal.frame import Frame, FrameKind
+from container.journal.snapshot import decode_snapshot
+from container.metadata.codec import (
     decode_operations,
     decode_segments,
     decode_state,
@@ -32,10 +30,12 @@ from container.tier_codec import (
     join_operations,
     state_pieces,
 )
-from container.tier_errors import NewerVersion
-from container.tier_names import ManifestName, SnapshotName
-from container.tier_records import ManifestRef, QueueId, SegmentType
-from container.tier_state import TierState
+from container.metadata.records import ManifestRef, QueueId, SegmentType
+from container.metadata.state import TierState
+from container.names.tier_objects import ManifestName, SnapshotName
+from container.queue.manifest import decode_manifest
+from container.record.kernels import decode_units
+from container.record.message import RecordHeader, StoredMessage, locate_parts
 from provider.errors import Corrupt, StoreError
 from provider.posix import PosixStore
 from tests.support import tier_values as tv

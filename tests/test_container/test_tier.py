@@ -7,11 +7,11 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from container.check import check_tier
+from container.check.tier import check_tier
+from container.metadata.records import QueueId, SegmentType
+from container.options import TierOptions
 from container.tier import Tier, TierIdentity
-from container.tier_options import TierOptions
 from container.tier_reader import TierReader
-from container.tier_records import QueueId, SegmentType
 from provider.clock import ManualClock
 from provider.errors import Corrupt, Denied, Fenced, OutOfRange
 from provider.memory import MemoryStore

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from container.tier_records import QueueId
+from container.metadata.records import QueueId
 from dispatcher.queue_progress import QueueState
 from dispatcher.source import HotQueueState
 from provider.errors import Closed, Corrupt, Denied, Fenced, Unavailable

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from container.record_batch import RecordBatch, Units
-from container.tier_records import QueueId
+from container.metadata.records import QueueId
+from container.record.batch import RecordBatch, Units
 from dispatcher.dispatcher import TieredDispatcher
 from dispatcher.divergence import (
     compare_sampled,

@@ -5,8 +5,8 @@ from datetime import timedelta
 
 import pytest
 
-from container.tier_errors import NewerVersion, Refused
-from container.tier_records import QueueId
+from container.errors import NewerVersion, Refused
+from container.metadata.records import QueueId
 from dispatcher.queue_progress import QueueState
 from dispatcher.source import HotQueueState
 from provider.errors import AlreadyExists, Corrupt, NotFound, OutOfRange, StoreError

@@ -7,9 +7,9 @@ from random import Random
 
 import pytest
 
-from container.check import check_tier
+from container.check.tier import check_tier
+from container.metadata.records import QueueId
 from container.tier import Tier, TierIdentity
-from container.tier_records import QueueId
 from dispatcher.dispatcher import TieredDispatcher
 from dispatcher.queue_progress import QueueState
 from provider.clock import ManualClock, settle

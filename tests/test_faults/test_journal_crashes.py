@@ -11,11 +11,11 @@ from random import Random
 
 import pytest
 
-from container.journal import Journal
-from container.journal_follower import JournalFollower
-from container.journal_options import JournalOptions
-from container.tier_operations import AddTombstones, Operation
-from container.tier_records import Tombstone
+from container.journal.follower import JournalFollower
+from container.journal.journal import Journal
+from container.journal.options import JournalOptions
+from container.metadata.operations import AddTombstones, Operation
+from container.metadata.records import Tombstone
 from provider.clock import ManualClock, SystemClock, settle
 from provider.errors import Unavailable
 from provider.memory import MemoryStore

@@ -17,10 +17,10 @@ from pathlib import Path
 
 import pytest
 
-from container.check import check_tier
-from container.rocketmq_names import broker_directory
+from container.check.tier import check_tier
+from container.metadata.records import QueueId, SegmentType
+from container.names.rocketmq import broker_directory
 from container.tier_reader import TierReader
-from container.tier_records import QueueId, SegmentType
 from provider.errors import NotFound
 from provider.posix import PosixStore
 from provider.ranges import ByteRange

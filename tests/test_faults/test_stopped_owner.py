@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from container.rocketmq_names import broker_directory
+from container.metadata.records import QueueId
+from container.names.rocketmq import broker_directory
 from container.tier_reader import TierReader
-from container.tier_records import QueueId
 from provider.errors import NotFound
 from provider.posix import PosixStore
 from tests.soak.follower import until

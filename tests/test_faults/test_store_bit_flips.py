@@ -4,10 +4,10 @@ from random import Random
 
 import pytest
 
-from container.journal_options import JournalOptions
+from container.journal.options import JournalOptions
+from container.metadata.records import QueueId
+from container.metadata.state import TierState
 from container.tier_reader import TierReader
-from container.tier_records import QueueId
-from container.tier_state import TierState
 from fetcher.fetcher import TieredMessageFetcher
 from fetcher.options import FetcherOptions
 from provider.clock import ManualClock

@@ -8,8 +8,8 @@ from random import Random
 
 import pytest
 
-from container.journal_options import JournalOptions
-from container.tier_records import QueueId
+from container.journal.options import JournalOptions
+from container.metadata.records import QueueId
 from dispatcher.options import DispatchOptions
 from provider.clock import ManualClock, settle
 from provider.memory import MemoryStore

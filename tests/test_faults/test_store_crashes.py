@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 import pytest
 
+from container.metadata.records import QueueId
 from container.tier_reader import TierReader
-from container.tier_records import QueueId
 from provider.clock import ManualClock, settle
 from provider.errors import Fenced
 from provider.memory import MemoryObjects, MemoryStore

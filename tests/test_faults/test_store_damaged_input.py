@@ -15,11 +15,11 @@ from random import Random
 
 import pytest
 
-from container.consume_queue_unit import ConsumeQueueUnit
+from container.metadata.records import Gap, QueueId
+from container.options import TierOptions
+from container.record.unit import ConsumeQueueUnit
 from container.tier import Tier, TierIdentity
-from container.tier_options import TierOptions
 from container.tier_reader import TierReader
-from container.tier_records import Gap, QueueId
 from dispatcher.dispatcher import TieredDispatcher
 from dispatcher.options import DispatchOptions
 from dispatcher.queue_progress import QueueState
@@ -28,8 +28,8 @@ from provider.clock import SystemClock
 from provider.posix import PosixStore
 from tests.support.fake_broker import FakeBroker
 from tests.support.store_harness import findings, queue_contents
-from tieredstore.hot.follower import RocketMqHotLog
-from tieredstore.hot.options import HotLogOptions
+from tieredstore.follow.broker_hot_log import RocketMqHotLog
+from tieredstore.follow.options import HotLogOptions
 
 VICTIM = QueueId("Victim", 0)
 GOOD = [QueueId("Good", 0), QueueId("Good", 1), QueueId("Other", 0)]

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from container.journal_options import JournalOptions
-from container.tier_records import QueueId
+from container.journal.options import JournalOptions
+from container.metadata.records import QueueId
 from dispatcher.options import DispatchOptions
 from fetcher.fetcher import TieredMessageFetcher
 from fetcher.options import FetcherOptions

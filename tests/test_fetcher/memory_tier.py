@@ -6,10 +6,10 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from container.java_hash import tag_hash
-from container.record_batch import Units
-from container.record_kernels import decode_units, encode_units
-from container.tier_records import UNIT_BYTES, Gap, QueueId
+from container.metadata.records import UNIT_BYTES, Gap, QueueId
+from container.record.batch import Units
+from container.record.java_hash import tag_hash
+from container.record.kernels import decode_units, encode_units
 from provider.errors import NotFound, OutOfRange
 from provider.object_store import Buffer
 from provider.ranges import ByteRange, QueueOffset

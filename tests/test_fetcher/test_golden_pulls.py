@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from container.tier_records import UNIT_BYTES, QueueId
+from container.metadata.records import UNIT_BYTES, QueueId
 from fetcher.fetcher import TieredMessageFetcher
 from fetcher.options import FetcherOptions
 from fetcher.result import FetchResult, pull_status

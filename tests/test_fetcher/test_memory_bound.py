@@ -6,7 +6,7 @@ import tracemalloc
 
 import pytest
 
-from container.tier_records import QueueId
+from container.metadata.records import QueueId
 from fetcher.fetcher import TieredMessageFetcher
 from fetcher.options import FetcherOptions
 from provider.clock import settle

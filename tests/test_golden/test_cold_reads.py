@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from container.java_metadata import parse_java_metadata
-from container.java_tier import load_java_tier
-from container.record_layout import COMPRESSED
+from container.java.metadata import parse_java_metadata
+from container.java.tier import load_java_tier
+from container.metadata.records import QueueId
+from container.record.layout import COMPRESSED
 from container.tier_reader import FixedMetadata, TierReader
-from container.tier_records import QueueId
 from fetcher.fetcher import TieredMessageFetcher
 from fetcher.result import FetchResult
 from provider.clock import SystemClock

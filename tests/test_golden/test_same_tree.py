@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from container.record_crc import record_crc_is_valid
-from container.record_layout import PHYSICAL_OFFSET_AT
-from container.rocketmq_names import broker_directory
-from container.tier_records import QueueId
+from container.metadata.records import QueueId
+from container.names.rocketmq import broker_directory
+from container.record.checksum import record_crc_is_valid
+from container.record.layout import PHYSICAL_OFFSET_AT
 from tests.support.cli import run, settings
 from tests.support.golden import GOLDEN_TREES, GoldenSet, GoldenTree, tree_name, unpacked
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
-from container.message_record import StoredMessage
+from container.record.message import StoredMessage
 from container.tier import Tier, TierIdentity
 from container.tier_reader import TierReader
 from dispatcher.dispatcher import TieredDispatcher
@@ -20,8 +20,8 @@ from provider.clock import SystemClock
 from provider.posix import PosixStore
 from tieredstore.bench.raw_limits import stopwatch
 from tieredstore.bench.synthetic_store import SyntheticStore
-from tieredstore.hot.follower import RocketMqHotLog
-from tieredstore.hot.options import HotLogOptions
+from tieredstore.follow.broker_hot_log import RocketMqHotLog
+from tieredstore.follow.options import HotLogOptions
 from tieredstore.lifetime import running
 
 CLUSTER = "BenchCluster"

@@ -10,12 +10,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from container.blank_record import BlankRecord
-from container.java_hash import tag_hash
-from container.message_properties import encode_properties
-from container.message_record import StoredMessage, body_crc_of
-from container.record_batch import UNIT_DTYPE
-from container.record_layout import BORN_HOST_AT, PHYSICAL_OFFSET_AT, QUEUE_OFFSET_AT, layout_of
+from container.record.batch import UNIT_DTYPE
+from container.record.blank import BlankRecord
+from container.record.java_hash import tag_hash
+from container.record.layout import BORN_HOST_AT, PHYSICAL_OFFSET_AT, QUEUE_OFFSET_AT, layout_of
+from container.record.message import StoredMessage, body_crc_of
+from container.record.properties import encode_properties
 
 TAG = "TagA"
 BODY_CRC_AT = 8

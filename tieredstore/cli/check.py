@@ -7,8 +7,8 @@ from pathlib import Path
 
 import click
 
-from container.check import check_tier
-from container.findings import Finding
+from container.check.finding import Finding
+from container.check.tier import check_tier
 from tieredstore.cli.failures import FINDINGS
 from tieredstore.cli.invocation import Invocation, json_option, pass_invocation
 from tieredstore.cli.output import count_text, size_text, write_json

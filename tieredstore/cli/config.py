@@ -6,11 +6,11 @@ import click
 
 from tieredstore.cli.invocation import Invocation, json_option, pass_invocation
 from tieredstore.cli.output import Row, size_text, write_json
-from tieredstore.config import DEFAULT_ORIGIN, Config, Setting
-from tieredstore.config_java_keys import JAVA_ONLY
-from tieredstore.config_key import PORT, Kind
-from tieredstore.config_keys import SECTIONS
-from tieredstore.config_template import config_template
+from tieredstore.config.effective import DEFAULT_ORIGIN, Config, Setting
+from tieredstore.config.java_keys import JAVA_ONLY
+from tieredstore.config.key import PORT, Kind
+from tieredstore.config.keys import SECTIONS
+from tieredstore.config.template import config_template
 
 WIDTH_MAX = 100
 LARGE_BYTES = 10_240

@@ -6,7 +6,7 @@ from typing import cast
 
 import click
 
-from container.tier_errors import BytesMissing, NewerVersion, Refused
+from container.errors import BytesMissing, NewerVersion, Refused
 from provider.errors import (
     AlreadyExists,
     Closed,
@@ -18,7 +18,7 @@ from provider.errors import (
     Unavailable,
 )
 from provider.posix_errors import as_verdict
-from tieredstore.config_file import ConfigError
+from tieredstore.config.sources import ConfigError
 
 FINDINGS, WRONG_USE, UNAVAILABLE, BUG = 1, 2, 3, 70
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from tieredstore.config import Config
+    from tieredstore.config.effective import Config
 
 DIGITS_MAX = 40
 _DIGITS = re.compile(r"[+-]?(0|[1-9][0-9]*)", re.ASCII)
@@ -28,7 +28,7 @@ class Invocation:
         Raises:
             ConfigError: see `Config.load`.
         """
-        from tieredstore.config import Config  # noqa: PLC0415 - `--help` needs none of it
+        from tieredstore.config.effective import Config  # noqa: PLC0415 - `--help` needs none of it
 
         return Config.load(conf=self.conf, defines=self.defines)
 

@@ -4,9 +4,9 @@ import base64
 import hashlib
 from ipaddress import IPv6Address
 
-from container.message_body import decompress
-from container.message_record import Host, StoredMessage
-from container.record_layout import COMPRESSED
+from container.record.body import decompress
+from container.record.layout import COMPRESSED
+from container.record.message import Host, StoredMessage
 from provider.object_store import Buffer
 from tieredstore.cli.output import count_text, time_text
 from tieredstore.cli.printable import printable

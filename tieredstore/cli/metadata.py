@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from container.java.migration import import_of, java_metadata_of, read_java_queues
 from container.tier_reader import TierReader
 from provider.clock import SystemClock
 from provider.errors import NotFound
@@ -14,9 +15,8 @@ from tieredstore.cli.invocation import GIVEN_PATH, Invocation, json_option, pass
 from tieredstore.cli.output import count_text, size_text, write_json
 from tieredstore.cli.progress import bytes_bar
 from tieredstore.cli.reading import ReadableTier, read_bytes, with_reader
-from tieredstore.config import Config
-from tieredstore.config_file import ConfigError
-from tieredstore.migration import import_of, java_metadata_of, read_java_queues
+from tieredstore.config.effective import Config
+from tieredstore.config.sources import ConfigError
 from tieredstore.opening import existing_directory, open_owner, open_reader
 from tieredstore.summary import log_bytes_of, messages_of
 

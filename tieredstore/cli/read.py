@@ -7,8 +7,8 @@ from pathlib import Path
 
 import click
 
-from container.rocketmq_names import INT64_MAX
-from container.tier_records import QueueId
+from container.metadata.records import QueueId
+from container.names.rocketmq import INT64_MAX
 from fetcher.fetcher import TRANSFER_BYTES_MAX, TieredMessageFetcher
 from fetcher.options import FetcherOptions
 from fetcher.result import FetchResult, FetchStatus
@@ -21,7 +21,7 @@ from tieredstore.cli.message_columns import message_columns
 from tieredstore.cli.message_rows import message_cells, message_row
 from tieredstore.cli.output import write_json
 from tieredstore.cli.reading import QUEUE, TOPIC, ReadableTier, java_metadata_option, with_reader
-from tieredstore.config_file import ConfigError
+from tieredstore.config.sources import ConfigError
 
 GROUP = "tieredstore-read"
 ONCE_MESSAGES = 32

@@ -8,13 +8,13 @@ from typing import TypeVar
 
 import click
 
-from container.rocketmq_names import INT32_MAX
+from container.metadata.records import QueueId
+from container.names.path_component import check_path_component
+from container.names.rocketmq import INT32_MAX
 from container.tier_reader import TierReader
-from container.tier_records import QueueId
-from container.topic_name import check_path_component
 from provider.errors import NotFound
 from tieredstore.cli.invocation import GIVEN_PATH, Invocation, WholeNumber
-from tieredstore.config_file import ConfigError
+from tieredstore.config.sources import ConfigError
 from tieredstore.opening import existing_directory, open_reader
 
 ResultT = TypeVar("ResultT")

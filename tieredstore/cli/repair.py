@@ -7,8 +7,8 @@ from pathlib import Path
 
 import click
 
+from container.metadata.records import Queue, QueueId
 from container.tier import Tier
-from container.tier_records import Queue, QueueId
 from dispatcher.divergence import find_common_end
 from dispatcher.source import HotQueue, HotQueueState
 from provider.clock import SystemClock
@@ -17,9 +17,9 @@ from provider.ranges import QueueOffset
 from tieredstore.cli.invocation import GIVEN_PATH, Invocation, json_option, pass_invocation
 from tieredstore.cli.output import Row, count_text, write_json
 from tieredstore.cli.reading import QUEUE, TOPIC
-from tieredstore.config import Config
-from tieredstore.config_file import ConfigError
-from tieredstore.hot.follower import RocketMqHotLog
+from tieredstore.config.effective import Config
+from tieredstore.config.sources import ConfigError
+from tieredstore.follow.broker_hot_log import RocketMqHotLog
 from tieredstore.lifetime import running
 from tieredstore.opening import existing_directory, open_hot_log, open_owner
 

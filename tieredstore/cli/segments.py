@@ -4,8 +4,8 @@ from pathlib import Path
 
 import click
 
-from container.rocketmq_names import segment_name
-from container.tier_records import FLAT_FILES, CopyState, QueueId, Segment
+from container.metadata.records import FLAT_FILES, CopyState, QueueId, Segment
+from container.names.rocketmq import segment_name
 from tieredstore.cli.invocation import Invocation, json_option, pass_invocation
 from tieredstore.cli.output import Row, count_text, size_text, write_json, write_table
 from tieredstore.cli.reading import QUEUE, TOPIC, ReadableTier, java_metadata_option, with_reader

@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 from prometheus_client import CollectorRegistry
 
-from container.tier_records import Queue, QueueId
+from container.metadata.records import Queue, QueueId
 from dispatcher.dispatcher import TieredDispatcher
 from dispatcher.queue_progress import QueueState
 from dispatcher.statistics import DispatchStatistics, Progress
@@ -20,8 +20,8 @@ from tieredstore.cli.invocation import GIVEN_PATH, Invocation, json_option, pass
 from tieredstore.cli.output import Row, count_text, size_text, write_json, write_table
 from tieredstore.cli.printable import printable
 from tieredstore.cli.progress import Show, progress_bar
-from tieredstore.config import Config
-from tieredstore.config_file import ConfigError
+from tieredstore.config.effective import Config
+from tieredstore.config.sources import ConfigError
 from tieredstore.lifetime import running
 from tieredstore.metrics import TieringMetrics, served_metrics
 from tieredstore.opening import directory_of, open_hot_log, open_owner

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from container.tier_records import Queue
+from container.metadata.records import Queue
 from tieredstore.cli.invocation import Invocation, json_option, pass_invocation
 from tieredstore.cli.output import (
     Row,

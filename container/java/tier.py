@@ -1,0 +1,224 @@
+"""A tier that the Java store wrote, as our metadata, for reading it as it is.
+
+Java trusts the recorded size of every segment but the last, and takes the object's own length for
+that one; so do we, cut back to whole units whose records are there.
+"""
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import replace
+from struct import Struct
+
+import numpy as np
+
+from container.java.metadata import (
+    UNSET_TIMESTAMP,
+    FileKey,
+    JavaMetadata,
+    JavaSegment,
+    SegmentTable,
+)
+from container.metadata.records import (
+    FLAT_FILES,
+    UNIT_BYTES,
+    Broker,
+    CopyState,
+    Extent,
+    IndexFile,
+    Queue,
+    QueueId,
+    Segment,
+    SegmentType,
+    Topic,
+)
+from container.metadata.state import TierState
+from container.names.path_component import check_path_component
+from container.names.rocketmq import INDEX_QUEUE, INT64_MAX, index_name, segment_name
+from container.record.kernels import decode_units
+from container.record.layout import BORN_HOST_V6, layout_of
+from container.record.message import RecordHeader
+from provider.errors import Corrupt, NotFound
+from provider.object_store import ObjectStore
+from provider.ranges import ByteRange, QueueOffset
+
+JAVA_DELETED = 2
+INDEX_HEADER = Struct(">Iqqii")
+"""How an index file begins: magic, begin and end timestamp, used slots, items; 28 bytes."""
+UNITS_AT_ONCE = 4_096
+RECORD_HEAD_BYTES_MAX = layout_of(BORN_HOST_V6).store_host
+POSITION_BYTES = 8
+"""At the beginning of a unit."""
+
+
+async def load_java_tier(
+    store: ObjectStore, metadata: JavaMetadata, *, cluster: str, broker: str
+) -> TierState:
+    """What a Java tier holds for `broker`, as our metadata, without any checksum.
+
+    Costs two sizes and three small reads a queue.
+
+    Raises:
+        NotFound: the metadata says nothing of this broker, or an object that it names is missing.
+        Corrupt: the metadata tells of a segment that cannot be, or a queue's units contradict it.
+    """
+    keys = {key for table in metadata.segments.values() for key in table}
+    names = {key.broker_name for key in keys} | {queue.broker_name for queue in metadata.queues}
+    if broker not in names:
+        known = ", ".join(sorted(names)) or "no broker at all"
+        raise NotFound(f"the Java metadata speaks of {known}, not of {broker}", broker)
+    state = TierState()
+    state.broker = Broker(cluster, broker)
+    for topic in metadata.topics:
+        state.topics[topic.topic] = Topic(
+            topic.topic, topic.topic_id, topic.reserve_time, topic.update_timestamp
+        )
+    state.next_topic_id = 1 + max(
+        metadata.topic_serial_number, *(topic.topic_id for topic in metadata.topics), -1
+    )
+    for key in sorted(metadata.segments[SegmentType.COMMIT_LOG], key=str):
+        if key.broker_name != broker or check_path_component(key.queue.topic) is not None:
+            continue
+        if key.queue.topic not in state.topics:
+            state.topics[key.queue.topic] = Topic(key.queue.topic, state.next_topic_id)
+            state.next_topic_id += 1
+        queue = await _load_queue(store, metadata, key)
+        if queue is not None:
+            state.queues[key.queue] = queue
+    await _load_index_files(store, metadata.segments[SegmentType.INDEX], broker, state)
+    return state
+
+
+async def _load_index_files(
+    store: ObjectStore, table: SegmentTable, broker: str, state: TierState
+) -> None:
+    """Java's sealed index files: known, so that they are kept and can be told to Java again."""
+    for found in table.get(FileKey(broker, INDEX_QUEUE), ()):
+        _refuse_impossible(SegmentType.INDEX.name, found.base_offset, found.size)
+        name = index_name(found.base_offset)
+        if found.size < INDEX_HEADER.size:
+            continue
+        raw = await store.read(name, ByteRange(0, INDEX_HEADER.size))
+        _, begin, end, slots, items = INDEX_HEADER.unpack(raw)
+        state.index_files[name] = IndexFile(
+            name, found.base_offset, found.size, begin, end, slots, items
+        )
+
+
+async def _load_queue(store: ObjectStore, metadata: JavaMetadata, key: FileKey) -> Queue | None:
+    """One queue; None for one without messages."""
+    flat: dict[SegmentType, list[Segment]] = {}
+    for kind in FLAT_FILES:
+        found = metadata.segments[kind].get(key, ())
+        kept = [segment for segment in found if segment.status != JAVA_DELETED]
+        flat[kind] = [_segment(key.queue, kind, segment) for segment in kept]
+        if flat[kind]:
+            newest = flat[kind][-1]
+            size = await store.size(segment_name(key.queue, kind, newest.base))
+            flat[kind][-1] = _resized(newest, size)
+    logs, units = flat[SegmentType.COMMIT_LOG], flat[SegmentType.CONSUME_QUEUE]
+    if not logs or not units or not logs[0].size:
+        return None
+    logs = [segment for segment in logs if segment.size]
+    end = await _last_whole_unit(store, key.queue, units, log_end=logs[-1].end)
+    units = [
+        _resized(segment, min(segment.size, end * UNIT_BYTES - segment.base))
+        for segment in units
+        if segment.base < end * UNIT_BYTES
+    ]
+    if not units:
+        return None
+    first = await _first_offset(store, key.queue, logs[0], units)
+    min_offset = min(max(units[0].base // UNIT_BYTES, first), end)
+    return Queue(key.queue, QueueOffset(min_offset), QueueOffset(end), tuple(logs), tuple(units))
+
+
+def _segment(queue: QueueId, kind: SegmentType, found: JavaSegment) -> Segment:
+    """A segment with one extent over all of it."""
+    base, size = found.base_offset, found.size
+    _refuse_impossible(f"{queue}/{kind.name}", base, size)
+    if kind == SegmentType.CONSUME_QUEUE and base % UNIT_BYTES:
+        raise Corrupt(f"a segment begins inside a unit, at {base}", f"{queue}/{kind.name}", base)
+    low = 0 if found.begin_timestamp == UNSET_TIMESTAMP else found.begin_timestamp
+    high = 0 if found.end_timestamp == UNSET_TIMESTAMP else found.end_timestamp
+    first = found.base_offset // UNIT_BYTES if kind == SegmentType.CONSUME_QUEUE else 0
+    extent = Extent(0, found.size, None, QueueOffset(first), low, high)
+    return Segment(
+        kind,
+        found.base_offset,
+        found.create_timestamp,
+        epoch=0,
+        extents=(extent,) if found.size > 0 else (),
+        sealed_ms=found.seal_timestamp or None,
+        state=CopyState.COPY_FINISHED,
+    )
+
+
+def _refuse_impossible(path: str, base: int, size: int) -> None:
+    """Raise `Corrupt` for a segment that no file can be."""
+    if base < 0 or size < 0 or base + size > INT64_MAX:
+        raise Corrupt(f"a segment of {size} bytes at {base}", path, max(base, 0))
+
+
+def _resized(segment: Segment, size: int) -> Segment:
+    """The segment with another length."""
+    if size <= 0:
+        return replace(segment, extents=())
+    extent = segment.extents[0] if segment.extents else Extent(0, 0, None, QueueOffset(0), 0, 0)
+    return replace(segment, extents=(replace(extent, length=size),))
+
+
+async def _last_whole_unit(
+    store: ObjectStore, queue: QueueId, units: Sequence[Segment], *, log_end: int
+) -> int:
+    """The offset behind the last unit whose record lies in the log: what may be read."""
+    for segment in reversed(units):
+        count = segment.size // UNIT_BYTES
+        name = segment_name(queue, SegmentType.CONSUME_QUEUE, segment.base)
+        while count > 0:
+            first = max(0, count - UNITS_AT_ONCE)
+            raw = await store.read(name, ByteRange(first * UNIT_BYTES, count * UNIT_BYTES))
+            part = decode_units(raw, path=name, position=first * UNIT_BYTES)
+            whole = part["position"].astype(np.int64) + part["size"] <= log_end
+            if whole.any():
+                last = int(np.flatnonzero(whole)[-1])
+                return segment.base // UNIT_BYTES + first + last + 1
+            count = first
+    return 0
+
+
+async def _first_offset(
+    store: ObjectStore, queue: QueueId, log: Segment, units: Sequence[Segment]
+) -> int:
+    """Queue offset of the log's first record: units before it have lost their bytes.
+
+    The record and its unit must point at each other. Where they do not, it is looked for among
+    the units, so that damage there hides nothing else.
+    """
+    name = segment_name(queue, SegmentType.COMMIT_LOG, log.base)
+    raw = await store.read(name, ByteRange(0, min(log.size, RECORD_HEAD_BYTES_MAX)))
+    low, high = units[0].base // UNIT_BYTES, units[-1].end // UNIT_BYTES
+    try:
+        offset = RecordHeader.decode(raw, path=name, position=0).queue_offset
+    except Corrupt:
+        offset = -1
+    if low <= offset < high and await _unit_position(store, queue, units, offset) == log.base:
+        return offset
+    while low < high:
+        middle = (low + high) // 2
+        if await _unit_position(store, queue, units, middle) < log.base:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+async def _unit_position(
+    store: ObjectStore, queue: QueueId, units: Sequence[Segment], offset: int
+) -> int:
+    """Where in the log the unit of a queue offset points. One request."""
+    at = offset * UNIT_BYTES
+    segment = units[bisect_right(units, at, key=lambda one: one.base) - 1]
+    name = segment_name(queue, SegmentType.CONSUME_QUEUE, segment.base)
+    inside = at - segment.base
+    raw = await store.read(name, ByteRange(inside, inside + POSITION_BYTES))
+    return int.from_bytes(raw, "big", signed=True)

@@ -1,0 +1,1 @@
+"""How changes of the metadata become durable, one owner at a time."""

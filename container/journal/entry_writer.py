@@ -1,0 +1,105 @@
+"""Creating one numbered entry, until it is known whose it is."""
+
+from dataclasses import dataclass
+from enum import Enum
+
+from container.journal.options import Chance, JournalOptions
+from container.journal.reader import JournalReader
+from container.names.tier_objects import EntryName
+from provider.clock import Clock
+from provider.errors import AlreadyExists, Denied, NotFound, StoreError, Unavailable
+from provider.object_store import Buffer, ObjectStore
+
+DOUBLINGS_MAX = 16
+
+
+class Outcome(Enum):
+    """What became of an entry."""
+
+    LANDED = "landed"
+    """It is in the journal, and is ours."""
+    TAKEN = "taken"
+    """The number belongs to another entry."""
+    STALE = "stale"
+    """The number lies below the boundary: the journal went on without us, whatever landed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What became of an entry, and what lies under its number."""
+
+    outcome: Outcome
+    found: Buffer
+
+
+class EntryWriter:
+    """Writes entries, one at a time.
+
+    An error of the store leaves the outcome unknown: it is asked what lies under the number, and
+    the same bytes are sent again unless that is somebody else's. That ends only with an answer.
+    Cancelling `write` leaves the outcome unknown too; calling it again with the same bytes
+    settles it.
+    """
+
+    def __init__(
+        self, store: ObjectStore, *, clock: Clock, rng: Chance, options: JournalOptions
+    ) -> None:
+        self._store = store
+        self._reader = JournalReader(store, options, clock=clock)
+        self._clock = clock
+        self._rng = rng
+        self._options = options
+        self.last_error: StoreError | None = None
+        """Why the entry in flight is not settled yet; None while all goes well."""
+        self.retries = 0
+        """How often something was asked or sent again."""
+
+    async def write(self, name: EntryName, raw: bytes) -> Written:
+        """Create the entry and find out what became of it. Two requests when all goes well.
+
+        An outcome is only believed together with a boundary that was listed after the create:
+        a number below it was deleted, so that a second create of it means nothing.
+
+        Raises:
+            Closed: the store was closed under us; the outcome is unknown.
+        """
+        failures = 0
+        suspect = False
+        while True:
+            try:
+                found = await self._read_or_none(name) if suspect else None
+                suspect = True
+                if found is None or bytes(found) == raw:
+                    # Ours may be seen before it is durable: only a create vouches for it (P9).
+                    found = await self._create(name, raw)
+                if found is not None:
+                    stale = await self._reader.boundary() >= name.sequence
+                    ours = bytes(found) == raw
+                    self.last_error = None
+                    if stale:
+                        return Written(Outcome.STALE, found)
+                    return Written(Outcome.LANDED if ours else Outcome.TAKEN, found)
+            except (Unavailable, Denied) as error:
+                self.last_error = error
+            self.retries += 1
+            await self._clock.sleep(self._backoff_s(failures))
+            failures = min(failures + 1, DOUBLINGS_MAX)
+
+    async def _create(self, name: EntryName, raw: bytes) -> Buffer | None:
+        """What lies under the number after a create; None if it went again meanwhile."""
+        try:
+            await self._store.create(str(name), [raw])
+        except AlreadyExists:
+            return await self._read_or_none(name)
+        return raw
+
+    async def _read_or_none(self, name: EntryName) -> Buffer | None:
+        try:
+            return await self._store.read(str(name))
+        except NotFound:
+            return None
+
+    def _backoff_s(self, failures: int) -> float:
+        options = self._options
+        longest_s = min(options.retry_s_max, options.retry_s_min * 2**failures)
+        return longest_s * (0.5 + self._rng.random() / 2)

@@ -1,0 +1,98 @@
+"""The frame around every metadata object: a fixed header, then a JSON payload.
+
+Journal entries, snapshots, manifests and boundaries differ in their magic only. The checksum
+covers everything but itself, so that a damaged object is `Corrupt` and never something else.
+"""
+
+from dataclasses import dataclass
+from enum import Enum
+from struct import Struct
+from typing import ClassVar, Self
+
+from crc32c import crc32c
+
+from container.errors import NewerVersion
+from provider.errors import Corrupt
+from provider.object_store import Buffer
+
+NONCE_BYTES = 16
+
+
+class FrameKind(Enum):
+    """What an object is; the value is the magic at its beginning."""
+
+    ENTRY = b"TSJE"
+    SNAPSHOT = b"TSSN"
+    MANIFEST = b"TSMF"
+    BOUNDARY = b"TSBD"
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One metadata object. The header's fields are in byte order, big-endian, and unsigned."""
+
+    kind: FrameKind
+    epoch: int
+    sequence: int
+    nonce: bytes
+    payload: bytes
+
+    VERSION: ClassVar[int] = 1
+    LAYOUT: ClassVar[Struct] = Struct(">4sHHQQ16sII")
+    SIZE: ClassVar[int] = 48
+
+    def encode(self) -> bytes:
+        """The object's bytes."""
+        head = self.LAYOUT.pack(
+            self.kind.value,
+            self.VERSION,
+            0,
+            self.epoch,
+            self.sequence,
+            self.nonce,
+            len(self.payload),
+            0,
+        )[: self.SIZE - CRC_BYTES]
+        crc = crc32c(self.payload, crc32c(head))
+        return b"".join((head, crc.to_bytes(CRC_BYTES, "big"), self.payload))
+
+    @classmethod
+    def decode(cls, raw: Buffer, kind: FrameKind, *, path: str) -> Self:
+        """Read an object.
+
+        Raises:
+            Corrupt: any byte of it is not what was written; path names the object.
+            NewerVersion: it is whole, and of a format version that this program does not know.
+        """
+        if len(raw) < cls.SIZE:
+            raise Corrupt(f"{len(raw)} of {cls.SIZE} header bytes", path)
+        head, payload = bytes(raw[: cls.SIZE]), bytes(raw[cls.SIZE :])
+        magic, version, encoding, epoch, sequence, nonce, length, crc = cls.LAYOUT.unpack(head)
+        if magic != kind.value:
+            raise Corrupt(f"magic is {magic!r}, not {kind.value!r}", path)
+        if length != len(payload):
+            raise Corrupt(f"{len(payload)} of {length} payload bytes", path, cls.SIZE)
+        found = crc32c(payload, crc32c(head[: cls.SIZE - CRC_BYTES]))
+        if found != crc:
+            raise Corrupt(f"checksum is {found:08x}, not {crc:08x}", path, cls.SIZE - CRC_BYTES)
+        if version != cls.VERSION or encoding != 0:
+            raise NewerVersion(f"format version {version}.{encoding}: upgrade this program", path)
+        return cls(kind, epoch, sequence, nonce, payload)
+
+
+CRC_BYTES = 4
+
+FRAME_FIELDS = (
+    ("magic", "4s", "TSJE entry, TSSN snapshot, TSMF manifest, TSBD boundary"),
+    ("version", "H", "format version, 1"),
+    ("encoding", "H", "how the payload is written: 0, JSON in UTF-8"),
+    ("epoch", "Q", "epoch of the owner that wrote the object, from 1"),
+    ("sequence", "Q", "entry: its number; the others: the last entry that the writer had applied"),
+    ("nonce", "16s", "random; tells the writer's own object from another's (lost replies)"),
+    ("payload_length", "I", "bytes of payload; the object ends behind it"),
+    ("crc32c", "I", "CRC-32C of the 44 bytes before it, continued over the payload"),
+)
+"""The header, as rows for FORMAT.md: name, struct code, meaning."""
+
+assert Frame.LAYOUT.size == Frame.SIZE, "an on-disk format never drifts"
+assert Frame.LAYOUT.format == ">" + "".join(code for _, code, _ in FRAME_FIELDS), "one declaration"

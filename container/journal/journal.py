@@ -1,0 +1,347 @@
+"""The journal as its owner sees it: one sequence of entries, each created if absent.
+
+Everything that a reader believes is in an entry. `publish` validates a transaction against the
+state as it will be and queues it; one worker (`run`) writes what is queued into the next entry,
+and never begins another number before it knows what became of the last one.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Coroutine, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Self
+
+from container.errors import NewerVersion, Refused
+from container.journal.entry_writer import EntryWriter, Outcome
+from container.journal.frame import Frame, FrameKind
+from container.journal.group_commit import PendingEntry, Transaction, copy_of, gather_entry
+from container.journal.options import Chance, JournalOptions
+from container.journal.ownership import take_ownership
+from container.journal.reader import JournalReader, Loaded
+from container.metadata.codec import encode_operations
+from container.metadata.operations import Operation, TakeOwnership
+from container.metadata.records import QueueId
+from container.metadata.state import TierState
+from container.metadata.transaction import StateChange
+from container.names.tier_objects import JOURNAL_PREFIX, EntryName, parse_name
+from container.upkeep.upkeep import Housekeeper, HousekeepingStatistics
+from provider.clock import Clock
+from provider.errors import Closed, Corrupt, Fenced, NotFound, StoreError
+from provider.object_store import Buffer, ObjectStore
+
+
+@dataclass(frozen=True, slots=True)
+class JournalStatistics:
+    """What a journal did since its ownership was taken."""
+
+    epoch: int
+    sequence: int
+    """Number of the last entry that is published."""
+    entries: int
+    transactions: int
+    bytes: int
+    """Bytes of all entries written."""
+    waiting: int
+    """Transactions that wait for an entry."""
+    unsettled: bool
+    """An entry was sent, and what became of it is not known yet."""
+    retries: int
+    last_error: str
+    """Why the entry is not settled, or why the journal is over; empty while all goes well."""
+    housekeeping: HousekeepingStatistics
+
+
+class Journal:
+    """The journal of a tier that we own. Made by `take_ownership`."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        loaded: Loaded,
+        *,
+        clock: Clock,
+        rng: Chance,
+        options: JournalOptions,
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._rng = rng
+        self._options = options
+        self._state = loaded.state
+        self._planned = loaded.state.copy()
+        self._epoch = loaded.state.broker.epoch
+        self._reader = JournalReader(store, options, clock=clock)
+        self._writer = EntryWriter(store, clock=clock, rng=rng, options=options)
+        self._keeper = Housekeeper(self, store, loaded, clock=clock, rng=rng, options=options)
+        self._waiting: deque[Transaction] = deque()
+        self._entry: PendingEntry | None = None
+        self._wake = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._ended = asyncio.Event()
+        self._over: StoreError | None = None
+        self._running = False
+        self._closing = False
+        self._entries = self._transactions = self._bytes = 0
+
+    @classmethod
+    async def take_ownership(
+        cls,
+        store: ObjectStore,
+        *,
+        clock: Clock,
+        rng: Chance,
+        owner: str,
+        cluster: str,
+        broker: str,
+        options: JournalOptions | None = None,
+        imported: Sequence[Operation] = (),
+    ) -> Self:
+        """Read the journal, or begin one, and write the fence that makes it ours.
+
+        From then on an older owner's next entry fails with `Fenced`. Costs what
+        `JournalReader.load` costs, and two requests for the fence; an unknown outcome of the
+        fence is settled here, for as long as it takes. Cancelling it may leave a fence behind,
+        which is harmless: the next one has a higher epoch. `imported` is published by the fence
+        itself, for what somebody else's files hold: whoever owns the tier then knows of them.
+
+        Raises:
+            Refused: `imported` is too large, or the tier has queues already. Nothing was written.
+            Denied: the tier is another broker's.
+            Corrupt, NewerVersion: see `JournalReader.load`.
+            Unavailable: the journal cannot be read; try again.
+        """
+        options = options or JournalOptions()
+        fence = TakeOwnership(0, owner, cluster, broker, 0)
+        loaded = await take_ownership(
+            store, fence, clock=clock, rng=rng, options=options, imported=imported
+        )
+        return cls(store, loaded, clock=clock, rng=rng, options=options)
+
+    def __repr__(self) -> str:
+        mood = "over" if self._over else "unsettled" if self._writer.last_error else "in order"
+        return (
+            f"<Journal {mood}: epoch {self._epoch}, entry {self._state.sequence},"
+            f" {self._waiting_now} waiting>"
+        )
+
+    @property
+    def state(self) -> TierState:
+        """What is published: every record that an entry holds which is known to be durable."""
+        return self._state
+
+    @property
+    def epoch(self) -> int:
+        """Ours; it never changes."""
+        return self._epoch
+
+    @property
+    def _waiting_now(self) -> int:
+        return len(self._waiting) + (len(self._entry.transactions) if self._entry else 0)
+
+    def statistics(self) -> JournalStatistics:
+        """Counters since the ownership was taken."""
+        return JournalStatistics(
+            epoch=self._epoch,
+            sequence=self._state.sequence,
+            entries=self._entries,
+            transactions=self._transactions,
+            bytes=self._bytes,
+            waiting=self._waiting_now,
+            unsettled=self._writer.last_error is not None,
+            retries=self._writer.retries,
+            last_error=str(self._over or self._writer.last_error or ""),
+            housekeeping=self._keeper.statistics(),
+        )
+
+    async def publish(self, operations: Iterable[Operation]) -> int:
+        """Make a transaction durable and visible, all of it or nothing; returns its entry.
+
+        The operations see all transactions that were accepted before, durable or not. Those that
+        are ready while an entry is written share the next entry. Two requests per entry.
+
+        Raises:
+            Refused: it contradicts the state; nothing of it will become visible, and nobody
+                else's transaction is touched by it.
+            Fenced: somebody newer owns the tier. What was in flight may still have landed
+                before the fence; the new owner's state tells.
+            Closed: the journal was closed; as for `Fenced`.
+
+        Cancelling it does not undo it: it may still land.
+        """
+        transaction = Transaction(*self._accept(tuple(operations)))
+        self._waiting.append(transaction)
+        self._idle.clear()
+        self._wake.set()
+        return await transaction.wait()
+
+    async def settle(self, queue: QueueId) -> None:
+        """Return once nothing that was accepted for `queue` is still on its way.
+
+        A caller of `publish` that was cancelled looks at `state` only afterwards.
+
+        Raises:
+            Fenced, Closed: as `publish`.
+        """
+        while self._planned.queues.get(queue) is not self._state.queues.get(queue):
+            accepted = [*(self._entry.transactions if self._entry else ()), *self._waiting]
+            theirs = [one for one in accepted if queue in one.change.queues.changed]
+            if self._over is not None or not theirs:
+                raise copy_of(self._over or Closed("the journal was closed", JOURNAL_PREFIX))
+            await theirs[-1].wait()
+
+    def _accept(self, operations: tuple[Operation, ...]) -> tuple[StateChange, bytes]:
+        """Validate a transaction and count it in; nothing is changed where it is refused."""
+        if self._over is not None:
+            raise copy_of(self._over)
+        if self._closing:
+            raise Closed("the journal is being closed", JOURNAL_PREFIX)
+        if not operations or any(isinstance(one, TakeOwnership) for one in operations):
+            raise Refused("empty, or a fence: not a transaction to publish", JOURNAL_PREFIX)
+        change = self._planned.plan(operations)
+        payload = encode_operations(operations)
+        if len(payload) > self._options.transaction_bytes_max:
+            limit = self._options.transaction_bytes_max
+            raise Refused(f"{len(payload)} bytes, the limit is {limit}", JOURNAL_PREFIX)
+        self._planned.install(change)
+        return change, payload
+
+    async def verify_owner(self) -> None:
+        """Return if nobody newer has written to the journal. One or two requests.
+
+        Raises:
+            Fenced: somebody newer owns the tier; the journal is over.
+            Unavailable: it could not be found out.
+        """
+        if self._over is not None:
+            raise copy_of(self._over)
+        after = str(EntryName(self._state.sequence))
+        listed = await self._reader.listed(JOURNAL_PREFIX, after=after)
+        names = [name for one in listed if isinstance(name := parse_name(one.name), EntryName)]
+        if not names:
+            return
+        try:
+            raw = await self._store.read(str(names[-1]))
+        except NotFound:
+            raw = None  # the newest entry is never deleted: there is a newer one
+        if raw is None or self._epoch_of(raw, names[-1]) > self._epoch:
+            self._end(Fenced("somebody newer owns the tier", str(names[-1])))
+            raise Fenced("somebody newer owns the tier", str(names[-1]))
+
+    def _epoch_of(self, raw: Buffer, name: EntryName) -> int:
+        try:
+            return Frame.decode(raw, FrameKind.ENTRY, path=str(name)).epoch
+        except NewerVersion:  # a newer program took the tier
+            return self._epoch + 1
+
+    async def run(self) -> None:
+        """Write entries, and keep house between them, until cancelled or closed.
+
+        Only one call may run at a time. After a cancellation it may be called again: it settles
+        the entry that was in flight before anything else.
+
+        Raises:
+            Fenced: somebody newer owns the tier.
+            Corrupt: what lies under our number can be nobody's: the journal is damaged.
+            Closed: the store was closed under us.
+        """
+        assert not self._running, "one worker writes the journal"
+        self._running = True
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks = [
+                    group.create_task(self._write_entries()),
+                    group.create_task(self._keeper.run()),
+                    group.create_task(self._keeper.tick()),
+                ]
+                await self._ended.wait()
+                for task in tasks:
+                    task.cancel()
+        finally:
+            self._running = False
+        if self._over is not None and not self._closing:
+            raise copy_of(self._over)
+
+    async def _write_entries(self) -> None:
+        while self._over is None:
+            if self._entry is None and not self._waiting:
+                self._idle.set()
+                self._wake.clear()
+                await self._wake.wait()
+                continue
+            if self._entry is None:
+                self._entry = gather_entry(
+                    self._waiting,
+                    sequence=self._state.sequence + 1,
+                    epoch=self._epoch,
+                    rng=self._rng,
+                    options=self._options,
+                )
+            try:
+                await self._land(self._entry)
+            except StoreError as error:
+                self._end(error)
+
+    async def _land(self, entry: PendingEntry) -> None:
+        """Write one entry, publish it and tell those who wait."""
+        written = await self._writer.write(entry.name, entry.raw)
+        if written.outcome == Outcome.STALE:
+            raise Fenced("the journal went on without us and was cut", str(entry.name))
+        if written.outcome == Outcome.TAKEN:
+            epoch = self._epoch_of(written.found, entry.name)
+            if epoch > self._epoch:
+                raise Fenced(f"epoch {epoch} owns the tier, ours is {self._epoch}", str(entry.name))
+            raise Corrupt(
+                f"an entry of epoch {epoch} lies behind epoch {self._epoch}", str(entry.name)
+            )
+        for transaction in entry.transactions:
+            self._state.install(transaction.change)
+        self._state.sequence = entry.name.sequence
+        self._entry = None
+        self._entries += 1
+        self._transactions += len(entry.transactions)
+        self._bytes += len(entry.raw)
+        for transaction in entry.transactions:
+            transaction.land(entry.name.sequence)
+        self._keeper.landed(transaction.change for transaction in entry.transactions)
+
+    def _end(self, error: StoreError) -> None:
+        """Nothing more will be published; everybody who waits is told why."""
+        if self._over is None:
+            self._over = error
+        waiting = [*(self._entry.transactions if self._entry else ()), *self._waiting]
+        self._waiting.clear()
+        self._entry = None
+        for transaction in waiting:
+            transaction.fail(self._over)
+        self._idle.set()
+        self._ended.set()
+
+    async def tidy(self) -> None:
+        """Leave the next start a short way: manifests, and a snapshot of what is behind the last.
+
+        Waits `close_s_max` at most, and gives up silently where the storage fails: nothing
+        depends on it. Only while `run` runs.
+        """
+        if self._over is None and self._running:
+            await self._within(self._keeper.finish(), self._options.close_s_max)
+
+    async def close(self) -> None:
+        """Refuse new transactions, wait for those in flight, and end `run`. Idempotent.
+
+        Waits `close_s_max` at most; what is not settled by then fails with `Closed`, its outcome
+        unknown. Does not close the store. Cancelling it leaves the journal closing.
+        """
+        self._closing = True
+        if self._running and not self._idle.is_set():
+            await self._within(self._idle.wait(), self._options.close_s_max)
+        if self._over is None:
+            self._end(Closed("the journal was closed", JOURNAL_PREFIX))
+
+    async def _within(self, work: Coroutine[None, None, object], seconds: float) -> None:
+        """Wait for `work`, but not longer than that."""
+        async with asyncio.TaskGroup() as group:
+            tasks = (group.create_task(work), group.create_task(self._clock.sleep(seconds)))
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in tasks:
+                task.cancel()

@@ -1,0 +1,75 @@
+"""Taking the ownership of a tier: the fence at the first free number."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from container.errors import Refused
+from container.journal.entry_writer import EntryWriter, Outcome
+from container.journal.frame import NONCE_BYTES, Frame, FrameKind
+from container.journal.options import Chance, JournalOptions
+from container.journal.reader import JournalReader, Loaded, apply_entry
+from container.metadata.codec import encode_operations, join_operations
+from container.metadata.operations import Operation, TakeOwnership
+from container.metadata.records import Broker
+from container.metadata.state import TierState
+from container.names.tier_objects import JOURNAL_PREFIX, EntryName
+from provider.clock import Clock
+from provider.errors import Denied
+from provider.object_store import ObjectStore
+
+
+async def take_ownership(
+    store: ObjectStore,
+    fence: TakeOwnership,
+    *,
+    clock: Clock,
+    rng: Chance,
+    options: JournalOptions,
+    imported: Sequence[Operation] = (),
+) -> Loaded:
+    """Read the journal and write `fence` with the next epoch; the state after it.
+
+    The epoch and the time of `fence` are filled in here. See `Journal.take_ownership`.
+    """
+    import_payload = encode_operations(imported)
+    if len(import_payload) > options.transaction_bytes_max:
+        limit = options.transaction_bytes_max
+        raise Refused(f"{len(import_payload)} bytes, the limit is {limit}", JOURNAL_PREFIX)
+    reader = JournalReader(store, options, clock=clock)
+    writer = EntryWriter(store, clock=clock, rng=rng, options=options)
+    loaded = await reader.load()
+    while True:
+        state = loaded.state
+        _refuse_a_stranger(state.broker, fence)
+        epoch = state.broker.epoch + 1
+        numbered = replace(fence, epoch=epoch, taken_ms=clock.now_ms())
+        _refuse_in_vain(state, [numbered, *imported])
+        payload = join_operations([encode_operations([numbered]), import_payload])
+        name = EntryName(state.sequence + 1)
+        nonce = rng.randbytes(NONCE_BYTES)
+        raw = Frame(FrameKind.ENTRY, epoch, name.sequence, nonce, payload).encode()
+        written = await writer.write(name, raw)
+        if written.outcome == Outcome.STALE:  # the journal was cut while we read it
+            loaded = await reader.load()
+            continue
+        apply_entry(state, written.found, name)  # ours, or somebody else's that was faster
+        if written.outcome == Outcome.LANDED:
+            return loaded
+        if not await reader.catch_up(state):
+            loaded = await reader.load()
+
+
+def _refuse_a_stranger(known: Broker, fence: TakeOwnership) -> None:
+    if known.epoch and (known.cluster, known.name) != (fence.cluster, fence.broker):
+        raise Denied(
+            f"this tier belongs to broker {known.name!r} of cluster {known.cluster!r}, not to"
+            f" {fence.broker!r} of {fence.cluster!r}; give each broker a place of its own",
+            JOURNAL_PREFIX,
+        )
+
+
+def _refuse_in_vain(state: TierState, operations: Sequence[Operation]) -> None:
+    """Before it is written: an entry that cannot be applied would be the journal's end."""
+    if len(operations) > 1 and state.queues:
+        raise Refused("the tier has queues already: nothing is to be imported", JOURNAL_PREFIX)
+    state.plan(operations)

@@ -1,0 +1,216 @@
+"""The changes that a journal entry can make, as values. An entry applies all of its or none."""
+
+from dataclasses import dataclass
+
+from container.metadata.records import (
+    Attempt,
+    CopyState,
+    Extent,
+    Gap,
+    IndexFile,
+    ManifestRef,
+    Queue,
+    QueueId,
+    SegmentType,
+    Tombstone,
+    Topic,
+)
+from provider.ranges import QueueOffset
+
+
+@dataclass(frozen=True, slots=True)
+class TakeOwnership:
+    """The fence: from here on `epoch` owns the tier. Alone in its entry, or with an import."""
+
+    epoch: int
+    owner: str
+    cluster: str
+    broker: str
+    taken_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class PutTopic:
+    """Add a topic, or replace its record."""
+
+    topic: Topic
+
+
+@dataclass(frozen=True, slots=True)
+class PutQueue:
+    """Add a queue, or replace its record whole (first message, import of a Java tier)."""
+
+    queue: Queue
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentChange:
+    """What a commit does to one segment: begin it, extend it, seal it.
+
+    The segment's extents become its first `keep` ones followed by `extents`. A segment that is
+    not there is begun with `created_ms` and `epoch`.
+    """
+
+    type: SegmentType
+    base: int
+    keep: int
+    extents: tuple[Extent, ...]
+    created_ms: int = 0
+    epoch: int = 0
+    sealed_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CommitQueue:
+    """New messages of a queue became durable: advance its commit offset.
+
+    `expected_offset` is the commit offset that the change was planned on: the operation is
+    refused where the queue is not, or does not end there, which is a bug of its owner's.
+    """
+
+    queue: QueueId
+    expected_offset: QueueOffset
+    next_offset: QueueOffset
+    changes: tuple[SegmentChange, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RecordGap:
+    """Offsets were lost before they were tiered: the queue goes on at the end of the gap.
+
+    Seals the queue's open segments; the next commit begins a ConsumeQueue segment at `20 gap.end`
+    and a CommitLog segment at the log's end.
+    """
+
+    queue: QueueId
+    gap: Gap
+
+
+@dataclass(frozen=True, slots=True)
+class CutQueue:
+    """Unpublish the newest messages of a queue (`repair`): those at or above `next_offset`.
+
+    The caller gives the records as they are after the cut; objects that lose all their bytes
+    become tombstones.
+    """
+
+    queue: Queue
+    reason: str
+    tombstones: tuple[Tombstone, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class MoveToManifest:
+    """Replace sealed segments, and perhaps older manifests, by one reference to a manifest."""
+
+    queue: QueueId
+    ref: ManifestRef
+    segment_bases: tuple[int, ...]
+    """Segments of `ref.type` that leave the snapshot."""
+    replaced: tuple[str, ...] = ()
+    """Object names of manifests that were merged into it; they become tombstones."""
+    tombstones: tuple[Tombstone, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TrimQueue:
+    """Unpublish the oldest messages of a queue (retention): those below `min_offset`.
+
+    Whole segments leave the snapshot: those that end at or below the new base of their flat file.
+    The last segment of a flat file always stays, so that positions are never used twice.
+    """
+
+    queue: QueueId
+    expected_offset: QueueOffset
+    """The `min_offset` that the change was planned on."""
+    min_offset: QueueOffset
+    commit_log_base: int
+    """First byte of the CommitLog's first segment that stays, in a manifest or not."""
+    consume_queue_base: int
+    """First byte of the ConsumeQueue's first segment that stays."""
+    manifests: tuple[ManifestRef, ...] = ()
+    """All manifests of the queue after the change; one that was cut has a new name."""
+    tombstones: tuple[Tombstone, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class DropQueue:
+    """Unpublish a queue and all of its history, on an explicit word."""
+
+    queue: QueueId
+    tombstones: tuple[Tombstone, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SetSegmentState:
+    """Move one segment copy to the next state (`CopyState`); illegal moves are refused."""
+
+    queue: QueueId
+    type: SegmentType
+    base: int
+    state: CopyState
+
+
+@dataclass(frozen=True, slots=True)
+class AddTombstones:
+    """Objects that may be deleted after a while."""
+
+    tombstones: tuple[Tombstone, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DropTombstones:
+    """Objects that were deleted (or given up, which is reported)."""
+
+    object_names: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PutAttempt:
+    """Begin a job of several steps, or note its progress."""
+
+    attempt: Attempt
+
+
+@dataclass(frozen=True, slots=True)
+class EndAttempt:
+    """A job of several steps is over, one way or the other."""
+
+    attempt_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class PutIndexFile:
+    """Publish an index file, or replace its record."""
+
+    index_file: IndexFile
+
+
+@dataclass(frozen=True, slots=True)
+class DropIndexFile:
+    """Unpublish an index file."""
+
+    object_name: str
+
+
+Operation = (
+    TakeOwnership
+    | PutTopic
+    | PutQueue
+    | CommitQueue
+    | RecordGap
+    | CutQueue
+    | MoveToManifest
+    | TrimQueue
+    | DropQueue
+    | SetSegmentState
+    | AddTombstones
+    | DropTombstones
+    | PutAttempt
+    | EndAttempt
+    | PutIndexFile
+    | DropIndexFile
+)
+
+IMPORTED = PutTopic | PutQueue | PutIndexFile
+"""What may stand behind a fence: all that a tier of another store has, published with it."""

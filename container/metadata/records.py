@@ -1,0 +1,253 @@
+"""What the tier's metadata says: immutable records of topics, queues, segments and extents.
+
+Everything here is a value. `metadata/operations.py` says how values change, `metadata/state.py`
+keeps the newest ones, and the journal makes changes durable. `extra` carries fields of a newer
+version that we do not know, so that they survive being read and written by us.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Any, NamedTuple
+
+from provider.ranges import QueueOffset
+
+UNIT_BYTES = 20
+"""Length of a ConsumeQueue unit; unit `n` of a queue lies at byte `20 n` of its ConsumeQueue."""
+
+NO_EXTRA: Mapping[str, Any] = {}
+
+
+class QueueId(NamedTuple):
+    """One queue of the broker."""
+
+    topic: str
+    queue_id: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}/{self.queue_id}"
+
+
+class SegmentType(IntEnum):
+    """Which flat file a segment belongs to; the numbers are RocketMQ's."""
+
+    COMMIT_LOG = 0
+    CONSUME_QUEUE = 1
+    INDEX = 2
+
+
+FLAT_FILES = (SegmentType.COMMIT_LOG, SegmentType.CONSUME_QUEUE)
+"""The flat files of a queue."""
+
+
+class CopyState(IntEnum):
+    """How far a copy of a segment, or its removal, has come (Kafka's four states, KIP-405)."""
+
+    COPY_STARTED = 0
+    COPY_FINISHED = 1
+    DELETE_STARTED = 2
+    DELETE_FINISHED = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """A run of a segment's bytes that lies in one object and has one checksum.
+
+    In a CommitLog an extent begins and ends between records, in a ConsumeQueue between units.
+    """
+
+    position: int
+    """First byte, counted from the segment's base."""
+    length: int
+    """Bytes, > 0."""
+    crc32c: int | None
+    """CRC-32C of the bytes; None only where a Java tier was opened without reading it."""
+    first_offset: QueueOffset
+    """Queue offset of the first record or unit."""
+    min_timestamp: int
+    """Smallest store timestamp of the messages, Unix ms."""
+    max_timestamp: int
+    """Largest store timestamp of the messages, Unix ms."""
+    object_name: str = ""
+    """Object that holds the bytes; "" means the segment's own file (RocketMQ's path)."""
+    object_offset: int = 0
+    """First byte in that object; for the segment's own file it equals `position`."""
+
+    @property
+    def end(self) -> int:
+        """First byte behind the extent, counted from the segment's base."""
+        return self.position + self.length
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """One file segment of a queue, as far as it is published.
+
+    I1  The extents are in order, touch, begin at 0 and end at `size`.
+    I2  Only the last segment of a flat file is not sealed, and only it grows.
+    """
+
+    type: SegmentType
+    base: int
+    """First byte in the flat file. CommitLog: a log position. ConsumeQueue: 20 x queue offset."""
+    created_ms: int
+    epoch: int
+    """Epoch of the owner that began it."""
+    extents: tuple[Extent, ...] = ()
+    sealed_ms: int | None = None
+    """When it was closed for good, Unix ms; None while it may grow."""
+    state: CopyState = CopyState.COPY_FINISHED
+    extra: Mapping[str, Any] = field(default_factory=lambda: NO_EXTRA)
+
+    @property
+    def size(self) -> int:
+        """Published bytes."""
+        return self.extents[-1].end if self.extents else 0
+
+    @property
+    def end(self) -> int:
+        """First byte of the flat file behind what is published."""
+        return self.base + self.size
+
+    @property
+    def begin_timestamp(self) -> int | None:
+        """Smallest store timestamp, Unix ms; None while empty."""
+        return min((extent.min_timestamp for extent in self.extents), default=None)
+
+    @property
+    def end_timestamp(self) -> int | None:
+        """Largest store timestamp, Unix ms; None while empty."""
+        return max((extent.max_timestamp for extent in self.extents), default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestRef:
+    """Sealed segments of one flat file that were moved out of the snapshot into a manifest."""
+
+    object_name: str
+    type: SegmentType
+    base: int
+    """First byte of the first segment in it, in the flat file."""
+    end: int
+    """First byte behind the last segment in it."""
+    segments: int
+    """How many segments it lists, > 0."""
+    bytes: int
+    """Sum of the segments' sizes."""
+    min_timestamp: int
+    max_timestamp: int
+    level: int = 0
+    """0: written from the snapshot. n: merged from manifests of level n - 1."""
+    extra: Mapping[str, Any] = field(default_factory=lambda: NO_EXTRA, hash=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Queue offsets `[start, end)` that were lost before they could be tiered."""
+
+    start: QueueOffset
+    end: QueueOffset
+    reason: str
+    found_ms: int
+    extra: Mapping[str, Any] = field(default_factory=lambda: NO_EXTRA, hash=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Queue:
+    """What is published of one queue.
+
+    I3  `commit_log` and `consume_queue` are in order of base and follow the manifests' segments.
+    I4  CommitLog segments touch: each base is the end of the one before.
+    I5  ConsumeQueue segments touch except across a gap; the last one ends at `20 next_offset`.
+    """
+
+    id: QueueId
+    min_offset: QueueOffset
+    """First offset that can be read."""
+    next_offset: QueueOffset
+    """The commit offset: the first offset that is not in the tier."""
+    commit_log: tuple[Segment, ...] = ()
+    consume_queue: tuple[Segment, ...] = ()
+    manifests: tuple[ManifestRef, ...] = ()
+    """Of both types, oldest first within a type."""
+    gaps: tuple[Gap, ...] = ()
+    extra: Mapping[str, Any] = field(default_factory=lambda: NO_EXTRA)
+
+    def segments(self, segment_type: SegmentType) -> tuple[Segment, ...]:
+        """The segments in the snapshot, without those in manifests, of one flat file."""
+        return self.commit_log if segment_type == SegmentType.COMMIT_LOG else self.consume_queue
+
+    def flat_end(self, segment_type: SegmentType) -> int:
+        """First byte behind everything published of one flat file."""
+        live = self.segments(segment_type)
+        if live:
+            return live[-1].end
+        ends = [ref.end for ref in self.manifests if ref.type == segment_type]
+        if ends:
+            return max(ends)
+        return 0 if segment_type == SegmentType.COMMIT_LOG else UNIT_BYTES * self.next_offset
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """One topic; the id is what index items carry."""
+
+    name: str
+    topic_id: int
+    retention_hours: int = -1
+    """Hours that messages are kept; -1 means the configured default."""
+    updated_ms: int = 0
+    extra: Mapping[str, Any] = field(default_factory=lambda: NO_EXTRA)
+
+
+@dataclass(frozen=True, slots=True)
+class Broker:
+    """Whose tier this is, and who owns it now."""
+
+    cluster: str
+    name: str
+    epoch: int = 0
+    """Number of times that the ownership was taken; 0 before the first."""
+    owner: str = ""
+    """Who took it last: host, process and time, for people."""
+    extra: Mapping[str, Any] = field(default_factory=lambda: NO_EXTRA)
+
+
+@dataclass(frozen=True, slots=True)
+class Tombstone:
+    """An object that nothing refers to any more."""
+
+    object_name: str
+    not_before_ms: int
+    """Readers may still hold its name until then."""
+    reason: str
+    tries: int = 0
+    extra: Mapping[str, Any] = field(default_factory=lambda: NO_EXTRA, hash=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """A job of several steps (migration, rebuild, compaction) that may die between them."""
+
+    attempt_id: str
+    kind: str
+    started_ms: int
+    epoch: int
+    output_prefix: str = ""
+    extra: Mapping[str, Any] = field(default_factory=lambda: NO_EXTRA)
+
+
+@dataclass(frozen=True, slots=True)
+class IndexFile:
+    """A sealed index file, and which messages' keys it holds."""
+
+    object_name: str
+    base: int
+    size: int
+    begin_timestamp: int
+    end_timestamp: int
+    slots: int
+    items: int
+    coverage: tuple[tuple[QueueId, QueueOffset, QueueOffset], ...] = ()
+    """Per queue the offsets `[from, to)` whose keys are in it."""
+    extra: Mapping[str, Any] = field(default_factory=lambda: NO_EXTRA)

@@ -1,0 +1,306 @@
+"""The newest records of a tier, and what each operation does to them.
+
+A transaction is planned first (`plan`: validated, nothing changed) and then installed, which
+cannot fail. So it applies wholly or not at all, and the journal can validate a transaction
+against the state as it will be while the entry before it is still being written.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any, Self
+
+from container.errors import Refused
+from container.metadata import queue_changes
+from container.metadata.invariants import check_queue, queue_path, refuse_unless
+from container.metadata.operations import (
+    IMPORTED,
+    AddTombstones,
+    CommitQueue,
+    CutQueue,
+    DropIndexFile,
+    DropQueue,
+    DropTombstones,
+    EndAttempt,
+    MoveToManifest,
+    Operation,
+    PutAttempt,
+    PutIndexFile,
+    PutQueue,
+    PutTopic,
+    RecordGap,
+    SetSegmentState,
+    TakeOwnership,
+    TrimQueue,
+)
+from container.metadata.records import (
+    Attempt,
+    Broker,
+    IndexFile,
+    Queue,
+    QueueId,
+    Tombstone,
+    Topic,
+)
+from container.metadata.transaction import StateChange
+from container.names.rocketmq import segment_name
+
+BROKER_PATH = "@journal"
+"""How messages name the tier as a whole."""
+ALONE = "a fence is alone in its entry, or has an import behind it"
+
+
+class TierState:
+    """A holder of immutable records; only `install` and `apply` change which ones it holds.
+
+    Readers take a record and keep it as long as they like. Iterating over a table while awaiting
+    is not safe: take a `copy` first (O(records), no record is copied).
+    """
+
+    __slots__ = (
+        "attempts",
+        "broker",
+        "extra",
+        "index_files",
+        "next_topic_id",
+        "queues",
+        "sequence",
+        "tombstones",
+        "topics",
+    )
+
+    def __init__(self) -> None:
+        self.broker = Broker("", "")
+        self.topics: dict[str, Topic] = {}
+        self.queues: dict[QueueId, Queue] = {}
+        self.tombstones: dict[str, Tombstone] = {}
+        self.attempts: dict[str, Attempt] = {}
+        self.index_files: dict[str, IndexFile] = {}
+        self.sequence = 0
+        """Number of the last applied journal entry; 0 before the first."""
+        self.next_topic_id = 0
+        """Higher than every topic id that was ever used."""
+        self.extra: Mapping[str, Any] = {}
+        """Fields of a newer version's snapshot, kept as they are."""
+
+    def __repr__(self) -> str:
+        return (
+            f"<TierState {self.sequence} epoch {self.broker.epoch}: {len(self.topics)} topics,"
+            f" {len(self.queues)} queues, {len(self.tombstones)} tombstones>"
+        )
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, TierState):
+            return NotImplemented
+        return all(getattr(self, name) == getattr(other, name) for name in self.__slots__)
+
+    __hash__ = None  # pyright: ignore[reportAssignmentType] - a holder that changes
+
+    def copy(self) -> Self:
+        """Another holder of the same records. O(records), about 10 ns each."""
+        other = type(self)()
+        other.broker, other.sequence = self.broker, self.sequence
+        other.next_topic_id, other.extra = self.next_topic_id, self.extra
+        other.topics, other.queues = self.topics.copy(), self.queues.copy()
+        other.tombstones, other.attempts = self.tombstones.copy(), self.attempts.copy()
+        other.index_files = self.index_files.copy()
+        return other
+
+    def plan(self, operations: Iterable[Operation]) -> StateChange:
+        """Validate a transaction and work out what it changes; changes nothing itself.
+
+        Some 10 us for a commit. Costs nothing per record that it does not touch.
+
+        Raises:
+            Refused: an operation's expectation does not hold; path and position name the place.
+        """
+        change = StateChange(
+            broker=self.broker,
+            next_topic_id=self.next_topic_id,
+            topics=self.topics,
+            queues=self.queues,
+            tombstones=self.tombstones,
+            attempts=self.attempts,
+            index_files=self.index_files,
+        )
+        for number, operation in enumerate(operations):
+            if isinstance(operation, TakeOwnership):
+                refuse_unless(number == 0, ALONE, BROKER_PATH)
+            elif change.broker is not self.broker:
+                refuse_unless(isinstance(operation, IMPORTED), ALONE, BROKER_PATH)
+            _apply(change, operation)
+        return change
+
+    def install(self, change: StateChange) -> None:
+        """Carry out a planned change. Cannot fail; atomic between awaits."""
+        self.broker = change.broker
+        self.next_topic_id = max(self.next_topic_id, change.next_topic_id)
+        change.topics.install(self.topics)
+        change.queues.install(self.queues)
+        change.tombstones.install(self.tombstones)
+        change.attempts.install(self.attempts)
+        change.index_files.install(self.index_files)
+
+    def apply(self, operations: Iterable[Operation]) -> None:
+        """Plan and install.
+
+        Raises:
+            Refused: see `plan`; nothing was changed.
+        """
+        self.install(self.plan(operations))
+
+    def check(self) -> None:
+        """Check every invariant of every record; for tests and for the checker. O(extents).
+
+        Raises:
+            Refused: an invariant is violated; path and position name the place.
+        """
+        ids: set[int] = set()
+        for topic in self.topics.values():
+            refuse_unless(topic.topic_id not in ids, "a topic id is used twice", topic.name)
+            refuse_unless(topic.topic_id < self.next_topic_id, "next_topic_id is low", topic.name)
+            ids.add(topic.topic_id)
+        for queue_id, queue in self.queues.items():
+            path = queue_path(queue_id)
+            refuse_unless(queue.id == queue_id, "a queue lies under another's id", path)
+            refuse_unless(queue_id.topic in self.topics, "a queue without a topic", path)
+            check_queue(queue)
+
+
+def _apply(change: StateChange, operation: Operation) -> None:
+    """Do one operation to the draft, or refuse it."""
+    match operation:
+        case CommitQueue():
+            _commit(change, operation)
+        case RecordGap():
+            queue = _queue(change, operation.queue)
+            change.queues.put(queue.id, queue_changes.record_gap(queue, operation))
+        case SetSegmentState():
+            queue = _queue(change, operation.queue)
+            change.queues.put(queue.id, queue_changes.set_segment_state(queue, operation))
+        case PutQueue():
+            _put_queue(change, operation)
+        case CutQueue():
+            queue = _queue(change, operation.queue.id)
+            change.queues.put(queue.id, queue_changes.cut(queue, operation))
+            _bury(change, operation.tombstones)
+        case MoveToManifest():
+            queue = _queue(change, operation.queue)
+            change.queues.put(queue.id, queue_changes.move_to_manifest(queue, operation))
+            _bury(change, operation.tombstones)
+        case TrimQueue():
+            queue = _queue(change, operation.queue)
+            change.queues.put(queue.id, queue_changes.trim(queue, operation))
+            _bury(change, operation.tombstones)
+        case DropQueue():
+            change.queues.drop(_queue(change, operation.queue).id)
+            _bury(change, operation.tombstones)
+        case _:
+            _apply_to_broker(change, operation)
+
+
+def _apply_to_broker(change: StateChange, operation: Operation) -> None:
+    """The operations that concern no queue."""
+    match operation:
+        case TakeOwnership():
+            _take_ownership(change, operation)
+        case PutTopic():
+            _put_topic(change, operation.topic)
+        case AddTombstones():
+            _bury(change, operation.tombstones)
+        case DropTombstones():
+            for name in operation.object_names:
+                change.tombstones.drop(name)
+        case PutAttempt():
+            change.attempts.put(operation.attempt.attempt_id, operation.attempt)
+        case EndAttempt():
+            known = change.attempts.get(operation.attempt_id)
+            refuse_unless(known is not None, "no such attempt", operation.attempt_id)
+            change.attempts.drop(operation.attempt_id)
+        case PutIndexFile():
+            change.index_files.put(operation.index_file.object_name, operation.index_file)
+        case DropIndexFile():
+            known = change.index_files.get(operation.object_name)
+            refuse_unless(known is not None, "no such index file", operation.object_name)
+            change.index_files.drop(operation.object_name)
+        case _:
+            raise AssertionError(f"no effect is declared for {operation}")
+
+
+def _queue(change: StateChange, queue_id: QueueId) -> Queue:
+    queue = change.queues.get(queue_id)
+    if queue is None:
+        raise Refused("no such queue", queue_path(queue_id))
+    return queue
+
+
+def _commit(change: StateChange, operation: CommitQueue) -> None:
+    queue = _queue(change, operation.queue)
+    change.queues.put(queue.id, queue_changes.commit(queue, operation))
+    for part in operation.changes:
+        live = queue.segments(part.type)
+        if (
+            not live or live[-1].base != part.base
+        ):  # after a cut it may use an old file's name again
+            change.tombstones.drop(segment_name(queue.id, part.type, part.base))
+
+
+def _bury(change: StateChange, tombstones: Iterable[Tombstone]) -> None:
+    for tombstone in tombstones:
+        change.tombstones.put(tombstone.object_name, tombstone)
+
+
+def _take_ownership(change: StateChange, operation: TakeOwnership) -> None:
+    broker = change.broker
+    refuse_unless(
+        operation.epoch == broker.epoch + 1,
+        f"epoch {operation.epoch} does not follow {broker.epoch}",
+        BROKER_PATH,
+    )
+    named = (operation.cluster, operation.broker)
+    refuse_unless(
+        broker.epoch == 0 or named == (broker.cluster, broker.name),
+        f"the tier belongs to {broker.cluster}/{broker.name}, not to {'/'.join(named)}",
+        BROKER_PATH,
+    )
+    change.broker = replace(
+        broker,
+        cluster=operation.cluster,
+        name=operation.broker,
+        epoch=operation.epoch,
+        owner=operation.owner,
+    )
+
+
+def _put_topic(change: StateChange, topic: Topic) -> None:
+    known = change.topics.get(topic.name)
+    if known is not None:
+        refuse_unless(
+            known.topic_id == topic.topic_id,
+            f"topic id {topic.topic_id} would replace {known.topic_id}",
+            topic.name,
+        )
+    else:
+        refuse_unless(topic.topic_id >= 0, f"topic id {topic.topic_id}", topic.name)
+        if topic.topic_id < change.next_topic_id:
+            used = change.topics.any(lambda other: other.topic_id == topic.topic_id)
+            refuse_unless(not used, f"topic id {topic.topic_id} is taken", topic.name)
+        change.next_topic_id = max(change.next_topic_id, topic.topic_id + 1)
+    change.topics.put(topic.name, topic)
+
+
+def _put_queue(change: StateChange, operation: PutQueue) -> None:
+    queue = operation.queue
+    path = queue_path(queue.id)
+    known = change.queues.get(queue.id)
+    refuse_unless(change.topics.get(queue.id.topic) is not None, "the topic is not there", path)
+    refuse_unless(
+        known is None or queue.next_offset >= known.next_offset,
+        "a replaced queue would lose messages; a cut does that",
+        path,
+    )
+    check_queue(queue)
+    if known is None:
+        own_files = f"{path}/"
+        dying = change.tombstones.any(lambda dead: dead.object_name.startswith(own_files))
+        refuse_unless(not dying, "files of a dropped queue of that name wait for deletion", path)
+    change.queues.put(queue.id, queue)

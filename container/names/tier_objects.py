@@ -1,0 +1,120 @@
+"""The names of the metadata's objects, all of them, relative to the broker's directory.
+
+Every name but a journal entry's and a boundary's is unique: it carries the owner's epoch and a
+nonce, and is never used twice. `@` cannot begin a RocketMQ topic, so nothing collides.
+"""
+
+import re
+from typing import NamedTuple, Self
+
+from container.metadata.records import QueueId, SegmentType
+from container.names.rocketmq import parse_segment_name
+
+JOURNAL_PREFIX = "@journal/"
+SNAPSHOT_PREFIX = "@snapshot/"
+MANIFEST_PREFIX = "@manifest/"
+BOUNDARY_PREFIX = "@boundary/"
+KEPT_PREFIX = "@cut/"
+
+SEQUENCE_DIGITS = 20
+EPOCH_DIGITS = 10
+
+
+class EntryName(NamedTuple):
+    """A journal entry: `@journal/<sequence>`."""
+
+    sequence: int
+
+    def __str__(self) -> str:
+        return f"{JOURNAL_PREFIX}{self.sequence:0{SEQUENCE_DIGITS}d}"
+
+
+class BoundaryName(NamedTuple):
+    """A boundary: `@boundary/<sequence>`. Entries up to it may be gone; none may be created."""
+
+    sequence: int
+
+    def __str__(self) -> str:
+        return f"{BOUNDARY_PREFIX}{self.sequence:0{SEQUENCE_DIGITS}d}"
+
+
+class SnapshotName(NamedTuple):
+    """A snapshot of the state after an entry: `@snapshot/<sequence>-<epoch>-<nonce>`."""
+
+    sequence: int
+    epoch: int
+    nonce: str
+
+    def __str__(self) -> str:
+        sequence, epoch = f"{self.sequence:0{SEQUENCE_DIGITS}d}", f"{self.epoch:0{EPOCH_DIGITS}d}"
+        return f"{SNAPSHOT_PREFIX}{sequence}-{epoch}-{self.nonce}"
+
+
+class ManifestName(NamedTuple):
+    """A manifest: `@manifest/<topic>/<queue>/<type>-<level>-<base>-<epoch>-<nonce>`."""
+
+    queue: QueueId
+    type: SegmentType
+    level: int
+    base: int
+    epoch: int
+    nonce: str
+
+    def __str__(self) -> str:
+        base, epoch = f"{self.base:0{SEQUENCE_DIGITS}d}", f"{self.epoch:0{EPOCH_DIGITS}d}"
+        leaf = f"{int(self.type)}-{self.level}-{base}-{epoch}-{self.nonce}"
+        return f"{MANIFEST_PREFIX}{self.queue.topic}/{self.queue.queue_id}/{leaf}"
+
+
+MetadataName = EntryName | BoundaryName | SnapshotName | ManifestName
+
+_NUMBERED = re.compile(r"@(journal|boundary)/([0-9]{20})\Z")
+_SNAPSHOT = re.compile(r"@snapshot/([0-9]{20})-([0-9]{10})-([0-9a-f]{32})\Z")
+_MANIFEST = re.compile(
+    r"@manifest/([^/]+)/(0|[1-9][0-9]*)/([012])-(0|[1-9][0-9]*)-([0-9]{20})-([0-9]{10})"
+    r"-([0-9a-f]{32})\Z"
+)
+_KEPT = re.compile(r"@cut/([0-9]{10})-([0-9]{20})/(.+)\Z")
+
+
+class KeptName(NamedTuple):
+    """A copy of a segment that a cut freed: `@cut/<epoch>-<sequence>/<segment>`. RocketMQ's bytes.
+
+    `sequence` is the journal's when the copy was made.
+    """
+
+    epoch: int
+    sequence: int
+    segment: str
+
+    def __str__(self) -> str:
+        sequence, epoch = f"{self.sequence:0{SEQUENCE_DIGITS}d}", f"{self.epoch:0{EPOCH_DIGITS}d}"
+        return f"{KEPT_PREFIX}{epoch}-{sequence}/{self.segment}"
+
+    @classmethod
+    def parse(cls, name: str) -> Self | None:
+        """What a name says; None if it is not such a copy's."""
+        found = _KEPT.match(name)
+        if found is None or parse_segment_name(found[3]) is None:
+            return None
+        return cls(int(found[1]), int(found[2]), found[3])
+
+
+def parse_name(name: str) -> MetadataName | None:
+    """What a name says; None for one that is not the metadata's (temporary files, strangers)."""
+    if found := _NUMBERED.match(name):
+        kind = EntryName if found[1] == "journal" else BoundaryName
+        return kind(int(found[2]))
+    if found := _SNAPSHOT.match(name):
+        return SnapshotName(int(found[1]), int(found[2]), found[3])
+    if found := _MANIFEST.match(name):
+        topic, queue, kind, level, base, epoch, nonce = found.groups()
+        return ManifestName(
+            QueueId(topic, int(queue)),
+            SegmentType(int(kind)),
+            int(level),
+            int(base),
+            int(epoch),
+            nonce,
+        )
+    return None

@@ -1,0 +1,154 @@
+"""Manifests: sealed segments that left the snapshot, in immutable objects read on demand."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from cachetools import LRUCache
+
+from container.errors import BytesMissing
+from container.journal.frame import NONCE_BYTES, Frame, FrameKind
+from container.journal.options import Chance, JournalOptions
+from container.metadata.codec import decode_segments, encode_segments
+from container.metadata.records import (
+    FLAT_FILES,
+    CopyState,
+    ManifestRef,
+    Queue,
+    QueueId,
+    Segment,
+    SegmentType,
+)
+from container.names.tier_objects import ManifestName, parse_name
+from provider.errors import Corrupt, OutOfRange
+from provider.object_store import Buffer, ObjectStore
+
+CACHED_EXTENTS_MAX = 100_000
+"""Extents that a reader keeps; each is about 200 bytes."""
+
+
+def decode_manifest(raw: Buffer, ref: ManifestRef) -> tuple[Segment, ...]:
+    """Read a manifest's object and compare it with the reference to it.
+
+    Raises:
+        Corrupt: it is damaged, or not what the reference says.
+        NewerVersion: a newer program wrote it.
+    """
+    path = ref.object_name
+    frame = Frame.decode(raw, FrameKind.MANIFEST, path=path)
+    queue, segments = decode_segments(frame.payload, path=path)
+    name = parse_name(path)
+    if isinstance(name, ManifestName) and (name.queue, name.nonce) != (queue, frame.nonce.hex()):
+        raise Corrupt(f"it says that it is of {queue}", path)
+    found = (len(segments), segments[0].base, segments[-1].end) if segments else (0, 0, 0)
+    if found != (ref.segments, ref.base, ref.end):
+        raise Corrupt(f"it holds {found}, the reference says otherwise", path)
+    return segments
+
+
+def _weight(segments: tuple[Segment, ...]) -> int:
+    return sum(1 + len(segment.extents) for segment in segments)
+
+
+class ManifestReader:
+    """Loads manifests when somebody needs them, and keeps the last used."""
+
+    def __init__(self, store: ObjectStore, *, extents_max: int = CACHED_EXTENTS_MAX) -> None:
+        self._store = store
+        self._cache: LRUCache[str, tuple[Segment, ...]] = LRUCache(extents_max, getsizeof=_weight)
+        self._reads = 0
+
+    def __repr__(self) -> str:
+        return f"<ManifestReader: {len(self._cache)} kept, {self._reads} read>"
+
+    async def segments(self, ref: ManifestRef) -> tuple[Segment, ...]:
+        """The segments of a manifest, in order. One request unless it was used lately.
+
+        Raises:
+            BytesMissing: it was replaced, or is lost; load the queue's record again, once.
+            Corrupt: it is damaged, or not what `ref` says.
+            Unavailable: try again.
+        """
+        known = self._cache.get(ref.object_name)
+        if known is not None:
+            return known
+        try:
+            raw = await self._store.read(ref.object_name)
+        except OutOfRange as error:
+            raise BytesMissing.of(error) from error
+        segments = decode_manifest(raw, ref)
+        self._reads += 1
+        if _weight(segments) <= self._cache.maxsize:
+            self._cache[ref.object_name] = segments
+        return segments
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestPlan:
+    """What goes into the next manifest of a flat file: segments, or older manifests."""
+
+    type: SegmentType
+    segments: tuple[Segment, ...] = ()
+    merged: tuple[ManifestRef, ...] = ()
+
+    @property
+    def level(self) -> int:
+        """Level of the manifest that will be written."""
+        return self.merged[0].level + 1 if self.merged else 0
+
+
+def plan_manifest(queue: Queue, options: JournalOptions) -> ManifestPlan | None:
+    """The next manifest that a queue needs; None if it has few enough of everything. Pure.
+
+    References grow with the logarithm of the history: of each level there are at most
+    `manifests_per_level_max`, and one of the next level stands for so many.
+    """
+    for kind in FLAT_FILES:
+        leaving: list[Segment] = []
+        for segment in queue.segments(kind):
+            if segment.sealed_ms is None or segment.state != CopyState.COPY_FINISHED:
+                break
+            leaving.append(segment)
+        if len(leaving) > options.sealed_segments_max:
+            return ManifestPlan(kind, segments=tuple(leaving[: options.sealed_segments_max]))
+        refs = [ref for ref in queue.manifests if ref.type == kind]
+        for level in sorted({ref.level for ref in refs}):
+            alike = [ref for ref in refs if ref.level == level]
+            if len(alike) > options.manifests_per_level_max:
+                return ManifestPlan(kind, merged=tuple(alike[: options.manifests_per_level_max]))
+    return None
+
+
+async def write_manifest(
+    store: ObjectStore,
+    queue: QueueId,
+    plan: ManifestPlan,
+    segments: Sequence[Segment],
+    *,
+    epoch: int,
+    sequence: int,
+    rng: Chance,
+) -> ManifestRef:
+    """Write `segments` under a new name, read it back and compare. Two requests.
+
+    Raises:
+        Unavailable: unknown outcome; call again, which takes another name.
+        Corrupt: what was read back is not what was written; the object is not to be used.
+    """
+    nonce = rng.randbytes(NONCE_BYTES)
+    name = ManifestName(queue, plan.type, plan.level, segments[0].base, epoch, nonce.hex())
+    payload = encode_segments(queue, segments)
+    raw = Frame(FrameKind.MANIFEST, epoch, sequence, nonce, payload).encode()
+    await store.create(str(name), [raw])
+    if bytes(await store.read(str(name))) != raw:
+        raise Corrupt("a manifest reads back different from what was written", str(name))
+    return ManifestRef(
+        str(name),
+        plan.type,
+        segments[0].base,
+        segments[-1].end,
+        len(segments),
+        sum(segment.size for segment in segments),
+        min((s.begin_timestamp for s in segments if s.begin_timestamp is not None), default=0),
+        max((s.end_timestamp for s in segments if s.end_timestamp is not None), default=0),
+        plan.level,
+    )

@@ -1,0 +1,248 @@
+"""One queue of the tier as readers see it: its units and its log, over any number of segments."""
+
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from crc32c import crc32c
+
+from container.errors import BytesMissing
+from container.metadata.records import (
+    UNIT_BYTES,
+    Extent,
+    Gap,
+    ManifestRef,
+    Queue,
+    QueueId,
+    Segment,
+    SegmentType,
+)
+from container.names.rocketmq import segment_name
+from container.record.batch import Units
+from container.record.kernels import decode_units
+from provider.errors import Corrupt, NotFound, OutOfRange
+from provider.object_store import Buffer, ObjectStore
+from provider.ranges import ByteRange, QueueOffset
+
+
+class Manifests(Protocol):
+    """Where sealed segments are found that left the snapshot."""
+
+    async def segments(self, ref: ManifestRef) -> tuple[Segment, ...]:
+        """The segments listed by a manifest, in order of base. One request, or none if cached."""
+        ...
+
+
+class MessageQueueContainer:
+    """CommitLog and ConsumeQueue of one queue, for reading; RocketMQ 5.1's word for the pair.
+
+    It holds no copy of the metadata: every call looks at the newest record of the queue, so it
+    follows commits by itself. Only published bytes are ever read.
+    """
+
+    def __init__(
+        self,
+        queue: QueueId,
+        lookup: Callable[[QueueId], Queue | None],
+        store: ObjectStore,
+        manifests: Manifests,
+        *,
+        verify: bool = False,
+    ) -> None:
+        """`verify`: check the CRC-32C of every extent touched, reading extents whole for it."""
+        self._id = queue
+        self._lookup = lookup
+        self._store = store
+        self._manifests = manifests
+        self._verify = verify
+
+    def __repr__(self) -> str:
+        return f"<MessageQueueContainer {self._id}: [{self.min_offset}, {self.next_offset})>"
+
+    @property
+    def id(self) -> QueueId:
+        """Which queue it is."""
+        return self._id
+
+    @property
+    def record(self) -> Queue:
+        """The newest published record of the queue.
+
+        Raises:
+            NotFound: the queue was deleted.
+        """
+        queue = self._lookup(self._id)
+        if queue is None:
+            raise NotFound("the tier has no such queue any more", str(self._id))
+        return queue
+
+    @property
+    def min_offset(self) -> QueueOffset:
+        """First offset that can be read."""
+        return self.record.min_offset
+
+    @property
+    def next_offset(self) -> QueueOffset:
+        """The commit offset: behind the last offset that can be read."""
+        return self.record.next_offset
+
+    @property
+    def gaps(self) -> tuple[Gap, ...]:
+        """Offsets in between that were lost before they could be tiered."""
+        return self.record.gaps
+
+    async def segments(self, segment_type: SegmentType) -> list[Segment]:
+        """All segments of one flat file in order of base, those in manifests included.
+
+        Costs a request for each manifest that is not cached.
+        """
+        queue = self.record
+        found: dict[int, Segment] = {}
+        for ref in queue.manifests:
+            if ref.type == segment_type:
+                found.update({item.base: item for item in await self._manifests.segments(ref)})
+        found.update({item.base: item for item in queue.segments(segment_type)})
+        return [found[base] for base in sorted(found)]
+
+    async def units(self, start: QueueOffset, end: QueueOffset) -> Units:
+        """The units of `[start, end)`, in order. One request per segment touched.
+
+        Raises:
+            OutOfRange: some of them are not published, or lie in a gap.
+            BytesMissing: a segment was deleted meanwhile, or is damaged: refresh the metadata and
+                look again, once.
+            Unavailable: try again.
+            Corrupt: with `verify`, a checksum does not match.
+        """
+        return (await self.units_many([(start, end)]))[0]
+
+    async def units_many(self, wanted: Sequence[tuple[QueueOffset, QueueOffset]]) -> list[Units]:
+        """The units of several `[start, end)` in one round of requests; errors as for `units`."""
+        ranges = [ByteRange(start * UNIT_BYTES, end * UNIT_BYTES) for start, end in wanted]
+        return [decode_units(raw) for raw in await self._read(SegmentType.CONSUME_QUEUE, ranges)]
+
+    async def log(self, wanted: ByteRange) -> Buffer:
+        """Bytes of the queue's tier CommitLog by log position; errors as for `units`."""
+        return (await self.log_many([wanted]))[0]
+
+    async def log_many(self, wanted: Sequence[ByteRange]) -> list[Buffer]:
+        """Several ranges of the CommitLog in one round of requests; errors as for `units`."""
+        return await self._read(SegmentType.COMMIT_LOG, wanted)
+
+    async def _read(self, segment_type: SegmentType, wanted: Sequence[ByteRange]) -> list[Buffer]:
+        requests: list[tuple[str, ByteRange]] = []
+        places: list[list[_Piece]] = []
+        for part in wanted:
+            pieces = await self._pieces(segment_type, part)
+            places.append(pieces)
+            requests.extend((piece.object_name, piece.read) for piece in pieces)
+        try:
+            answers = iter(await self._store.read_many(requests))
+        except OutOfRange as error:
+            raise BytesMissing.of(error) from error
+        return [
+            _joined([piece.cut(next(answers)) for piece in pieces])  # one answer per request
+            for pieces in places
+        ]
+
+    async def _pieces(self, segment_type: SegmentType, wanted: ByteRange) -> "list[_Piece]":
+        """Where the bytes of a flat file's range lie."""
+        queue = self.record
+        pieces: list[_Piece] = []
+        at = wanted.start
+        while at < wanted.end:
+            segment = await self._segment_at(queue, segment_type, at)
+            until = min(wanted.end, segment.end)
+            name = segment_name(self._id, segment_type, segment.base)
+            inside = ByteRange(at - segment.base, until - segment.base)
+            pieces.extend(pieces_of_segment(segment, name, inside, verify=self._verify))
+            at = until
+        return pieces
+
+    async def _segment_at(self, queue: Queue, segment_type: SegmentType, at: int) -> Segment:
+        """The segment that holds byte `at` of a flat file."""
+        live = queue.segments(segment_type)
+        if not live or at < live[0].base:
+            for ref in queue.manifests:
+                if ref.type == segment_type and ref.base <= at < ref.end:
+                    live = await self._manifests.segments(ref)
+                    break
+        index = bisect_right(live, at, key=lambda segment: segment.base) - 1
+        if index < 0 or at >= live[index].end:
+            raise OutOfRange(
+                f"nothing is published there in the {segment_type.name} of {self._id}",
+                segment_name(self._id, segment_type, 0),
+                at,
+            )
+        return live[index]
+
+
+class _Piece:
+    """A request to the store, and which of its bytes are wanted."""
+
+    __slots__ = ("checks", "drop", "length", "object_name", "read")
+
+    def __init__(
+        self,
+        object_name: str,
+        read: ByteRange,
+        *,
+        drop: int = 0,
+        length: int,
+        checks: Sequence[Extent] = (),
+    ) -> None:
+        self.object_name = object_name
+        self.read = read
+        self.drop = drop
+        self.length = length
+        self.checks = checks
+
+    def cut(self, answer: Buffer) -> memoryview:
+        """Verify the answer where it is to be verified, and return what was wanted."""
+        view = memoryview(answer)
+        for extent in self.checks:
+            begin = extent.object_offset - self.read.start
+            if crc32c(view[begin : begin + extent.length]) != extent.crc32c:
+                raise Corrupt(
+                    f"CRC-32C of {extent.length} bytes is not {extent.crc32c:#010x} as published",
+                    self.object_name,
+                    extent.object_offset,
+                )
+        return view[self.drop : self.drop + self.length]
+
+
+def pieces_of_segment(
+    segment: Segment, name: str, inside: ByteRange, *, verify: bool
+) -> list[_Piece]:
+    """Split a range of a segment by the objects that hold it; pure."""
+    extents = segment.extents
+    first = bisect_right(extents, inside.start, key=lambda extent: extent.position) - 1
+    last = bisect_right(extents, inside.end - 1, key=lambda extent: extent.position)
+    pieces: list[_Piece] = []
+    run: list[Extent] = []
+    for extent in extents[first:last]:
+        if run and not (
+            extent.object_name == run[-1].object_name
+            and extent.object_offset == run[-1].object_offset + run[-1].length
+        ):
+            pieces.append(_piece_of_run(run, name, inside, verify=verify))
+            run = []
+        run.append(extent)
+    pieces.append(_piece_of_run(run, name, inside, verify=verify))
+    return pieces
+
+
+def _piece_of_run(run: list[Extent], name: str, inside: ByteRange, *, verify: bool) -> _Piece:
+    """One request for extents that touch in one object."""
+    shift = run[0].object_offset - run[0].position
+    start, end = max(inside.start, run[0].position), min(inside.end, run[-1].end)
+    name = run[0].object_name or name
+    checks = tuple(extent for extent in run if extent.crc32c is not None) if verify else ()
+    if not checks:
+        return _Piece(name, ByteRange(start + shift, end + shift), length=end - start)
+    whole = ByteRange(run[0].object_offset, run[-1].object_offset + run[-1].length)
+    return _Piece(name, whole, drop=start - run[0].position, length=end - start, checks=checks)
+
+
+def _joined(parts: list[memoryview]) -> Buffer:
+    return parts[0] if len(parts) == 1 else b"".join(parts)

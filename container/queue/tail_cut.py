@@ -1,0 +1,151 @@
+"""Taking the newest messages of a queue away again: the record that remains, and what it frees."""
+
+from dataclasses import dataclass, replace
+
+from crc32c import crc32c
+
+from container.metadata.records import (
+    UNIT_BYTES,
+    Extent,
+    ManifestRef,
+    Queue,
+    Segment,
+    SegmentType,
+    Tombstone,
+)
+from container.names.rocketmq import segment_name
+from container.names.tier_objects import KeptName
+from container.queue.message_queue_container import MessageQueueContainer
+from provider.errors import NotFound, OutOfRange
+from provider.object_store import Append, AppendingStore, ObjectStore
+from provider.ranges import ByteRange, QueueOffset
+
+CUT_REASON = "cut"
+PIECE_BYTES = 4 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class QueueCut:
+    """What `CutQueue` publishes."""
+
+    queue: Queue
+    tombstones: tuple[Tombstone, ...]
+
+
+async def cut_queue(
+    container: MessageQueueContainer,
+    store: ObjectStore,
+    next_offset: QueueOffset,
+    *,
+    now_ms: int,
+    grace_ms: int,
+) -> QueueCut:
+    """The queue without its messages at and above `next_offset`.
+
+    The segments that the cut goes through are sealed where it goes: the next commit begins new
+    ones, so the bytes behind the cut stay in their files. Of segments that go whole, `keep_freed`
+    makes copies.
+    A gap that the cut goes through ends there. Reads one unit, and the extents that the cut goes
+    through. Publishes nothing.
+
+    Raises:
+        OutOfRange: the queue has no such offset.
+    """
+    queue = container.record
+    if not queue.min_offset <= next_offset < queue.next_offset:
+        reason = f"{queue.id} has [{queue.min_offset}, {queue.next_offset}): nothing to cut"
+        raise OutOfRange(reason, str(queue.id), next_offset)
+    ends = {
+        SegmentType.COMMIT_LOG: await _log_end(container, next_offset),
+        SegmentType.CONSUME_QUEUE: UNIT_BYTES * next_offset,
+    }
+    kept: dict[SegmentType, tuple[Segment, ...]] = {}
+    refs: list[ManifestRef] = []
+    freed: list[str] = []
+    for kind, end in ends.items():
+        refs_kept = [ref for ref in queue.manifests if ref.type == kind and ref.end <= end]
+        freed += [ref.object_name for ref in queue.manifests if ref.type == kind and ref.end > end]
+        begin = max((ref.end for ref in refs_kept), default=-1)
+        segments: list[Segment] = []
+        for segment in await container.segments(kind):
+            if segment.base >= end:
+                freed.append(segment_name(queue.id, kind, segment.base))
+            elif segment.base >= begin:
+                segments.append(await _cut_segment(store, queue, segment, end, now_ms=now_ms))
+        refs += refs_kept
+        kept[kind] = tuple(segments)
+    remaining = replace(
+        queue,
+        next_offset=next_offset,
+        commit_log=kept[SegmentType.COMMIT_LOG],
+        consume_queue=kept[SegmentType.CONSUME_QUEUE],
+        manifests=tuple(refs),
+        gaps=tuple(
+            replace(gap, end=min(gap.end, next_offset))
+            for gap in queue.gaps
+            if gap.start < next_offset
+        ),
+    )
+    not_before_ms = now_ms + grace_ms
+    return QueueCut(remaining, tuple(Tombstone(name, not_before_ms, CUT_REASON) for name in freed))
+
+
+async def _log_end(container: MessageQueueContainer, next_offset: QueueOffset) -> int:
+    """Where the records of the messages below `next_offset` end."""
+    queue = container.record
+    for gap in queue.gaps:
+        if gap.start <= next_offset < gap.end:
+            next_offset = gap.end  # its first record lies where the last before the gap ends
+    if next_offset == queue.next_offset:
+        return queue.flat_end(SegmentType.COMMIT_LOG)
+    units = await container.units(next_offset, QueueOffset(next_offset + 1))
+    return int(units["position"][0])
+
+
+async def keep_freed(
+    store: AppendingStore, cut: QueueCut, *, epoch: int, sequence: int
+) -> tuple[Tombstone, ...]:
+    """Copy the segments that a cut frees, and return tombstones for the copies.
+
+    The next commits may begin segments of the same names, and so overwrite the freed files at
+    once. Copies every freed byte; done before the cut is published.
+    """
+    graves: list[Tombstone] = []
+    for grave in cut.tombstones:
+        if grave.object_name.startswith("@"):
+            continue
+        try:
+            size = await store.size(grave.object_name)
+        except NotFound:
+            continue
+        name = str(KeptName(epoch, sequence, grave.object_name))
+        for at in range(0, size, PIECE_BYTES):
+            piece = await store.read(grave.object_name, ByteRange(at, min(at + PIECE_BYTES, size)))
+            await store.append([Append(name, at, (piece,))])
+        graves.append(replace(grave, object_name=name))
+    return tuple(graves)
+
+
+async def _cut_segment(
+    store: ObjectStore, queue: Queue, segment: Segment, end: int, *, now_ms: int
+) -> Segment:
+    """The segment up to byte `end` of its flat file, closed for good."""
+    size = min(segment.size, end - segment.base)
+    sealed_ms = segment.sealed_ms or now_ms
+    if size == segment.size:
+        return replace(segment, sealed_ms=sealed_ms)
+    name = segment_name(queue.id, segment.type, segment.base)
+    extents = [
+        extent if extent.end <= size else await _cut_extent(store, name, extent, size)
+        for extent in segment.extents
+        if extent.position < size
+    ]
+    return replace(segment, extents=tuple(extents), sealed_ms=sealed_ms)
+
+
+async def _cut_extent(store: ObjectStore, name: str, extent: Extent, size: int) -> Extent:
+    """The extent up to byte `size` of its segment. Its times stay: they are bounds, still true."""
+    length = size - extent.position
+    place = ByteRange(extent.object_offset, extent.object_offset + length)
+    raw = await store.read(extent.object_name or name, place)
+    return replace(extent, length=length, crc32c=crc32c(raw))

@@ -1,0 +1,1 @@
+"""One RocketMQ message or unit, and columns of them: formats and batch kernels, no I/O."""

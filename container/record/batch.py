@@ -1,0 +1,56 @@
+"""Consecutive messages of one queue as columns over one buffer: what the hot paths work on."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from container.metadata.records import UNIT_BYTES
+from provider.ranges import QueueOffset
+
+UNIT_DTYPE = np.dtype([("position", ">i8"), ("size", ">i4"), ("tag_hash", ">i8")])
+"""A ConsumeQueue unit, as it lies on disk: 20 bytes, big-endian, packed."""
+
+assert UNIT_DTYPE.itemsize == UNIT_BYTES, "an on-disk format never drifts"
+
+Units = NDArray[np.void]
+"""An array of `UNIT_DTYPE`."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordBatch:
+    """Whole stored records of consecutive queue offsets, back to back in one buffer.
+
+    The buffer belongs to the batch and to nobody else: a commit rewrites bytes 28..35 in place.
+    """
+
+    first_offset: QueueOffset
+    data: NDArray[np.uint8]
+    """The records, without anything between them."""
+    starts: NDArray[np.int64]
+    """First byte of each record in `data`; the first is 0."""
+    sizes: NDArray[np.int64]
+    """Length of each record in bytes."""
+    tag_hashes: NDArray[np.int64]
+    """Tags code of each record's local ConsumeQueue unit, copied as it is."""
+    store_timestamps: NDArray[np.int64]
+    """Unix ms."""
+
+    def __post_init__(self) -> None:
+        count = len(self.starts)
+        assert count > 0, "a batch has at least one message"
+        assert len(self.sizes) == len(self.tag_hashes) == len(self.store_timestamps) == count
+        assert int(self.starts[-1] + self.sizes[-1]) == len(self.data), "records fill the buffer"
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    @property
+    def next_offset(self) -> QueueOffset:
+        """The queue offset behind the last message."""
+        return QueueOffset(self.first_offset + len(self.starts))
+
+    @property
+    def bytes(self) -> int:
+        """Length of all records together."""
+        return len(self.data)

@@ -1,0 +1,136 @@
+"""Compressed message bodies: zlib, LZ4 frames, Zstandard, by the bits of the sysFlag."""
+
+# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
+# lz4 ships no types; what it returns is given one at each call.
+import zlib
+from enum import IntEnum
+from typing import cast
+
+import lz4.frame
+import zstandard
+
+from container.record.layout import COMPRESSED, COMPRESSION_TYPE_MASK
+from provider.errors import Corrupt
+from provider.object_store import Buffer
+
+BODY_BYTES_MAX = 64 << 20
+"""Default bound of a decompressed body; brokers take at most 4 MiB compressed by default."""
+
+FRAMES_MAX = 1024
+"""Most frames that one body may consist of; each costs at least a call."""
+
+_ZSTD_BLOCK_BYTES = 128 << 10  # most that one Zstandard block can become
+_ZSTD_BLOCK_STORED = 4  # least that one Zstandard block takes
+_FEED_BYTES_MIN = 64
+_OUTPUT_BYTES = 1 << 20
+
+
+class CompressionType(IntEnum):
+    """How a body is compressed; the numbers are RocketMQ's, shifted left by 8 in the sysFlag."""
+
+    LZ4 = 1
+    ZSTD = 2
+    ZLIB = 3
+
+
+class _Unbounded(Exception):
+    pass
+
+
+class _Truncated(Exception):
+    pass
+
+
+def compress(body: Buffer, kind: CompressionType) -> tuple[bytes, int]:
+    """The compressed body, and the bits that a sysFlag must have for it. O(length)."""
+    flags = COMPRESSED | (kind << 8)
+    if kind is CompressionType.LZ4:
+        return cast("bytes", lz4.frame.compress(bytes(body))), flags
+    if kind is CompressionType.ZSTD:
+        return zstandard.ZstdCompressor(level=3).compress(bytes(body)), flags
+    return zlib.compress(body, 5), flags
+
+
+def decompress(
+    body: Buffer, sys_flag: int, *, path: str, position: int, bytes_max: int = BODY_BYTES_MAX
+) -> bytes:
+    """The body as the producer gave it. O(length); holds at most about twice `bytes_max`.
+
+    Bytes behind a complete zlib stream are ignored, further LZ4 and Zstandard frames are read, as
+    Java's streams do.
+
+    Raises:
+        Corrupt: the body is damaged, cut short, of an unknown kind, or becomes longer than
+            `bytes_max`.
+    """
+    if not sys_flag & COMPRESSED:
+        return bytes(body)
+    kind = (sys_flag & COMPRESSION_TYPE_MASK) >> 8
+    try:
+        if kind in (0, CompressionType.ZLIB):
+            return _inflate(bytes(body), bytes_max)
+        if kind == CompressionType.LZ4:
+            return _read_lz4(bytes(body), bytes_max)
+        if kind == CompressionType.ZSTD:
+            return _read_zstd(bytes(body), bytes_max)
+    except _Unbounded as error:
+        raise Corrupt(
+            f"body is longer than {bytes_max} bytes or in too many frames", path, position
+        ) from error
+    except _Truncated as error:
+        raise Corrupt("compressed body is cut short", path, position) from error
+    except (zlib.error, zstandard.ZstdError, RuntimeError, MemoryError) as error:
+        raise Corrupt(f"compressed body is damaged: {error}", path, position) from error
+    raise Corrupt(f"unknown compression type {kind}", path, position)
+
+
+def _inflate(body: bytes, bytes_max: int) -> bytes:
+    stream = zlib.decompressobj()
+    found = stream.decompress(body, bytes_max + 1)
+    if len(found) > bytes_max:
+        raise _Unbounded
+    if not stream.eof:
+        raise _Truncated
+    return found
+
+
+def _read_lz4(body: bytes, bytes_max: int) -> bytes:
+    found = bytearray()
+    rest = body
+    for _ in range(FRAMES_MAX):
+        frame = lz4.frame.LZ4FrameDecompressor()
+        feed = rest
+        while not frame.eof:
+            most = min(_OUTPUT_BYTES, bytes_max + 1 - len(found))
+            piece = cast("bytes", frame.decompress(feed, most))
+            feed = b""
+            found += piece
+            if len(found) > bytes_max:
+                raise _Unbounded
+            if not piece and not frame.eof:
+                raise _Truncated
+        rest = frame.unused_data or b""
+        if not rest:
+            return bytes(found)
+    raise _Unbounded
+
+
+def _read_zstd(body: bytes, bytes_max: int) -> bytes:
+    """Feed so little at a time that no piece can become longer than what may still come."""
+    found = bytearray()
+    rest = memoryview(body)
+    for _ in range(FRAMES_MAX):
+        frame = zstandard.ZstdDecompressor().decompressobj()
+        while not frame.eof:
+            if not rest:
+                raise _Truncated
+            blocks = (bytes_max - len(found)) // _ZSTD_BLOCK_BYTES
+            feed = max(_FEED_BYTES_MIN, blocks * _ZSTD_BLOCK_STORED)
+            found += frame.decompress(rest[:feed])
+            if len(found) > bytes_max:
+                raise _Unbounded
+            left = len(frame.unused_data) if frame.eof else 0
+            rest = rest[min(feed, len(rest)) - left :]
+        if not rest:
+            return bytes(found)
+    raise _Unbounded

@@ -1,0 +1,72 @@
+"""The optional checksum over a whole record, and how it follows a change of bytes 28..35.
+
+A broker with `enabledAppendPropCRC` ends every record with the property `__CRC32#`. It covers the
+physical offset, which the tier replaces, so the tier's copy needs a new one (Java's has the old).
+"""
+
+import zlib
+from struct import Struct
+
+from container.record.layout import PHYSICAL_OFFSET_AT
+from container.record.message import BODY_CRC_MASK, locate_parts
+from container.record.properties import NAME_END, PAIR_END, RECORD_CRC
+from provider.errors import Corrupt
+from provider.object_store import Buffer
+
+RECORD_CRC_DIGITS = 10
+RECORD_CRC_PREFIX = (RECORD_CRC + NAME_END).encode()
+RECORD_CRC_BYTES = len(RECORD_CRC_PREFIX) + RECORD_CRC_DIGITS + 1
+"""Length of the property, always the record's last bytes."""
+
+assert RECORD_CRC_BYTES == 20, "an on-disk format never drifts"  # noqa: PLR2004 - the format's
+
+_INT64 = Struct(">q")
+_END = PAIR_END.encode()
+
+
+def encode_record_crc(covered: Buffer) -> bytes:
+    """The property for a record whose bytes before it are `covered`.
+
+    CRC-32 without the sign bit in ten decimal digits, the least significant first.
+    """
+    digits = f"{zlib.crc32(covered) & BODY_CRC_MASK:0{RECORD_CRC_DIGITS}d}"[::-1]
+    return RECORD_CRC_PREFIX + digits.encode() + _END
+
+
+def has_record_crc(raw: Buffer) -> bool:
+    """Whether one whole record ends with the property; False for what is not a record. O(1)."""
+    start = len(raw) - RECORD_CRC_BYTES
+    if start < 0 or bytes(raw[start : start + len(RECORD_CRC_PREFIX)]) != RECORD_CRC_PREFIX:
+        return False
+    if bytes(raw[-1:]) != _END or not bytes(raw[-1 - RECORD_CRC_DIGITS : -1]).isdigit():
+        return False
+    try:
+        _, parts = locate_parts(raw, path="", position=0)
+    except Corrupt:
+        return False
+    if start == parts.properties:
+        return True
+    return start > parts.properties and bytes(raw[start - 1 : start]) == _END
+
+
+def record_crc_is_valid(raw: Buffer) -> bool:
+    """Whether the property of a record agrees with its bytes; True for a record without one."""
+    if not has_record_crc(raw):
+        return True
+    covered = memoryview(raw)[:-RECORD_CRC_BYTES]
+    return bytes(raw[-RECORD_CRC_BYTES:]) == encode_record_crc(covered)
+
+
+def renew_record_crc(record: memoryview) -> bool:
+    """Recompute the property of one whole record in place; False if it has none."""
+    if not has_record_crc(record):
+        return False
+    record[-RECORD_CRC_BYTES:] = encode_record_crc(record[:-RECORD_CRC_BYTES])
+    return True
+
+
+def rewrite_physical_offset(record: bytearray | memoryview, physical_offset: int) -> None:
+    """Set bytes 28..35 of one whole record in place, and renew its checksum if it has one."""
+    view = memoryview(record)
+    _INT64.pack_into(view, PHYSICAL_OFFSET_AT, physical_offset)
+    renew_record_crc(view)

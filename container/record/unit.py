@@ -1,0 +1,58 @@
+"""The ConsumeQueue unit: one message's place in a CommitLog."""
+
+from dataclasses import dataclass
+from struct import Struct
+from typing import ClassVar, Self
+
+from container.metadata.records import UNIT_BYTES
+from container.record.batch import UNIT_DTYPE
+from provider.errors import Corrupt
+from provider.object_store import Buffer
+
+FILLER_SIZE = 0x7FFF_FFFF
+"""Size in a filler unit, which a local queue that begins in mid-file has before its first one."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumeQueueUnit:
+    """Where the n-th message of a queue lies in a CommitLog.
+
+    The fields are in byte order; all are big-endian and signed.
+    """
+
+    position: int
+    """First byte of the record in the CommitLog. 8 bytes, >= 0."""
+    size: int
+    """Length of the record in bytes. 4 bytes, > 0."""
+    tag_hash: int
+    """Hash of the message's TAGS property, 0 if it has none. 8 bytes."""
+
+    LAYOUT: ClassVar[Struct] = Struct(">qiq")
+    SIZE: ClassVar[int] = UNIT_BYTES
+
+    @property
+    def is_filler(self) -> bool:
+        """Whether this stands for offsets that the local queue never had."""
+        return self.position == 0 and self.size == FILLER_SIZE and self.tag_hash == 0
+
+    def encode(self) -> bytes:
+        """The unit's 20 bytes."""
+        return self.LAYOUT.pack(self.position, self.size, self.tag_hash)
+
+    @classmethod
+    def decode(cls, raw: Buffer, *, path: str, position: int) -> Self:
+        """Read the unit stored at `position` of `path`.
+
+        Raises:
+            Corrupt: it is not 20 bytes long, or no record can lie there.
+        """
+        if len(raw) != cls.SIZE:
+            raise Corrupt(f"unit has {len(raw)} of {cls.SIZE} bytes", path, position)
+        unit = cls(*cls.LAYOUT.unpack(raw))
+        if unit.position < 0 or unit.size <= 0:
+            raise Corrupt(f"impossible {unit}", path, position)
+        return unit
+
+
+assert ConsumeQueueUnit.LAYOUT.size == ConsumeQueueUnit.SIZE, "an on-disk format never drifts"
+assert UNIT_DTYPE.itemsize == ConsumeQueueUnit.SIZE, "columns and single units are the same bytes"

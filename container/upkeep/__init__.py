@@ -1,0 +1,1 @@
+"""What an owner does in the background: snapshots, deletions and orphaned files."""

@@ -1,0 +1,191 @@
+"""A tier that the Java store wrote, damaged or with units that point at codas: the same rule."""
+
+import re
+import struct
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from container.check.tier import check_tier
+from container.java.metadata import parse_java_metadata
+from container.java.tier import load_java_tier
+from container.metadata.records import QueueId
+from container.queue.sparse_read import read_records_at
+from container.record.blank import BLANK_MAGIC
+from container.record.kernels import decode_units
+from container.tier_reader import FixedMetadata, TierReader
+from fetcher.fetcher import TieredMessageFetcher
+from provider.errors import Corrupt
+from provider.posix import PosixStore
+from provider.ranges import QueueOffset
+from tests.support.cli import settings
+from tests.support.golden import VARIANTS_520, GoldenTree, unpack
+from tieredstore.cli.main import cli
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> GoldenTree:
+    return unpack(VARIANTS_520, "closed", tmp_path)
+
+
+async def opened(tree: GoldenTree) -> TierReader:
+    store = PosixStore(tree.broker_directory)
+    metadata = parse_java_metadata(tree.java_metadata.read_bytes(), path="metadata")
+    golden = tree.golden
+    state = await load_java_tier(store, metadata, cluster=golden.cluster, broker=golden.broker)
+    return TierReader(store, FixedMetadata(state))
+
+
+async def contents(tree: GoldenTree) -> dict[QueueId, list[bytes]]:
+    """Every record of every queue as a reader gets it, a message at a time."""
+    reader = await opened(tree)
+    found: dict[QueueId, list[bytes]] = {}
+    async with TieredMessageFetcher(reader) as fetcher:
+        for queue in tree.queues():
+            records = found.setdefault(queue, [])
+            result = await fetcher.get_message("g", *queue, 0, messages_max=1)
+            while len(result.messages):
+                records.append(bytes(result.messages[0]))
+                at = result.next_offset
+                result = await fetcher.get_message("g", *queue, at, messages_max=1)
+    await reader.store.close()
+    return found
+
+
+def invoke(tree: GoldenTree, *words: str | Path) -> Result:
+    return CliRunner().invoke(cli, [*settings(tree, tree.tier), *map(str, words)])
+
+
+def point_at_codas(tree: GoldenTree) -> int:
+    """Change each unit whose record lies behind a coda to point at the coda; how many they are."""
+    count = 0
+    for queue in tree.queues():
+        log = tree.flat_bytes(queue, "COMMIT_LOG")
+        for _, path in tree.segments(queue, "CONSUME_QUEUE"):
+            raw = bytearray(path.read_bytes())
+            for number, position in enumerate(decode_units(raw)["position"].tolist()):
+                coda = position - 16
+                if coda > 0 and log[coda : coda + 8] == struct.pack(">iI", 16, BLANK_MAGIC):
+                    struct.pack_into(">q", raw, 20 * number, coda)
+                    count += 1
+            path.write_bytes(raw)
+    return count
+
+
+async def test_units_that_point_at_codas_are_read_checked_and_imported_like_others(
+    tree: GoldenTree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = await contents(tree)
+    assert point_at_codas(tree) == 3
+    assert await contents(tree) == before
+    # Each unit is the last of a read once: the read must go on behind the coda.
+    for module in ("check.tier", "java.import_tier"):
+        monkeypatch.setattr(f"container.{module}.UNITS_AT_ONCE", 1)
+    reader = await opened(tree)
+    assert [str(one) async for one in check_tier(reader, journal=False)] == []
+    await reader.store.close()
+
+
+async def test_a_few_records_behind_codas_are_those_that_a_reader_gets(tree: GoldenTree) -> None:
+    before = await contents(tree)
+    assert point_at_codas(tree) == 3
+    reader = await opened(tree)
+    for queue, records in before.items():
+        container = reader.container(queue)
+        assert container is not None
+        offsets = [QueueOffset(offset) for offset in range(len(records))]
+        found = await read_records_at(container, offsets, bytes_max=1 << 30, history=True)
+        assert found == records
+        for offset, record in zip(offsets, records, strict=True):
+            assert await read_records_at(container, [offset], bytes_max=1, history=True) == [record]
+    await reader.store.close()
+
+
+def test_an_import_with_units_that_point_at_codas_is_sound(
+    tree: GoldenTree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = unpack(VARIANTS_520, "closed", tree.root.parent / "plain")
+    point_at_codas(tree)
+    monkeypatch.setattr("container.java.import_tier.UNITS_AT_ONCE", 1)
+    printed: list[str] = []
+    for one in (tree, plain):
+        assert invoke(one, "metadata", "import", one.java_metadata).exit_code == 0
+        assert invoke(one, "check", "--json").stdout == ""
+        printed.append(invoke(one, "segments", "--json").stdout)
+    assert printed[0] == printed[1]
+
+
+def test_an_import_of_a_damaged_record_names_it_and_is_refused(tree: GoldenTree) -> None:
+    queue = tree.queues()[0]
+    _, path = tree.segments(queue, "COMMIT_LOG")[0]
+    size = int.from_bytes(path.read_bytes()[:4], "big")
+    raw = bytearray(path.read_bytes())
+    raw[size + 4] ^= 1
+    path.write_bytes(raw)
+    refused = invoke(tree, "metadata", "import", tree.java_metadata)
+    assert refused.exit_code != 0
+    assert f"{queue}/COMMIT_LOG" in refused.stderr
+    assert str(size) in refused.stderr
+    assert invoke(tree, "topics", "--json").stdout == ""
+
+
+@pytest.mark.parametrize("byte", [4, 15, 24, 35])
+@pytest.mark.parametrize("lost", [0, 7], ids=["from-zero", "head-expired"])
+async def test_a_damaged_first_record_hides_neither_the_others_nor_where_the_log_begins(
+    tree: GoldenTree, byte: int, lost: int
+) -> None:
+    queue = max(tree.queues(), key=lambda one: len(tree.flat_bytes(one, "CONSUME_QUEUE")))
+    before = await contents(tree)
+    (_, units), *_ = tree.segments(queue, "CONSUME_QUEUE")
+    if lost:  # as if the log began there
+        raw = bytearray(units.read_bytes())
+        for number in range(lost):
+            struct.pack_into(">q", raw, 20 * number, number - 1_000)
+        units.write_bytes(raw)
+    position = int(decode_units(units.read_bytes())["position"][lost])
+    _, path = tree.segments(queue, "COMMIT_LOG")[0]
+    raw = bytearray(path.read_bytes())
+    raw[byte] ^= 1
+    if lost:
+        raw[:48] = raw[position : position + 48]
+        raw[byte] ^= 0x7F
+    path.write_bytes(raw)
+    reader = await opened(tree)
+    assert {one: reader.state.queues[one].next_offset for one in before} == {
+        one: len(records) for one, records in before.items()
+    }
+    container = reader.container(queue)
+    assert container is not None
+    assert container.min_offset == lost
+    async with TieredMessageFetcher(reader) as fetcher:
+        if not lost:
+            with pytest.raises(Corrupt, match=f"{queue}/COMMIT_LOG"):
+                await fetcher.get_message("g", *queue, 0, messages_max=1)
+        at = container.min_offset + 1
+        found = await fetcher.get_message("g", *queue, at, messages_max=1)
+        assert bytes(found.messages[0]) == before[queue][at]
+    await reader.store.close()
+
+
+@pytest.mark.parametrize("kind", ["commitLog", "consumeQueue", "index"])
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("baseOffset", -(2**63)), ("baseOffset", 2**63 - 1), ("baseOffset", -20), ("size", -720)],
+)
+async def test_metadata_of_a_segment_that_cannot_be_is_corrupt(
+    tree: GoldenTree, kind: str, field: str, value: int
+) -> None:
+    before, table, behind = tree.java_metadata.read_text().partition(f'"{kind}FileSegmentTable"')
+    behind = re.sub(rf'"{field}":\s*[0-9]+', f'"{field}":{value}', behind, count=1)
+    tree.java_metadata.write_text(before + table + behind)
+    with pytest.raises(Corrupt, match="segment of"):
+        await opened(tree)
+
+
+async def test_units_that_begin_inside_one_are_corrupt(tree: GoldenTree) -> None:
+    before, table, behind = tree.java_metadata.read_text().partition('"consumeQueueFileSegm')
+    behind = re.sub(r'"baseOffset":\s*0', '"baseOffset":7', behind, count=1)
+    tree.java_metadata.write_text(before + table + behind)
+    with pytest.raises(Corrupt, match="inside a unit"):
+        await opened(tree)

@@ -1,0 +1,336 @@
+"""Files that an owner made and never published: found once, buried late, and nothing else is."""
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from container.check.tier import check_tier
+from container.journal.options import JournalOptions
+from container.metadata.operations import AddTombstones
+from container.metadata.records import QueueId, SegmentType, Tombstone
+from container.names.rocketmq import segment_name
+from container.names.tier_objects import KeptName
+from container.options import TierOptions
+from container.queue.commit_plan import CommitPlan
+from container.tier import Tier, TierIdentity
+from container.upkeep.orphans import sort_files
+from provider.clock import ManualClock
+from provider.errors import Fenced
+from provider.memory import MemoryStore
+from provider.object_store import Append, ObjectEntry
+from provider.ranges import QueueOffset
+from provider.testing.faulty import Fault, FaultyObjectStore
+from tests.support.messages import TOPIC, make_batch
+
+QUEUE = QueueId(TOPIC, 0)
+LOG = SegmentType.COMMIT_LOG
+TIER = TierOptions(
+    commit_log_bytes_max=4_000,
+    consume_queue_bytes_max=400,
+    extent_bytes_max=1_000,
+    takeover_wait_s_max=0,
+)
+JOURNAL = JournalOptions(
+    snapshot_entries_max=3, housekeeping_s=1.0, grace_s=60.0, searched_queues_per_round_max=4
+)
+
+
+class NotedStore(FaultyObjectStore):
+    """Notes what was listed."""
+
+    def __init__(self, inner: MemoryStore, clock: ManualClock) -> None:
+        super().__init__(inner, clock=clock)
+        self.listed: Counter[str] = Counter()
+
+    async def list(self, prefix: str, *, after: str = "") -> list[ObjectEntry]:
+        self.listed[prefix] += 1
+        return await super().list(prefix, after=after)
+
+
+class World:
+    """Objects in memory, a clock, and one owner after the other."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.memory = MemoryStore()
+        self.owners = 0
+        self.clients: list[MemoryStore] = []
+        self.stores: list[NotedStore] = []
+
+    @asynccontextmanager
+    async def owned(self, options: JournalOptions = JOURNAL) -> AsyncIterator[Tier]:
+        self.owners += 1
+        self.clients.append(self.memory.another_client())
+        store = NotedStore(self.clients[-1], self.clock)
+        self.stores.append(store)
+        tier = await Tier.own(
+            store,
+            TierIdentity("Cluster", "broker-a", f"owner {self.owners}"),
+            clock=self.clock,
+            rng=random.Random(self.owners),
+            options=TIER,
+            journal_options=options,
+        )
+        async with asyncio.TaskGroup() as group:
+            worker = group.create_task(run_until_fenced(tier))
+            try:
+                yield tier
+            finally:
+                worker.cancel()
+
+    async def left_unpublished(self, count: int = 60) -> set[str]:
+        """An owner publishes a little, and writes more, which it cannot publish; new files."""
+        async with self.owned() as tier:
+            await put(tier, 3)
+            before = await self.names()
+            plan = planned(tier, count)
+            parts = [Append(one.segment, one.position, one.buffers) for one in plan.slices]
+            await tier.store.append(parts)
+            return await self.names() - before
+
+    def kill_all(self) -> None:
+        """Whoever comes next is alone."""
+        for client in self.clients:
+            client.kill()
+
+    async def names(self) -> set[str]:
+        return {entry.name for entry in await self.memory.list(f"{TOPIC}/")}
+
+    async def findings(self, tier: Tier) -> list[str]:
+        return [str(finding) async for finding in check_tier(tier)]
+
+
+async def run_until_fenced(tier: Tier) -> None:
+    try:
+        await tier.run()
+    except Fenced:
+        return
+
+
+def planned(tier: Tier, count: int, queue: QueueId = QUEUE, body_bytes: int = 100) -> CommitPlan:
+    record = tier.queue(queue)
+    first = record.next_offset if record else 0
+    batch = make_batch(
+        first, count, body_bytes, random.Random(first), topic=queue.topic, queue_id=queue.queue_id
+    )
+    return tier.plan_commit(queue, batch)
+
+
+async def put(tier: Tier, count: int, queue: QueueId = QUEUE) -> None:
+    await tier.commit([planned(tier, count, queue)])
+
+
+async def test_files_that_a_fenced_owner_left_are_buried_and_then_deleted() -> None:
+    world = World()
+    left = await world.left_unpublished()
+    assert len(left) > 4
+    async with world.owned(JournalOptions(grace_s=JOURNAL.grace_s, housekeeping_s=1.0)) as tier:
+        # The first one lives, so this one begins its segments elsewhere.
+        for _ in range(10):
+            await put(tier, 7)
+        found = await world.findings(tier)
+        assert len(found) == len(left)
+        assert all("orphan" in one for one in found)
+        await world.clock.advance(JOURNAL.snapshot_age_s_max + 3)
+        assert tier.journal.statistics().housekeeping.strays == len(left)
+        assert left <= await world.names(), "nothing is deleted without a tombstone that is due"
+        assert left <= tier.state.tombstones.keys()
+        assert await world.findings(tier) == []
+        await world.clock.advance(JOURNAL.grace_s + 3)
+        assert not left & await world.names()
+        assert tier.state.tombstones == {}
+        assert await world.findings(tier) == []
+        assert tier.journal.statistics().housekeeping.objects_deleted == len(left)
+
+
+async def test_files_above_the_published_end_wait_until_it_has_passed_them() -> None:
+    world = World()
+    left = await world.left_unpublished()
+    async with world.owned() as tier:
+        await put(tier, 1)
+        await put(tier, 1)
+        await world.clock.advance(3 * JOURNAL.grace_s)
+        housekeeping = tier.journal.statistics().housekeeping
+        assert housekeeping.snapshots > 0
+        assert housekeeping.strays < len(left)
+        await put(tier, 100)
+        await world.clock.advance(3)
+        assert tier.journal.statistics().housekeeping.strays == len(left)
+        await world.clock.advance(JOURNAL.grace_s + 3)
+        assert not left & await world.names()
+        assert await world.findings(tier) == []
+
+
+async def test_what_somebody_else_put_there_stays_and_is_reported() -> None:
+    world = World()
+    await world.left_unpublished(1)
+    base = segment_name(QUEUE, LOG, 17)
+    strangers = {
+        f"{QUEUE}/notes",
+        f"{base}.bak",
+        f"{QUEUE}/COMMIT_LOG/copy/{base.rpartition('/')[2]}",
+        f"{QUEUE}/COMMIT_LOG/00000000{17:020d}",
+        f"{TOPIC}/00/COMMIT_LOG/{base.rpartition('/')[2]}",
+        segment_name(QUEUE, SegmentType.CONSUME_QUEUE, 20).replace("CONSUME_QUEUE", "INDEX"),
+    }
+    for name in strangers:
+        await world.memory.create(name, [b"mine"])
+    foreign = segment_name(QueueId("Elsewhere", 0), LOG, 17)
+    await world.memory.create(foreign, [b"mine"])
+    async with world.owned() as tier:
+        for _ in range(10):
+            await put(tier, 7)
+        await world.clock.advance(3 * JOURNAL.grace_s)
+        assert tier.journal.statistics().housekeeping.snapshots > 0
+        assert strangers <= await world.names()
+        assert (await world.memory.read(foreign)) == b"mine"
+        found = " ".join(await world.findings(tier))
+        assert all(name in found for name in strangers)
+
+
+async def test_strays_among_segments_that_moved_to_manifests_are_found() -> None:
+    world = World()
+    options = JournalOptions(
+        snapshot_entries_max=3, housekeeping_s=1.0, grace_s=0.0, sealed_segments_max=1
+    )
+    left = await world.left_unpublished()
+    async with world.owned(JournalOptions(snapshot_entries_max=10**6)) as tier:
+        for _ in range(20):
+            await put(tier, 7)  # it never looks for strays
+    world.kill_all()
+    async with world.owned(options) as tier:
+        await put(tier, 1)
+        await world.clock.advance(20)
+        queue = tier.queue(QUEUE)
+        assert queue is not None
+        assert len(queue.manifests) > 0
+        assert not left & await world.names()
+        assert await world.findings(tier) == []
+
+
+async def test_whole_manifests_are_not_read_and_each_queue_is_listed_once() -> None:
+    world = World()
+    queues = [QueueId(TOPIC, number) for number in range(10)]
+    options = JournalOptions(
+        snapshot_entries_max=3,
+        housekeeping_s=1.0,
+        grace_s=0.0,
+        sealed_segments_max=1,
+        searched_queues_per_round_max=4,
+    )
+    async with world.owned(options) as tier:
+        for _ in range(10):
+            for queue in queues:
+                await put(tier, 15, queue)
+        await world.clock.advance(20)
+        assert all(record.manifests for record in tier.state.queues.values())
+        assert not any(prefix.startswith(TOPIC) for prefix in world.stores[0].listed)
+    async with world.owned() as tier:
+        store = world.stores[1]
+        at_start = store.calls.copy()
+        await world.clock.advance(JOURNAL.snapshot_age_s_max - 5)
+        assert store.calls == at_start, "nothing is looked for before the first snapshot"
+        await world.clock.advance(60)
+        assert tier.journal.statistics().housekeeping.snapshots == 1
+        spent = store.calls - at_start
+        # One listing for each queue, for manifests, for copies, and for the boundary.
+        assert {prefix: n for prefix, n in store.listed.items() if prefix.startswith(TOPIC)} == {
+            f"{queue}/": 1 for queue in queues
+        }
+        assert store.listed["@manifest/"] == store.listed["@cut/"] == 1
+        assert spent["read"] <= 1, "the snapshot is read back, and no manifest is"
+        await world.clock.advance(3_600)
+        before = store.calls.copy()
+        await world.clock.advance(3_600)
+        assert store.calls == before, "an idle store asks for nothing"
+
+
+async def test_a_search_that_fails_goes_on_in_the_next_round() -> None:
+    world = World()
+    left = await world.left_unpublished()
+    async with world.owned() as tier:
+        store = world.stores[-1]
+        store.faults = (Fault("refused", verb="list", prefix=f"{TOPIC}/"),)
+        for _ in range(10):
+            await put(tier, 7)
+        await world.clock.advance(5)
+        assert tier.journal.statistics().housekeeping.strays == 0
+        assert tier.journal.statistics().housekeeping.last_error
+        store.faults = ()
+        await world.clock.advance(5)
+        assert tier.journal.statistics().housekeeping.strays == len(left)
+
+
+async def test_copies_of_a_cut_that_was_never_published_are_buried() -> None:
+    world = World()
+    stray = str(KeptName(1, 7, segment_name(QUEUE, LOG, 0)))
+    strangers = ["@cut/notes", "@cut/0000000001-00000000000000000007/notes"]
+    async with world.owned() as tier:
+        await put(tier, 40)
+        await tier.cut_queue(QUEUE, QueueOffset(0), "the hot log was rewritten")
+        kept = {entry.name for entry in await world.memory.list("@cut/")}
+        assert kept
+    world.kill_all()
+    await world.memory.append([Append(name, 0, (b"x",)) for name in (stray, *strangers)])
+    async with world.owned() as tier:
+        for _ in range(4):
+            await put(tier, 1)
+        await world.clock.advance(JOURNAL.grace_s + 5)
+        left = {entry.name for entry in await world.memory.list("@cut/")}
+        assert left == {*kept, *strangers}
+
+
+async def test_the_first_owner_and_names_in_tombstones_are_not_looked_at_again() -> None:
+    world = World()
+    async with world.owned() as tier:
+        for _ in range(10):
+            await put(tier, 7)
+        await world.clock.advance(10)
+        assert tier.journal.statistics().housekeeping.snapshots > 0
+        assert not any(prefix.startswith(TOPIC) for prefix in world.stores[0].listed)
+        name = segment_name(QUEUE, LOG, 1)
+        files = sort_files(tier.state, QUEUE, [name])
+        assert (files.strays, files.above, files.doubtful) == ((name,), (), ())
+        tier.state.apply([AddTombstones((Tombstone(name, 0, "test"),))])
+        assert sort_files(tier.state, QUEUE, [name]).strays == ()
+
+
+@pytest.mark.parametrize("kind", [LOG, SegmentType.CONSUME_QUEUE])
+async def test_files_of_live_segments_and_at_the_end_are_never_strays(kind: SegmentType) -> None:
+    world = World()
+    async with world.owned() as tier:
+        for _ in range(10):
+            await put(tier, 7)
+        queue = tier.queue(QUEUE)
+        assert queue is not None
+        live = [segment_name(QUEUE, kind, segment.base) for segment in queue.segments(kind)]
+        end = segment_name(QUEUE, kind, queue.flat_end(kind))
+        files = sort_files(tier.state, QUEUE, [*live, end])
+        assert (files.strays, files.above, files.doubtful) == ((), (end,), ())
+        unknown = sort_files(tier.state, QueueId("Elsewhere", 0), [*live, end])
+        assert (unknown.strays, unknown.above) == ((), ())
+
+
+async def test_after_a_clean_end_nothing_is_left_over() -> None:
+    """However short an owner lived: the next commands are not told of orphans."""
+    world = World()
+    left = await world.left_unpublished()
+    async with world.owned(JournalOptions(snapshot_entries_max=10**6, grace_s=1.0)) as tier:
+        for _ in range(10):
+            await put(tier, 7)
+        assert len(await world.findings(tier)) == len(left)
+        closing = asyncio.ensure_future(tier.close())
+        await world.clock.advance(1)
+        await closing
+        assert left <= await world.names(), "nothing is deleted before its tombstone is due"
+        assert await world.findings(tier) == []
+    world.kill_all()
+    async with world.owned() as tier:
+        await put(tier, 100)
+        await world.clock.advance(JOURNAL.snapshot_age_s_max + 3 * JOURNAL.grace_s)
+        assert not left & await world.names()
+        assert await world.findings(tier) == []

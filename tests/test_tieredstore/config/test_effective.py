@@ -1,0 +1,245 @@
+"""The configuration: keys, units, origins, and one sentence for everything that cannot work."""
+
+from dataclasses import fields
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from tests.support.golden import ROCKETMQ_533, ROCKETMQ_550, GoldenSet
+from tieredstore.config.effective import OPTIONS, Config, machine
+from tieredstore.config.java_keys import JAVA_ONLY
+from tieredstore.config.key import Key, Kind
+from tieredstore.config.keys import KEYS
+from tieredstore.config.sources import ConfigError, environment_name
+
+NUMBERS = {Kind.BYTES, Kind.COUNT, Kind.MILLISECONDS, Kind.HOURS}
+OTHER_VALUES = {
+    Kind.SWITCH: {False: "true", True: "false"},
+    Kind.LEVEL: {"NOT_IN_DISK": "FORCE"},
+    Kind.BACKFILL: {"all": "36h"},
+}
+ROOMY = {"tieredStoreConsumeQueueMaxSize": 20}
+"""Keys whose next possible value is further away than one."""
+
+
+def load(*defines: str, conf: Path | None = None, **environment: str) -> Config:
+    return Config.load(conf=conf, defines=defines, environment=environment)
+
+
+def sentence(*defines: str, conf: Path | None = None, **environment: str) -> str:
+    with pytest.raises(ConfigError) as failure:
+        load(*defines, conf=conf, **environment)
+    text = str(failure.value)
+    assert "\n" not in text
+    return text
+
+
+def another(key: Key) -> str:
+    """A value that is not the default."""
+    if key.kind in NUMBERS:
+        return str(int(key.default) + ROOMY.get(key.name, 1))
+    return OTHER_VALUES.get(key.kind, {}).get(key.default, "else/where")
+
+
+def field_of(config: Config, sets: str) -> object:
+    room, name = sets.split(".")
+    rooms = (config.tier, config.journal, config.posix, config.dispatch, config.hot, config.fetcher)
+    return getattr(next(one for one in rooms if type(one).__name__ == room), name)
+
+
+@pytest.mark.parametrize("name", KEYS)
+def test_a_key_given_in_any_way_is_what_the_layer_gets(name: str, tmp_path: Path) -> None:
+    key = KEYS[name]
+    text = another(key) if name not in {"brokerClusterName", "brokerName"} else "elsewhere"
+    conf = tmp_path / "broker.conf"
+    conf.write_text(f"# a comment\n\n{name} = {text}\n")
+    ways = {
+        f"{conf}:3": load(conf=conf),
+        environment_name(name): Config.load(environment={environment_name(name): text}),
+        "-D": load(f"{name}={text}"),
+    }
+    default = load()
+    for origin, config in ways.items():
+        setting = config.settings[name]
+        assert setting.origin == origin
+        assert setting.value != default.settings[name].value
+        if key.sets:
+            assert field_of(config, key.sets) != field_of(default, key.sets)
+
+
+@pytest.mark.parametrize("key", [key for key in KEYS.values() if key.sets], ids=lambda k: k.name)
+def test_the_tables_default_is_the_options_class_default(key: Key) -> None:
+    room, name = key.sets.split(".")
+    options = next(one for one in OPTIONS if one.__name__ == room)
+    assert name in {field.name for field in fields(options)}
+    scale = 1000 if key.kind is Kind.MILLISECONDS else 1
+    default = getattr(options(), name)
+    assert (default * scale if scale > 1 else default) == key.default
+
+
+def test_no_two_keys_set_one_field() -> None:
+    sets = [key.sets for key in KEYS.values() if key.sets]
+    assert len(sets) == len(set(sets))
+
+
+def test_the_command_line_wins_over_the_environment_and_that_over_the_file(
+    tmp_path: Path,
+) -> None:
+    conf = tmp_path / "broker.conf"
+    conf.write_text("brokerName=file\nbrokerClusterName=file\nstoreType=file\n")
+    config = load(
+        "brokerName=define",
+        conf=conf,
+        TIEREDSTORE_BROKER_NAME="environment",
+        TIEREDSTORE_BROKER_CLUSTER_NAME="environment",
+    )
+    assert config.broker == "define"
+    assert config.cluster == "environment"
+    assert config.settings["storeType"].value == "file"
+
+
+def test_names_default_as_in_rocketmq() -> None:
+    config = load()
+    assert config.cluster == "DefaultCluster"
+    assert config.broker == machine(KEYS["brokerName"]) != ""
+    assert config.store_dir == Path.home() / "store"
+
+
+@pytest.mark.parametrize("golden", [ROCKETMQ_533, ROCKETMQ_550], ids=str)
+def test_a_real_brokers_file_is_taken_as_it_is(golden: GoldenSet) -> None:
+    config = load(conf=golden.broker_conf)
+    assert config.broker == golden.broker
+    assert config.tier.commit_log_bytes_max == 262144
+    assert config.tier.consume_queue_bytes_max == 10000
+    assert config.dispatch.batch_age_s_max == 3.0
+    assert config.tier_root == Path("golden/tier")
+    assert config.level == "FORCE"
+    assert {given.name for given in config.java_only} == {
+        "messageStorePlugIn",
+        "tieredMetadataServiceProvider",
+        "tieredBackendServiceProvider",
+        "tieredStoreIndexFileMaxHashSlotNum",
+        "tieredStoreIndexFileMaxIndexNum",
+    }
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["maxFilterMessageSize", "storePathDLedgerCommitLog", "clusterName", "brokerId", "brokerIP1"],
+)
+def test_keys_that_only_the_broker_knows_are_not_looked_at(name: str, tmp_path: Path) -> None:
+    conf = tmp_path / "broker.conf"
+    conf.write_text(f"{name}=whatever\n")
+    assert name not in load(conf=conf).settings
+
+
+@pytest.mark.parametrize(
+    ("wrong", "right"),
+    [
+        ("tieredStoreFilepath", "tieredStoreFilePath"),
+        ("TieredStoreCommitLogMaxSize", "tieredStoreCommitLogMaxSize"),
+        ("tieredStoreGroupComitSize", "tieredStoreGroupCommitSize"),
+        ("readaheadCacheEnable", "readAheadCacheEnable"),
+        ("readAheadCacheExpire", "readAheadCacheExpireDuration"),
+        ("borkerName", "brokerName"),
+        ("brokername", "brokerName"),
+        ("storePathRootdir", "storePathRootDir"),
+        ("commitLogRollingIntervall", "commitLogRollingInterval"),
+        ("tieredMetadataServiceProvder", "tieredMetadataServiceProvider"),
+    ],
+)
+def test_a_misspelt_key_is_an_error_that_names_the_right_one(
+    wrong: str, right: str, tmp_path: Path
+) -> None:
+    conf = tmp_path / "broker.conf"
+    conf.write_text(f"brokerId=0\n{wrong}=1\n")
+    text = sentence(conf=conf)
+    assert f"{conf}:2" in text
+    assert f"did you mean {right}?" in text
+    assert f"did you mean {right}?" in sentence(f"{wrong}=1")
+
+
+def test_what_is_given_to_us_alone_must_be_known() -> None:
+    assert "unknown key listenPort" in sentence("listenPort=1")
+    assert "TIEREDSTORE_BROKER_NAME?" in sentence(TIEREDSTORE_BROKER_NAM="x")
+    assert "key=value" in sentence("brokerName")
+
+
+@pytest.mark.parametrize(
+    ("define", "parts"),
+    [
+        ("tieredStoreCommitLogMaxSize=1g", ["whole number of bytes", "write 1073741824"]),
+        ("tieredStoreCommitLogMaxSize=0", ["at least 1024 bytes"]),
+        ("tieredStoreCommitLogMaxSize=-1", ["at least 1024 bytes", "-1"]),
+        ("tieredStoreCommitLogMaxSize=9999999999999999999999", ["at most", "bytes"]),
+        ("tieredStoreConsumeQueueMaxSize=10001", ["multiple of 20", "write 10000"]),
+        ("commitLogRollingInterval=1d", ["whole number of hours", "'1d'"]),
+        ("tieredStoreGroupCommitTimeout=0.5", ["whole number of ms", "'0.5'"]),
+        ("tieredStoreGroupCommitCount=0", ["at least 1 messages"]),
+        ("tieredStoreMetricsPort=70000", ["at most 65535, not 70000"]),
+        ("tieredStoreGroupCommit=yes", ["true or false", "'yes'"]),
+        ("tieredStorageLevel=4", ["DISABLE, NOT_IN_DISK, NOT_IN_MEM, FORCE", "'4'"]),
+        ("tieredStoreBackfill=36", ["36h", "'36'"]),
+        ("tieredStoreBytesInFlight=1000", ["one batch of tieredStoreGroupCommitSize"]),
+        ("readAheadCacheSize=1048576", ["one read of readAheadMessageSizeThreshold"]),
+        ("tieredStoreWaitingMax=10", ["tieredStoreWaitingMax (10)", "tieredStoreGroupCommitCount"]),
+        ("brokerName=a/b", ["part of a path", "separator"]),
+        ("brokerClusterName=..", ["part of a path"]),
+    ],
+)
+def test_what_cannot_work_is_said_in_one_sentence(define: str, parts: list[str]) -> None:
+    text = sentence(define)
+    assert define.partition("=")[0] in text
+    for part in parts:
+        assert part in text
+
+
+def test_values_reach_the_layers_in_their_units() -> None:
+    config = load(
+        "tieredStoreBackfill=36h",
+        "tieredStoreGroupCommit=false",
+        "tieredStorePollInterval=700",
+        "storeType=defaultRocksDB",
+        "duplicationEnable=true",
+        "tieredStorageLevel=3",
+        "tieredStoreBytesInFlight=4194304",
+    )
+    assert config.dispatch.backfill == timedelta(hours=36)
+    assert config.dispatch.batch_age_s_max == 0.0
+    assert config.dispatch.poll_s_max == config.hot.poll_s_max == 0.7
+    assert config.hot.queues_in_rocksdb
+    assert config.hot.replicated
+    assert config.level == "FORCE"
+    assert config.dispatch.rounds_max == 1
+    assert config.hot.round_bytes_max == 4194304
+    assert config.memory_bytes_max < load().memory_bytes_max
+
+
+def test_the_tier_must_be_named() -> None:
+    with pytest.raises(ConfigError, match="tieredStoreFilePath is not set"):
+        assert load().tier_root
+
+
+def test_a_file_that_cannot_be_read_is_said_so(tmp_path: Path) -> None:
+    assert "no such file" in sentence(conf=tmp_path / "none.conf")
+    assert "is a directory" in sentence(conf=tmp_path)
+    bad = tmp_path / "bad.conf"
+    bad.write_text("brokerId=0\nbrokerName=\\u12\n")
+    assert "after line 1" in sentence(conf=bad)
+    for garbage in (bytes(range(256)), "brokerName=a\n".encode("utf-16")):
+        bad.write_bytes(garbage)
+        assert "bad.conf is no properties file" in sentence(conf=bad)
+
+
+def test_properties_are_read_as_java_writes_them(tmp_path: Path) -> None:
+    conf = tmp_path / "broker.conf"
+    conf.write_bytes(b"brokerName : b\\u00e9\r\ntieredStoreFilePath=a\\\r\n  b\r\nbrokerName=last")
+    config = load(conf=conf)
+    assert config.broker == "last"
+    assert config.settings["brokerName"].origin == f"{conf}:4"
+    assert config.tier_root == Path("ab")
+
+
+def test_java_only_keys_are_none_of_ours() -> None:
+    assert not JAVA_ONLY.keys() & KEYS.keys()

@@ -1,0 +1,268 @@
+"""The configuration: every value with its origin, and the options of every layer made of them.
+
+The only module that knows all layers' options, and the only one that asks the environment.
+"""
+
+import os
+import re
+import socket
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Self, TypeVar
+
+from container.journal.options import JournalOptions
+from container.metadata.records import UNIT_BYTES
+from container.names.path_component import check_path_component
+from container.options import TierOptions
+from dispatcher.options import DispatchOptions
+from fetcher.options import FetcherOptions
+from provider.options import PosixOptions
+from tieredstore.config.java_keys import JAVA_ONLY
+from tieredstore.config.key import Key, Kind, Value
+from tieredstore.config.keys import KEYS
+from tieredstore.config.sources import (
+    ConfigError,
+    Given,
+    parse_value,
+    read_defines,
+    read_environment,
+    read_file,
+    refuse_misspelt,
+)
+from tieredstore.follow.options import HotLogOptions
+
+DEFAULT_ORIGIN = "default"
+ROCKSDB = "defaultRocksDB"
+RECORD_EXTRA_BYTES = 64 << 10
+"""What a record may hold besides its body: properties up to 32,767 bytes, topic and fields."""
+ROUNDS_MAX = 2
+
+OptionsT = TypeVar("OptionsT")
+OPTIONS = (
+    DispatchOptions,
+    FetcherOptions,
+    HotLogOptions,
+    JournalOptions,
+    PosixOptions,
+    TierOptions,
+)
+
+_DURATION_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+_FIELD = re.compile(r"\b[a-z]+(?:_[a-z]+)+\b")
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One effective value."""
+
+    key: Key
+    value: Value
+    origin: str
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """Everything that is configured; nothing is opened by it."""
+
+    settings: Mapping[str, Setting]
+    """By key, in the order of the shipped file."""
+    java_only: Sequence[Given]
+    """Keys of the Java tiered store that were given and change nothing here."""
+    tier: TierOptions
+    journal: JournalOptions
+    posix: PosixOptions
+    dispatch: DispatchOptions
+    hot: HotLogOptions
+    fetcher: FetcherOptions
+
+    @classmethod
+    def load(
+        cls,
+        *,
+        conf: Path | None = None,
+        defines: Iterable[str] = (),
+        environment: Mapping[str, str] | None = None,
+    ) -> Self:
+        """Read a file, the environment and `key=value` definitions; later ones win.
+
+        `environment` None means the process's own. Reads the file; blocks for that long.
+
+        Raises:
+            ConfigError: a key is misspelt, a value impossible, or two do not work together.
+        """
+        if environment is None:
+            environment = os.environ
+        given = [
+            *(read_file(conf) if conf is not None else ()),
+            *read_environment(environment),
+            *read_defines(defines),
+        ]
+        for pair in given:
+            refuse_misspelt(pair)
+        last = {pair.name: pair for pair in given}
+        settings = {name: _setting(key, last.get(name)) for name, key in KEYS.items()}
+        for name in ("brokerClusterName", "brokerName"):
+            reason = check_path_component(str(settings[name].value))
+            if reason is not None:
+                raise ConfigError(f"{name} ({settings[name].origin}) is part of a path: {reason}")
+        try:
+            return cls(
+                settings=settings,
+                java_only=[pair for name, pair in last.items() if name in JAVA_ONLY],
+                tier=_tier(settings),
+                journal=_build(JournalOptions, settings),
+                posix=_build(PosixOptions, settings),
+                dispatch=_dispatch(settings),
+                hot=_hot(settings),
+                fetcher=_fetcher(settings),
+            )
+        except ConfigError:
+            raise
+        except ValueError as error:
+            raise ConfigError(_in_keys(str(error))) from error
+
+    @property
+    def cluster(self) -> str:
+        """`brokerClusterName`."""
+        return str(self.settings["brokerClusterName"].value)
+
+    @property
+    def broker(self) -> str:
+        """`brokerName`."""
+        return str(self.settings["brokerName"].value)
+
+    @property
+    def level(self) -> str:
+        """`tieredStorageLevel`, as a name."""
+        return str(self.settings["tieredStorageLevel"].value)
+
+    @property
+    def store_dir(self) -> Path:
+        """`storePathRootDir`."""
+        return Path(str(self.settings["storePathRootDir"].value))
+
+    @property
+    def verifies(self) -> bool:
+        """`tieredStoreCrcCheckEnable`: compare checksums when reading."""
+        return bool(self.settings["tieredStoreCrcCheckEnable"].value)
+
+    @property
+    def metrics_port(self) -> int:
+        """`tieredStoreMetricsPort`; 0 for none."""
+        return int(self.settings["tieredStoreMetricsPort"].value)
+
+    @property
+    def tier_root(self) -> Path:
+        """`tieredStoreFilePath`.
+
+        Raises:
+            ConfigError: it was not given.
+        """
+        value = str(self.settings["tieredStoreFilePath"].value)
+        if not value:
+            raise ConfigError(
+                "tieredStoreFilePath is not set: name the tier's directory with "
+                "-D tieredStoreFilePath=DIRECTORY or in the file given to --conf"
+            )
+        return Path(value)
+
+    @property
+    def memory_bytes_max(self) -> int:
+        """Bytes that all layers together may hold; each options class has its own formula."""
+        layers = (self.posix, self.dispatch, self.hot, self.fetcher)
+        return sum(layer.memory_bytes_max for layer in layers)
+
+
+def machine(key: Key) -> Value:
+    """The default of a key; of some it is the machine's."""
+    if key.name == "brokerName":
+        return socket.gethostname() or "DEFAULT_BROKER"
+    if key.name == "storePathRootDir":
+        return str(Path("~/store").expanduser())
+    return key.default
+
+
+def _setting(key: Key, given: Given | None) -> Setting:
+    if given is None or (given.text == "" and key.kind is Kind.TEXT):
+        return Setting(key, machine(key), DEFAULT_ORIGIN)
+    return Setting(key, parse_value(key, given), given.origin)
+
+
+def _converted(setting: Setting) -> object:
+    """The value as an options class has it: seconds, numbers of bytes, durations."""
+    if setting.key.kind is Kind.MILLISECONDS:
+        return int(setting.value) / 1000
+    text = str(setting.value)
+    if setting.key.kind is Kind.BACKFILL and text not in {"all", "none"}:
+        return timedelta(**{_DURATION_UNITS[text[-1]]: int(text[:-1])})
+    return setting.value
+
+
+def _build(options: type[OptionsT], settings: Mapping[str, Setting], **others: object) -> OptionsT:
+    """An options class from the keys that set its fields; `others` win."""
+    values: dict[str, Any] = {}
+    for setting in settings.values():
+        room, _, field = setting.key.sets.partition(".")
+        if room == options.__name__:
+            values[field] = _converted(setting)
+    return options(**{**values, **others})
+
+
+def _tier(settings: Mapping[str, Setting]) -> TierOptions:
+    setting = settings["tieredStoreConsumeQueueMaxSize"]
+    size = int(setting.value)
+    if size % UNIT_BYTES:
+        raise ConfigError(
+            f"tieredStoreConsumeQueueMaxSize ({setting.origin}) must be a multiple of "
+            f"{UNIT_BYTES}, the bytes of one message in a ConsumeQueue, not {size}: write "
+            f"{size - size % UNIT_BYTES}"
+        )
+    return _build(TierOptions, settings)
+
+
+def _dispatch(settings: Mapping[str, Setting]) -> DispatchOptions:
+    """Two rounds at once where two batches fit in flight, else one."""
+    flight, batch = settings["tieredStoreBytesInFlight"], settings["tieredStoreGroupCommitSize"]
+    rounds = min(ROUNDS_MAX, int(flight.value) // int(batch.value))
+    if not rounds:
+        raise ConfigError(
+            f"tieredStoreBytesInFlight ({flight.origin}) must hold one batch of "
+            f"tieredStoreGroupCommitSize, {batch.value} bytes, not {flight.value}"
+        )
+    others: dict[str, object] = {"rounds_max": rounds}
+    if not settings["tieredStoreGroupCommit"].value:
+        others["batch_age_s_max"] = 0.0
+    poll_s = int(settings["tieredStorePollInterval"].value) / 1000
+    others["poll_s_max"] = max(DispatchOptions().poll_s_max, poll_s)
+    others["message_bytes_max"] = int(settings["maxMessageSize"].value) + RECORD_EXTRA_BYTES
+    return _build(DispatchOptions, settings, **others)
+
+
+def _hot(settings: Mapping[str, Setting]) -> HotLogOptions:
+    replicated = settings["enableControllerMode"].value or settings["duplicationEnable"].value
+    in_flight = int(settings["tieredStoreBytesInFlight"].value)
+    return _build(
+        HotLogOptions,
+        settings,
+        queues_in_rocksdb=settings["storeType"].value == ROCKSDB,
+        replicated=bool(replicated),
+        round_bytes_max=min(HotLogOptions().round_bytes_max, in_flight),
+    )
+
+
+def _fetcher(settings: Mapping[str, Setting]) -> FetcherOptions:
+    cache, run = settings["readAheadCacheSize"], settings["readAheadMessageSizeThreshold"]
+    if int(cache.value) < int(run.value):
+        raise ConfigError(
+            f"readAheadCacheSize ({cache.origin}) must hold one read of "
+            f"readAheadMessageSizeThreshold, {run.value} bytes, not {cache.value}"
+        )
+    return _build(FetcherOptions, settings)
+
+
+def _in_keys(reason: str) -> str:
+    """A sentence of an options class, with its fields named as the keys that set them."""
+    names = {key.sets.partition(".")[2]: key.name for key in KEYS.values() if key.sets}
+    return _FIELD.sub(lambda found: names.get(found[0], found[0]), reason)

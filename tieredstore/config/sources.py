@@ -1,0 +1,194 @@
+"""Where values come from: properties files, the environment, the command line."""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+
+import javaproperties
+
+from tieredstore.config.java_keys import JAVA_ONLY
+from tieredstore.config.key import PORT, Key, Kind, Value
+from tieredstore.config.keys import KEYS, LEVELS
+
+OURS = ("tiered", "readahead")
+"""How the keys begin of which an unknown one is an error, in lower case."""
+NEAR = 0.85
+"""How like a known key another one must be to count as a misspelling. All 562 keys of a broker
+5.5.0 are less like any of ours that they are not."""
+ENVIRONMENT_PREFIX = "TIEREDSTORE_"
+FILE_BYTES_MAX = 256 << 10
+"""Most bytes of a properties file; all keys of a broker with their meanings are a tenth of that."""
+CONTINUED_LINES_MAX = 1_000
+"""Most lines that may end with a backslash: joining them takes time with the square of them."""
+
+_SIZE = re.compile(r"([0-9]+)\s*([kmgt])(i?b)?", re.IGNORECASE)
+_SCALE = {"k": 10, "m": 20, "g": 30, "t": 40}
+_DURATION = re.compile(r"[1-9][0-9]{0,8}[smhd]", re.ASCII)
+_NUMBER = re.compile(r"[+-]?[0-9]{1,99}", re.ASCII)
+_NO_TEXT = re.compile(r"[\x00-\x08\x0e-\x1f]")
+"""Characters that no text file holds."""
+
+
+class ConfigError(ValueError):
+    """Fix the configuration: one sentence says what is wrong, where, and what to write."""
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """A value as it was written, and where."""
+
+    name: str
+    text: str
+    origin: str
+    """For people: `broker.conf:12`, `TIEREDSTORE_BROKER_NAME` or `-D`."""
+
+
+def read_file(path: Path) -> list[Given]:
+    """The pairs of a properties file in order, with their lines.
+
+    UTF-8 where the bytes are that, else Latin-1, which is all that Java reads.
+
+    Raises:
+        ConfigError: the file cannot be read, is no text or too long, or holds an impossible
+            escape.
+    """
+    try:
+        with path.open("rb") as file:
+            raw = file.read(FILE_BYTES_MAX + 1)
+    except OSError as error:
+        raise ConfigError(
+            f"the configuration {path} cannot be read: {(error.strerror or 'unknown').lower()}"
+        ) from error
+    continued = raw.count(b"\\\n") + raw.count(b"\\\r")
+    if len(raw) > FILE_BYTES_MAX or continued > CONTINUED_LINES_MAX:
+        raise ConfigError(
+            f"{path} is longer than a broker's configuration: at most {FILE_BYTES_MAX} bytes are "
+            f"read, and {CONTINUED_LINES_MAX} lines that end with a backslash"
+        )
+    try:
+        text = raw.decode()
+    except UnicodeDecodeError:
+        text = raw.decode("latin-1")
+    if _NO_TEXT.search(text):
+        raise ConfigError(f"{path} is no properties file: it holds control characters")
+    found: list[Given] = []
+    line = 1
+    try:
+        for element in javaproperties.parse(text):  # pyright: ignore[reportUnknownMemberType] - IO without a type
+            if isinstance(element, javaproperties.KeyValue):
+                found.append(Given(element.key, element.value.strip(), f"{path}:{line}"))
+            line += len(element.source.splitlines())
+    except javaproperties.InvalidUEscapeError as error:
+        raise ConfigError(f"{path}, after line {line - 1}: {error}") from error
+    return found
+
+
+def environment_name(key: str) -> str:
+    """The environment variable of a key: `brokerName` is `TIEREDSTORE_BROKER_NAME`."""
+    return ENVIRONMENT_PREFIX + re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", key).upper()
+
+
+def read_environment(environment: Mapping[str, str]) -> list[Given]:
+    """The pairs given by environment variables.
+
+    Raises:
+        ConfigError: a variable begins with our prefix and names no key.
+    """
+    names = {environment_name(name): name for name in (*KEYS, *JAVA_ONLY)}
+    found: list[Given] = []
+    for variable, text in environment.items():
+        if not variable.startswith(ENVIRONMENT_PREFIX):
+            continue
+        if variable not in names:
+            raise ConfigError(
+                f"the environment variable {variable} names no key of the configuration"
+                f"{_did_you_mean(variable, names)}"
+            )
+        found.append(Given(names[variable], text.strip(), variable))
+    return found
+
+
+def read_defines(defines: Iterable[str]) -> list[Given]:
+    """The pairs given as `-D key=value`.
+
+    Raises:
+        ConfigError: there is no `=`.
+    """
+    found: list[Given] = []
+    for define in defines:
+        name, equals, text = define.partition("=")
+        if not equals or not name.strip():
+            raise ConfigError(f"-D takes key=value, not {define!r}")
+        found.append(Given(name.strip(), text.strip(), "-D"))
+    return found
+
+
+def refuse_misspelt(given: Given) -> None:
+    """Let through what is known, and what only the broker itself knows.
+
+    Raises:
+        ConfigError: the key is nearly one of ours, or looks like one of ours; names the nearest.
+    """
+    if given.name in KEYS or given.name in JAVA_ONLY:
+        return
+    lower = {name.lower(): name for name in (*KEYS, *JAVA_ONLY)}
+    is_ours = given.name.lower().startswith(OURS) or given.origin == "-D"
+    near = get_close_matches(given.name.lower(), lower, 1, NEAR)
+    if is_ours or near:
+        hint = _did_you_mean(given.name.lower(), lower)
+        raise ConfigError(f"unknown key {given.name} ({given.origin}){hint}")
+
+
+def _did_you_mean(text: str, names: Mapping[str, str]) -> str:
+    begun = sorted((name for name in names if name.startswith(text)), key=len)
+    near = begun or get_close_matches(text, names, 1, 0.5)
+    if not near:
+        return "; `tieredstore config` lists all"
+    right = near[0] if text.startswith(ENVIRONMENT_PREFIX) else names[near[0]]
+    return f": did you mean {right}?"
+
+
+def parse_value(key: Key, given: Given) -> Value:
+    """The value in the unit of the key.
+
+    Raises:
+        ConfigError: it is none, or out of bounds; says what to write.
+    """
+    text, place = given.text, f"{key.name} ({given.origin})"
+    match key.kind:
+        case Kind.TEXT | Kind.PATH:
+            if "\0" in text:
+                raise ConfigError(f"{place} holds a zero byte")
+            return text
+        case Kind.SWITCH:
+            if text.lower() not in {"true", "false"}:
+                raise ConfigError(f"{place} is true or false, not {text!r}")
+            return text.lower() == "true"
+        case Kind.LEVEL:
+            level = LEVELS[int(text)] if text in {"0", "1", "2", "3"} else text.upper()
+            if level not in LEVELS:
+                raise ConfigError(f"{place} is one of {', '.join(LEVELS)}, not {text!r}")
+            return level
+        case Kind.BACKFILL:
+            if text not in {"all", "none"} and not _DURATION.fullmatch(text):
+                raise ConfigError(
+                    f"{place} is all, none, or a duration like 90m, 36h or 7d, not {text!r}"
+                )
+            return text
+        case Kind.BYTES | Kind.COUNT | Kind.MILLISECONDS | Kind.HOURS:
+            return _parse_number(key, text, place)
+
+
+def _parse_number(key: Key, text: str, place: str) -> int:
+    if not _NUMBER.fullmatch(text):
+        size = _SIZE.fullmatch(text) if key.kind is Kind.BYTES else None
+        hint = f": write {int(size[1]) << _SCALE[size[2].lower()]}" if size else ""
+        raise ConfigError(f"{place} is a whole number of {key.unit_name}, not {text!r}{hint}")
+    number = int(text)
+    if not key.least <= number <= key.most:
+        amount = "" if key.unit == PORT else f" {key.unit_name}"
+        bound = f"at least {key.least}" if number < key.least else f"at most {key.most}"
+        raise ConfigError(f"{place} must be {bound}{amount}, not {number}")
+    return number

@@ -1,0 +1,1 @@
+"""What lies in the store directory of a broker: files, queues, identity, pins."""

@@ -1,0 +1,1 @@
+"""A broker's ConsumeQueues: their files, their ends, and where they begin."""
