@@ -15,8 +15,9 @@ from container.metadata.operations import (
     PutTopic,
     RecordGap,
 )
-from container.metadata.records import Gap, Queue, QueueId, Topic
+from container.metadata.records import Gap, Queue, Topic
 from container.metadata.state import TierState
+from container.names.queue_id import QueueId
 from container.options import HOUR_MS, TierOptions
 from container.queue.commit_plan import CommitPlan, CutRules, plan_commit
 from container.queue.manifest import ManifestReader

@@ -5,8 +5,9 @@ from typing import Protocol, Self
 from container.journal.follower import JournalFollower
 from container.journal.options import JournalOptions
 from container.journal.reader import JournalReader
-from container.metadata.records import Queue, QueueId
+from container.metadata.records import Queue
 from container.metadata.state import TierState
+from container.names.queue_id import QueueId
 from container.names.tier_objects import JOURNAL_PREFIX
 from container.queue.manifest import ManifestReader
 from container.queue.message_queue_container import Manifests, MessageQueueContainer

@@ -3,8 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from container.metadata.records import UNIT_BYTES
-from container.record.batch import Units
+from container.record.unit import UNIT_BYTES, Units
 
 Bytes = NDArray[np.int64]
 """What each message will take in the tier, in bytes."""

@@ -5,9 +5,10 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from container.metadata.records import QueueId
-from container.record.batch import UNIT_DTYPE, RecordBatch
+from container.names.queue_id import QueueId
+from container.record.batch import RecordBatch
 from container.record.message import body_crc_of, locate_parts
+from container.record.unit import UNIT_DTYPE
 from container.record.verification import damaged_bodies
 from dispatcher.batching import written_bytes
 from dispatcher.common_offsets import CommonOffsets

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from container.metadata.records import QueueId
+from container.names.queue_id import QueueId
 from dispatcher.queue_progress import QueueState
 from dispatcher.statistics import Progress
 from dispatcher.work import DispatchWork

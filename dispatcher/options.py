@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Literal
 
-from container.metadata.records import UNIT_BYTES
+from container.record.unit import UNIT_BYTES
 
 Backfill = Literal["all", "none"] | timedelta
 """Where a queue begins that the tier does not have: its oldest local message, its end, or its

@@ -6,8 +6,8 @@ from enum import Enum
 
 import numpy as np
 
-from container.metadata.records import QueueId
-from container.record.batch import UNIT_DTYPE, Units
+from container.names.queue_id import QueueId
+from container.record.unit import UNIT_DTYPE, Units
 from dispatcher.batching import due_at_s, messages_within, written_bytes
 from dispatcher.options import DispatchOptions
 from dispatcher.source import HotQueue, HotQueueState

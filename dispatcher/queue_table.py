@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from operator import attrgetter
 
-from container.metadata.records import QueueId
+from container.names.queue_id import QueueId
 from dispatcher.options import DispatchOptions
 from dispatcher.queue_progress import QueueProgress, QueueState, ReferenceCount
 from dispatcher.source import HotQueue

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from container.errors import BytesMissing, Refused
-from container.metadata.records import QueueId
+from container.names.queue_id import QueueId
 from dispatcher.target import CommitPlan
 from provider.errors import AlreadyExists, Denied, OutOfRange, StoreError, Unavailable
 

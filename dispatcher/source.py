@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple, Protocol
 
-from container.metadata.records import QueueId
-from container.record.batch import RecordBatch, Units
+from container.names.queue_id import QueueId
+from container.record.batch import RecordBatch
+from container.record.unit import Units
 from provider.errors import StoreError
 from provider.ranges import QueueOffset
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from container.metadata.records import QueueId
+from container.names.queue_id import QueueId
 from dispatcher.queue_progress import QueueState
 from provider.ranges import QueueOffset
 

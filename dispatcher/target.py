@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from typing import Any, Protocol, TypeVar
 
-from container.metadata.records import Queue, QueueId
+from container.metadata.records import Queue
+from container.names.queue_id import QueueId
 from container.record.batch import RecordBatch
 from provider.ranges import QueueOffset
 

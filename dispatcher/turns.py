@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 
-from container.metadata.records import QueueId
+from container.names.queue_id import QueueId
 from dispatcher.options import DispatchOptions
 
 SHARES_OF_BATCH = 16

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
-from container.metadata.records import QueueId
+from container.names.queue_id import QueueId
 from container.record.kernels import store_timestamps
 from fetcher.followers import Followers, stretch_end
 from fetcher.loading import load_store_timestamp

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from container.metadata.records import QueueId
+from container.names.queue_id import QueueId
 from fetcher.options import FetcherOptions
 from fetcher.read_ahead import Reader, Readers, next_window
 from fetcher.run import Run

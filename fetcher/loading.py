@@ -6,11 +6,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from container.errors import BytesMissing
-from container.metadata.records import UNIT_BYTES
-from container.record.batch import Units
 from container.record.blank import Coda
 from container.record.kernels import store_timestamps
 from container.record.layout import BORN_HOST_V6, layout_of
+from container.record.unit import UNIT_BYTES, Units
 from container.record.unit_faults import Fault, Faults, judge_records, leading_good
 from container.record.verification import leading_good_units
 from fetcher.options import FetcherOptions

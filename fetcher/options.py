@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, fields
 
-from container.metadata.records import UNIT_BYTES
+from container.record.unit import UNIT_BYTES
 
 COLUMN_BYTES = 40
 """What a cached message costs beside its bytes: four columns of 8 bytes, a tag hash, and slack."""

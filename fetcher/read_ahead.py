@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from container.metadata.records import QueueId
+from container.names.queue_id import QueueId
 from fetcher.window import Window, WindowLimits, opened, used_to_its_end, wasted
 
 

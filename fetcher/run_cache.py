@@ -9,7 +9,7 @@ from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from typing import NamedTuple
 
-from container.metadata.records import QueueId
+from container.names.queue_id import QueueId
 from fetcher.run import Run
 from fetcher.tag_filter import Subscription
 

@@ -5,7 +5,7 @@ from collections.abc import Coroutine
 from types import TracebackType
 from typing import Self
 
-from container.metadata.records import QueueId
+from container.names.queue_id import QueueId
 from fetcher.loading import load_run
 from fetcher.options import FetcherOptions
 from fetcher.run import Run

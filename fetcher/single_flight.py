@@ -3,7 +3,7 @@
 import asyncio
 from collections import defaultdict
 
-from container.metadata.records import QueueId
+from container.names.queue_id import QueueId
 from fetcher.read_ahead import Reader
 from fetcher.run import Run
 from fetcher.run_cache import Lane

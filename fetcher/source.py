@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 from typing import Protocol
 
-from container.metadata.records import Gap, QueueId
-from container.record.batch import Units
+from container.metadata.records import Gap
+from container.names.queue_id import QueueId
+from container.record.unit import Units
 from provider.object_store import Buffer
 from provider.ranges import ByteRange, QueueOffset
 

@@ -3,7 +3,8 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from container.metadata.records import Queue, QueueId, SegmentType
+from container.metadata.records import Queue
+from container.names.queue_id import QueueId, SegmentType
 from dispatcher.queue_progress import QueueState
 from dispatcher.statistics import QueueStatistics
 

@@ -10,12 +10,13 @@ from crc32c import crc32c
 from container.check.finding import Finding
 from container.check.journal import check_journal, own_objects
 from container.check.records import RecordCheck
-from container.metadata.records import FLAT_FILES, UNIT_BYTES, Queue, QueueId, Segment, SegmentType
+from container.metadata.records import Queue, Segment
 from container.metadata.state import TierState
+from container.names.queue_id import FLAT_FILES, QueueId, SegmentType
 from container.names.rocketmq import parse_segment_name, segment_name
 from container.queue.message_queue_container import MessageQueueContainer
-from container.record.batch import Units
 from container.record.blank import Coda
+from container.record.unit import UNIT_BYTES, Units
 from provider.errors import Corrupt, Denied, OutOfRange
 from provider.object_store import ObjectStore
 from provider.ranges import ByteRange, QueueOffset

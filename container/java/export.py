@@ -10,8 +10,9 @@ from container.java.metadata import (
     JavaSegment,
     JavaTopic,
 )
-from container.metadata.records import FLAT_FILES, QueueId, Segment, SegmentType
+from container.metadata.records import Segment
 from container.metadata.state import TierState
+from container.names.queue_id import FLAT_FILES, QueueId, SegmentType
 from container.names.rocketmq import INDEX_QUEUE
 
 JAVA_NEW = 0

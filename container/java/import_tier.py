@@ -7,13 +7,14 @@ import numpy as np
 from crc32c import crc32c
 from numpy.typing import NDArray
 
-from container.metadata.records import UNIT_BYTES, Extent, Queue, Segment, SegmentType
+from container.metadata.records import Extent, Queue, Segment
+from container.names.queue_id import SegmentType
 from container.names.rocketmq import segment_name
 from container.queue.boundaries import cut_runs
 from container.queue.message_queue_container import MessageQueueContainer
-from container.record.batch import Units
 from container.record.blank import Coda
 from container.record.kernels import store_timestamps
+from container.record.unit import UNIT_BYTES, Units
 from container.record.unit_faults import find_records, leading_good
 from container.record.verification import leading_good_units
 from provider.errors import Corrupt

@@ -12,7 +12,7 @@ from typing import Any
 import orjson
 
 from container.java.loose_json import Json, JsonObject, ObjectKey, parse_loose_json
-from container.metadata.records import QueueId, SegmentType
+from container.names.queue_id import QueueId, SegmentType
 from container.names.rocketmq import INT64_MAX
 from provider.errors import Corrupt
 from provider.object_store import Buffer

@@ -6,7 +6,8 @@ from container.java.export import export_java_metadata
 from container.java.import_tier import queue_with_checksums
 from container.java.metadata import encode_java_metadata
 from container.metadata.operations import Operation, PutIndexFile, PutQueue, PutTopic
-from container.metadata.records import FLAT_FILES, Queue, QueueId, Segment
+from container.metadata.records import Queue, Segment
+from container.names.queue_id import FLAT_FILES, QueueId
 from container.tier_reader import TierReader
 from provider.clock import Clock
 

@@ -54,13 +54,12 @@ from container.metadata.records import (
     IndexFile,
     ManifestRef,
     Queue,
-    QueueId,
     Segment,
-    SegmentType,
     Tombstone,
     Topic,
 )
 from container.metadata.state import TierState
+from container.names.queue_id import QueueId, SegmentType
 from provider.errors import Corrupt
 
 EXTENT_FIELDS_MIN = 6

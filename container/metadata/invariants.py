@@ -4,16 +4,9 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from container.errors import Refused
-from container.metadata.records import (
-    FLAT_FILES,
-    UNIT_BYTES,
-    CopyState,
-    ManifestRef,
-    Queue,
-    QueueId,
-    Segment,
-    SegmentType,
-)
+from container.metadata.records import CopyState, ManifestRef, Queue, Segment
+from container.names.queue_id import FLAT_FILES, QueueId, SegmentType
+from container.record.unit import UNIT_BYTES
 
 
 def queue_path(queue: QueueId) -> str:

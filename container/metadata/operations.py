@@ -10,11 +10,10 @@ from container.metadata.records import (
     IndexFile,
     ManifestRef,
     Queue,
-    QueueId,
-    SegmentType,
     Tombstone,
     Topic,
 )
+from container.names.queue_id import QueueId, SegmentType
 from provider.ranges import QueueOffset
 
 

@@ -18,17 +18,9 @@ from container.metadata.operations import (
     SetSegmentState,
     TrimQueue,
 )
-from container.metadata.records import (
-    FLAT_FILES,
-    UNIT_BYTES,
-    CopyState,
-    Extent,
-    Gap,
-    ManifestRef,
-    Queue,
-    Segment,
-    SegmentType,
-)
+from container.metadata.records import CopyState, Extent, Gap, ManifestRef, Queue, Segment
+from container.names.queue_id import FLAT_FILES, SegmentType
+from container.record.unit import UNIT_BYTES
 
 
 def commit(queue: Queue, operation: CommitQueue) -> Queue:

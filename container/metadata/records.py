@@ -8,36 +8,13 @@ version that we do not know, so that they survive being read and written by us.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Any, NamedTuple
+from typing import Any
 
+from container.names.queue_id import QueueId, SegmentType
+from container.record.unit import UNIT_BYTES
 from provider.ranges import QueueOffset
 
-UNIT_BYTES = 20
-"""Length of a ConsumeQueue unit; unit `n` of a queue lies at byte `20 n` of its ConsumeQueue."""
-
 NO_EXTRA: Mapping[str, Any] = {}
-
-
-class QueueId(NamedTuple):
-    """One queue of the broker."""
-
-    topic: str
-    queue_id: int
-
-    def __str__(self) -> str:
-        return f"{self.topic}/{self.queue_id}"
-
-
-class SegmentType(IntEnum):
-    """Which flat file a segment belongs to; the numbers are RocketMQ's."""
-
-    COMMIT_LOG = 0
-    CONSUME_QUEUE = 1
-    INDEX = 2
-
-
-FLAT_FILES = (SegmentType.COMMIT_LOG, SegmentType.CONSUME_QUEUE)
-"""The flat files of a queue."""
 
 
 class CopyState(IntEnum):

@@ -32,16 +32,9 @@ from container.metadata.operations import (
     TakeOwnership,
     TrimQueue,
 )
-from container.metadata.records import (
-    Attempt,
-    Broker,
-    IndexFile,
-    Queue,
-    QueueId,
-    Tombstone,
-    Topic,
-)
+from container.metadata.records import Attempt, Broker, IndexFile, Queue, Tombstone, Topic
 from container.metadata.transaction import StateChange
+from container.names.queue_id import QueueId
 from container.names.rocketmq import segment_name
 
 BROKER_PATH = "@journal"

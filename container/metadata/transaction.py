@@ -3,15 +3,8 @@
 from collections.abc import Callable, Mapping
 from typing import Generic, TypeVar
 
-from container.metadata.records import (
-    Attempt,
-    Broker,
-    IndexFile,
-    Queue,
-    QueueId,
-    Tombstone,
-    Topic,
-)
+from container.metadata.records import Attempt, Broker, IndexFile, Queue, Tombstone, Topic
+from container.names.queue_id import QueueId
 
 Key = TypeVar("Key")
 Record = TypeVar("Record")

@@ -12,8 +12,8 @@ import hashlib
 import re
 from dataclasses import dataclass
 
-from container.metadata.records import QueueId, SegmentType
 from container.names.path_component import check_path_component
+from container.names.queue_id import QueueId, SegmentType
 
 INDEX_TOPIC = "rmq_sys_INDEX"
 INDEX_QUEUE = QueueId(INDEX_TOPIC, 0)

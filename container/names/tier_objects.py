@@ -7,7 +7,7 @@ nonce, and is never used twice. `@` cannot begin a RocketMQ topic, so nothing co
 import re
 from typing import NamedTuple, Self
 
-from container.metadata.records import QueueId, SegmentType
+from container.names.queue_id import QueueId, SegmentType
 from container.names.rocketmq import parse_segment_name
 
 JOURNAL_PREFIX = "@journal/"

@@ -8,12 +8,14 @@ from crc32c import crc32c
 from numpy.typing import NDArray
 
 from container.metadata.operations import CommitQueue, SegmentChange
-from container.metadata.records import UNIT_BYTES, Extent, Queue, QueueId, Segment, SegmentType
+from container.metadata.records import Extent, Queue, Segment
+from container.names.queue_id import QueueId, SegmentType
 from container.names.rocketmq import segment_name
 from container.options import TierOptions
 from container.queue.boundaries import AgeRule, Cut, cut_runs
 from container.record.batch import RecordBatch
 from container.record.kernels import encode_units, rewrite_positions
+from container.record.unit import UNIT_BYTES
 from provider.file_segments import SegmentSlice
 from provider.ranges import QueueOffset
 

@@ -9,15 +9,8 @@ from container.errors import BytesMissing
 from container.journal.frame import NONCE_BYTES, Frame, FrameKind
 from container.journal.options import Chance, JournalOptions
 from container.metadata.codec import decode_segments, encode_segments
-from container.metadata.records import (
-    FLAT_FILES,
-    CopyState,
-    ManifestRef,
-    Queue,
-    QueueId,
-    Segment,
-    SegmentType,
-)
+from container.metadata.records import CopyState, ManifestRef, Queue, Segment
+from container.names.queue_id import FLAT_FILES, QueueId, SegmentType
 from container.names.tier_objects import ManifestName, parse_name
 from provider.errors import Corrupt, OutOfRange
 from provider.object_store import Buffer, ObjectStore

@@ -7,19 +7,11 @@ from typing import Protocol
 from crc32c import crc32c
 
 from container.errors import BytesMissing
-from container.metadata.records import (
-    UNIT_BYTES,
-    Extent,
-    Gap,
-    ManifestRef,
-    Queue,
-    QueueId,
-    Segment,
-    SegmentType,
-)
+from container.metadata.records import Extent, Gap, ManifestRef, Queue, Segment
+from container.names.queue_id import QueueId, SegmentType
 from container.names.rocketmq import segment_name
-from container.record.batch import Units
 from container.record.kernels import decode_units
+from container.record.unit import UNIT_BYTES, Units
 from provider.errors import Corrupt, NotFound, OutOfRange
 from provider.object_store import Buffer, ObjectStore
 from provider.ranges import ByteRange, QueueOffset

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from container.metadata.records import UNIT_BYTES, Segment
+from container.metadata.records import Segment
 from container.queue.message_queue_container import MessageQueueContainer
-from container.record.batch import Units
 from container.record.blank import BLANK_MAGIC, Coda
 from container.record.layout import MAGIC_AT
+from container.record.unit import UNIT_BYTES, Units
 from container.record.verification import leading_good_units
 from provider.errors import Corrupt
 from provider.ranges import ByteRange, QueueOffset

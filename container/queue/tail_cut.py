@@ -4,18 +4,12 @@ from dataclasses import dataclass, replace
 
 from crc32c import crc32c
 
-from container.metadata.records import (
-    UNIT_BYTES,
-    Extent,
-    ManifestRef,
-    Queue,
-    Segment,
-    SegmentType,
-    Tombstone,
-)
+from container.metadata.records import Extent, ManifestRef, Queue, Segment, Tombstone
+from container.names.queue_id import SegmentType
 from container.names.rocketmq import segment_name
 from container.names.tier_objects import KeptName
 from container.queue.message_queue_container import MessageQueueContainer
+from container.record.unit import UNIT_BYTES
 from provider.errors import NotFound, OutOfRange
 from provider.object_store import Append, AppendingStore, ObjectStore
 from provider.ranges import ByteRange, QueueOffset

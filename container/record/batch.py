@@ -5,16 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from container.metadata.records import UNIT_BYTES
 from provider.ranges import QueueOffset
-
-UNIT_DTYPE = np.dtype([("position", ">i8"), ("size", ">i4"), ("tag_hash", ">i8")])
-"""A ConsumeQueue unit, as it lies on disk: 20 bytes, big-endian, packed."""
-
-assert UNIT_DTYPE.itemsize == UNIT_BYTES, "an on-disk format never drifts"
-
-Units = NDArray[np.void]
-"""An array of `UNIT_DTYPE`."""
 
 
 @dataclass(frozen=True, slots=True)

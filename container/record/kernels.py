@@ -9,8 +9,6 @@ vouches for.
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from container.metadata.records import UNIT_BYTES
-from container.record.batch import UNIT_DTYPE, Units
 from container.record.checksum import RECORD_CRC_BYTES, RECORD_CRC_PREFIX, renew_record_crc
 from container.record.layout import (
     BORN_HOST_AT,
@@ -21,6 +19,7 @@ from container.record.layout import (
     RECORD_BYTES_MIN,
     layout_of,
 )
+from container.record.unit import UNIT_BYTES, UNIT_DTYPE, Units
 from provider.errors import Corrupt
 from provider.object_store import Buffer
 

@@ -4,10 +4,20 @@ from dataclasses import dataclass
 from struct import Struct
 from typing import ClassVar, Self
 
-from container.metadata.records import UNIT_BYTES
-from container.record.batch import UNIT_DTYPE
+import numpy as np
+from numpy.typing import NDArray
+
 from provider.errors import Corrupt
 from provider.object_store import Buffer
+
+UNIT_BYTES = 20
+"""Length of a ConsumeQueue unit; unit `n` of a queue lies at byte `20 n` of its ConsumeQueue."""
+
+UNIT_DTYPE = np.dtype([("position", ">i8"), ("size", ">i4"), ("tag_hash", ">i8")])
+"""A ConsumeQueue unit, as it lies on disk: 20 bytes, big-endian, packed."""
+
+Units = NDArray[np.void]
+"""An array of `UNIT_DTYPE`."""
 
 FILLER_SIZE = 0x7FFF_FFFF
 """Size in a filler unit, which a local queue that begins in mid-file has before its first one."""

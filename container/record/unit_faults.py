@@ -12,10 +12,10 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from container.record.batch import Units
 from container.record.blank import BLANK_MAGIC, Coda
 from container.record.kernels import HEADER_DTYPE, Bytes, as_bytes, headers_at
 from container.record.layout import MAGIC_V1, MAGIC_V2, RECORD_BYTES_MIN
+from container.record.unit import Units
 
 
 class Fault(IntEnum):

@@ -7,8 +7,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from container.journal.options import JournalOptions
-from container.metadata.records import FLAT_FILES, Tombstone
+from container.metadata.records import Tombstone
 from container.metadata.state import TierState
+from container.names.queue_id import FLAT_FILES
 from container.names.rocketmq import parse_segment_name, segment_name
 from container.names.tier_objects import KeptName, ManifestName, parse_name
 

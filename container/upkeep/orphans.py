@@ -23,8 +23,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from container.metadata.operations import AddTombstones, Operation
-from container.metadata.records import FLAT_FILES, ManifestRef, Queue, QueueId, Tombstone
+from container.metadata.records import ManifestRef, Queue, Tombstone
 from container.metadata.state import TierState
+from container.names.queue_id import FLAT_FILES, QueueId
 from container.names.rocketmq import (
     BASE_DIGITS,
     parse_local_file_name,

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from container.record.batch import Units
 from container.record.kernels import decode_units
+from container.record.unit import Units
 from fetcher.fetcher import TieredMessageFetcher
 from provider.object_store import Buffer
 from provider.ranges import ByteRange

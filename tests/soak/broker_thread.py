@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from container.metadata.records import UNIT_BYTES, QueueId
-from container.record.unit import ConsumeQueueUnit
+from container.names.queue_id import QueueId
+from container.record.unit import UNIT_BYTES, ConsumeQueueUnit
 from tests.soak.ledger import Ledger
 from tests.support.fake_broker import FakeBroker
 

@@ -9,7 +9,7 @@ import numpy as np
 from crc32c import crc32c
 from numpy.typing import NDArray
 
-from container.metadata.records import QueueId
+from container.names.queue_id import QueueId
 
 DIGEST_BYTES = 4
 PHYSICAL_OFFSET = slice(28, 36)

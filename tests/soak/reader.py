@@ -11,7 +11,7 @@ from struct import Struct
 
 import numpy as np
 
-from container.metadata.records import QueueId
+from container.names.queue_id import QueueId
 from container.tier_reader import TierReader
 from fetcher.fetcher import TieredMessageFetcher
 from fetcher.options import FetcherOptions

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from container.metadata.records import QueueId
+from container.names.queue_id import QueueId
 from container.names.rocketmq import broker_directory
 from tests.soak.broker_thread import BrokerThread
 from tests.soak.follower import Follower, until

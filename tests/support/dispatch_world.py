@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
-from container.metadata.records import QueueId
+from container.names.queue_id import QueueId
 from dispatcher.dispatcher import TieredDispatcher
 from dispatcher.options import DispatchOptions
 from provider.clock import ManualClock, settle

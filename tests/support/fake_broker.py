@@ -12,7 +12,7 @@ from struct import Struct
 
 import numpy as np
 
-from container.metadata.records import UNIT_BYTES, QueueId
+from container.names.queue_id import QueueId
 from container.names.rocketmq import local_file_name
 from container.record.blank import BlankRecord
 from container.record.java_hash import tag_hash
@@ -20,7 +20,7 @@ from container.record.kernels import HEADER_DTYPE, encode_units
 from container.record.layout import layout_of
 from container.record.message import StoredMessage, body_crc_of
 from container.record.properties import KEYS, TAGS, encode_properties
-from container.record.unit import FILLER_SIZE, ConsumeQueueUnit
+from container.record.unit import FILLER_SIZE, UNIT_BYTES, ConsumeQueueUnit
 
 FIRST_STORE_TIMESTAMP = 1_700_000_000_000
 CHUNK_BYTES_MAX = 32 << 20

@@ -6,9 +6,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from container.metadata.records import QueueId
-from container.record.batch import UNIT_DTYPE, RecordBatch, Units
+from container.names.queue_id import QueueId
+from container.record.batch import RecordBatch
 from container.record.message import StoredMessage
+from container.record.unit import UNIT_DTYPE, Units
 from dispatcher.alarm import Alarm
 from dispatcher.source import HotQueue, HotQueueState, Wanted
 from provider.clock import Clock

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from container.metadata.records import QueueId
+from container.names.queue_id import QueueId
 from provider.clock import ManualClock
 from provider.ranges import QueueOffset
 from tests.support.fake_broker import FakeBroker

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from container.metadata.records import QueueId
+from container.names.queue_id import QueueId
 from container.names.rocketmq import broker_directory
 
 GOLDEN = Path(__file__).parents[1] / "golden"

@@ -21,8 +21,10 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any
 
-from container.metadata.records import UNIT_BYTES, Gap, Queue, QueueId
+from container.metadata.records import Gap, Queue
+from container.names.queue_id import QueueId
 from container.record.batch import RecordBatch
+from container.record.unit import UNIT_BYTES
 from provider.clock import Clock
 from provider.errors import OutOfRange, StoreError, Unavailable
 from provider.ranges import QueueOffset

@@ -2,7 +2,7 @@
 
 import os
 
-from container.metadata.records import QueueId
+from container.names.queue_id import QueueId
 from container.record.layout import TRANSACTION_ROLLBACK
 from container.record.message import StoredMessage
 from provider.clock import ManualClock

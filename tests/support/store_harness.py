@@ -15,10 +15,12 @@ import numpy as np
 
 from container.check.tier import check_tier
 from container.journal.options import JournalOptions
-from container.metadata.records import Queue, QueueId, SegmentType
+from container.metadata.records import Queue
+from container.names.queue_id import QueueId, SegmentType
 from container.options import TierOptions
-from container.record.batch import RecordBatch, Units
+from container.record.batch import RecordBatch
 from container.record.java_hash import tag_hash
+from container.record.unit import Units
 from container.tier import Tier, TierIdentity
 from container.tier_reader import TierReader
 from dispatcher.dispatcher import TieredDispatcher

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from random import Random
 
-from container.metadata.records import QueueId
+from container.names.queue_id import QueueId
 from provider.errors import Fenced
 from provider.memory import MemoryObjects, MemoryStore
 from provider.object_store import Append

@@ -4,7 +4,6 @@ from hypothesis import strategies as st
 
 from container.metadata import operations as op
 from container.metadata.records import (
-    UNIT_BYTES,
     Attempt,
     CopyState,
     Extent,
@@ -12,12 +11,12 @@ from container.metadata.records import (
     IndexFile,
     ManifestRef,
     Queue,
-    QueueId,
     Segment,
-    SegmentType,
     Tombstone,
     Topic,
 )
+from container.names.queue_id import QueueId, SegmentType
+from container.record.unit import UNIT_BYTES
 from provider.ranges import QueueOffset
 
 Q0 = QueueId("T", 0)

@@ -30,8 +30,9 @@ from container.metadata.codec import (
     join_operations,
     state_pieces,
 )
-from container.metadata.records import ManifestRef, QueueId, SegmentType
+from container.metadata.records import ManifestRef
 from container.metadata.state import TierState
+from container.names.queue_id import QueueId, SegmentType
 from container.names.tier_objects import ManifestName, SnapshotName
 from container.queue.manifest import decode_manifest
 from container.record.kernels import decode_units

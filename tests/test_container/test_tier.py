@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from container.check.tier import check_tier
-from container.metadata.records import QueueId, SegmentType
+from container.names.queue_id import QueueId, SegmentType
 from container.options import TierOptions
 from container.tier import Tier, TierIdentity
 from container.tier_reader import TierReader

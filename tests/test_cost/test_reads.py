@@ -2,7 +2,7 @@
 
 import asyncio
 
-from container.metadata.records import UNIT_BYTES
+from container.record.unit import UNIT_BYTES
 from fetcher.fetcher import TieredMessageFetcher
 from fetcher.options import FetcherOptions
 from tests.test_fetcher.memory_tier import MemoryQueue, MemoryTier, filled

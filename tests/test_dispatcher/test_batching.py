@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from container.record.batch import UNIT_DTYPE
+from container.record.unit import UNIT_DTYPE
 from dispatcher.batching import due_at_s, messages_within, written_bytes
 from dispatcher.options import DispatchOptions
 

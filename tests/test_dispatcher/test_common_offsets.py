@@ -5,7 +5,8 @@ from math import log2
 from hypothesis import given
 from hypothesis import strategies as st
 
-from container.metadata.records import Gap, Queue, QueueId
+from container.metadata.records import Gap, Queue
+from container.names.queue_id import QueueId
 from dispatcher.common_offsets import CommonOffsets
 from dispatcher.source import HotQueue
 from provider.ranges import QueueOffset

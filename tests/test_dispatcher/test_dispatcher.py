@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import pytest
 
-from container.metadata.records import QueueId
+from container.names.queue_id import QueueId
 from dispatcher.statistics import Progress
 from tests.support.dispatch_world import World
 

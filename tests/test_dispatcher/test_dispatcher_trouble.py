@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from container.metadata.records import QueueId
+from container.names.queue_id import QueueId
 from dispatcher.queue_progress import QueueState
 from dispatcher.source import HotQueueState
 from provider.errors import Closed, Corrupt, Denied, Fenced, Unavailable

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from container.metadata.records import QueueId
-from container.record.batch import RecordBatch, Units
+from container.names.queue_id import QueueId
+from container.record.batch import RecordBatch
+from container.record.unit import Units
 from dispatcher.dispatcher import TieredDispatcher
 from dispatcher.divergence import (
     compare_sampled,

@@ -6,7 +6,7 @@ from datetime import timedelta
 import pytest
 
 from container.errors import NewerVersion, Refused
-from container.metadata.records import QueueId
+from container.names.queue_id import QueueId
 from dispatcher.queue_progress import QueueState
 from dispatcher.source import HotQueueState
 from provider.errors import AlreadyExists, Corrupt, NotFound, OutOfRange, StoreError

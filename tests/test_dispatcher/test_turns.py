@@ -5,7 +5,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from container.metadata.records import QueueId
+from container.names.queue_id import QueueId
 from dispatcher.options import DispatchOptions
 from dispatcher.turns import COMPANY_ANY, Load, Waiting, plan_turn
 

@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from container.check.tier import check_tier
-from container.metadata.records import QueueId
+from container.names.queue_id import QueueId
 from container.tier import Tier, TierIdentity
 from dispatcher.dispatcher import TieredDispatcher
 from dispatcher.queue_progress import QueueState

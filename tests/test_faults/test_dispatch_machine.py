@@ -11,7 +11,7 @@ from hypothesis.stateful import (
     rule,
 )
 
-from container.metadata.records import QueueId
+from container.names.queue_id import QueueId
 from dispatcher.dispatcher import TieredDispatcher
 from dispatcher.options import DispatchOptions
 from provider.clock import ManualClock, settle

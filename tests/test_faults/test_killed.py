@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from container.check.tier import check_tier
-from container.metadata.records import QueueId, SegmentType
+from container.names.queue_id import QueueId, SegmentType
 from container.names.rocketmq import broker_directory
 from container.tier_reader import TierReader
 from provider.errors import NotFound

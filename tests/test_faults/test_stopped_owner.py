@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from container.metadata.records import QueueId
+from container.names.queue_id import QueueId
 from container.names.rocketmq import broker_directory
 from container.tier_reader import TierReader
 from provider.errors import NotFound

@@ -5,8 +5,8 @@ from random import Random
 import pytest
 
 from container.journal.options import JournalOptions
-from container.metadata.records import QueueId
 from container.metadata.state import TierState
+from container.names.queue_id import QueueId
 from container.tier_reader import TierReader
 from fetcher.fetcher import TieredMessageFetcher
 from fetcher.options import FetcherOptions

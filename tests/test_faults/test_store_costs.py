@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 from container.journal.options import JournalOptions
-from container.metadata.records import QueueId
+from container.names.queue_id import QueueId
 from dispatcher.options import DispatchOptions
 from provider.clock import ManualClock, settle
 from provider.memory import MemoryStore

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from container.metadata.records import QueueId
+from container.names.queue_id import QueueId
 from container.tier_reader import TierReader
 from provider.clock import ManualClock, settle
 from provider.errors import Fenced

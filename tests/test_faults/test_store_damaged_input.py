@@ -15,7 +15,8 @@ from random import Random
 
 import pytest
 
-from container.metadata.records import Gap, QueueId
+from container.metadata.records import Gap
+from container.names.queue_id import QueueId
 from container.options import TierOptions
 from container.record.unit import ConsumeQueueUnit
 from container.tier import Tier, TierIdentity

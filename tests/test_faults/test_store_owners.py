@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from container.metadata.records import QueueId
+from container.names.queue_id import QueueId
 from provider.clock import ManualClock, settle
 from provider.errors import Fenced
 from provider.memory import MemoryStore

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import pytest
 
 from container.journal.options import JournalOptions
-from container.metadata.records import QueueId
+from container.names.queue_id import QueueId
 from dispatcher.options import DispatchOptions
 from fetcher.fetcher import TieredMessageFetcher
 from fetcher.options import FetcherOptions

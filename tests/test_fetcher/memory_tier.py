@@ -6,10 +6,11 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from container.metadata.records import UNIT_BYTES, Gap, QueueId
-from container.record.batch import Units
+from container.metadata.records import Gap
+from container.names.queue_id import QueueId
 from container.record.java_hash import tag_hash
 from container.record.kernels import decode_units, encode_units
+from container.record.unit import UNIT_BYTES, Units
 from provider.errors import NotFound, OutOfRange
 from provider.object_store import Buffer
 from provider.ranges import ByteRange, QueueOffset

@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from container.metadata.records import UNIT_BYTES, QueueId
+from container.names.queue_id import QueueId
+from container.record.unit import UNIT_BYTES
 from fetcher.fetcher import TieredMessageFetcher
 from fetcher.options import FetcherOptions
 from fetcher.result import FetchResult, pull_status

@@ -6,7 +6,7 @@ import tracemalloc
 
 import pytest
 
-from container.metadata.records import QueueId
+from container.names.queue_id import QueueId
 from fetcher.fetcher import TieredMessageFetcher
 from fetcher.options import FetcherOptions
 from provider.clock import settle

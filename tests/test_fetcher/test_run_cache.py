@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from container.metadata.records import QueueId
+from container.names.queue_id import QueueId
 from fetcher.read_ahead import Reader
 from fetcher.run import Run, compact
 from fetcher.run_cache import Lane, RunCache

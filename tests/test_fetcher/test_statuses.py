@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from container.metadata.records import QueueId
+from container.names.queue_id import QueueId
 from fetcher.fetcher import TieredMessageFetcher
 from fetcher.options import FetcherOptions
 from fetcher.result import FetchResult, FetchStatus, PullStatus, offset_status, pull_status

@@ -7,7 +7,7 @@ import pytest
 
 from container.java.metadata import parse_java_metadata
 from container.java.tier import load_java_tier
-from container.metadata.records import QueueId
+from container.names.queue_id import QueueId
 from container.record.layout import COMPRESSED
 from container.tier_reader import FixedMetadata, TierReader
 from fetcher.fetcher import TieredMessageFetcher

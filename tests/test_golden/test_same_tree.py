@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from container.metadata.records import QueueId
+from container.names.queue_id import QueueId
 from container.names.rocketmq import broker_directory
 from container.record.checksum import record_crc_is_valid
 from container.record.layout import PHYSICAL_OFFSET_AT

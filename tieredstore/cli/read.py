@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from container.metadata.records import QueueId
+from container.names.queue_id import QueueId
 from container.names.rocketmq import INT64_MAX
 from fetcher.fetcher import TRANSFER_BYTES_MAX, TieredMessageFetcher
 from fetcher.options import FetcherOptions

@@ -8,8 +8,8 @@ from typing import TypeVar
 
 import click
 
-from container.metadata.records import QueueId
 from container.names.path_component import check_path_component
+from container.names.queue_id import QueueId
 from container.names.rocketmq import INT32_MAX
 from container.tier_reader import TierReader
 from provider.errors import NotFound

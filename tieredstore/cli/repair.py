@@ -7,7 +7,8 @@ from pathlib import Path
 
 import click
 
-from container.metadata.records import Queue, QueueId
+from container.metadata.records import Queue
+from container.names.queue_id import QueueId
 from container.tier import Tier
 from dispatcher.divergence import find_common_end
 from dispatcher.source import HotQueue, HotQueueState

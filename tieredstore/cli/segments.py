@@ -4,7 +4,8 @@ from pathlib import Path
 
 import click
 
-from container.metadata.records import FLAT_FILES, CopyState, QueueId, Segment
+from container.metadata.records import CopyState, Segment
+from container.names.queue_id import FLAT_FILES, QueueId
 from container.names.rocketmq import segment_name
 from tieredstore.cli.invocation import Invocation, json_option, pass_invocation
 from tieredstore.cli.output import Row, count_text, size_text, write_json, write_table

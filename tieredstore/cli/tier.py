@@ -10,7 +10,8 @@ from pathlib import Path
 import click
 from prometheus_client import CollectorRegistry
 
-from container.metadata.records import Queue, QueueId
+from container.metadata.records import Queue
+from container.names.queue_id import QueueId
 from dispatcher.dispatcher import TieredDispatcher
 from dispatcher.queue_progress import QueueState
 from dispatcher.statistics import DispatchStatistics, Progress

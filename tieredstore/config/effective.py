@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any, Self, TypeVar
 
 from container.journal.options import JournalOptions
-from container.metadata.records import UNIT_BYTES
 from container.names.path_component import check_path_component
 from container.options import TierOptions
+from container.record.unit import UNIT_BYTES
 from dispatcher.options import DispatchOptions
 from fetcher.options import FetcherOptions
 from provider.options import PosixOptions

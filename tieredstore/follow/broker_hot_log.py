@@ -6,8 +6,9 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
 from typing import Self, TypeVar
 
-from container.metadata.records import QueueId
-from container.record.batch import RecordBatch, Units
+from container.names.queue_id import QueueId
+from container.record.batch import RecordBatch
+from container.record.unit import Units
 from dispatcher.source import HotQueue, Wanted
 from dispatcher.topic_filter import TopicFilter
 from provider.clock import Clock

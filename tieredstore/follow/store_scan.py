@@ -13,8 +13,9 @@ from struct import Struct
 
 import numpy as np
 
-from container.metadata.records import QueueId
-from container.record.batch import RecordBatch, Units
+from container.names.queue_id import QueueId
+from container.record.batch import RecordBatch
+from container.record.unit import Units
 from container.record.verification import leading_good_units
 from dispatcher.source import HotQueue, HotQueueState, Wanted
 from dispatcher.topic_filter import TopicFilter

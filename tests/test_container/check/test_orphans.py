@@ -2,8 +2,9 @@
 
 from container.check.tier import may_be_a_commit
 from container.metadata.operations import PutQueue, PutTopic
-from container.metadata.records import Queue, QueueId, SegmentType, Topic
+from container.metadata.records import Queue, Topic
 from container.metadata.state import TierState
+from container.names.queue_id import QueueId, SegmentType
 from container.names.rocketmq import segment_name
 from provider.ranges import QueueOffset
 

@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 
 from container.check.finding import Finding
 from container.check.records import RecordCheck
-from container.metadata.records import QueueId
-from container.record.batch import Units
+from container.names.queue_id import QueueId
 from container.record.java_hash import tag_hash
 from container.record.kernels import encode_units
+from container.record.unit import Units
 from provider.ranges import QueueOffset
 from tests.support.messages import damages, make_record
 

@@ -16,7 +16,7 @@ from container.java.metadata import (
     encode_java_metadata,
     parse_java_metadata,
 )
-from container.metadata.records import QueueId, SegmentType
+from container.names.queue_id import QueueId, SegmentType
 from provider.errors import Corrupt
 from tests.support.golden import GOLDEN_TREES, GoldenSet, tree_name, unpacked
 from tests.support.messages import damages, value_or_corrupt

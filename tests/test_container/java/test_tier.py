@@ -10,7 +10,7 @@ from click.testing import CliRunner, Result
 from container.check.tier import check_tier
 from container.java.metadata import parse_java_metadata
 from container.java.tier import load_java_tier
-from container.metadata.records import QueueId
+from container.names.queue_id import QueueId
 from container.queue.sparse_read import read_records_at
 from container.record.blank import BLANK_MAGIC
 from container.record.kernels import decode_units

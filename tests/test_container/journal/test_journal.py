@@ -10,7 +10,8 @@ from container.journal.frame import Frame, FrameKind
 from container.journal.options import JournalOptions
 from container.metadata import operations as op
 from container.metadata.codec import decode_operations
-from container.metadata.records import Queue, QueueId, Tombstone, Topic
+from container.metadata.records import Queue, Tombstone, Topic
+from container.names.queue_id import QueueId
 from container.names.tier_objects import EntryName
 from provider.clock import ManualClock, settle
 from provider.errors import Closed, Corrupt, Denied, Fenced, Unavailable

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from container.errors import NewerVersion
 from container.journal.frame import FRAME_FIELDS, Frame, FrameKind
-from container.metadata.records import QueueId, SegmentType
+from container.names.queue_id import QueueId, SegmentType
 from container.names.tier_objects import (
     BoundaryName,
     EntryName,

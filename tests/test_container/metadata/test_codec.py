@@ -20,8 +20,9 @@ from container.metadata.codec import (
     state_pieces,
 )
 from container.metadata.operations import Operation, PutTopic
-from container.metadata.records import Broker, QueueId
+from container.metadata.records import Broker
 from container.metadata.state import TierState
+from container.names.queue_id import QueueId
 from provider.errors import Corrupt
 from tests.support import tier_values as tv
 

@@ -9,17 +9,9 @@ from hypothesis import strategies as st
 
 from container.errors import Refused
 from container.metadata import operations as op
-from container.metadata.records import (
-    CopyState,
-    Gap,
-    ManifestRef,
-    Queue,
-    QueueId,
-    SegmentType,
-    Tombstone,
-    Topic,
-)
+from container.metadata.records import CopyState, Gap, ManifestRef, Queue, Tombstone, Topic
 from container.metadata.state import TierState
+from container.names.queue_id import QueueId, SegmentType
 from provider.ranges import QueueOffset
 from tests.support.tier_values import Q0, begin_queue, commit, extent
 

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from container.metadata.records import QueueId, SegmentType
 from container.names import rocketmq as names
 from container.names.path_component import check_path_component
+from container.names.queue_id import QueueId, SegmentType
 
 safe = st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1, max_size=60).filter(
     lambda name: check_path_component(name) is None

@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from container.metadata.operations import PutQueue, PutTopic
-from container.metadata.records import Queue, QueueId, SegmentType, Topic
+from container.metadata.records import Queue, Topic
 from container.metadata.state import TierState
+from container.names.queue_id import QueueId, SegmentType
 from container.options import TierOptions
 from container.queue.commit_plan import CutRules, plan_commit
 from container.record.checksum import record_crc_is_valid

@@ -8,7 +8,8 @@ from container.errors import BytesMissing
 from container.journal.journal import Journal
 from container.journal.options import JournalOptions
 from container.metadata.codec import state_pieces
-from container.metadata.records import Queue, Segment, SegmentType
+from container.metadata.records import Queue, Segment
+from container.names.queue_id import SegmentType
 from container.queue.manifest import ManifestReader, plan_manifest
 from provider.clock import ManualClock, settle
 from provider.errors import Corrupt

@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from container.journal.options import JournalOptions
-from container.metadata.records import QueueId, SegmentType
+from container.names.queue_id import QueueId, SegmentType
 from container.options import TierOptions
 from container.tier import Tier, TierIdentity
 from provider.clock import ManualClock

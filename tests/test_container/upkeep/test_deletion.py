@@ -2,8 +2,9 @@
 
 from container.journal.options import JournalOptions
 from container.metadata.operations import AddTombstones, TakeOwnership
-from container.metadata.records import SegmentType, Tombstone
+from container.metadata.records import Tombstone
 from container.metadata.state import TierState
+from container.names.queue_id import SegmentType
 from container.names.rocketmq import segment_name
 from container.upkeep.deletion import may_come_back, names_in_use, plan_burial
 from provider.clock import ManualClock

@@ -11,7 +11,8 @@ import pytest
 from container.check.tier import check_tier
 from container.journal.options import JournalOptions
 from container.metadata.operations import AddTombstones
-from container.metadata.records import QueueId, SegmentType, Tombstone
+from container.metadata.records import Tombstone
+from container.names.queue_id import QueueId, SegmentType
 from container.names.rocketmq import segment_name
 from container.names.tier_objects import KeptName
 from container.options import TierOptions

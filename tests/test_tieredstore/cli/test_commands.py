@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from container.metadata.records import QueueId
+from container.names.queue_id import QueueId
 from tests.support.cli import COMMAND, settings
 from tests.support.fake_broker import FakeBroker
 from tests.support.golden import ROCKETMQ_533, VARIANTS_520, GoldenTree, expected, unpack, unpacked

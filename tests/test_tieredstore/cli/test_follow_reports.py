@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from container.journal.journal import JournalStatistics
-from container.metadata.records import QueueId
+from container.names.queue_id import QueueId
 from dispatcher.queue_progress import QueueState
 from dispatcher.statistics import DispatchStatistics, QueueStatistics
 from provider.ranges import QueueOffset

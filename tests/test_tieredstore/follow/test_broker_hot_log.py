@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from container.metadata.records import QueueId
+from container.names.queue_id import QueueId
 from container.record.layout import TRANSACTION_PREPARED
 from container.record.unit import ConsumeQueueUnit
 from dispatcher.source import HotQueueState

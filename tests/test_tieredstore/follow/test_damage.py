@@ -5,7 +5,7 @@ import os
 import numpy as np
 import pytest
 
-from container.metadata.records import QueueId
+from container.names.queue_id import QueueId
 from container.record.unit import ConsumeQueueUnit
 from dispatcher.dispatcher import TieredDispatcher
 from dispatcher.options import DispatchOptions

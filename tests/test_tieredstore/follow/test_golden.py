@@ -9,9 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from container.metadata.records import QueueId
-from container.record.batch import UNIT_DTYPE, RecordBatch, Units
+from container.names.queue_id import QueueId
+from container.record.batch import RecordBatch
 from container.record.message import StoredMessage
+from container.record.unit import UNIT_DTYPE, Units
 from dispatcher.source import HotQueueState
 from provider.clock import SystemClock
 from provider.ranges import QueueOffset

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from container.metadata.records import QueueId
+from container.names.queue_id import QueueId
 from container.record.java_hash import tag_hash
 from container.record.message import StoredMessage
 from dispatcher.source import HotQueueState

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from container.metadata.records import QueueId
+from container.names.queue_id import QueueId
 from dispatcher.source import HotQueueState
 from dispatcher.topic_filter import TopicFilter
 from tests.support.fake_broker import FakeBroker

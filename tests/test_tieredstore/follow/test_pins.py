@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from container.metadata.records import QueueId
+from container.names.queue_id import QueueId
 from provider.clock import ManualClock
 from provider.errors import Denied, OutOfRange, Unavailable
 from provider.ranges import QueueOffset

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from container.metadata.records import QueueId
+from container.names.queue_id import QueueId
 from dispatcher.source import HotQueueState
 from provider.clock import ManualClock
 from provider.ranges import QueueOffset

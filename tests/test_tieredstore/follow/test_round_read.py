@@ -7,8 +7,9 @@ from random import Random
 import numpy as np
 import pytest
 
-from container.metadata.records import QueueId
-from container.record.batch import UNIT_DTYPE, RecordBatch
+from container.names.queue_id import QueueId
+from container.record.batch import RecordBatch
+from container.record.unit import UNIT_DTYPE
 from dispatcher.source import Wanted
 from provider.errors import Corrupt, NotFound, OutOfRange, StoreError
 from provider.ranges import QueueOffset

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from container.metadata.records import QueueId
+from container.names.queue_id import QueueId
 from tests.support.fake_broker import FakeBroker
 from tieredstore.cli.main import cli
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from container.metadata.records import QueueId
+from container.names.queue_id import QueueId
 from dispatcher.source import HotQueueState
 from provider.clock import ManualClock
 from provider.errors import Denied, StoreError, Unavailable

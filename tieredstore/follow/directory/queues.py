@@ -5,8 +5,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from container.metadata.records import QueueId
 from container.names.path_component import check_path_component
+from container.names.queue_id import QueueId
 from container.names.rocketmq import INT32_MAX
 from provider.errors import Denied, StoreError, Unavailable
 from tieredstore.follow.directory.layout import (

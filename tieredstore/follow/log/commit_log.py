@@ -10,7 +10,7 @@ import numpy as np
 from cachetools import LRUCache
 from numpy.typing import NDArray
 
-from container.metadata.records import QueueId
+from container.names.queue_id import QueueId
 from container.names.rocketmq import local_file_name
 from container.record.java_hash import tag_hash
 from container.record.message import RecordHeader, locate_parts

@@ -12,9 +12,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from container.record.batch import UNIT_DTYPE, RecordBatch
+from container.record.batch import RecordBatch
 from container.record.gathering import take_ranges
 from container.record.kernels import store_timestamps
+from container.record.unit import UNIT_DTYPE
 from container.record.verification import leading_good_units, verify_records
 from dispatcher.source import Wanted
 from provider.errors import Corrupt, OutOfRange, StoreError

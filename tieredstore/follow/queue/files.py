@@ -7,10 +7,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from container.metadata.records import UNIT_BYTES, QueueId
+from container.names.queue_id import QueueId
 from container.names.rocketmq import local_file_name
-from container.record.batch import UNIT_DTYPE, Units
-from container.record.unit import ConsumeQueueUnit
+from container.record.unit import UNIT_BYTES, UNIT_DTYPE, ConsumeQueueUnit, Units
 from provider.errors import Corrupt, NotFound
 from tieredstore.follow.directory.layout import FileRun, scan_run
 from tieredstore.follow.log.commit_log import CommitLogFiles

@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping
 
-from container.metadata.records import QueueId
-from container.record.batch import Units
+from container.names.queue_id import QueueId
+from container.record.unit import Units
 from provider.errors import Corrupt, Denied, StoreError, Unavailable
 from provider.ranges import QueueOffset
 from tieredstore.follow.file_errors import is_of_the_process

@@ -9,9 +9,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import chain
 
-from container.metadata.records import UNIT_BYTES, QueueId
+from container.names.queue_id import QueueId
 from container.names.rocketmq import local_file_name
-from container.record.unit import ConsumeQueueUnit
+from container.record.unit import UNIT_BYTES, ConsumeQueueUnit
 from dispatcher.source import HotQueue, HotQueueState
 from provider.errors import Corrupt, Denied, NotFound, OutOfRange, Unavailable
 from provider.ranges import QueueOffset

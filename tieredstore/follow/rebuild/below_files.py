@@ -6,13 +6,13 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from container.metadata.records import QueueId
-from container.record.batch import Units
+from container.names.queue_id import QueueId
 from container.record.java_hash import tag_hash
 from container.record.kernels import encode_units, headers_at
 from container.record.layout import TRANSACTION_MASK, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
 from container.record.message import locate_parts
 from container.record.properties import TAGS, decode_properties
+from container.record.unit import Units
 from container.record.verification import walk_records
 from provider.errors import Corrupt, OutOfRange
 from provider.ranges import QueueOffset

@@ -5,9 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from container.metadata.records import QueueId
-from container.record.batch import UNIT_DTYPE, Units
-from container.record.unit import FILLER_SIZE, ConsumeQueueUnit
+from container.names.queue_id import QueueId
+from container.record.unit import FILLER_SIZE, UNIT_DTYPE, ConsumeQueueUnit, Units
 from provider.errors import Corrupt, OutOfRange
 from tieredstore.follow.log.commit_log import CommitLogFiles
 from tieredstore.follow.rebuild.below_files import all_units
