@@ -24,7 +24,7 @@ from container.queue.manifest import ManifestReader
 from container.queue.message_queue_container import MessageQueueContainer
 from container.queue.sparse_read import read_records_at
 from container.queue.tail_cut import cut_queue, keep_freed
-from container.record.batch import RecordBatch
+from container.record.batch import MessageBatch
 from provider.clock import Clock
 from provider.errors import NotFound, OutOfRange
 from provider.file_segments import FileSegments
@@ -172,7 +172,7 @@ class Tier:
             return None
         return MessageQueueContainer(queue, self.queue, self._store, self._manifests)
 
-    def plan_commit(self, queue: QueueId, batch: RecordBatch) -> CommitPlan:
+    def plan_commit(self, queue: QueueId, batch: MessageBatch) -> CommitPlan:
         """Plan the commit of the next messages of a queue; see `commit_plan.plan_commit`.
 
         A queue that the tier does not have begins at the batch's first offset. Thread-safe.

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from container.names.queue_id import QueueId
-from container.record.batch import RecordBatch
+from container.record.batch import MessageBatch
 from container.record.message import body_crc_of, locate_parts
 from container.record.unit import UNIT_DTYPE
 from container.record.verification import damaged_bodies
@@ -233,12 +233,12 @@ def _pieces(wanted: Sequence[Wanted]) -> Iterator[list[Wanted]]:
         yield piece
 
 
-def _first_record(batch: RecordBatch) -> bytes:
+def _first_record(batch: MessageBatch) -> bytes:
     start = int(batch.starts[0])
     return batch.data[start : start + int(batch.sizes[0])].tobytes()
 
 
-def _raise_if_damaged(queue: QueueId, batch: RecordBatch) -> None:
+def _raise_if_damaged(queue: QueueId, batch: MessageBatch) -> None:
     """Bits that rotted in the hot log make no other message of a record."""
     if len(damaged_bodies(batch.data, batch.starts[:1], batch.sizes[:1])):
         offset = batch.first_offset

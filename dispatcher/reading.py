@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 
-from container.record.batch import RecordBatch
+from container.record.batch import MessageBatch
 from dispatcher.queue_progress import Taken
 from dispatcher.source import HotLog, Wanted
 from dispatcher.target import AnyTier, CommitPlan
@@ -35,7 +35,7 @@ async def prepare_round(
 
 
 def _plan(
-    tier: AnyTier, taken: Sequence[Taken], answers: Sequence[RecordBatch | StoreError]
+    tier: AnyTier, taken: Sequence[Taken], answers: Sequence[MessageBatch | StoreError]
 ) -> Prepared:
     prepared = Prepared()
     for share, answer in zip(taken, answers, strict=True):

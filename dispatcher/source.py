@@ -6,7 +6,7 @@ from enum import Enum
 from typing import NamedTuple, Protocol
 
 from container.names.queue_id import QueueId
-from container.record.batch import RecordBatch
+from container.record.batch import MessageBatch
 from container.record.unit import Units
 from provider.errors import StoreError
 from provider.ranges import QueueOffset
@@ -91,7 +91,7 @@ class HotLog(Protocol):
         """
         ...
 
-    async def records(self, queue: QueueId, start: QueueOffset, references: Units) -> RecordBatch:
+    async def records(self, queue: QueueId, start: QueueOffset, references: Units) -> MessageBatch:
         """Fetch and verify the records of `references`; the batch may be shorter, never empty.
 
         Every record is checked against its unit and its queue (magic, size, queue id, queue
@@ -106,7 +106,7 @@ class HotLog(Protocol):
 
     async def records_of_round(
         self, wanted: Sequence[Wanted]
-    ) -> Sequence[RecordBatch | StoreError]:
+    ) -> Sequence[MessageBatch | StoreError]:
         """What `records` answers or raises for each of `wanted`, in their order, read together.
 
         The queues of a round lie among each other in the log: so it is read once for all.

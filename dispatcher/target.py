@@ -5,7 +5,7 @@ from typing import Any, Protocol, TypeVar
 
 from container.metadata.records import Queue
 from container.names.queue_id import QueueId
-from container.record.batch import RecordBatch
+from container.record.batch import MessageBatch
 from provider.ranges import QueueOffset
 
 
@@ -52,7 +52,7 @@ class TierTarget(Protocol[PlanT]):
         """
         ...
 
-    def plan_commit(self, queue: QueueId, batch: RecordBatch) -> PlanT:
+    def plan_commit(self, queue: QueueId, batch: MessageBatch) -> PlanT:
         """Turn a batch into what a commit writes. Pure, thread-safe, heavy on the CPU.
 
         Rewrites bytes 28..35 of the batch in place. `batch.first_offset` must equal the published

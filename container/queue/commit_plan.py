@@ -13,7 +13,7 @@ from container.names.queue_id import QueueId, SegmentType
 from container.names.rocketmq import segment_name
 from container.options import TierOptions
 from container.queue.boundaries import AgeRule, Cut, cut_runs
-from container.record.batch import RecordBatch
+from container.record.batch import MessageBatch
 from container.record.kernels import encode_units, rewrite_positions
 from container.record.unit import UNIT_BYTES
 from provider.file_segments import SegmentSlice
@@ -64,7 +64,7 @@ class CutRules(NamedTuple):
     """The open segments were begun by an owner that may still live: begin new ones."""
 
 
-def plan_commit(queue: Queue, batch: RecordBatch, rules: CutRules) -> CommitPlan:
+def plan_commit(queue: Queue, batch: MessageBatch, rules: CutRules) -> CommitPlan:
     """Plan the commit of `batch` behind what is published of `queue`.
 
     Rewrites bytes 28..35 of every record in `batch.data` to its tier position (and the optional

@@ -9,7 +9,7 @@ from provider.ranges import QueueOffset
 
 
 @dataclass(frozen=True, slots=True)
-class RecordBatch:
+class MessageBatch:
     """Whole stored records of consecutive queue offsets, back to back in one buffer.
 
     The buffer belongs to the batch and to nobody else: a commit rewrites bytes 28..35 in place.

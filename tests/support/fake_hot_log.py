@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from container.names.queue_id import QueueId
-from container.record.batch import RecordBatch
+from container.record.batch import MessageBatch
 from container.record.message import StoredMessage
 from container.record.unit import UNIT_DTYPE, Units
 from dispatcher.alarm import Alarm
@@ -107,7 +107,7 @@ class FakeHotLog:
         units["size"] = [len(record) for record in here.records[start:end]]
         return units
 
-    async def records(self, queue: QueueId, start: QueueOffset, references: Units) -> RecordBatch:
+    async def records(self, queue: QueueId, start: QueueOffset, references: Units) -> MessageBatch:
         self.calls["records"] += 1
         here = self.queues[queue]
         if here.error is not None:
@@ -122,7 +122,7 @@ class FakeHotLog:
         records = here.records[start:end]
         sizes = np.array([len(record) for record in records], np.int64)
         times = [int.from_bytes(record[STORE_TIMESTAMP]) for record in records]
-        return RecordBatch(
+        return MessageBatch(
             first_offset=start,
             data=np.frombuffer(bytearray(b"".join(records)), np.uint8),
             starts=np.cumsum(sizes) - sizes,
@@ -133,9 +133,9 @@ class FakeHotLog:
 
     async def records_of_round(
         self, wanted: Sequence[Wanted]
-    ) -> Sequence[RecordBatch | StoreError]:
+    ) -> Sequence[MessageBatch | StoreError]:
         self.calls["records_of_round"] += 1
-        answers: list[RecordBatch | StoreError] = []
+        answers: list[MessageBatch | StoreError] = []
         for item in wanted:
             try:
                 answers.append(await self.records(*item))

@@ -23,7 +23,7 @@ from typing import Any
 
 from container.metadata.records import Gap, Queue
 from container.names.queue_id import QueueId
-from container.record.batch import RecordBatch
+from container.record.batch import MessageBatch
 from container.record.unit import UNIT_BYTES
 from provider.clock import Clock
 from provider.errors import OutOfRange, StoreError, Unavailable
@@ -114,7 +114,7 @@ class MemoryTier:
         low = QueueOffset(min(here.records, default=here.next_offset))
         return Queue(queue, low, QueueOffset(here.next_offset), gaps=tuple(here.gaps))
 
-    def plan_commit(self, queue: QueueId, batch: RecordBatch) -> MemoryPlan:
+    def plan_commit(self, queue: QueueId, batch: MessageBatch) -> MemoryPlan:
         here = self.queues.get(queue)
         assert here is None or batch.first_offset == here.next_offset, "planned on another end"
         raw = batch.data.tobytes()

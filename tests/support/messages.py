@@ -7,7 +7,7 @@ from typing import TypeVar
 import numpy as np
 from hypothesis import strategies as st
 
-from container.record.batch import RecordBatch
+from container.record.batch import MessageBatch
 from container.record.checksum import RECORD_CRC_BYTES, encode_record_crc
 from container.record.java_hash import tag_hash
 from container.record.layout import COMPRESSED, TRANSACTION_MASK
@@ -83,12 +83,12 @@ def with_record_crc(message: StoredMessage) -> bytes:
     return covered + encode_record_crc(covered)
 
 
-def batch_of(records: list[bytes]) -> RecordBatch:
+def batch_of(records: list[bytes]) -> MessageBatch:
     """A batch of records of consecutive queue offsets, with a buffer of its own."""
     messages = [StoredMessage.decode(raw, path="test", position=0) for raw in records]
     sizes = np.array([len(raw) for raw in records], np.int64)
     tags = [tag_hash(decode_properties(m.properties).get(TAGS, "")) for m in messages]
-    return RecordBatch(
+    return MessageBatch(
         first_offset=QueueOffset(messages[0].queue_offset),
         data=np.frombuffer(bytearray(b"".join(records)), np.uint8),
         starts=np.cumsum(sizes) - sizes,
@@ -107,7 +107,7 @@ def make_batch(
     topic: str = TOPIC,
     queue_id: int = 0,
     physical_offset: int = 0,
-) -> RecordBatch:
+) -> MessageBatch:
     """`count` messages with bodies of 0 to `2 body_bytes`, tags TagA to TagC and a key each.
 
     The physical offset of the first is `physical_offset`; the others follow without a gap.
@@ -193,7 +193,7 @@ def queue_records(draw: st.DrawFn, count_max: int = 8) -> list[bytes]:
 
 
 @st.composite
-def batches(draw: st.DrawFn, count_max: int = 8) -> RecordBatch:
+def batches(draw: st.DrawFn, count_max: int = 8) -> MessageBatch:
     """Any batch."""
     return batch_of(draw(queue_records(count_max)))
 

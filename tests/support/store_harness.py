@@ -18,7 +18,7 @@ from container.journal.options import JournalOptions
 from container.metadata.records import Queue
 from container.names.queue_id import QueueId, SegmentType
 from container.options import TierOptions
-from container.record.batch import RecordBatch
+from container.record.batch import MessageBatch
 from container.record.java_hash import tag_hash
 from container.record.unit import Units
 from container.tier import Tier, TierIdentity
@@ -89,7 +89,7 @@ class StoreHotLog(FakeHotLog):
         other.queues = self.queues
         return other
 
-    async def records(self, queue: QueueId, start: QueueOffset, references: Units) -> RecordBatch:
+    async def records(self, queue: QueueId, start: QueueOffset, references: Units) -> MessageBatch:
         batch = await super().records(queue, start, references)
         offsets = np.arange(batch.first_offset, batch.next_offset)
         times = [

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from container.names.queue_id import QueueId
-from container.record.batch import RecordBatch
+from container.record.batch import MessageBatch
 from container.record.unit import Units
 from dispatcher.dispatcher import TieredDispatcher
 from dispatcher.divergence import (
@@ -53,7 +53,7 @@ class MeasuredHotLog(FakeHotLog):
         self.bytes_read = 0
         self.bytes_read_peak = 0
 
-    async def records(self, queue: QueueId, start: QueueOffset, references: Units) -> RecordBatch:
+    async def records(self, queue: QueueId, start: QueueOffset, references: Units) -> MessageBatch:
         if start in self.unreadable:
             raise Corrupt("the record is not one", str(queue), start)
         bad = [offset - start for offset in self.unreadable if offset > start]
@@ -63,7 +63,7 @@ class MeasuredHotLog(FakeHotLog):
 
     async def records_of_round(
         self, wanted: Sequence[Wanted]
-    ) -> Sequence[RecordBatch | StoreError]:
+    ) -> Sequence[MessageBatch | StoreError]:
         before = self.bytes_read
         answers = await super().records_of_round(wanted)
         self.bytes_read_peak = max(self.bytes_read_peak, self.bytes_read - before)

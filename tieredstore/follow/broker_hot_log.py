@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Self, TypeVar
 
 from container.names.queue_id import QueueId
-from container.record.batch import RecordBatch
+from container.record.batch import MessageBatch
 from container.record.unit import Units
 from dispatcher.source import HotQueue, Wanted
 from dispatcher.topic_filter import TopicFilter
@@ -146,7 +146,7 @@ class RocketMqHotLog:
         """
         return await self._do(lambda: self._scan.references(queue, start, messages_max))
 
-    async def records(self, queue: QueueId, start: QueueOffset, references: Units) -> RecordBatch:
+    async def records(self, queue: QueueId, start: QueueOffset, references: Units) -> MessageBatch:
         """Copy and verify the records of `references`; ends before the first one that fails.
 
         Takes `round_bytes_max` bytes at most, and at least one message.
@@ -164,7 +164,7 @@ class RocketMqHotLog:
 
     async def records_of_round(
         self, wanted: Sequence[Wanted]
-    ) -> Sequence[RecordBatch | StoreError]:
+    ) -> Sequence[MessageBatch | StoreError]:
         """What `records` answers or raises for each of `wanted`, read together in one thread.
 
         Takes `round_bytes_max` bytes over all at most, and at least one message of each.

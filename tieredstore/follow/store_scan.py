@@ -14,7 +14,7 @@ from struct import Struct
 import numpy as np
 
 from container.names.queue_id import QueueId
-from container.record.batch import RecordBatch
+from container.record.batch import MessageBatch
 from container.record.unit import Units
 from container.record.verification import leading_good_units
 from dispatcher.source import HotQueue, HotQueueState, Wanted
@@ -188,7 +188,7 @@ class StoreScan:
             self._report_damage(queue, start)
         return is_mended
 
-    def records(self, wanted: Sequence[Wanted]) -> list[RecordBatch | StoreError]:
+    def records(self, wanted: Sequence[Wanted]) -> list[MessageBatch | StoreError]:
         """See `HotLog.records_of_round`; what fails is reported to the next poll."""
         answers = gather_round(
             self.log, wanted, bytes_max=self._options.round_bytes_max, buffers=self._buffers

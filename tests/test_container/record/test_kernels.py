@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from container.record import kernels
-from container.record.batch import RecordBatch
+from container.record.batch import MessageBatch
 from container.record.checksum import record_crc_is_valid, rewrite_physical_offset
 from container.record.gathering import take_ranges
 from container.record.kernels import (
@@ -28,7 +28,7 @@ def i8(values: list[int]) -> NDArray[np.int64]:
 
 
 @given(batches(), st.binary(max_size=9))
-def test_header_columns_equal_the_decoded_headers(batch: RecordBatch, before: bytes) -> None:
+def test_header_columns_equal_the_decoded_headers(batch: MessageBatch, before: bytes) -> None:
     buffer = before + batch.data.tobytes()
     starts = batch.starts + len(before)
     columns = headers_at(buffer, starts)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from container.names.queue_id import QueueId
-from container.record.batch import RecordBatch
+from container.record.batch import MessageBatch
 from container.record.message import StoredMessage
 from container.record.unit import UNIT_DTYPE, Units
 from dispatcher.source import HotQueueState
@@ -38,9 +38,9 @@ async def open_log(tree: GoldenTree) -> RocketMqHotLog:
 
 async def everything(
     log: RocketMqHotLog, queue: QueueId, start: int, end: int, messages_max: int
-) -> tuple[Units, list[RecordBatch]]:
+) -> tuple[Units, list[MessageBatch]]:
     units: list[Units] = []
-    batches: list[RecordBatch] = []
+    batches: list[MessageBatch] = []
     while start < end:
         found = await log.references(queue, QueueOffset(start), messages_max=messages_max)
         batch = await log.records(queue, QueueOffset(start), found)
@@ -50,7 +50,7 @@ async def everything(
     return np.concatenate([np.empty(0, UNIT_DTYPE), *units], dtype=UNIT_DTYPE), batches
 
 
-def messages_of(batches: list[RecordBatch]) -> Iterator[StoredMessage]:
+def messages_of(batches: list[MessageBatch]) -> Iterator[StoredMessage]:
     for batch in batches:
         for start, size in zip(batch.starts.tolist(), batch.sizes.tolist(), strict=True):
             raw = batch.data[start : start + size].tobytes()

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from container.names.queue_id import QueueId
-from container.record.batch import RecordBatch
+from container.record.batch import MessageBatch
 from container.record.unit import UNIT_DTYPE
 from dispatcher.source import Wanted
 from provider.errors import Corrupt, NotFound, OutOfRange, StoreError
@@ -64,7 +64,7 @@ class Log:
         units["tag_hash"] = np.arange(len(units)) + first
         return Wanted(queue, QueueOffset(first), units)
 
-    def gather(self, *wanted: Wanted, bytes_max: int = ALL) -> list[RecordBatch | StoreError]:
+    def gather(self, *wanted: Wanted, bytes_max: int = ALL) -> list[MessageBatch | StoreError]:
         buffers = BatchBuffers(1 << 20)
         return gather_round(self.files, wanted, bytes_max=bytes_max, buffers=buffers)
 
@@ -84,12 +84,12 @@ def made(tmp_path: Path, *, messages: int = 400, seed: int = 1, body_bytes_max: 
     return Log(directory, messages=messages, seed=seed, body_bytes_max=body_bytes_max)
 
 
-def batch(answer: RecordBatch | StoreError) -> RecordBatch:
-    assert isinstance(answer, RecordBatch), answer
+def batch(answer: MessageBatch | StoreError) -> MessageBatch:
+    assert isinstance(answer, MessageBatch), answer
     return answer
 
 
-def records_of(answer: RecordBatch | StoreError) -> list[bytes]:
+def records_of(answer: MessageBatch | StoreError) -> list[bytes]:
     found = batch(answer)
     rows = zip(found.starts.tolist(), found.sizes.tolist(), strict=True)
     return [found.data[start : start + size].tobytes() for start, size in rows]

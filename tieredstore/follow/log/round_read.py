@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from container.record.batch import RecordBatch
+from container.record.batch import MessageBatch
 from container.record.gathering import take_ranges
 from container.record.kernels import store_timestamps
 from container.record.unit import UNIT_DTYPE
@@ -56,7 +56,7 @@ class _Failure(NamedTuple):
 
 def gather_round(
     log: CommitLogFiles, wanted: Sequence[Wanted], *, bytes_max: int, buffers: BatchBuffers
-) -> list[RecordBatch | StoreError]:
+) -> list[MessageBatch | StoreError]:
     """The records that each of `wanted` names, or why there are none; in the same order.
 
     Copies first and verifies the copy, so that what was verified is what is tiered. A batch ends
@@ -224,7 +224,7 @@ def _judge(
     records: _Records,
     share: _Share,
     failures: Sequence[_Failure],
-) -> RecordBatch | StoreError:
+) -> MessageBatch | StoreError:
     """What one queue gets of a round in which something is wrong."""
     queue, start, references = share.wanted
     if share.first == share.last:
@@ -261,11 +261,11 @@ def _judge(
 
 def _batch(
     data: NDArray[np.uint8], records: _Records, share: _Share, stamps: NDArray[np.int64]
-) -> RecordBatch:
+) -> MessageBatch:
     part = slice(share.first, share.last)
     starts, sizes = records.starts[part], records.sizes[part]
     begin = int(starts[0])
-    return RecordBatch(
+    return MessageBatch(
         first_offset=share.wanted.start,
         data=data[begin : int(starts[-1] + sizes[-1])],
         starts=starts - begin,
