@@ -1,8 +1,8 @@
 """What can go wrong, as verdicts: each class says what to do next, and carries its place.
 
 Foreign errors are translated into these once, where the outside world is met: by a store's driver
-(`posix_errors.py`), and for the files of a hot log in `tieredstore/follow/`. Between the two nobody
-catches `OSError` or a client library's exception.
+(`posix_errors.py`), and for the files of a hot log in `tieredstore/following/`. No code between
+the two catches `OSError` or a client library's exception.
 """
 
 

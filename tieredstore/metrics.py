@@ -16,7 +16,7 @@ from container.journal.journal import JournalStatistics
 from dispatcher.queue_progress import QueueState
 from dispatcher.statistics import DispatchStatistics
 from tieredstore.config.sources import ConfigError
-from tieredstore.follow.statistics import ScanStatistics
+from tieredstore.following.statistics import ScanStatistics
 
 LOOPBACK = "127.0.0.1"
 QUEUE_LABELS = ("topic", "queue_id")

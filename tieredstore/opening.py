@@ -28,9 +28,9 @@ from provider.probing import PROBE_PREFIX
 from provider.retrying import RetryingStore
 from tieredstore.config.effective import Config
 from tieredstore.config.sources import ConfigError
-from tieredstore.follow.broker_hot_log import RocketMqHotLog
-from tieredstore.follow.directory.layout import COMMIT_LOG, CONSUME_QUEUE
-from tieredstore.follow.options import HotLogOptions
+from tieredstore.following.broker_hot_log import RocketMqHotLog
+from tieredstore.following.directory.layout import COMMIT_LOG, CONSUME_QUEUE
+from tieredstore.following.options import HotLogOptions
 
 
 def directory_of(config: Config) -> Path:

@@ -9,8 +9,8 @@ from container.names.queue_id import QueueId
 from provider.clock import ManualClock
 from provider.ranges import QueueOffset
 from tests.support.fake_broker import FakeBroker
-from tieredstore.follow.broker_hot_log import RocketMqHotLog
-from tieredstore.follow.options import HotLogOptions
+from tieredstore.following.broker_hot_log import RocketMqHotLog
+from tieredstore.following.options import HotLogOptions
 
 
 @pytest.fixture

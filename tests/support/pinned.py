@@ -8,8 +8,8 @@ from container.record.message import StoredMessage
 from provider.clock import ManualClock
 from provider.ranges import QueueOffset
 from tests.support.fake_broker import FakeBroker
-from tieredstore.follow.broker_hot_log import RocketMqHotLog
-from tieredstore.follow.options import HotLogOptions
+from tieredstore.following.broker_hot_log import RocketMqHotLog
+from tieredstore.following.options import HotLogOptions
 
 
 async def follow(

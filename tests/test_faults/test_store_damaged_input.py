@@ -29,8 +29,8 @@ from provider.clock import SystemClock
 from provider.posix import PosixStore
 from tests.support.fake_broker import FakeBroker
 from tests.support.store_harness import findings, queue_contents
-from tieredstore.follow.broker_hot_log import RocketMqHotLog
-from tieredstore.follow.options import HotLogOptions
+from tieredstore.following.broker_hot_log import RocketMqHotLog
+from tieredstore.following.options import HotLogOptions
 
 VICTIM = QueueId("Victim", 0)
 GOOD = [QueueId("Good", 0), QueueId("Good", 1), QueueId("Other", 0)]

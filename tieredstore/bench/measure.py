@@ -20,8 +20,8 @@ from provider.clock import SystemClock
 from provider.posix import PosixStore
 from tieredstore.bench.raw_limits import stopwatch
 from tieredstore.bench.synthetic_store import SyntheticStore
-from tieredstore.follow.broker_hot_log import RocketMqHotLog
-from tieredstore.follow.options import HotLogOptions
+from tieredstore.following.broker_hot_log import RocketMqHotLog
+from tieredstore.following.options import HotLogOptions
 from tieredstore.lifetime import running
 
 CLUSTER = "BenchCluster"

@@ -20,7 +20,7 @@ from tieredstore.cli.output import Row, count_text, write_json
 from tieredstore.cli.reading import QUEUE, TOPIC
 from tieredstore.config.effective import Config
 from tieredstore.config.sources import ConfigError
-from tieredstore.follow.broker_hot_log import RocketMqHotLog
+from tieredstore.following.broker_hot_log import RocketMqHotLog
 from tieredstore.lifetime import running
 from tieredstore.opening import existing_directory, open_hot_log, open_owner
 

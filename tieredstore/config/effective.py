@@ -31,7 +31,7 @@ from tieredstore.config.sources import (
     read_file,
     refuse_misspelt,
 )
-from tieredstore.follow.options import HotLogOptions
+from tieredstore.following.options import HotLogOptions
 
 DEFAULT_ORIGIN = "default"
 ROCKSDB = "defaultRocksDB"

@@ -19,7 +19,7 @@ from provider.ranges import QueueOffset
 from tests.support.cli import COMMAND, run
 from tests.support.fake_broker import FakeBroker
 from tieredstore.cli.tier import hindrance_of
-from tieredstore.follow.statistics import ScanStatistics
+from tieredstore.following.statistics import ScanStatistics
 from tieredstore.metrics import TieringMetrics
 
 

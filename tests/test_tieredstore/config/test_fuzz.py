@@ -12,7 +12,7 @@ from tests.support.messages import damages
 from tieredstore.config.effective import Config
 from tieredstore.config.keys import KEYS
 from tieredstore.config.sources import ConfigError, read_file
-from tieredstore.follow.directory.layout import StoreLayout, read_topic_attributes
+from tieredstore.following.directory.layout import StoreLayout, read_topic_attributes
 
 T = TypeVar("T")
 GOOD = (

@@ -1,0 +1,70 @@
+"""Memory of batches: used again when, and only when, nobody can see it any more."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tieredstore.following.log.buffers import BatchBuffers, rounded
+
+MIB = 1 << 20
+VIEWS: dict[str, Callable[[Any], object]] = {
+    "a slice": lambda data: data[10:20],
+    "a memoryview": lambda data: data.data,
+    "a slice's memoryview": lambda data: data[5:].data[3:9],
+    "another dtype": lambda data: data[:16].view(">i8"),
+    "a byte-strided array": lambda data: np.ndarray((100,), ">i8", data, strides=(1,)),
+    "an array over a memoryview": lambda data: np.frombuffer(data.data, np.uint8),
+    "an Arrow buffer": pa.py_buffer,
+}
+
+
+@pytest.mark.parametrize("make", VIEWS.values(), ids=VIEWS)
+def test_a_buffer_comes_back_only_when_its_last_view_is_gone(
+    make: Callable[[Any], object],
+) -> None:
+    buffers = BatchBuffers(8 * MIB)
+    data = buffers.take(MIB)
+    view = make(data)
+    del data
+    assert buffers.free_bytes == 0
+    del view
+    assert buffers.free_bytes == MIB
+
+
+def test_the_next_batch_of_about_that_size_uses_the_same_memory() -> None:
+    buffers = BatchBuffers(8 * MIB)
+    for length in (MIB, MIB - 1, MIB, MIB // 2 + 1):
+        data = buffers.take(length)
+        assert len(data) == length
+        data[:] = 7
+        del data
+    assert buffers.made == 1
+
+
+def test_two_at_a_time_are_never_the_same_memory() -> None:
+    buffers = BatchBuffers(8 * MIB)
+    first, second = buffers.take(MIB), buffers.take(MIB)
+    first[:], second[:] = 1, 2
+    assert int(first.max()) == 1
+    assert buffers.made == 2
+
+
+def test_no_more_is_kept_than_the_bound() -> None:
+    buffers = BatchBuffers(3 * MIB)
+    held = [buffers.take(MIB) for _ in range(9)]
+    held.clear()
+    assert buffers.free_bytes == 3 * MIB
+    large = buffers.take(4 * MIB)
+    del large
+    assert buffers.free_bytes <= 3 * MIB
+
+
+@given(st.integers(1, 1 << 40))
+def test_a_size_class_is_at_most_a_quarter_more(length: int) -> None:
+    assert length <= rounded(length) <= length + length // 4 + 1
+    assert rounded(rounded(length)) == rounded(length)

@@ -1,0 +1,194 @@
+"""A hot log that another process writes: the store directory of a RocketMQ broker."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+from pathlib import Path
+from typing import Self, TypeVar
+
+from container.names.queue_id import QueueId
+from container.record.batch import MessageBatch
+from container.record.unit import Units
+from dispatcher.source import HotQueue, Wanted
+from dispatcher.topic_filter import TopicFilter
+from provider.clock import Clock
+from provider.errors import Closed, StoreError
+from provider.ranges import QueueOffset
+from tieredstore.following.options import HotLogOptions
+from tieredstore.following.statistics import ScanStatistics
+from tieredstore.following.store_scan import StoreScan
+
+T = TypeVar("T")
+
+
+class RocketMqHotLog:
+    """Follows a Java broker's store directory, whether the broker runs, stopped or crashed.
+
+    Implements `dispatcher.source.HotLog`. Opens nothing for writing and creates nothing in the
+    directory. Everything that may touch a cold page runs in a few threads; cancelling a call
+    leaves its thread to finish, which changes nothing that a caller sees.
+    """
+
+    def __init__(
+        self,
+        scan: StoreScan,
+        *,
+        options: HotLogOptions,
+        clock: Clock,
+        executor: Executor,
+        owned: ThreadPoolExecutor | None,
+    ) -> None:
+        self._scan = scan
+        self._options = options
+        self._clock = clock
+        self._executor = executor
+        self._owned = owned
+        self._polling = asyncio.Lock()
+        self._unreported: dict[QueueId, HotQueue] = {}
+        self._closed = False
+
+    def __repr__(self) -> str:
+        return f"<RocketMqHotLog {self._scan!r}{', closed' if self._closed else ''}>"
+
+    @classmethod
+    async def open(
+        cls,
+        store_dir: Path,
+        *,
+        options: HotLogOptions,
+        clock: Clock,
+        cluster: str,
+        broker: str,
+        topics: TopicFilter | None = None,
+        executor: Executor | None = None,
+    ) -> Self:
+        """Find the store; the first `poll` looks at its queues.
+
+        Args:
+            store_dir: the broker's `storePathRootDir`.
+            options: how to follow it.
+            clock: what `poll` and `wait` measure time by.
+            cluster: the broker's `brokerClusterName`; the topic of that name is not tiered.
+            broker: its `brokerName`, likewise.
+            topics: which topics are left out; RocketMQ's rule if None.
+            executor: threads to work in; own ones, which `close` ends, if None.
+
+        Raises:
+            NotAStore: the directory holds no RocketMQ store that can be followed.
+            Denied: the place for pins does not do, or something may not be read.
+            Unavailable: something cannot be read right now.
+        """
+        owned = None
+        if executor is None:
+            executor = owned = ThreadPoolExecutor(options.threads, thread_name_prefix="hot-log")
+        chosen = topics if topics is not None else TopicFilter(cluster, broker)
+        loop = asyncio.get_running_loop()
+        opening = loop.run_in_executor(executor, StoreScan, store_dir, options, chosen)
+        opened = False
+        try:
+            scan = await opening
+            opened = True
+        finally:
+            if owned is not None and not opened:
+                owned.shutdown(wait=False)
+        return cls(scan, options=options, clock=clock, executor=executor, owned=owned)
+
+    @property
+    def statistics(self) -> ScanStatistics:
+        """What following cost and found so far."""
+        return self._scan.statistics
+
+    async def poll(self) -> Sequence[HotQueue]:
+        """Look for new messages and new queues; returns the queues that changed since last time.
+
+        8 bytes are read when nothing happened; else a unit for each queue. A poll that is
+        cancelled loses nothing: the next one returns its changes too.
+
+        Raises:
+            Unavailable, Denied: the log cannot be read right now.
+            Closed: it was closed, or its CommitLog was replaced: open it anew.
+        """
+        async with self._polling:
+            await self._do(self._poll)
+            changed, self._unreported = self._unreported, {}
+            return list(changed.values())
+
+    async def wait(self, seconds: float) -> None:
+        """Return when there may be something new, or after `seconds`, whichever is first.
+
+        Writes through a mapping raise no inotify events, so this looks at the CommitLog's end
+        every `poll_s_max` seconds.
+
+        Raises:
+            Unavailable, Denied, Closed: as `poll`.
+        """
+        end_s = self._clock.monotonic_s() + seconds
+        while True:
+            left_s = end_s - self._clock.monotonic_s()
+            await self._clock.sleep(min(left_s, self._options.poll_s_max))
+            now_s = self._clock.monotonic_s()
+            if now_s >= end_s or await self._do(lambda: self._scan.has_news(now_s)):  # noqa: B023 - awaited before now_s changes
+                return
+
+    def queue(self, queue: QueueId) -> HotQueue | None:
+        """What the last poll saw of one queue; None if there is none of that name."""
+        return self._scan.queues.get(queue)
+
+    async def references(self, queue: QueueId, start: QueueOffset, *, messages_max: int) -> Units:
+        """Units of `[start, start + n)`, 1 <= n <= messages_max; positions are the CommitLog's.
+
+        May end before `messages_max`: at a unit that cannot be right, which then comes alone.
+
+        Raises:
+            OutOfRange: `start` is not within the queue, or its files were deleted meanwhile.
+            Corrupt: the ConsumeQueue file was truncated.
+            Unavailable, Denied, Closed: as `poll`.
+        """
+        return await self._do(lambda: self._scan.references(queue, start, messages_max))
+
+    async def records(self, queue: QueueId, start: QueueOffset, references: Units) -> MessageBatch:
+        """Copy and verify the records of `references`; ends before the first one that fails.
+
+        Takes `round_bytes_max` bytes at most, and at least one message.
+
+        Raises:
+            Corrupt: the first record fails; path and position name it. The queue is DAMAGED if it
+                is at or above the released offset: still to be tiered.
+            OutOfRange: it was deleted meanwhile.
+            Unavailable, Denied, Closed: as `poll`.
+        """
+        (answer,) = await self.records_of_round([Wanted(queue, start, references)])
+        if isinstance(answer, StoreError):
+            raise answer
+        return answer
+
+    async def records_of_round(
+        self, wanted: Sequence[Wanted]
+    ) -> Sequence[MessageBatch | StoreError]:
+        """What `records` answers or raises for each of `wanted`, read together in one thread.
+
+        Takes `round_bytes_max` bytes over all at most, and at least one message of each.
+
+        Raises:
+            Closed: the hot log was closed.
+        """
+        return await self._do(lambda: self._scan.records(wanted))
+
+    async def release(self, queue: QueueId, offset: QueueOffset) -> None:
+        """Everything of `queue` below `offset` is durable in the tier: its pins may go."""
+        self._scan.release(queue, offset)
+
+    async def close(self) -> None:
+        """Let go of files, mappings and own threads; pins stay for the next start. Idempotent."""
+        self._closed = True
+        self._scan.close()
+        if self._owned is not None:
+            self._owned.shutdown(wait=False)
+
+    def _poll(self) -> None:
+        self._unreported |= self._scan.poll(self._clock.monotonic_s())
+
+    async def _do(self, work: Callable[[], T]) -> T:
+        if self._closed:
+            raise Closed("the hot log was closed", repr(self._scan))
+        return await asyncio.get_running_loop().run_in_executor(self._executor, work)

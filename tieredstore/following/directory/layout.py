@@ -1,0 +1,270 @@
+"""What a directory holds: whether it is a RocketMQ store, and which of its topics can be tiered.
+
+```
+commitlog/00000000000000000000              name: first byte; all files but a last one equally long
+consumequeue/<topic>/<queue id>/0000…       name: first byte; a multiple of 20 long
+config/topics.json  checkpoint  abort
+```
+"""
+
+import errno
+import os
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from container.names.rocketmq import parse_local_file_name
+from provider.errors import Denied, Unavailable
+from tieredstore.following.file_errors import is_of_the_process, translated
+from tieredstore.following.options import HotLogOptions
+
+COMMIT_LOG = "commitlog"
+CONSUME_QUEUE = "consumequeue"
+BATCH_CONSUME_QUEUE = "batchconsumequeue"
+ROCKSDB_CONSUME_QUEUE = "consumequeue_rocksdb"
+CHECKPOINT = "checkpoint"
+CONFIRM_OFFSET_AT = 32
+"""Int64 in the checkpoint: messages below it are confirmed by the replicas."""
+LIST_SEPARATORS = ",:"
+_NOTHING_THERE = frozenset({errno.ENOENT, errno.ELOOP})
+"""What looking behind a name answers where no file or directory is."""
+
+
+class NotAStore(Denied):
+    """Name another directory: this one holds no RocketMQ store, or none that can be followed."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoreLayout:
+    """The directories of one store."""
+
+    root: Path
+    commit_log: Path
+    consume_queue: Path
+
+    @property
+    def checkpoint(self) -> Path:
+        """The file with the broker's flushed and confirmed positions."""
+        return self.root / CHECKPOINT
+
+
+@dataclass(frozen=True, slots=True)
+class FileRun:
+    """The files of one CommitLog or ConsumeQueue: equally long, named by their first byte."""
+
+    directory: Path
+    bases: tuple[int, ...]
+    """First bytes, ascending."""
+    file_bytes: int
+    """Length of each; 0 while there is none."""
+    strangers: tuple[int, ...] = ()
+    """First bytes that other files' names say, which no file of this length begins at."""
+    odd_lengths: tuple[tuple[int, int], ...] = ()
+    """First bytes of the files that have another length, and that length."""
+
+    @property
+    def end(self) -> int:
+        """First byte behind the last file."""
+        return self.bases[-1] + self.file_bytes if self.bases else 0
+
+
+def open_layout(root: Path, options: HotLogOptions) -> StoreLayout:
+    """Find the store's directories. Looks at names only; opens nothing.
+
+    Raises:
+        NotAStore: `root` holds no RocketMQ store, or one with several CommitLog directories.
+    """
+    configured = options.commit_log_path.strip()
+    if any(separator in configured for separator in LIST_SEPARATORS):
+        raise NotAStore(
+            "storePathCommitLog names several directories, and a CommitLog that is spread over "
+            "several cannot be tiered: give the broker one directory",
+            configured,
+        )
+    commit_log = Path(configured) if configured else root / COMMIT_LOG
+    if not root.is_dir():
+        raise NotAStore("no such directory: give the broker's storePathRootDir", str(root))
+    if not commit_log.is_dir():
+        raise NotAStore(
+            "this is no RocketMQ store, for it has no CommitLog: give the broker's "
+            "storePathRootDir, and storePathCommitLog where that lies elsewhere",
+            str(commit_log),
+        )
+    names = _files_in(commit_log)
+    if names and all(parse_local_file_name(name) is None for name in names):
+        raise NotAStore(
+            "this is no RocketMQ store, for its CommitLog's files are not named by 20 digits",
+            str(commit_log),
+        )
+    return StoreLayout(root, commit_log, root / CONSUME_QUEUE)
+
+
+def scan_run(directory: Path, unit_bytes: int = 1) -> FileRun:
+    """The files of a CommitLog or ConsumeQueue directory, as they are now.
+
+    Their length is the one that most files and distances between names agree on, and among equals
+    the longest. An empty file is one that the broker is just creating: it
+    is left out until the next look, and so is one that the broker deletes while we look. A
+    shorter one was truncated; it stays, and readers of what is missing find that out. One scan
+    and one `stat` a file.
+
+    Raises:
+        Unavailable, Denied: the directory cannot be read.
+    """
+    try:
+        with os.scandir(directory) as entries:
+            found = sorted(_sizes_by_base(entries))
+    except FileNotFoundError:
+        return FileRun(directory, (), 0)
+    except OSError as error:
+        raise translated(error, directory) from error
+    found = [(base, size) for base, size in found if size]
+    file_bytes = _length_of_all(found, unit_bytes)
+    if not file_bytes:
+        return FileRun(directory, (), 0, tuple(base for base, _ in found))
+    ours = [(base, size) for base, size in found if base % file_bytes == 0]
+    strangers = tuple(base for base, _ in found if base % file_bytes)
+    odd = tuple((base, size) for base, size in ours if size != file_bytes)
+    return FileRun(directory, tuple(base for base, _ in ours), file_bytes, strangers, odd)
+
+
+def _length_of_all(found: Sequence[tuple[int, int]], unit_bytes: int) -> int:
+    """Length of a run's files; 0 if none has whole units. Some may be truncated or strangers."""
+    votes = Counter(size for _, size in found if size % unit_bytes == 0)
+    if len(votes) > 1:
+        distances = Counter(b - a for (a, _), (b, _) in pairwise(found))
+        votes = Counter({size: count + distances[size] for size, count in votes.items()})
+    return max(votes, key=lambda size: (votes[size], size), default=0)
+
+
+def _sizes_by_base(entries: Iterable[os.DirEntry[str]]) -> Iterator[tuple[int, int]]:
+    for entry in entries:
+        base = parse_local_file_name(entry.name)
+        size = _file_size(entry) if base is not None else None
+        if base is not None and size is not None:
+            yield base, size
+
+
+def read_topic_attributes(layout: StoreLayout) -> Mapping[str, Mapping[str, Any]]:
+    """Attributes of every topic in `config/topics.json`; empty if neither it nor `.bak` helps."""
+    for name in ("topics.json", "topics.json.bak"):
+        path = layout.root / "config" / name
+        try:
+            if not path.is_file():
+                continue  # reading a pipe would wait for ever
+            document = orjson.loads(path.read_bytes())
+            return {
+                str(topic): _plain(config.get("attributes") or {})
+                for topic, config in document["topicConfigTable"].items()
+            }
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            continue  # the broker replaces the file by renaming: the other one may be whole
+    return {}
+
+
+def _plain(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    """The attributes without the sign that an administrator's change carries."""
+    return {key.lstrip("+"): value for key, value in attributes.items()}
+
+
+def refused_topics(
+    layout: StoreLayout, attributes: Mapping[str, Mapping[str, Any]], *, queues_in_rocksdb: bool
+) -> tuple[dict[str, str], set[str]]:
+    """Topics that the tier does not take, each with one sentence that says why. A few scans.
+
+    Returns:
+        Those, and a sentence for each other place where such topics would be, but which cannot
+        be read now: none of what lies there would be tiered, so nothing need wait for it.
+
+    Raises:
+        Unavailable, Denied: the directory of the ConsumeQueues cannot be read.
+    """
+    refused: dict[str, str] = {}
+    troubles: set[str] = set()
+    for topic in _names_or_trouble(directories_in, layout.root / BATCH_CONSUME_QUEUE, troubles):
+        refused[topic] = BATCH_SENTENCE
+    for topic, values in attributes.items():
+        if values.get("queue.type") == "BatchCQ":
+            refused[topic] = BATCH_SENTENCE
+        if str(values.get("cleanup.policy", "")).upper() == "COMPACTION":
+            refused[topic] = COMPACTION_SENTENCE
+    in_files = set(directories_in(layout.consume_queue))
+    rocksdb = (
+        queues_in_rocksdb
+        or bool(_names_or_trouble(_files_in, layout.root / ROCKSDB_CONSUME_QUEUE, troubles))
+        or os.path.exists(layout.consume_queue / "CURRENT")  # noqa: PTH110 - False where not allowed
+    )
+    if rocksdb:
+        for topic in attributes.keys() - in_files:
+            refused.setdefault(topic, ROCKSDB_SENTENCE)
+    return refused, troubles
+
+
+def _names_or_trouble(
+    names_in: Callable[[Path], list[str]], directory: Path, troubles: set[str]
+) -> list[str]:
+    try:
+        return names_in(directory)
+    except (Unavailable, Denied) as error:
+        if is_of_the_process(error):
+            raise
+        troubles.add(f"topics that are not tiered are not looked for: {error}")
+        return []
+
+
+BATCH_SENTENCE = (
+    "Its ConsumeQueue is a BatchCQ, with several messages at one offset; the tier takes one "
+    "message per offset."
+)
+COMPACTION_SENTENCE = (
+    "It is a compaction topic, whose messages are rewritten later; the tier never rewrites."
+)
+ROCKSDB_SENTENCE = (
+    "Its ConsumeQueue lies in RocksDB, which is not read; a broker with "
+    "storeType=default keeps it in files."
+)
+
+
+def directories_in(directory: Path) -> list[str]:
+    """Names of the directories in one, sorted; none if it does not exist."""
+    try:
+        with os.scandir(directory) as entries:
+            return sorted(entry.name for entry in entries if _is_directory(entry))
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        raise translated(error, directory) from error
+
+
+def _files_in(directory: Path) -> list[str]:
+    try:
+        with os.scandir(directory) as entries:
+            return [entry.name for entry in entries if _file_size(entry) is not None]
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        raise translated(error, directory) from error
+
+
+def _file_size(entry: os.DirEntry[str]) -> int | None:
+    """Bytes of a regular file; None for anything else, a loop of links, and what just went."""
+    try:
+        return entry.stat().st_size if entry.is_file() else None
+    except OSError as error:
+        if error.errno in _NOTHING_THERE:
+            return None
+        raise
+
+
+def _is_directory(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError as error:
+        if error.errno in _NOTHING_THERE:
+            return False
+        raise

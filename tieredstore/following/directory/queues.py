@@ -1,0 +1,188 @@
+"""Which queues a store has: the directories of its ConsumeQueues, looked at cheaply."""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from container.names.path_component import check_path_component
+from container.names.queue_id import QueueId
+from container.names.rocketmq import INT32_MAX
+from provider.errors import Denied, StoreError, Unavailable
+from tieredstore.following.directory.layout import (
+    BATCH_CONSUME_QUEUE,
+    StoreLayout,
+    directories_in,
+    read_topic_attributes,
+    refused_topics,
+)
+from tieredstore.following.file_errors import is_of_the_process
+from tieredstore.following.options import HotLogOptions
+
+
+class DirectoryWatch:
+    """Which directories had entries added or removed since they were last read.
+
+    Times of directories have the resolution of a clock tick, so a directory that changed is read
+    once more the next time.
+    """
+
+    def __init__(self) -> None:
+        self._seen: dict[Path, tuple[tuple[int, ...], bool]] = {}
+
+    def changed(self, directory: Path) -> bool:
+        """Whether to read it now. One `stat`; a missing directory counts as unchanged."""
+        try:
+            status = os.stat(directory)  # noqa: PTH116 - a third of Path.stat's time, often called
+        except OSError:
+            return self._seen.pop(directory, None) is not None
+        now = (status.st_mtime_ns, status.st_ctime_ns, status.st_nlink, status.st_ino)
+        before, is_sure = self._seen.get(directory, ((), False))
+        self._seen[directory] = (now, now == before)
+        return now != before or not is_sure
+
+
+@dataclass(slots=True)
+class FoundQueues:
+    """What one look at the directories found."""
+
+    queues: dict[QueueId, Path] = field(default_factory=dict[QueueId, Path])
+    """The queues that can be tiered, and their directories."""
+    refused: dict[QueueId, str] = field(default_factory=dict[QueueId, str])
+    """The queues that cannot, each with one sentence that says why."""
+    excluded: set[str] = field(default_factory=set[str])
+    """Topics that the filter leaves out."""
+    findings: set[str] = field(default_factory=set[str])
+    """A sentence for each directory in a topic's that is no queue's."""
+    troubles: set[str] = field(default_factory=set[str])
+    """A sentence for each topic whose directory cannot be read now."""
+
+
+class QueueDirectories:
+    """Finds queues; reads again only the directories that changed."""
+
+    def __init__(
+        self, layout: StoreLayout, options: HotLogOptions, is_excluded: Callable[[str], bool]
+    ) -> None:
+        self._layout = layout
+        self._options = options
+        self._is_excluded = is_excluded
+        self._watch = DirectoryWatch()
+        self._topics: list[str] = []
+        self._queues: dict[str, dict[QueueId, Path]] = {}
+        self._findings: dict[str, set[str]] = {}
+        self._troubles: dict[str, str] = {}
+        self._directories: dict[str, Path] = {}
+        self._refused: dict[str, str] = {}
+        self._unjudged: set[str] = set()
+        """A sentence for each place of refused topics that could not be read."""
+
+    def look(self) -> FoundQueues:
+        """All queues as of now. One `stat` for each topic when nothing changed.
+
+        Where a topic's directory cannot be read, the queues that were found before remain.
+
+        Raises:
+            Unavailable, Denied: another directory cannot be read.
+        """
+        try:
+            return self._look()
+        except StoreError:
+            self._watch = DirectoryWatch()  # what was not read is still to be read
+            raise
+
+    def _look(self) -> FoundQueues:
+        root = self._layout.consume_queue
+        config = self._watch.changed(self._layout.root / "config")
+        others = self._watch.changed(self._layout.root / BATCH_CONSUME_QUEUE)
+        if self._watch.changed(root):
+            self._topics = directories_in(root)
+            self._directories = {topic: root / topic for topic in self._topics}
+            others = True
+        if config or others or self._unjudged:
+            attributes = read_topic_attributes(self._layout)
+            self._refused, self._unjudged = refused_topics(
+                self._layout, attributes, queues_in_rocksdb=self._options.queues_in_rocksdb
+            )
+        found = FoundQueues(troubles=set(self._unjudged))
+        for topic in self._topics:
+            self._sort_topic(found, topic)
+        for topic, sentence in self._refused.items():
+            self._refuse(found, topic, sentence)
+        return found
+
+    def _sort_topic(self, found: FoundQueues, topic: str) -> None:
+        if _refuse_name(found, topic):
+            return
+        if self._is_excluded(topic):
+            found.excluded.add(topic)
+        elif topic not in self._refused:
+            directory = self._directories[topic]
+            if self._watch.changed(directory) or topic in self._troubles:
+                self._try_topic(topic, directory)
+            found.queues |= self._queues.get(topic, {})
+            found.findings |= self._findings.get(topic, set())
+            if topic in self._troubles:
+                found.troubles.add(self._troubles[topic])
+
+    def _try_topic(self, topic: str, directory: Path) -> None:
+        self._troubles.pop(topic, None)
+        try:
+            self._read_topic(topic, directory)
+        except (Unavailable, Denied) as error:
+            if is_of_the_process(error):
+                raise
+            self._troubles[topic] = f"queues of {topic} are not looked for: {error}"
+
+    def _read_topic(self, topic: str, directory: Path) -> None:
+        names = directories_in(directory)
+        ids = {name: queue_id for name in names if (queue_id := _queue_id(name)) is not None}
+        self._queues[topic] = {
+            QueueId(topic, queue_id): directory / name for name, queue_id in ids.items()
+        }
+        self._findings[topic] = {
+            f"{str(directory / name)!a} is no directory of a queue, for its name is no queue "
+            "id: it is ignored."
+            for name in names
+            if name not in ids
+        }
+
+    def _refuse(self, found: FoundQueues, topic: str, sentence: str) -> None:
+        if _refuse_name(found, topic):
+            return
+        if self._is_excluded(topic):
+            found.excluded.add(topic)
+            return
+        directories = (self._layout.consume_queue, self._layout.root / BATCH_CONSUME_QUEUE)
+        names = {name for parent in directories for name in _names_in(parent / topic)}
+        ids = {queue_id for name in names if (queue_id := _queue_id(name)) is not None}
+        for queue_id in ids or {0}:
+            found.refused[QueueId(topic, queue_id)] = sentence
+
+
+def _names_in(directory: Path) -> list[str]:
+    """The directories in a refused topic's; none if they cannot be read, which hides nothing."""
+    try:
+        return directories_in(directory)
+    except (Unavailable, Denied):
+        return []
+
+
+def _refuse_name(found: FoundQueues, topic: str) -> bool:
+    """Whether a topic was refused for its name."""
+    reason = check_path_component(topic)
+    if reason is not None:
+        sentence = f"Its name cannot be one component of a path, for {reason}."
+    elif not topic.strip():
+        sentence = f"Its name {topic!a} is blank; RocketMQ takes no such topic for one."
+    else:
+        return False
+    shown = topic.encode("utf-8", "backslashreplace").decode()
+    found.refused[QueueId(shown, 0)] = sentence
+    return True
+
+
+def _queue_id(name: str) -> int | None:
+    """The queue whose directory has this name; None if it is none's."""
+    is_number = name.isascii() and name.isdigit() and len(name) <= len(str(INT32_MAX))
+    return int(name) if is_number and str(int(name)) == name and int(name) <= INT32_MAX else None

@@ -1,0 +1,228 @@
+"""The CommitLog of a store as one run of positions over many files, some of them only pinned."""
+
+import os
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from cachetools import LRUCache
+from numpy.typing import NDArray
+
+from container.names.queue_id import QueueId
+from container.names.rocketmq import local_file_name
+from container.record.java_hash import tag_hash
+from container.record.message import RecordHeader, locate_parts
+from container.record.properties import TAGS, decode_properties
+from container.record.unit import ConsumeQueueUnit
+from provider.errors import Corrupt, OutOfRange
+from tieredstore.following.directory.layout import FileRun
+from tieredstore.following.file_errors import translated
+from tieredstore.following.log.mapped_files import MappedFiles
+
+FILES_OPEN_MAX = 8
+"""Descriptors kept for `read_into`: rounds read few files at a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class CommitLogTable:
+    """Which files there are, at one moment."""
+
+    directory: Path
+    file_bytes: int
+    paths: Mapping[int, Path]
+    """By first byte; a pinned file by its pin."""
+
+    min_position: int
+    """First byte that can be read; 0 while there is no file."""
+    live_position: int
+    """First byte of the broker's own files: what is missing below it was deleted."""
+    end: int
+    """First byte behind the last file."""
+
+    def base_of(self, position: int) -> int:
+        """First byte of the file that holds `position`, whether it is there or not."""
+        return position - position % self.file_bytes if self.file_bytes else 0
+
+
+def table_of(live: FileRun, pinned: Mapping[int, Path]) -> CommitLogTable:
+    """The broker's files and our pins of them: a pin is preferred, for it stays."""
+    paths = {base: live.directory / local_file_name(base) for base in live.bases}
+    paths.update(pinned)
+    low = min(paths, default=0)
+    end = max(paths) + live.file_bytes if paths else 0
+    begin = min(live.bases, default=end)
+    return CommitLogTable(live.directory, live.file_bytes, paths, low, begin, end)
+
+
+class _OpenFile:
+    """A descriptor for reading, closed when the last who uses it lets go.
+
+    It reads on when the broker deletes the file, until the next look at the directory.
+    """
+
+    __slots__ = ("descriptor",)
+
+    def __init__(self, path: Path) -> None:
+        self.descriptor = -1
+        self.descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+
+    def __del__(self) -> None:
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
+
+
+class CommitLogFiles:
+    """Bytes of the CommitLog by position. Threads may share one; `table` is replaced whole.
+
+    Keeps up to `FILES_OPEN_MAX` files open beside the mapped ones.
+    """
+
+    def __init__(self, files: MappedFiles, table: CommitLogTable) -> None:
+        self._files = files
+        self._lock = threading.Lock()
+        self._open: LRUCache[Path, _OpenFile] = LRUCache(FILES_OPEN_MAX)
+        self._table = table
+
+    def __repr__(self) -> str:
+        table = self.table
+        return (
+            f"<CommitLogFiles {table.directory}: {len(table.paths)} files of {table.file_bytes} "
+            f"bytes, [{table.min_position}, {table.end})>"
+        )
+
+    @property
+    def table(self) -> CommitLogTable:
+        """Which files there are."""
+        return self._table
+
+    @table.setter
+    def table(self, table: CommitLogTable) -> None:
+        self._table = table
+        there = set(table.paths.values())
+        with self._lock:
+            for path in [path for path in self._open if path not in there]:
+                del self._open[path]  # else a deleted file would keep its room on the disk
+
+    def view(self, base: int) -> NDArray[np.uint8]:
+        """The file whose first byte is `base`; short where it was truncated.
+
+        Raises:
+            OutOfRange: it is not there any more, or not yet.
+            Corrupt, Unavailable, Denied: as `MappedFiles.view`.
+        """
+        path = self.table.paths.get(base)
+        if path is None:
+            raise OutOfRange("no such file in the CommitLog", self.path_of(base))
+        return self._files.view(path)
+
+    def path_of(self, position: int) -> str:
+        """Path of the file that holds `position`, for people; damage may say any position."""
+        base = self.table.base_of(max(position, 0))
+        return str(self.table.paths.get(base) or self.table.directory / local_file_name(base))
+
+    def read_into(self, position: int, target: NDArray[np.uint8]) -> int:
+        """Read as many bytes from `position` on as there are, at most those of the target's length.
+
+        Stays in one file. One `preadv`, through a descriptor that is kept open.
+
+        Raises:
+            OutOfRange: there is no such file any more, or not yet.
+            Unavailable, Denied: it cannot be read.
+        """
+        base = self.table.base_of(position)
+        path = self.table.paths.get(base)
+        if path is None:
+            raise OutOfRange("no such file in the CommitLog", self.path_of(position))
+        place, length = position - base, 0
+        wanted = target[: max(self.table.file_bytes - place, 0)]
+        try:
+            file = self._open_file(path)
+            while length < len(wanted):
+                count = os.preadv(file.descriptor, [wanted[length:].data], place + length)
+                if not count:
+                    break
+                length += count
+        except OSError as error:
+            raise translated(error, path) from error
+        return length
+
+    def close(self) -> None:
+        """Let go of open files. Idempotent."""
+        with self._lock:
+            self._open.clear()
+
+    def _open_file(self, path: Path) -> "_OpenFile":
+        with self._lock:
+            file = self._open.get(path)
+            if file is None:
+                file = self._open[path] = _OpenFile(path)
+            return file
+
+    def record(self, position: int, size: int) -> memoryview:
+        """The bytes of one record, mapped and not copied.
+
+        Raises:
+            Corrupt: it would lie across files or behind the end of a truncated one.
+            OutOfRange, Unavailable, Denied: as `view`.
+        """
+        base = self.table.base_of(position)
+        view = self.view(base)
+        start = position - base
+        if start + size > len(view):
+            raise Corrupt(
+                f"a record of {size} bytes does not fit before the file's end at {len(view)}",
+                self.path_of(position),
+                start,
+            )
+        return view.data[start : start + size]
+
+    def peek(self, position: int, length: int) -> bytes:
+        """A few bytes, through `MappedFiles.peek`; empty where there is no file.
+
+        Raises:
+            Corrupt, NotFound, Unavailable, Denied: as there.
+        """
+        base = self.table.base_of(position)
+        path = self.table.paths.get(base)
+        return self._files.peek(path, position - base, length) if path is not None else b""
+
+    def check(self, queue: QueueId, offset: int, unit: ConsumeQueueUnit) -> RecordHeader:
+        """Read the record that a unit points to and compare everything that both say. O(record).
+
+        Raises:
+            Corrupt: there is no such record; path and position are the CommitLog's.
+            OutOfRange: its file was deleted, or is not there yet.
+            Unavailable, Denied: the file cannot be opened.
+        """
+        header, _ = self._checked(queue, offset, unit)
+        return header
+
+    def tags_code(self, queue: QueueId, offset: int, unit: ConsumeQueueUnit) -> int:
+        """What the record's TAGS property hashes to. O(record).
+
+        Raises:
+            Corrupt, OutOfRange, Unavailable, Denied: as `check`.
+        """
+        _, properties = self._checked(queue, offset, unit)
+        return tag_hash(decode_properties(bytes(properties)).get(TAGS, ""))
+
+    def _checked(
+        self, queue: QueueId, offset: int, unit: ConsumeQueueUnit
+    ) -> tuple[RecordHeader, memoryview]:
+        raw = self.record(unit.position, unit.size)
+        path = self.path_of(unit.position)
+        place = unit.position - self.table.base_of(unit.position)
+        header, parts = locate_parts(raw, path=path, position=place)
+        said = (header.queue_id, header.queue_offset, header.physical_offset)
+        if said != (queue.queue_id, offset, unit.position):
+            raise Corrupt(
+                f"the record of {queue} at {offset} says queue {said[0]}, offset {said[1]}, "
+                f"physical offset {said[2]}",
+                path,
+                place,
+            )
+        if bytes(raw[parts.topic : parts.topic_end]) != queue.topic.encode():
+            raise Corrupt(f"the record of {queue} at {offset} is of another topic", path, place)
+        return header, raw[parts.properties :]

@@ -1,0 +1,161 @@
+"""Files of another process, mapped for reading: bounded in number and in resident bytes.
+
+Why mapped and not read, and how a truncated file is kept from killing the process: decision 0004.
+"""
+
+import mmap
+import os
+import threading
+from collections import OrderedDict
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from provider.errors import Corrupt
+from tieredstore.following.file_errors import translated
+
+FAULT_AROUND_BYTES = 64 * 1024
+"""What one touch of a mapped file makes resident at most (Linux `fault_around_bytes`)."""
+
+
+class MappedFiles:
+    """Read-only mappings by path, the least recently used one given up first.
+
+    Threads may share one. A view keeps its mapping alive, also after the file was deleted or the
+    mapping was given up here; it is unmapped when the last view goes. Files are opened with
+    `O_RDONLY` and nothing else.
+    """
+
+    def __init__(self, files_max: int, resident_bytes_max: int) -> None:
+        self._files_max = files_max
+        self._resident_bytes_max = resident_bytes_max
+        self._lock = threading.Lock()
+        self._files: OrderedDict[Path, mmap.mmap] = OrderedDict()
+        self._touched_bytes = 0
+        self._resident_bytes_before = _resident_file_bytes() or 0
+        """Of the whole process, when nothing was mapped or all entries were dropped."""
+        self._closed = False
+        self.opened = 0
+        self.drops = 0
+
+    def __repr__(self) -> str:
+        return (
+            f"<MappedFiles: {len(self._files)} of {self._files_max} mapped, {self.opened} opened, "
+            f"{self._touched_bytes} bytes touched, {self.drops} drops>"
+        )
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    def view(self, path: Path) -> NDArray[np.uint8]:
+        """The whole file, as long as it is now; costs one `fstat` when it is mapped already.
+
+        A view that ends early is how a truncated file shows: touching what is missing would
+        raise SIGBUS, so nothing behind the length of this moment is ever part of a view.
+
+        Raises:
+            NotFound: it is not mapped, and it was deleted.
+            Corrupt: it is empty now.
+            Unavailable, Denied: it cannot be opened.
+        """
+        with self._lock:
+            mapped = self._files.get(path)
+            if mapped is not None and mapped.size() > len(mapped):  # it was still being created
+                del self._files[path]
+                mapped = None
+            if mapped is None:
+                mapped = self._open(path)
+            else:
+                self._files.move_to_end(path)
+            length = min(len(mapped), mapped.size())
+        if not length:
+            raise Corrupt("the file was truncated to nothing", str(path))
+        return np.frombuffer(mapped, dtype=np.uint8, count=length)
+
+    def peek(self, path: Path, position: int, length: int) -> bytes:
+        """A few bytes at `position`, through the mapping if there is one, else one `pread`.
+
+        Does not map: looking at the tails of many idle queues must not throw out what is in use.
+
+        Raises:
+            NotFound, Corrupt, Unavailable, Denied: as `view`.
+        """
+        with self._lock:
+            mapped = self._files.get(path)
+            if mapped is not None:
+                _check_length(mapped.size(), path, position + length)
+                if len(mapped) >= position + length:
+                    return mapped[position : position + length]
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                data = os.pread(descriptor, length, position)
+            finally:
+                os.close(descriptor)
+        except OSError as error:
+            raise translated(error, path) from error
+        _check_length(position + len(data), path, position + length)
+        return data
+
+    def touched(self, places: int, span_bytes: int) -> None:
+        """Note that so many places within `span_bytes` of a file are about to be read.
+
+        When what may be resident passes the bound, the kernel is asked what is, for the same page
+        is touched many times, and by reads that nobody noted. If it is too much, or cannot be
+        told, all page table entries are dropped (`MADV_DONTNEED`; the pages stay in the page
+        cache, so touching them again is cheap).
+        """
+        with self._lock:
+            scattered_bytes = places * FAULT_AROUND_BYTES
+            self._touched_bytes += min(scattered_bytes, span_bytes + FAULT_AROUND_BYTES)
+            if self._touched_bytes < self._resident_bytes_max:
+                return
+            resident = _resident_file_bytes()
+            if resident is not None:
+                self._touched_bytes = max(0, resident - self._resident_bytes_before)
+                if self._touched_bytes < self._resident_bytes_max:
+                    return
+            self._touched_bytes = 0
+            self.drops += 1
+            for mapped in self._files.values():
+                mapped.madvise(mmap.MADV_DONTNEED)
+            self._resident_bytes_before = _resident_file_bytes() or 0
+
+    def close(self) -> None:
+        """Give up every mapping. Idempotent."""
+        with self._lock:
+            self._closed = True
+            self._files.clear()
+
+    def _open(self, path: Path) -> mmap.mmap:
+        while len(self._files) >= self._files_max:
+            self._files.popitem(last=False)
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                if not os.fstat(descriptor).st_size:
+                    raise Corrupt("the file is empty", str(path))
+                mapped = mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)
+            finally:
+                os.close(descriptor)  # the mapping keeps its own descriptor, for size()
+        except OSError as error:
+            raise translated(error, path) from error
+        self.opened += 1
+        if not self._closed:
+            self._files[path] = mapped
+        return mapped
+
+
+def _resident_file_bytes() -> int | None:
+    """Bytes of mapped files that count as resident in this process; None if nobody can tell."""
+    try:
+        with open("/proc/self/statm", "rb", buffering=0) as file:  # noqa: PTH123 - on a hot path
+            return int(file.read(256).split()[2]) * mmap.PAGESIZE
+    except (OSError, IndexError, ValueError):
+        return None
+
+
+def _check_length(size: int, path: Path, length: int) -> None:
+    if size < length:
+        raise Corrupt(f"the file ends at {size}, before {length}", str(path), size)
