@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from container.metadata.records import Gap, Queue
-from dispatcher.source import HotQueue
+from dispatcher.hot_log import HotQueue
 from provider.ranges import QueueOffset
 
 

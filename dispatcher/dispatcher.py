@@ -1,7 +1,7 @@
 """Moves messages from the hot log to the tier, for as long as somebody asks for it.
 
 Here stands who works, and until when: `run` for good, `drain` and `close` until what is there now
-has landed. What the workers do is in `work.py`, which queue goes next in `turns.py`.
+has landed. What the workers do is in `work.py`, which queue goes next in `round_plan.py`.
 """
 
 import asyncio
@@ -10,11 +10,11 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
 
 from dispatcher.goal import Goal
+from dispatcher.hot_log import HotLog, HotQueueState
 from dispatcher.options import DispatchOptions
 from dispatcher.queue_progress import QueueProgress, QueueState
-from dispatcher.source import HotLog, HotQueueState
 from dispatcher.statistics import DispatchStatistics, Progress, QueueStatistics
-from dispatcher.target import AnyTier
+from dispatcher.tier_port import AnyTier
 from dispatcher.work import DispatchWork
 from provider.clock import Clock
 from provider.errors import Closed, StoreError, Unavailable

@@ -12,9 +12,9 @@ from container.record.unit import UNIT_DTYPE
 from container.record.verification import damaged_bodies
 from dispatcher.batching import written_bytes
 from dispatcher.common_offsets import CommonOffsets
+from dispatcher.hot_log import HotLog, HotQueue, Wanted
 from dispatcher.options import COMPARED_BYTES_MAX
-from dispatcher.source import HotLog, HotQueue, Wanted
-from dispatcher.target import AnyTier
+from dispatcher.tier_port import AnyTier
 from provider.errors import Corrupt, OutOfRange, StoreError
 from provider.ranges import QueueOffset
 

@@ -9,10 +9,10 @@ import numpy as np
 from container.names.queue_id import QueueId
 from container.record.unit import UNIT_DTYPE, Units
 from dispatcher.batching import due_at_s, messages_within, written_bytes
+from dispatcher.hot_log import HotQueue, HotQueueState
 from dispatcher.options import DispatchOptions
-from dispatcher.source import HotQueue, HotQueueState
+from dispatcher.round_plan import COMPANY_ANY, Waiting
 from dispatcher.tier_health import backoff_s
-from dispatcher.turns import COMPANY_ANY, Waiting
 from provider.ranges import QueueOffset
 
 MARKS_MAX = 64

@@ -6,11 +6,11 @@ from dataclasses import replace
 from operator import attrgetter
 
 from container.names.queue_id import QueueId
+from dispatcher.hot_log import HotQueue
 from dispatcher.options import DispatchOptions
 from dispatcher.queue_progress import QueueProgress, QueueState, ReferenceCount
-from dispatcher.source import HotQueue
+from dispatcher.round_plan import Load, Turn, Waiting, plan_turn
 from dispatcher.tier_health import TierHealth
-from dispatcher.turns import Load, Turn, Waiting, plan_turn
 
 OPENING_WAIT_S = 0.25
 """Longest that a queue waits, since it was seen or served, for others that are being opened."""

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from container.errors import BytesMissing, Refused
 from container.names.queue_id import QueueId
-from dispatcher.target import CommitPlan
+from dispatcher.tier_port import CommitPlan
 from provider.errors import AlreadyExists, Denied, OutOfRange, StoreError, Unavailable
 
 MAY_PASS = (OutOfRange, AlreadyExists, Refused)

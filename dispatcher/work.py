@@ -5,18 +5,18 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import Executor
 
 from dispatcher.alarm import Alarm
-from dispatcher.gaps import HotLogIsDamaged
-from dispatcher.opening import Contradicted, open_queue
+from dispatcher.hot_log import HotLog
 from dispatcher.options import DispatchOptions
 from dispatcher.queue_progress import QueueProgress, QueueState, Taken
+from dispatcher.queue_start import HotLogIsDamaged
 from dispatcher.queue_table import QueueTable
-from dispatcher.reading import prepare_round
 from dispatcher.refusals import MAY_PASS, refusal_sentence, refused_queue
-from dispatcher.source import HotLog
+from dispatcher.resuming import Contradicted, open_queue
+from dispatcher.round_plan import Load
+from dispatcher.round_preparation import prepare_round
 from dispatcher.statistics import Counters
-from dispatcher.target import AnyTier, CommitPlan
 from dispatcher.tier_health import TierHealth, backoff_s
-from dispatcher.turns import Load
+from dispatcher.tier_port import AnyTier, CommitPlan
 from provider.clock import Clock
 from provider.errors import (
     Closed,

@@ -11,7 +11,7 @@ from container.record.batch import MessageBatch
 from container.record.message import StoredMessage
 from container.record.unit import UNIT_DTYPE, Units
 from dispatcher.alarm import Alarm
-from dispatcher.source import HotQueue, HotQueueState, Wanted
+from dispatcher.hot_log import HotQueue, HotQueueState, Wanted
 from provider.clock import Clock
 from provider.errors import Corrupt, OutOfRange, StoreError
 from provider.ranges import QueueOffset

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from container.metadata.records import Gap, Queue
 from container.names.queue_id import QueueId
 from dispatcher.common_offsets import CommonOffsets
-from dispatcher.source import HotQueue
+from dispatcher.hot_log import HotQueue
 from provider.ranges import QueueOffset
 
 A = QueueId("Orders", 0)

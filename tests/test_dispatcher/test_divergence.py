@@ -15,9 +15,9 @@ from dispatcher.divergence import (
     find_common_end,
     same_message,
 )
+from dispatcher.hot_log import Wanted
 from dispatcher.options import COMPARED_BYTES_MAX, DispatchOptions
 from dispatcher.queue_progress import QueueState
-from dispatcher.source import Wanted
 from provider.clock import ManualClock
 from provider.errors import Corrupt, StoreError
 from provider.ranges import QueueOffset

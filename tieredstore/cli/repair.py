@@ -11,7 +11,7 @@ from container.metadata.records import Queue
 from container.names.queue_id import QueueId
 from container.tier import Tier
 from dispatcher.divergence import find_common_end
-from dispatcher.source import HotQueue, HotQueueState
+from dispatcher.hot_log import HotQueue, HotQueueState
 from provider.clock import SystemClock
 from provider.errors import NotFound, StoreError, Unavailable
 from provider.ranges import QueueOffset

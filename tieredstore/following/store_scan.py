@@ -17,7 +17,7 @@ from container.names.queue_id import QueueId
 from container.record.batch import MessageBatch
 from container.record.unit import Units
 from container.record.verification import leading_good_units
-from dispatcher.source import HotQueue, HotQueueState, Wanted
+from dispatcher.hot_log import HotQueue, HotQueueState, Wanted
 from dispatcher.topic_filter import TopicFilter
 from provider.errors import Corrupt, Denied, NotFound, OutOfRange, StoreError, Unavailable
 from provider.ranges import QueueOffset

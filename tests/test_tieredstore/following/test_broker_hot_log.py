@@ -7,7 +7,7 @@ import pytest
 from container.names.queue_id import QueueId
 from container.record.layout import TRANSACTION_PREPARED
 from container.record.unit import ConsumeQueueUnit
-from dispatcher.source import HotQueueState
+from dispatcher.hot_log import HotQueueState
 from provider.clock import ManualClock
 from provider.errors import Closed, OutOfRange
 from provider.ranges import QueueOffset

@@ -8,9 +8,9 @@ import pytest
 from container.names.queue_id import QueueId
 from container.record.unit import ConsumeQueueUnit
 from dispatcher.dispatcher import TieredDispatcher
+from dispatcher.hot_log import HotQueueState
 from dispatcher.options import DispatchOptions
 from dispatcher.queue_progress import QueueState
-from dispatcher.source import HotQueueState
 from provider.clock import ManualClock
 from provider.errors import Corrupt
 from provider.ranges import QueueOffset

@@ -9,7 +9,7 @@ import pytest
 from container.names.queue_id import QueueId
 from container.record.java_hash import tag_hash
 from container.record.message import StoredMessage
-from dispatcher.source import HotQueueState
+from dispatcher.hot_log import HotQueueState
 from provider.clock import ManualClock
 from provider.errors import OutOfRange
 from provider.ranges import QueueOffset

@@ -5,7 +5,7 @@ import os
 import pytest
 
 from container.names.queue_id import QueueId
-from dispatcher.source import HotQueueState
+from dispatcher.hot_log import HotQueueState
 from provider.clock import ManualClock
 from provider.ranges import QueueOffset
 from tests.support.fake_broker import FakeBroker

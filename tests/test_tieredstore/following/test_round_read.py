@@ -10,7 +10,7 @@ import pytest
 from container.names.queue_id import QueueId
 from container.record.batch import MessageBatch
 from container.record.unit import UNIT_DTYPE
-from dispatcher.source import Wanted
+from dispatcher.hot_log import Wanted
 from provider.errors import Corrupt, NotFound, OutOfRange, StoreError
 from provider.ranges import QueueOffset
 from tests.support.messages import make_record

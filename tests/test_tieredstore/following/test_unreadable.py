@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from container.names.queue_id import QueueId
-from dispatcher.source import HotQueueState
+from dispatcher.hot_log import HotQueueState
 from provider.clock import ManualClock
 from provider.errors import Denied, StoreError, Unavailable
 from provider.ranges import QueueOffset

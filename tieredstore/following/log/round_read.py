@@ -17,7 +17,7 @@ from container.record.gathering import take_ranges
 from container.record.kernels import store_timestamps
 from container.record.unit import UNIT_DTYPE
 from container.record.verification import leading_good_units, verify_records
-from dispatcher.source import Wanted
+from dispatcher.hot_log import Wanted
 from provider.errors import Corrupt, OutOfRange, StoreError
 from tieredstore.following.log.buffers import BatchBuffers
 from tieredstore.following.log.commit_log import CommitLogFiles

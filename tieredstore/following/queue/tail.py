@@ -12,7 +12,7 @@ from itertools import chain
 from container.names.queue_id import QueueId
 from container.names.rocketmq import local_file_name
 from container.record.unit import UNIT_BYTES, ConsumeQueueUnit
-from dispatcher.source import HotQueue, HotQueueState
+from dispatcher.hot_log import HotQueue, HotQueueState
 from provider.errors import Corrupt, Denied, NotFound, OutOfRange, Unavailable
 from provider.ranges import QueueOffset
 from tieredstore.following.log.commit_log import CommitLogFiles

@@ -7,8 +7,8 @@ tiered yet. Here nothing is ever destroyed: a hole is recorded, a contradiction 
 from dataclasses import dataclass
 
 from container.metadata.records import Queue
+from dispatcher.hot_log import HotQueue, HotQueueState
 from dispatcher.options import Backfill
-from dispatcher.source import HotQueue, HotQueueState
 from provider.ranges import QueueOffset
 
 

@@ -6,9 +6,9 @@ from concurrent.futures import Executor
 from dataclasses import dataclass, field
 
 from container.record.batch import MessageBatch
+from dispatcher.hot_log import HotLog, Wanted
 from dispatcher.queue_progress import Taken
-from dispatcher.source import HotLog, Wanted
-from dispatcher.target import AnyTier, CommitPlan
+from dispatcher.tier_port import AnyTier, CommitPlan
 from provider.errors import StoreError
 
 

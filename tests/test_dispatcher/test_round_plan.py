@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from container.names.queue_id import QueueId
 from dispatcher.options import DispatchOptions
-from dispatcher.turns import COMPANY_ANY, Load, Waiting, plan_turn
+from dispatcher.round_plan import COMPANY_ANY, Load, Waiting, plan_turn
 
 OPTIONS = DispatchOptions(batch_bytes_max=1000, bytes_in_flight_max=8000, batch_age_s_max=1.0)
 IDLE = Load(0, 0)

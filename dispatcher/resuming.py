@@ -3,7 +3,9 @@
 from dataclasses import dataclass
 
 from dispatcher.divergence import compare_sampled, differs_sentence, find_common_end
-from dispatcher.gaps import (
+from dispatcher.hot_log import HotLog, HotQueue
+from dispatcher.options import Backfill
+from dispatcher.queue_start import (
     BeginAt,
     BeginAtTime,
     GoOnAt,
@@ -12,9 +14,7 @@ from dispatcher.gaps import (
     TierIsAhead,
     decide_step,
 )
-from dispatcher.options import Backfill
-from dispatcher.source import HotLog, HotQueue
-from dispatcher.target import AnyTier
+from dispatcher.tier_port import AnyTier
 from provider.errors import Corrupt, OutOfRange
 from provider.ranges import QueueOffset
 
