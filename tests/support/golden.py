@@ -141,11 +141,16 @@ def tree_name(value: object) -> str:
 def unpack(golden: GoldenSet, kind: str, directory: Path) -> GoldenTree:
     """A fresh copy below `directory` that the test may change."""
     assert kind in golden.kinds
-    with tarfile.open(GOLDEN / golden.name / f"{kind}.tar.xz") as archive:
+    extract(GOLDEN / golden.name / f"{kind}.tar.xz", directory)
+    return GoldenTree(golden, kind, directory)
+
+
+def extract(archive_path: Path, directory: Path) -> None:
+    """Unpack an archive below `directory`."""
+    with tarfile.open(archive_path) as archive:
         # Python 3.11.2, which Debian 12 ships, does not take it as an argument yet.
         archive.extraction_filter = getattr(tarfile, "data_filter", None)
         archive.extractall(directory)
-    return GoldenTree(golden, kind, directory)
 
 
 @functools.cache

@@ -8,7 +8,6 @@ import pytest
 from container.java.metadata import parse_java_metadata
 from container.java.tier import load_java_tier
 from container.names.queue_id import QueueId
-from container.record.layout import COMPRESSED
 from container.tier_reader import FixedMetadata, TierReader
 from fetcher.fetcher import TieredMessageFetcher
 from fetcher.result import FetchResult
@@ -25,7 +24,7 @@ from tests.support.golden import (
     tree_name,
     unpacked,
 )
-from tieredstore.cli.message_rows import message_row
+from tests.support.golden_reads import normal, read_all, without
 
 # What a broker answers becomes one of four words at the client (golden/README.md).
 CLIENTS_WORD = {
@@ -37,37 +36,6 @@ CLIENTS_WORD = {
     "OFFSET_TOO_SMALL": "OFFSET_ILLEGAL",
     "OFFSET_OVERFLOW_BADLY": "OFFSET_ILLEGAL",
 }
-
-
-def without(row: dict[str, Any], *names: str) -> dict[str, Any]:
-    return {key: value for key, value in row.items() if key not in names}
-
-
-def normal(row: dict[str, Any], golden: GoldenSet) -> dict[str, Any]:
-    """An expected line in our form: hosts as `ip:port`, the bit of compression cleared."""
-    row = dict(row)
-    for name in ("born_host", "store_host"):
-        row[name] = row[name].removeprefix("/")
-    assert row.pop("body_null", row["body_length"] == 0) == (row["body_length"] == 0)
-    if golden.has_codas:  # 5.2.0 alone keeps the bit when it decompresses
-        row["sys_flag"] &= ~COMPRESSED
-    return row
-
-
-async def read_all(reader: TierReader, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Every message of the queues that `rows` name, in their order, as `read --digest` prints."""
-    found: list[dict[str, Any]] = []
-    async with TieredMessageFetcher(reader, clock=SystemClock()) as fetcher:
-        for queue in dict.fromkeys(QueueId(row["topic"], row["queue_id"]) for row in rows):
-            container = reader.container(queue)
-            assert container is not None
-            offset = container.min_offset
-            while offset < container.next_offset:
-                result = await fetcher.get_message("g", *queue, offset, messages_max=100)
-                found += [message_row(raw, str(queue), digest=True) for raw in result.messages]
-                assert result.next_offset > offset
-                offset = result.next_offset
-    return found
 
 
 @pytest.mark.parametrize(("golden", "kind"), GOLDEN_TREES, ids=tree_name)
