@@ -102,7 +102,7 @@ class Tier:
         await probe(store, rng=rng)
         # Asked before the fence: an owner that asks later then sees us until we are dead
         # (decision 0002). Only the answer after the fence counts.
-        await store.hold(LOCK_NAME)
+        await store.register(LOCK_NAME)
         journal = await Journal.take_ownership(
             store,
             clock=clock,
@@ -114,16 +114,16 @@ class Tier:
             imported=imported,
         )
         waited_until_s = clock.monotonic_s() + options.takeover_wait_s_max
-        alone = await store.hold(LOCK_NAME)
+        alone = await store.register(LOCK_NAME)
         while not alone and clock.monotonic_s() < waited_until_s:
             await clock.sleep(HOLD_RETRY_S)
-            alone = await store.hold(LOCK_NAME)
+            alone = await store.register(LOCK_NAME)
         segments = InPlaceSegments(
             store,
             alone=alone,
             epoch=journal.epoch,
             verify_owner=journal.verify_owner,
-            ask_alone=lambda: store.hold(LOCK_NAME),
+            ask_alone=lambda: store.register(LOCK_NAME),
         )
         return cls(store, segments, journal, clock=clock, options=options)
 

@@ -41,9 +41,9 @@ class InPlaceSegments:
     ) -> None:
         """Write for the owner of `epoch`.
 
-        `alone` is what `AppendingStore.hold` answered after the epoch was taken; `verify_owner`
+        `alone` is what `AppendingStore.register` answered after the epoch was taken; `verify_owner`
         asks the journal, and raises `Fenced` if somebody newer owns the tier. `ask_alone` asks
-        `hold` again, as often as an owner that is not alone is in somebody's way.
+        `register` again, as often as an owner that is not alone is in somebody's way.
         """
         self._store = store
         self._alone = alone

@@ -14,7 +14,7 @@ class MemoryObjects:
 
     def __init__(self) -> None:
         self.objects: dict[str, bytearray] = {}
-        self.living: dict[str, list[MemoryStore]] = {}
+        self.present: dict[str, list[MemoryStore]] = {}
 
 
 class MemoryStore:
@@ -44,9 +44,9 @@ class MemoryStore:
         Later calls raise `Closed`; a caller that still runs plays the dead process's part.
         """
         self._end = "this client was killed"
-        for living in self._shared.living.values():
-            if self in living:
-                living.remove(self)
+        for present in self._shared.present.values():
+            if self in present:
+                present.remove(self)
 
     async def create(self, name: str, buffers: Sequence[Buffer]) -> None:
         """Store a new object; `ObjectStore.create`."""
@@ -120,13 +120,13 @@ class MemoryStore:
             held = objects.setdefault(piece.name, bytearray())
             held[piece.position : piece.position + len(data)] = data
 
-    async def hold(self, name: str) -> bool:
-        """Register as living, and say whether nobody else is; `AppendingStore.hold`."""
+    async def register(self, name: str) -> bool:
+        """Register this store as present; true if it is the only one; `AppendingStore.register`."""
         self._check(name)
-        living = self._shared.living.setdefault(name, [])
-        if self not in living:
-            living.append(self)
-        return living == [self]
+        present = self._shared.present.setdefault(name, [])
+        if self not in present:
+            present.append(self)
+        return present == [self]
 
     async def close(self) -> None:
         """Let go of what is held. Idempotent; the objects stay for the other clients."""

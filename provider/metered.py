@@ -137,10 +137,10 @@ class MeteredStore:
             await self._inner.append(appends)
             call.size_bytes = sum(len(buffer) for piece in appends for buffer in piece.buffers)
 
-    async def hold(self, name: str) -> bool:
-        """Register as living; `AppendingStore.hold`."""
-        with self._metered("hold"):
-            return await self._inner.hold(name)
+    async def register(self, name: str) -> bool:
+        """Register this store as present; `AppendingStore.register`."""
+        with self._metered("register"):
+            return await self._inner.register(name)
 
     async def close(self) -> None:
         """Close the store behind; not counted."""

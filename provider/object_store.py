@@ -15,7 +15,7 @@ P8  Cancelling a call has the same meaning as P7 and leaves the store usable.
 P9  What `AlreadyExists` reports is as durable as what is acknowledged: a writer that finds its own
     nonce behind it may go on.
 P10 `append` with `new` begins a file exclusively: of all stores over one storage one succeeds.
-P11 `hold` is true only if no store that asked for that name earlier can still write.
+P11 `register` is true only if no store that registered that name earlier can still write.
 
 Names are relative, `/`-separated, and made of safe components (`names.py`); a name that is not
 is a `ValueError`, whoever asked. `@` may begin a component.
@@ -138,14 +138,15 @@ class AppendingStore(ObjectStore, Protocol):
         """
         ...
 
-    async def hold(self, name: str) -> bool:
-        """Register this store as living under `name`, and say whether it is alone.
+    async def register(self, name: str) -> bool:
+        """Register this store as present under `name`; return whether it is the only one.
 
-        Registered until `close`, or until the process dies: the operating system sees to that.
-        True proves that every store that asked earlier is gone and can no longer write. False
-        when another one is registered, whoever came first; it may be asked again. Never waits.
+        The registration lasts until `close` or the end of the process, which the operating system
+        notices. True proves that every store that registered earlier is gone and can no longer
+        write. False means that another one is registered, earlier or later; call again for a newer
+        answer. Never waits.
 
-        An owner must call it once *before* it takes its epoch, so that later owners see it, and
-        believe only an answer from *after* (decision 0002).
+        An owner must register once *before* it takes its epoch, so that later owners see it, and
+        must rely only on an answer from *after* that (decision 0002).
         """
         ...

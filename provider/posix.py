@@ -108,13 +108,13 @@ class PosixStore:
         if appends:
             await self._in(self._appender, lambda: self._work.append(appends))
 
-    async def hold(self, name: str) -> bool:
-        """Register as living, and say whether nobody else is; `AppendingStore.hold`.
+    async def register(self, name: str) -> bool:
+        """Register this store as present; true if it is the only one; `AppendingStore.register`.
 
         The file of that name says which process was alone last, for people.
         """
         self._check(name)
-        return await self._in(self._writers, lambda: self._work.hold(name))
+        return await self._in(self._writers, lambda: self._work.register(name))
 
     async def close(self) -> None:
         """Wait for running work, then close files, locks and threads. Idempotent."""

@@ -1,4 +1,4 @@
-"""Who is alive: a file that every living store locks for sharing, and a byte of its directory."""
+"""Which stores are present: each shares the lock on one file and on a byte of its directory."""
 
 import errno
 import fcntl
@@ -20,7 +20,7 @@ _NO_DIRECTORY_LOCKS: Final = frozenset(
 """What file systems answer that lock files but no directories, and directories not to be read."""
 
 
-class LivingLock:
+class PresenceLock:
     """A share of the lock on one file, kept until `close` or until the process dies.
 
     Everybody has a share, nobody ever locks exclusively: whether an exclusive lock *could* be had

@@ -18,7 +18,7 @@ from provider.options import PosixOptions
 from provider.posix_directories import Directories
 from provider.posix_errors import posix_errors
 from provider.posix_files import OpenFiles, read_waiting, write_waiting
-from provider.posix_lock import LivingLock
+from provider.posix_lock import PresenceLock
 from provider.posix_round import AppendRounds
 from provider.ranges import ByteRange
 
@@ -35,7 +35,7 @@ class PosixWork:
         self._clock = clock
         self._directories = Directories(self.root)
         self._rounds = AppendRounds(self.root, self.files, self._directories, options)
-        self._locks: dict[str, LivingLock] = {}
+        self._locks: dict[str, PresenceLock] = {}
         self._locks_lock = threading.Lock()
         self._numbers = itertools.count()
 
@@ -145,14 +145,14 @@ class PosixWork:
             part = {name: pieces[name] for name in names[start : start + files_max]}
             self._rounds.write(part)
 
-    def hold(self, name: str) -> bool:
+    def register(self, name: str) -> bool:
         """Take a share of the lock on the file `name`; say whether nobody else has one."""
         with posix_errors(name), self._locks_lock:
             self._directories.check_root()
             if name not in self._locks:
                 path = self.path(name)
                 self._directories.make(path.rpartition("/")[0])
-                self._locks[name] = LivingLock(path)
+                self._locks[name] = PresenceLock(path)
             return self._locks[name].is_alone()
 
     def close(self) -> None:

@@ -19,9 +19,9 @@ _Result = TypeVar("_Result")
 class RetryingStore:
     """Wrap a store; calls that may be repeated are, with exponential back-off and full jitter.
 
-    Not `create`: only the caller, who knows its nonce, can tell its own object from another's.
-    Not `hold`: its answer is asked for again by who needs it. When tries or time run out the last
-    `Unavailable` is raised. Cancelling a call also ends its waiting.
+    `create` is tried once: only the caller, which knows its nonce, can tell its own object from
+    another's. `register` is tried once: its caller asks again for a newer answer. When tries or
+    time run out, the last `Unavailable` is raised. Cancelling a call also ends its waiting.
     """
 
     def __init__(
@@ -70,9 +70,9 @@ class RetryingStore:
         """Write every piece at its position; `AppendingStore.append`."""
         await self._retry(self._inner.append, appends)
 
-    async def hold(self, name: str) -> bool:
-        """Register as living; `AppendingStore.hold`. Once."""
-        return await self._inner.hold(name)
+    async def register(self, name: str) -> bool:
+        """Register this store as present; `AppendingStore.register`. Once."""
+        return await self._inner.register(name)
 
     async def close(self) -> None:
         """Close the store behind."""

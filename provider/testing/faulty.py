@@ -197,10 +197,10 @@ class FaultyObjectStore:
             lambda: self.inner.append(torn(kept, self._rng.randrange(size_bytes + 1))),
         )
 
-    async def hold(self, name: str) -> bool:
-        """Register as living; `AppendingStore.hold`."""
-        self._count("hold")
-        return await self._call("hold", [name], lambda: self.inner.hold(name))
+    async def register(self, name: str) -> bool:
+        """Register this store as present; `AppendingStore.register`."""
+        self._count("register")
+        return await self._call("register", [name], lambda: self.inner.register(name))
 
     async def close(self) -> None:
         """Close the store behind. Never fails; closes even what crashed, so a test can tidy up."""

@@ -308,19 +308,19 @@ class AppendingStoreContract(ObjectStoreContract):
         with pytest.raises(ValueError, match="object name"):
             await store.append([Append("../x", 0, (b"x",))])
         with pytest.raises(ValueError, match="object name"):
-            await store.hold("../x")
+            await store.register("../x")
 
     async def test_who_is_alone_stays_so_and_names_do_not_meet(self, store: AppendingStore) -> None:
-        assert await store.hold("@lock")
-        assert await store.hold("@lock")
-        assert await store.hold("@other")
+        assert await store.register("@lock")
+        assert await store.register("@lock")
+        assert await store.register("@other")
 
     async def test_append_and_hold_after_close_say_so(self, store: AppendingStore) -> None:
         await store.close()
         with pytest.raises(Closed):
             await store.append([Append("f", 0, (b"x",))])
         with pytest.raises(Closed):
-            await store.hold("@lock")
+            await store.register("@lock")
 
 
 class SharedStoreContract:
@@ -362,17 +362,17 @@ class SharedStoreContract:
     async def test_nobody_is_alone_beside_another_who_asked(
         self, store: AppendingStore, other: AppendingStore
     ) -> None:
-        assert await store.hold("@lock")
-        assert not await other.hold("@lock")
-        assert not await store.hold("@lock")
-        assert await store.hold("@unrelated")
+        assert await store.register("@lock")
+        assert not await other.register("@lock")
+        assert not await store.register("@lock")
+        assert await store.register("@unrelated")
         await store.close()
-        assert await other.hold("@lock")
+        assert await other.register("@lock")
 
     async def test_who_never_was_alone_is_still_counted(
         self, store: AppendingStore, other: AppendingStore
     ) -> None:
-        assert await store.hold("@lock")
-        assert not await other.hold("@lock")
+        assert await store.register("@lock")
+        assert not await other.register("@lock")
         await other.close()
-        assert await store.hold("@lock")
+        assert await store.register("@lock")

@@ -94,11 +94,11 @@ async def test_only_an_owner_alone_continues_segments_of_other_epochs() -> None:
 
 async def test_a_killed_owner_writes_nothing_more() -> None:
     store = MemoryStore()
-    assert await store.hold("@lock")
+    assert await store.register("@lock")
     successor = store.another_client()
-    assert not await successor.hold("@lock")
+    assert not await successor.register("@lock")
     store.kill()
-    assert await successor.hold("@lock")
+    assert await successor.register("@lock")
     with pytest.raises(Closed):
         await segments_of(store, Journal(1), 1, alone=True).write(begin("s", b"x"))
     assert await successor.list("") == []
@@ -107,9 +107,9 @@ async def test_a_killed_owner_writes_nothing_more() -> None:
 async def test_an_owner_that_was_never_alone_keeps_later_ones_from_believing_so() -> None:
     first = MemoryStore()
     second, third = first.another_client(), first.another_client()
-    assert await first.hold("@lock")
-    assert not await second.hold("@lock")
+    assert await first.register("@lock")
+    assert not await second.register("@lock")
     first.kill()
-    assert not await third.hold("@lock"), "the second may still write"
+    assert not await third.register("@lock"), "the second may still write"
     second.kill()
-    assert await third.hold("@lock")
+    assert await third.register("@lock")

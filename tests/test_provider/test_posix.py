@@ -181,7 +181,7 @@ async def test_a_root_that_cannot_be_made_is_denied() -> None:
         with pytest.raises(Denied, match="not permitted"):
             await store.append([Append("a", 0, (b"x",))])
         with pytest.raises(Denied, match="not permitted"):
-            await store.hold("@lock")
+            await store.register("@lock")
         await store.close()
 
 
@@ -349,7 +349,7 @@ async def test_a_root_that_is_away_or_another_one_takes_nothing_until_it_is_back
         with pytest.raises(Unavailable, match="unmounted"):
             await store.delete(["a/one"])
         with pytest.raises(Unavailable, match="unmounted"):
-            await store.hold("@lock")
+            await store.register("@lock")
     assert not (root.exists() and names_in(root)), "nothing was written to a strange directory"
     if is_replaced:
         root.rmdir()

@@ -8,22 +8,22 @@ from pathlib import Path
 import pytest
 
 from provider.posix import PosixStore
-from provider.posix_lock import LivingLock
+from provider.posix_lock import PresenceLock
 
 
 @pytest.fixture
-def owner(tmp_path: Path) -> Iterator[LivingLock]:
-    lock = LivingLock(str(tmp_path / "@lock"))
+def owner(tmp_path: Path) -> Iterator[PresenceLock]:
+    lock = PresenceLock(str(tmp_path / "@lock"))
     assert lock.is_alone()
     yield lock
     lock.close()
 
 
 def test_an_owner_whose_lock_file_was_removed_is_still_seen(
-    owner: LivingLock, tmp_path: Path
+    owner: PresenceLock, tmp_path: Path
 ) -> None:
     (tmp_path / "@lock").unlink()
-    successor = LivingLock(str(tmp_path / "@lock"))
+    successor = PresenceLock(str(tmp_path / "@lock"))
     assert not successor.is_alone()
     assert not owner.is_alone()
     owner.close()
@@ -32,7 +32,7 @@ def test_an_owner_whose_lock_file_was_removed_is_still_seen(
 
 
 def test_an_owner_whose_lock_file_was_replaced_shares_the_new_one(
-    owner: LivingLock, tmp_path: Path
+    owner: PresenceLock, tmp_path: Path
 ) -> None:
     path = tmp_path / "@lock"
     path.rename(tmp_path / "away")
@@ -42,15 +42,15 @@ def test_an_owner_whose_lock_file_was_replaced_shares_the_new_one(
 
 
 def test_an_owner_whose_lock_file_was_removed_makes_it_anew(
-    owner: LivingLock, tmp_path: Path
+    owner: PresenceLock, tmp_path: Path
 ) -> None:
     (tmp_path / "@lock").unlink()
     assert owner.is_alone()
     assert str(os.getpid()) in (tmp_path / "@lock").read_text()
 
 
-def test_names_in_one_directory_are_held_apart(owner: LivingLock, tmp_path: Path) -> None:
-    other = LivingLock(str(tmp_path / "@other"))
+def test_names_in_one_directory_are_held_apart(owner: PresenceLock, tmp_path: Path) -> None:
+    other = PresenceLock(str(tmp_path / "@other"))
     assert other.is_alone()
     assert owner.is_alone()
     other.close()
@@ -58,7 +58,7 @@ def test_names_in_one_directory_are_held_apart(owner: LivingLock, tmp_path: Path
 
 def test_a_closed_lock_leaves_no_descriptor_open(tmp_path: Path) -> None:
     before = len(list(Path("/proc/self/fd").iterdir()))
-    lock = LivingLock(str(tmp_path / "@lock"))
+    lock = PresenceLock(str(tmp_path / "@lock"))
     lock.is_alone()
     (tmp_path / "@lock").unlink()
     lock.is_alone()
@@ -69,11 +69,11 @@ def test_a_closed_lock_leaves_no_descriptor_open(tmp_path: Path) -> None:
 def test_a_store_sees_an_owner_whose_lock_file_was_removed(tmp_path: Path) -> None:
     async def alone() -> list[bool]:
         first, second = PosixStore(tmp_path), PosixStore(tmp_path)
-        answers = [await first.hold("@lock")]
+        answers = [await first.register("@lock")]
         (tmp_path / "@lock").unlink()
-        answers.append(await second.hold("@lock"))
+        answers.append(await second.register("@lock"))
         await first.close()
-        answers.append(await second.hold("@lock"))
+        answers.append(await second.register("@lock"))
         await second.close()
         return answers
 

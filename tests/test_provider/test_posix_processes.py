@@ -38,7 +38,7 @@ from provider.posix import PosixStore
 
 async def main() -> None:
     store = PosixStore(Path(sys.argv[1]))
-    print(await store.hold("@lock"), flush=True)
+    print(await store.register("@lock"), flush=True)
     sys.stdin.readline()
 
 asyncio.run(main())
@@ -135,7 +135,7 @@ def test_of_four_processes_that_create_one_name_exactly_one_wins(tmp_path: Path)
 async def ask(root: Path) -> bool:
     store = PosixStore(root)
     try:
-        return await store.hold("@lock")
+        return await store.register("@lock")
     finally:
         await store.close()
 
