@@ -44,7 +44,7 @@ class TieredDispatcher:
     ) -> None:
         """Nothing is read or written before `run` or `drain`.
 
-        `tier` is a `TierTarget`. `executor` runs its `plan_commit`; None is the event loop's own.
+        `tier` is a `TierPort`. `executor` runs its `plan_commit`; None is the event loop's own.
         """
         self._options = options
         self._clock = clock
@@ -93,7 +93,7 @@ class TieredDispatcher:
     ) -> DispatchStatistics:
         """Tier everything that the hot log has now, and return what became of it.
 
-        Stopped, refused and damaged queues raise nothing: they are in the result's `over`. With
+        Stopped, refused and damaged queues raise nothing: they are in the result's `halted`. With
         `force`, batches do not wait for their age. May be called beside `run`, and cancelled.
         `on_progress` is called whenever something changed.
 
@@ -191,7 +191,7 @@ class TieredDispatcher:
         """Run all workers until `done`; returns what made them give up, if anything did."""
         workers: list[Callable[[], Awaitable[None]]] = [self._work.poll]
         workers += [self._work.open] * self._options.openings_max
-        workers += [self._work.carry] * self._options.rounds_max
+        workers += [self._work.commit_rounds] * self._options.rounds_max
         self._serving = True
         self._work.restart()
         try:

@@ -49,7 +49,7 @@ class Goal:
     def _is_done(self, queue: QueueId, offset: QueueOffset) -> bool:
         progress = self._work.table[queue]
         is_open = progress.state in {QueueState.READY, QueueState.IN_FLIGHT}
-        return progress.is_over or (is_open and progress.commit_offset >= offset)
+        return progress.is_halted or (is_open and progress.commit_offset >= offset)
 
     def _tell(self) -> None:
         news = (self._work.counters.rounds, self._work.poll_finished)

@@ -11,7 +11,7 @@ from container.record.unit import UNIT_DTYPE, Units
 from dispatcher.batching import due_at_s, messages_within, written_bytes
 from dispatcher.hot_log import HotQueue, HotQueueState
 from dispatcher.options import DispatchOptions
-from dispatcher.round_plan import COMPANY_ANY, Waiting
+from dispatcher.round_plan import ROUND_QUEUES_ANY, Waiting
 from dispatcher.tier_health import backoff_s
 from provider.ranges import QueueOffset
 
@@ -39,8 +39,12 @@ class QueueState(Enum):
     """Its next message in the hot log cannot be trusted."""
 
 
+HALTED = frozenset({QueueState.STOPPED, QueueState.REFUSED, QueueState.DAMAGED})
+"""States in which nothing of a queue is committed until something outside changes."""
+
+
 @dataclass(frozen=True, slots=True)
-class Taken:
+class ClaimedRange:
     """The references of one commit: the messages `[start, start + len(references))`."""
 
     queue: QueueId
@@ -92,9 +96,9 @@ class QueueProgress:
         """What was wrong with the messages at the commit offset, for the gap that passes them."""
         self._damage_told = False
         """The hot log has said itself that it is damaged; so it says when it is not any more."""
-        self._company_max = COMPANY_ANY
+        self._round_queues_max = ROUND_QUEUES_ANY
         self._retry_messages = 0
-        self._taken: Taken | None = None
+        self._claimed: ClaimedRange | None = None
         self._served_s = 0.0
         self._marks: deque[tuple[QueueOffset, float]] = deque()
         self._options = options
@@ -116,15 +120,15 @@ class QueueProgress:
     def behind(self) -> int:
         """Messages of the hot log that are not durable in the tier; 0 while it is not known."""
         if self.opened_offset is None:
-            if not self.is_over or self.hot.state is HotQueueState.UNREADABLE:
+            if not self.is_halted or self.hot.state is HotQueueState.UNREADABLE:
                 return 0  # nobody asked the tier yet
             return max(0, self.hot.max_offset - max(self.commit_offset, self.hot.min_offset))
         return max(0, self.hot.max_offset - self.commit_offset)
 
     @property
-    def is_over(self) -> bool:
+    def is_halted(self) -> bool:
         """Nothing will be committed until something outside changes."""
-        return self.state in {QueueState.STOPPED, QueueState.REFUSED, QueueState.DAMAGED}
+        return self.state in HALTED
 
     def observe(self, hot: HotQueue, now_s: float) -> None:
         """Take over what a poll saw."""
@@ -161,7 +165,7 @@ class QueueProgress:
         return self._damage_told and self.hot.state is HotQueueState.READY
 
     def since_s(self, now_s: float) -> float:
-        """When the first message that is not taken was seen first."""
+        """When the first message that is not claimed was seen first."""
         for behind_offset, seen_s in self._marks:
             if behind_offset > self.dispatch_offset:
                 return seen_s
@@ -197,18 +201,18 @@ class QueueProgress:
         """
         self.unsettle()
         self.pause(now_s)
-        self.reason, self._company_max = reason, 1
+        self.reason, self._round_queues_max = reason, 1
         if self.failures >= RESTS_AFTER:
             self.state, self.rests = QueueState.STOPPED, True
 
     def unsettle(self) -> None:
-        """Ask the tier before anything else; drops what is taken and referenced."""
+        """Ask the tier before anything else; drops what is claimed and referenced."""
         self.state, self.reason = QueueState.UNSETTLED, ""
         self._count.kept -= len(self.references)
         self.references = np.zeros(0, UNIT_DTYPE)
         self.waiting_bytes = 0
         self.dispatch_offset = self.commit_offset
-        self._taken = None
+        self._claimed = None
         self._retry_messages = 0
         self.heals_at, self.rests = None, False
 
@@ -254,66 +258,68 @@ class QueueProgress:
             since_s=since_s,
             due_at_s=due_s,
             ready_s=ready_s,
-            company_max=self._company_max,
+            round_queues_max=self._round_queues_max,
             failed=self.failures > 0,
         )
 
-    def take(self, bytes_max: int) -> Taken:
+    def claim(self, bytes_max: int) -> ClaimedRange:
         """Begin a commit: as much as `bytes_max` allows, or the failed range once more."""
         assert self.state is QueueState.READY, f"one commit at a time: {self}"
         sizes = written_bytes(self.references)
         count = min(self._retry_messages, len(sizes)) or messages_within(
             sizes, messages_max=self._options.commit_messages_max, bytes_max=bytes_max
         )
-        taken = Taken(
+        claimed = ClaimedRange(
             self.id, self.dispatch_offset, self.references[:count], int(sizes[:count].sum())
         )
         self.references = self.references[count:]
-        self.waiting_bytes -= taken.bytes
+        self.waiting_bytes -= claimed.bytes
         self._count.kept -= count
         self.dispatch_offset = QueueOffset(self.dispatch_offset + count)
-        self.state, self._taken = QueueState.IN_FLIGHT, taken
-        return taken
+        self.state, self._claimed = QueueState.IN_FLIGHT, claimed
+        return claimed
 
     def give_back(self, next_offset: QueueOffset) -> None:
-        """The commit under way ends at `next_offset`: what was taken beyond it waits again."""
-        taken = self._taken
-        assert taken is not None, f"nothing is in flight: {self}"
-        rest = taken.references[next_offset - taken.start :]
+        """The commit under way ends at `next_offset`: what was claimed beyond it waits again."""
+        claimed = self._claimed
+        assert claimed is not None, f"nothing is in flight: {self}"
+        rest = claimed.references[next_offset - claimed.start :]
         if len(rest) == 0:
             return
         self.references = np.concatenate([rest, self.references])
         self._count.kept += len(rest)
         self.waiting_bytes += int(written_bytes(rest).sum())
         self.dispatch_offset = next_offset
-        self._taken = Taken(
-            taken.queue,
-            taken.start,
-            taken.references[: next_offset - taken.start],
-            taken.bytes - int(written_bytes(rest).sum()),
+        self._claimed = ClaimedRange(
+            claimed.queue,
+            claimed.start,
+            claimed.references[: next_offset - claimed.start],
+            claimed.bytes - int(written_bytes(rest).sum()),
         )
 
     def landed(self, now_s: float) -> None:
         """The commit under way is durable."""
-        self._taken = None
+        self._claimed = None
         self._retry_messages = 0
         self._served_s = now_s
         self.commit_offset = self.dispatch_offset
         self.state, self.reason, self.damage = QueueState.READY, "", ""
-        self.failures, self._company_max = 0, COMPANY_ANY
+        self.failures, self._round_queues_max = 0, ROUND_QUEUES_ANY
         self._forget_marks()
 
-    def failed(self, now_s: float, reason: str, *, company_max: int = COMPANY_ANY) -> None:
+    def failed(
+        self, now_s: float, reason: str, *, round_queues_max: int = ROUND_QUEUES_ANY
+    ) -> None:
         """The commit under way did not land: the same range is due again after a pause.
 
-        It will then share its round with no more than `company_max` queues, itself included.
+        It will then share its round with no more than `round_queues_max` queues, itself included.
         """
-        taken = self._taken
-        assert taken is not None, f"nothing is in flight: {self}"
-        self.give_back(taken.start)
-        self._taken = None
-        self._retry_messages = len(taken.references)
-        self._company_max = company_max
+        claimed = self._claimed
+        assert claimed is not None, f"nothing is in flight: {self}"
+        self.give_back(claimed.start)
+        self._claimed = None
+        self._retry_messages = len(claimed.references)
+        self._round_queues_max = round_queues_max
         self.state, self.reason = QueueState.READY, reason
         self.pause(now_s)
 
@@ -327,7 +333,7 @@ class QueueProgress:
     def resume(self, now_s: float) -> None:
         """The failure was not this queue's: try again at once."""
         self.retry_at_s = min(self.retry_at_s, now_s)
-        self._company_max = COMPANY_ANY
+        self._round_queues_max = ROUND_QUEUES_ANY
 
     def _forget_marks(self) -> None:
         while self._marks and self._marks[0][0] <= self.commit_offset:

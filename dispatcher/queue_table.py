@@ -9,7 +9,7 @@ from container.names.queue_id import QueueId
 from dispatcher.hot_log import HotQueue
 from dispatcher.options import DispatchOptions
 from dispatcher.queue_progress import QueueProgress, QueueState, ReferenceCount
-from dispatcher.round_plan import Load, Turn, Waiting, plan_turn
+from dispatcher.round_plan import Load, RoundPlan, Waiting, plan_round
 from dispatcher.tier_health import TierHealth
 
 OPENING_WAIT_S = 0.25
@@ -30,7 +30,7 @@ class QueueTable:
         self._queues: dict[QueueId, QueueProgress] = {}
         self._unsettled: dict[QueueId, QueueProgress] = {}
         self._ready: dict[QueueId, QueueProgress] = {}
-        self._thirsty: dict[QueueId, QueueProgress] = {}
+        self._needs_references: dict[QueueId, QueueProgress] = {}
 
     def __len__(self) -> int:
         return len(self._queues)
@@ -58,7 +58,7 @@ class QueueTable:
         _put(self._unsettled, queue, wants=to_open and not queue.busy)
         ready = queue.state is QueueState.READY and len(queue.references) > 0
         _put(self._ready, queue, wants=ready)
-        _put(self._thirsty, queue, wants=queue.references_wanted() > 0)
+        _put(self._needs_references, queue, wants=queue.references_wanted() > 0)
 
     def restart(self) -> None:
         """Whoever worked on queues was cut off: ask the tier what became of it."""
@@ -69,9 +69,9 @@ class QueueTable:
                 queue.unsettle()
             self.index(queue)
 
-    def thirsty(self) -> list[QueueProgress]:
+    def needs_references(self) -> list[QueueProgress]:
         """Queues that want references."""
-        return list(self._thirsty.values())
+        return list(self._needs_references.values())
 
     def next_to_open(self, now_s: float) -> tuple[QueueProgress | None, float]:
         """The next queue to settle with the tier, or when there will be one."""
@@ -82,7 +82,7 @@ class QueueTable:
             wake_at_s = min(wake_at_s, queue.retry_at_s)
         return None, wake_at_s
 
-    def turn(self, now_s: float, load: Load, health: TierHealth, *, force: bool) -> Turn:
+    def plan_round(self, now_s: float, load: Load, health: TierHealth, *, force: bool) -> RoundPlan:
         """The next round. With `force` everything is due as soon as no queue is being opened.
 
         While queues are being opened, others wait for them a little: queues lie among each other
@@ -96,7 +96,7 @@ class QueueTable:
                 replace(queue, due_at_s=max(queue.due_at_s, queue.ready_s + OPENING_WAIT_S))
                 for queue in waiting
             ]
-        return plan_turn(
+        return plan_round(
             _as_health_allows(waiting, health), now_s=now_s, load=load, options=self._options
         )
 

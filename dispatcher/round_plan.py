@@ -10,7 +10,7 @@ from dispatcher.options import DispatchOptions
 
 SHARES_OF_BATCH = 16
 """A round is not divided among thick queues into parts smaller than a batch by this."""
-COMPANY_ANY = 1 << 30
+ROUND_QUEUES_ANY = 1 << 30
 """A queue that did not fail lately may share its round with any number of others."""
 
 
@@ -29,7 +29,7 @@ class Waiting:
     """When its batch closes; for a failed queue, when it may be tried again."""
     ready_s: float
     """Its place in the line: when it was first seen, or last served, whichever is later."""
-    company_max: int = COMPANY_ANY
+    round_queues_max: int = ROUND_QUEUES_ANY
     """Queues that may be in its round, itself included; smaller after failures."""
     failed: bool = False
 
@@ -43,7 +43,7 @@ class Grant:
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class RoundPlan:
     """The next round, or when to look again."""
 
     grants: tuple[Grant, ...] = ()
@@ -73,9 +73,9 @@ class _Filling:
         self.room -= bytes_max
 
 
-def plan_turn(
+def plan_round(
     waiting: Iterable[Waiting], *, now_s: float, load: Load, options: DispatchOptions
-) -> Turn:
+) -> RoundPlan:
     """Choose the next round.
 
     - Queues that failed go in rounds of their own and never with one that did not.
@@ -104,21 +104,21 @@ def plan_turn(
         if not queue.failed and queue.since_s <= boarding_s:
             boarding.append(queue)
     if load.rounds >= options.rounds_max or not (due or retries):
-        return Turn(wake_at_s=wake_at_s)
+        return RoundPlan(wake_at_s=wake_at_s)
     in_line = sorted(due, key=attrgetter("ready_s"))
     retries.sort(key=attrgetter("ready_s"))
     failed = bool(retries) and (not in_line or retries[0].ready_s <= in_line[0].ready_s)
-    candidates = _in_company(retries) if failed else [*in_line, *boarding]
-    return Turn(_fill(candidates, load=load, options=options), wake_at_s, failed)
+    candidates = _leading_retries(retries) if failed else [*in_line, *boarding]
+    return RoundPlan(_fill(candidates, load=load, options=options), wake_at_s, failed)
 
 
-def _in_company(retries: Sequence[Waiting]) -> list[Waiting]:
+def _leading_retries(retries: Sequence[Waiting]) -> list[Waiting]:
     """As many of the first as all of them agree to travel with."""
     chosen: list[Waiting] = []
-    company_max = COMPANY_ANY
+    round_queues_max = ROUND_QUEUES_ANY
     for queue in retries:
-        company_max = min(company_max, queue.company_max)
-        if len(chosen) >= company_max:
+        round_queues_max = min(round_queues_max, queue.round_queues_max)
+        if len(chosen) >= round_queues_max:
             break
         chosen.append(queue)
     return chosen

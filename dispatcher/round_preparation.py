@@ -1,4 +1,4 @@
-"""Turning what a round took into commit plans: reading, verifying and encoding."""
+"""Turning what a round claimed into commit plans: reading, verifying and encoding."""
 
 import asyncio
 from collections.abc import Sequence
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from container.record.batch import MessageBatch
 from dispatcher.hot_log import HotLog, Wanted
-from dispatcher.queue_progress import Taken
+from dispatcher.queue_progress import ClaimedRange
 from dispatcher.tier_port import AnyTier, CommitPlan
 from provider.errors import StoreError
 
@@ -17,28 +17,30 @@ class Prepared:
     """A round that is ready to be written."""
 
     plans: list[CommitPlan] = field(default_factory=list[CommitPlan])
-    failures: list[tuple[Taken, StoreError]] = field(default_factory=list[tuple[Taken, StoreError]])
+    failures: list[tuple[ClaimedRange, StoreError]] = field(
+        default_factory=list[tuple[ClaimedRange, StoreError]]
+    )
     """Queues whose messages could not be read or planned; the others are not concerned."""
 
 
 async def prepare_round(
-    taken: Sequence[Taken], *, hot: HotLog, tier: AnyTier, executor: Executor | None
+    claimed: Sequence[ClaimedRange], *, hot: HotLog, tier: AnyTier, executor: Executor | None
 ) -> Prepared:
-    """Read and plan what a round took. Never raises a `StoreError`; cancelling leaves nothing.
+    """Read and plan what a round claimed. Never raises a `StoreError`; cancelling leaves nothing.
 
-    One `HotLog.records_of_round` call; `TierTarget.plan_commit` runs in `executor`, one hop.
+    One `HotLog.records_of_round` call; `TierPort.plan_commit` runs in `executor`, one hop.
     """
     answers = await hot.records_of_round(
-        [Wanted(share.queue, share.start, share.references) for share in taken]
+        [Wanted(share.queue, share.start, share.references) for share in claimed]
     )
-    return await asyncio.get_running_loop().run_in_executor(executor, _plan, tier, taken, answers)
+    return await asyncio.get_running_loop().run_in_executor(executor, _plan, tier, claimed, answers)
 
 
 def _plan(
-    tier: AnyTier, taken: Sequence[Taken], answers: Sequence[MessageBatch | StoreError]
+    tier: AnyTier, claimed: Sequence[ClaimedRange], answers: Sequence[MessageBatch | StoreError]
 ) -> Prepared:
     prepared = Prepared()
-    for share, answer in zip(taken, answers, strict=True):
+    for share, answer in zip(claimed, answers, strict=True):
         if isinstance(answer, StoreError):
             prepared.failures.append((share, answer))
             continue

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from container.names.queue_id import QueueId
-from dispatcher.queue_progress import QueueState
+from dispatcher.queue_progress import HALTED, QueueState
 from provider.ranges import QueueOffset
 
 
@@ -73,10 +73,9 @@ class DispatchStatistics:
         return max((queue.oldest_age_s for queue in self.queues), default=0.0)
 
     @property
-    def over(self) -> tuple[QueueStatistics, ...]:
+    def halted(self) -> tuple[QueueStatistics, ...]:
         """Queues that are not tiered any further, each with its reason."""
-        over = {QueueState.STOPPED, QueueState.REFUSED, QueueState.DAMAGED}
-        return tuple(queue for queue in self.queues if queue.state in over)
+        return tuple(queue for queue in self.queues if queue.state in HALTED)
 
 
 @dataclass(slots=True)
@@ -96,13 +95,13 @@ class Counters:
     hot_error: str = ""
     last_success_s: float = field(default=0.0)
 
-    def begin(self, bytes_taken: int) -> None:
+    def begin(self, bytes_claimed: int) -> None:
         """A round took so many bytes."""
         self.rounds_in_flight += 1
-        self.bytes_in_flight += bytes_taken
+        self.bytes_in_flight += bytes_claimed
         self.bytes_in_flight_peak = max(self.bytes_in_flight_peak, self.bytes_in_flight)
 
-    def end(self, bytes_taken: int) -> None:
+    def end(self, bytes_claimed: int) -> None:
         """That round is over, one way or another."""
         self.rounds_in_flight -= 1
-        self.bytes_in_flight -= bytes_taken
+        self.bytes_in_flight -= bytes_claimed

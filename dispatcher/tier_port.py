@@ -31,7 +31,7 @@ class CommitPlan(Protocol):
 PlanT = TypeVar("PlanT", bound=CommitPlan)
 
 
-class TierTarget(Protocol[PlanT]):
+class TierPort(Protocol[PlanT]):
     """A tier that messages are committed to, by its owner.
 
     T1  What `queue` returns is durable, and readers see it.
@@ -114,5 +114,5 @@ class TierTarget(Protocol[PlanT]):
         ...
 
 
-AnyTier = TierTarget[Any]
+AnyTier = TierPort[Any]
 """A tier whose plans come from itself and go back to it, whatever they are."""

@@ -1,4 +1,4 @@
-"""The three kinds of workers: one polls, some open queues, some carry rounds. Thin shells."""
+"""The three kinds of workers: one polls, some open queues, some commit rounds. Thin shells."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -7,7 +7,7 @@ from concurrent.futures import Executor
 from dispatcher.alarm import Alarm
 from dispatcher.hot_log import HotLog
 from dispatcher.options import DispatchOptions
-from dispatcher.queue_progress import QueueProgress, QueueState, Taken
+from dispatcher.queue_progress import ClaimedRange, QueueProgress, QueueState
 from dispatcher.queue_start import HotLogIsDamaged
 from dispatcher.queue_table import QueueTable
 from dispatcher.refusals import MAY_PASS, refusal_sentence, refused_queue
@@ -95,11 +95,11 @@ class DispatchWork:
         seen = await self._hot.poll()
         first = self.poll_finished == 0
         self.table.observe(seen, self._clock.monotonic_s(), first=first)
-        thirsty = self.table.thirsty()
-        for queue in thirsty:
+        needing = self.table.needs_references()
+        for queue in needing:
             await self._refill(queue)
         self.poll_finished = number
-        if seen or thirsty or self.forcing:
+        if seen or needing or self.forcing:
             self.alarm.ring()
 
     async def _refill(self, queue: QueueProgress) -> None:
@@ -113,7 +113,7 @@ class DispatchWork:
             units = await self._hot.references(queue.id, start, messages_max=wanted)
             queue.add_references(start, units)
         except (Unavailable, Denied) as error:
-            self.counters.last_error = str(error)  # it stays thirsty: the next poll tries again
+            self.counters.last_error = str(error)  # the next poll tries again
         except (OutOfRange, Corrupt) as error:
             if start == queue.commit_offset and queue.state is QueueState.READY:
                 self._unreadable(queue, error)
@@ -191,40 +191,40 @@ class DispatchWork:
 
     # Rounds.
 
-    async def carry(self) -> None:
+    async def commit_rounds(self) -> None:
         """Worker: take the next round, read it, plan it, commit it; then the next."""
         while True:
             now_s = self._clock.monotonic_s()
             load = Load(self.counters.bytes_in_flight, self.counters.rounds_in_flight)
-            turn = self.table.turn(now_s, load, self.health, force=self.forcing > 0)
-            if not turn.grants:
-                await self.alarm.wait(_until(turn.wake_at_s, now_s))
+            plan = self.table.plan_round(now_s, load, self.health, force=self.forcing > 0)
+            if not plan.grants:
+                await self.alarm.wait(_until(plan.wake_at_s, now_s))
                 continue
-            round_ = [self.table[grant.queue].take(grant.bytes_max) for grant in turn.grants]
-            bytes_taken = sum(taken.bytes for taken in round_)
-            self.counters.begin(bytes_taken)
-            self.health.probing |= turn.failed
+            round_ = [self.table[grant.queue].claim(grant.bytes_max) for grant in plan.grants]
+            bytes_claimed = sum(claimed.bytes for claimed in round_)
+            self.counters.begin(bytes_claimed)
+            self.health.probing |= plan.failed
             try:
-                await self._carry(round_)
+                await self._commit_round(round_)
             finally:
-                self.counters.end(bytes_taken)
-                if turn.failed:
+                self.counters.end(bytes_claimed)
+                if plan.failed:
                     self.health.probing = False
                 self.alarm.ring()
 
-    async def _carry(self, round_: Sequence[Taken]) -> None:
-        for taken in round_:
-            self.table.index(self.table[taken.queue])
+    async def _commit_round(self, round_: Sequence[ClaimedRange]) -> None:
+        for claimed in round_:
+            self.table.index(self.table[claimed.queue])
         self.alarm.ring()  # another lane may begin the next round
         prepared = await prepare_round(
             round_, hot=self._hot, tier=self._tier, executor=self._executor
         )
-        for taken, error in prepared.failures:
-            self._not_prepared(self.table[taken.queue], error)
+        for claimed, error in prepared.failures:
+            self._not_prepared(self.table[claimed.queue], error)
         for plan in prepared.plans:
             self.table[plan.queue].give_back(plan.next_offset)
-        for taken in round_:
-            await self._refill(self.table[taken.queue])
+        for claimed in round_:
+            await self._refill(self.table[claimed.queue])
         if not prepared.plans:
             return
         try:
@@ -279,7 +279,7 @@ class DispatchWork:
             elif published is not None and published.next_offset != queue.commit_offset:
                 queue.unsettle()
             elif refused is None:
-                queue.failed(now_s, str(error), company_max=max(1, len(plans) // 2))
+                queue.failed(now_s, str(error), round_queues_max=max(1, len(plans) // 2))
             elif plan.queue != refused:
                 queue.failed(now_s, str(error))
             elif isinstance(error, MAY_PASS):

@@ -73,7 +73,7 @@ def _queue_metrics(statistics: DispatchStatistics) -> Iterable[Metric]:
         "tieredstore_queues_over", "Queues that are not tiered any further.", labels=("state",)
     )
     for state in (QueueState.STOPPED, QueueState.REFUSED, QueueState.DAMAGED):
-        over.add_metric((state.value,), sum(q.state is state for q in statistics.over))
+        over.add_metric((state.value,), sum(q.state is state for q in statistics.halted))
     yield over
 
 

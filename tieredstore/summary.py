@@ -5,11 +5,10 @@ from dataclasses import dataclass, field
 
 from container.metadata.records import Queue
 from container.names.queue_id import QueueId, SegmentType
-from dispatcher.queue_progress import QueueState
+from dispatcher.queue_progress import HALTED, QueueState
 from dispatcher.statistics import QueueStatistics
 
 BROKEN = frozenset({QueueState.STOPPED, QueueState.DAMAGED})
-OVER = BROKEN | {QueueState.REFUSED}
 
 
 def messages_of(queue: Queue) -> int:
@@ -91,7 +90,7 @@ def summarize(
         row = line(status.queue.topic)
         row.queues += status.queue not in after
         row.behind += status.behind
-        if status.state in OVER:
+        if status.state in HALTED:
             row.over.append((status.queue.queue_id, status.state.value, status.reason))
             row.is_broken |= status.state in BROKEN
     return [found[topic] for topic in sorted(found)]

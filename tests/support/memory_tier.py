@@ -8,7 +8,7 @@ Fault model (what the dispatcher must survive):
 - `refusals`: whatever would change one of these queues fails; reading it too if bytes are missing.
 - a stalled commit: it takes `commit_s` of the clock; cancelled meanwhile, it landed or not.
 
-Whatever breaks the contract of `TierTarget` is an AssertionError: a batch that does not begin at
+Whatever breaks the contract of `TierPort` is an AssertionError: a batch that does not begin at
 the published end, two commits of a queue at once.
 """
 

@@ -18,7 +18,7 @@ async def test_draining_tiers_everything_from_the_oldest_message_in_one_round() 
     report = await world.finish(world.dispatcher.drain())
     assert all(world.is_tiered(queue) for queue in (A, B, C))
     assert world.tier.calls == {"commit": 1}
-    assert (report.messages, report.behind, report.over) == (300, 0, ())
+    assert (report.messages, report.behind, report.halted) == (300, 0, ())
     assert world.hot.released == {A: 100, B: 100, C: 100}
 
 

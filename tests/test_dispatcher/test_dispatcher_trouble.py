@@ -197,11 +197,11 @@ async def test_a_tier_that_is_ahead_stays_stopped_when_other_messages_take_the_o
     world.hot.lose_tail(A, 3)
     world.restart()
     report = await world.finish(world.dispatcher.drain())
-    assert [queue.queue for queue in report.over] == [A]
+    assert [queue.queue for queue in report.halted] == [A]
     world.hot.append(A, *[b"other"] * 5)
     report = await world.finish(world.dispatcher.drain())
-    assert "different messages at offset 7" in report.over[0].reason
-    assert "tieredstore repair Orders 0 --cut-to-hot" in report.over[0].reason
+    assert "different messages at offset 7" in report.halted[0].reason
+    assert "tieredstore repair Orders 0 --cut-to-hot" in report.halted[0].reason
     assert world.tier.bodies(A) == before
 
 
@@ -213,8 +213,8 @@ async def test_a_damaged_message_stops_its_queue_behind_the_good_ones() -> None:
     report = await world.finish(world.dispatcher.drain())
     assert sorted(world.tier.bodies(A)) == [0, 1, 2, 3]
     assert world.is_tiered(B)
-    assert [(q.queue, q.state) for q in report.over] == [(A, QueueState.DAMAGED)]
-    assert "the record is not one" in report.over[0].reason
+    assert [(q.queue, q.state) for q in report.halted] == [(A, QueueState.DAMAGED)]
+    assert "the record is not one" in report.halted[0].reason
 
 
 async def test_a_damaged_message_that_the_broker_deletes_becomes_a_gap() -> None:
@@ -236,8 +236,8 @@ async def test_refused_and_damaged_queues_of_the_hot_log_are_reported() -> None:
     world.hot.append(B, b"x")
     world.hot.queues[B].state, world.hot.queues[B].detail = HotQueueState.DAMAGED, "torn at 7"
     report = await world.finish(world.dispatcher.drain())
-    over = {(q.queue, q.state, q.reason) for q in report.over}
-    assert over == {
+    halted = {(q.queue, q.state, q.reason) for q in report.halted}
+    assert halted == {
         (A, QueueState.REFUSED, "a batch queue"),
         (B, QueueState.DAMAGED, "torn at 7"),
     }
@@ -266,7 +266,7 @@ async def test_a_queue_that_the_tier_refuses_for_good_stops_alone() -> None:
     world.hot.append(A, b"x")
     world.tier.error = Corrupt("manifest is torn", "@manifest/7", 12)
     report = await world.finish(world.dispatcher.drain())
-    assert report.over[0].reason.startswith("the tier refuses its messages: manifest is torn")
+    assert report.halted[0].reason.startswith("the tier refuses its messages: manifest is torn")
 
 
 async def test_a_log_that_may_not_be_read_for_a_while_is_waited_for() -> None:
@@ -321,9 +321,9 @@ async def test_a_queue_that_could_never_be_looked_at_is_no_tier_that_is_ahead() 
     records, here.records = here.records, []
     here.state, here.detail = HotQueueState.UNREADABLE, "cannot be read now"
     report = await world.finish(world.dispatcher.drain())
-    assert [queue.reason for queue in report.over] == ["cannot be read now"]
+    assert [queue.reason for queue in report.halted] == ["cannot be read now"]
     here.records, here.state, here.detail = records, HotQueueState.READY, ""
     world.hot.append(A, b"z")
     report = await world.finish(world.dispatcher.drain())
-    assert report.over == ()
+    assert report.halted == ()
     assert world.is_tiered(A)

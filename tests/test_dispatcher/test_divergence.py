@@ -329,8 +329,8 @@ async def test_a_restored_backup_whose_newest_messages_coincide_stops_its_queue(
     world.hot.append(A, b"new")
     world.hot.append(B, b"x")
     report = await world.finish(world.dispatcher.drain())
-    assert [(over.queue, over.state) for over in report.over] == [(A, QueueState.STOPPED)]
-    reason = report.over[0].reason
+    assert [(halted.queue, halted.state) for halted in report.halted] == [(A, QueueState.STOPPED)]
+    reason = report.halted[0].reason
     assert "different messages at offset 488, and the same below offset 437" in reason
     assert "tieredstore repair Orders 0 --cut-to-hot" in reason
     assert world.tier.bodies(A) == before

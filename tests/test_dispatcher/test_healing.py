@@ -86,12 +86,12 @@ async def test_draining_ends_beside_a_refused_queue_and_reports_it(error: StoreE
     world.hot.append(B, b"x")
     world.tier.refusals[A] = error
     report = await world.finish(world.dispatcher.drain(), seconds=3.0)
-    assert [(over.queue, over.state) for over in report.over] == [(A, QueueState.STOPPED)]
+    assert [(halted.queue, halted.state) for halted in report.halted] == [(A, QueueState.STOPPED)]
     assert world.is_tiered(B)
     async with world.running():
         world.hot.append(B, b"y")
         report = await world.finish(world.dispatcher.drain(), seconds=3.0)
-        assert [over.queue for over in report.over] == [A]
+        assert [halted.queue for halted in report.halted] == [A]
         assert world.is_tiered(B)
         world.tier.refusals.clear()
         await world.wait_for(lambda: world.is_tiered(A), seconds=31.0)
@@ -189,8 +189,8 @@ async def contradicted(more: int) -> World:
 async def test_a_queue_that_stops_while_it_is_opened_shows_how_far_it_is_behind(more: int) -> None:
     world = await contradicted(more)
     report = await world.finish(world.dispatcher.drain(), seconds=3.0)
-    (over,) = report.over
-    assert (over.state, over.commit_offset, over.behind) == (QueueState.STOPPED, 10, more)
+    (halted,) = report.halted
+    assert (halted.state, halted.commit_offset, halted.behind) == (QueueState.STOPPED, 10, more)
     assert report.behind == more
 
 
@@ -200,7 +200,7 @@ async def test_a_queue_that_the_tier_never_took_is_behind_by_what_the_hot_log_ha
     world.hot.delete_below(A, 4)
     world.tier.refusals[A] = BURIED
     report = await world.finish(world.dispatcher.drain(), seconds=3.0)
-    assert [(over.state, over.behind) for over in report.over] == [(QueueState.STOPPED, 6)]
+    assert [(halted.state, halted.behind) for halted in report.halted] == [(QueueState.STOPPED, 6)]
 
 
 async def test_damage_behind_the_end_does_not_hide_why_a_queue_is_stopped() -> None:
@@ -208,9 +208,9 @@ async def test_damage_behind_the_end_does_not_hide_why_a_queue_is_stopped() -> N
     here = world.hot.queues[A]
     here.state, here.detail = HotQueueState.DAMAGED, "the record of offset 10 is torn"
     report = await world.finish(world.dispatcher.drain(), seconds=3.0)
-    (over,) = report.over
-    assert over.state is QueueState.STOPPED
-    assert "--cut-to-hot" in over.reason
+    (halted,) = report.halted
+    assert halted.state is QueueState.STOPPED
+    assert "--cut-to-hot" in halted.reason
 
 
 def damage(world: World, queue: QueueId) -> list[bytes]:
@@ -236,10 +236,10 @@ async def test_a_queue_that_is_damaged_at_its_first_look_is_told_as_that() -> No
     world.restart()
     world.hot.append(B, b"y")
     report = await world.finish(world.dispatcher.drain(), seconds=3.0)
-    (over,) = report.over
-    assert (over.queue, over.state) == (A, QueueState.DAMAGED)
-    assert over.reason == "the file was truncated: path=0 position=7"
-    assert over.commit_offset == 10
+    (halted,) = report.halted
+    assert (halted.queue, halted.state) == (A, QueueState.DAMAGED)
+    assert halted.reason == "the file was truncated: path=0 position=7"
+    assert halted.commit_offset == 10
     assert world.is_tiered(B)
     async with world.running():
         mend(world, A, records)

@@ -146,7 +146,7 @@ class DispatchMachine(RuleBasedStateMachine):
         self.stop()
         statistics = self.dispatcher.statistics()
         assert statistics.behind == 0, statistics
-        assert statistics.over == ()
+        assert statistics.halted == ()
         assert (statistics.bytes_in_flight, statistics.references) == (0, 0)
         self.what_is_tiered_is_what_was_written()
 

@@ -169,7 +169,7 @@ async def test_bad_weather_is_survived_in_bounded_memory_and_ends_by_itself(weat
         world.assert_bounded()
         assert world.process.dispatcher is not None
         now = world.process.dispatcher.statistics()
-        assert (now.behind, now.over, now.outage) == (0, (), False)
+        assert (now.behind, now.halted, now.outage) == (0, (), False)
         assert set(world.hot.released.values()) == {421}
         await follower.look()
         for queue in QUEUES:

@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry
 from container.metadata.records import Queue
 from container.names.queue_id import QueueId
 from dispatcher.dispatcher import TieredDispatcher
-from dispatcher.queue_progress import QueueState
+from dispatcher.queue_progress import HALTED, QueueState
 from dispatcher.statistics import DispatchStatistics, Progress
 from provider.clock import SystemClock
 from tieredstore.cli.failures import FINDINGS, UNAVAILABLE
@@ -26,7 +26,7 @@ from tieredstore.config.sources import ConfigError
 from tieredstore.lifetime import running
 from tieredstore.metrics import TieringMetrics, served_metrics
 from tieredstore.opening import directory_of, open_hot_log, open_owner
-from tieredstore.summary import OVER, TopicSummary, summarize
+from tieredstore.summary import TopicSummary, summarize
 
 REPORT_S = 1.0
 
@@ -134,7 +134,7 @@ def hindrance_of(statistics: DispatchStatistics, *, silent: bool) -> str:
     """
     if statistics.hot_error:
         return f"what the store has cannot be told, for it cannot be read: {statistics.hot_error}"
-    late = [one for one in statistics.queues if one.behind and one.state not in OVER]
+    late = [one for one in statistics.queues if one.behind and one.state not in HALTED]
     failing = statistics.outage or any(one.failures for one in late)
     if not late or not (failing or silent):
         return ""
@@ -172,7 +172,7 @@ def _troubles(statistics: DispatchStatistics) -> Iterator[str]:
         yield f"nothing reaches the tier at present: {statistics.last_error}"
     if statistics.hot_error:
         yield f"the store cannot be read at present: {statistics.hot_error}"
-    for queue in statistics.over:
+    for queue in statistics.halted:
         yield _over(queue.queue, queue.state.value, queue.reason)
 
 

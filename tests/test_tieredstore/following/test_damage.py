@@ -122,10 +122,10 @@ async def test_a_queue_whose_damage_is_mended_before_the_next_poll_is_tiered_wit
     magic = broker.log_path(place).read_bytes()[place % 4096 :][:4]
     broker.damage(place, bytes(4))
     for _ in range(2):
-        (over,) = (await dispatcher.drain()).over
-        assert (over.state, over.commit_offset) == (QueueState.DAMAGED, 4)
+        (halted,) = (await dispatcher.drain()).halted
+        assert (halted.state, halted.commit_offset) == (QueueState.DAMAGED, 4)
         broker.damage(place, magic)
-    assert (await dispatcher.drain()).over == ()
+    assert (await dispatcher.drain()).halted == ()
     assert tier.queues[A0].next_offset == 10
 
 
@@ -161,7 +161,7 @@ async def test_a_record_that_is_damaged_after_it_was_tiered_is_not_shown_as_dama
         )
         for _ in range(2):
             broker.put("A", 0)
-            assert (await dispatcher.drain()).over == ()
+            assert (await dispatcher.drain()).halted == ()
         broker.damage(broker.unit("A", 0, 4).position + 4, b"\0\0\0\0")
     assert tier.queues[A0].next_offset == 14
 
