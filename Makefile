@@ -10,7 +10,7 @@ PARTS := test-soak test-broker test-slow test-fast test-wheel
 JOBS ?= 2
 PYTEST = $(BIN)/python -m pytest -q -o cache_dir=.run/cache/$@ --durations=5
 
-.PHONY: run test check $(PARTS) soak bench plot format clean
+.PHONY: run test check $(PARTS) soak bench bench-java plot format clean
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -66,10 +66,16 @@ test-wheel: $(STAMP)
 soak: $(STAMP)
 	SOAK_SECONDS=$${SOAK_SECONDS:-3600} $(BIN)/python -m pytest -s -m soak tests/soak
 
+# This machine, beside its raw limits: a minute or two.
 bench: $(STAMP)
-	$(BIN)/tieredstore bench --store-results tests/bench/results
+	$(BIN)/tieredstore bench
 
-# The kept results as a picture, .run/figures.png.
+# Ours beside RocketMQ's own tiered store, six cases on an otherwise idle machine; needs Java and Maven.
+bench-java: $(STAMP)
+	mkdir -p tests/bench/results
+	$(BIN)/python -m tests.bench.compare --store-results tests/bench/results $(BENCH)
+
+# The kept comparisons as a picture, .run/figures.png.
 plot: $(STAMP)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --group bench
 	mkdir -p .run

@@ -1,8 +1,9 @@
-"""Draws kept results of `tieredstore bench`: `python tests/bench/plot.py RESULTS_DIRECTORY PNG`.
+"""Draws kept comparisons: `python tests/bench/plot.py RESULTS_DIRECTORY PNG`.
 
-Needs the dependency group `bench`. One row of panels a result: messages a second, ours and the Java
-store's (median of the rounds, with a line from the least to the most), and beside them the two
-ratios that mean something on another machine, too: to the Java store, and to the raw limits.
+Needs the dependency group `bench`. One row of panels a case: messages a second, and microseconds
+of CPU a message; ours, the Java store's, and the Java store's with its key index. Bars are medians
+of the rounds, with a line from the least to the most; a diamond stands where the disk alone would
+be (one file, written in pieces that are synced).
 """
 
 import json
@@ -16,73 +17,58 @@ from matplotlib import pyplot as plt  # pyright: ignore[reportMissingImports] - 
 METRICS = {
     "tier": "tiering",
     "read_32_by_1": "read, 32 a call",
-    "read_1024_by_1": "read, 1,024 a call",
+    "read_1024_by_1": "read, 1,024 a call\n(Java: 32)",
     "read_32_by_4": "read, 32 a call,\n4 readers",
     "read_32_decoded": "read and decode,\n32 a call",
 }
-OURS, JAVA, LINE = "#26619c", "#c8963e", "#444444"
-RATES = (("messages_s", "tieredstore", OURS), ("java_messages_s", "Java store", JAVA))
-TITLES = (
-    "million messages a second",
-    "times the Java store's messages a second",
-    "share of the raw MB/s\n(tiering: disk with syncs; reads: page cache)",
+LINE = "#444444"
+SIDES = (
+    (None, "tieredstore", "#26619c"),
+    ("java", "Java store, warm, without key index", "#c8963e"),
+    ("java_indexed", "Java store, warm, with key index", "#e5cfa4"),
 )
-PANEL_SIZE = (13.0, 2.9)
-"""Inches, of all three panels of a result."""
-HEADROOM = 1.22
-"""Axes go on so far behind the longest bar, for its label."""
+COLUMNS = (
+    ("messages_s", 1e-6, "million messages a second"),
+    ("cpu_us", 1, "CPU microseconds a message (all threads, user and system)"),
+)
+PANEL_SIZE = (13.0, 3.0)
+"""Inches, of both panels of a case."""
+BAR = 0.26
+HEADROOM = 1.25
+"""Axes reach so far beyond the longest bar, for its label."""
 
 
-def draw_rates(axes: Any, rows: dict[str, dict[str, Any]]) -> None:
-    """Messages a second, ours above the Java store's."""
-    for shift, (column, label, colour) in enumerate(RATES):
-        for place, metric in enumerate(METRICS):
-            spread = rows[metric][column]
-            if not spread:
+def draw(axes: Any, rows: dict[str, dict[str, Any]], column: str, scale: float) -> None:
+    """One quantity of a case: three bars a metric."""
+    longest = 0.0
+    for place, metric in enumerate(METRICS):
+        for number, (side, label, colour) in enumerate(SIDES):
+            found = rows[metric][side] if side else rows[metric]
+            if not found:
                 continue
-            low, median, high = (spread[name] / 1e6 for name in ("low", "median", "high"))
-            at = place + 0.4 * shift - 0.2
-            axes.barh(at, median, 0.38, color=colour, label=label if not place else None)
-            axes.plot([low, high], [at] * 2, color=LINE, linewidth=1.4)
+            low, median, high = (scale * found[column][name] for name in ("low", "median", "high"))
+            longest = max(longest, high)
+            at = place + BAR * (number - 1)
+            first = metric == "tier"
+            axes.barh(at, median, 0.92 * BAR, color=colour, label=label if first else None)
+            axes.plot([low, high], [at] * 2, color=LINE, linewidth=1.2)
+            text = f"{median:.2f}"
+            if side == "java":
+                text += f"   (ours {rows[metric][column]['median'] * scale / median:.2f} of it)"
             axes.annotate(
-                f"{median:.2f}",
-                (max(high, median), at),
+                text,
+                (high, at),
                 xytext=(4, 0),
                 textcoords="offset points",
                 va="center",
-                fontsize=8,
+                fontsize=7.5,
             )
-
-
-def draw_ratios(axes: Any, rows: dict[str, dict[str, Any]], column: str) -> None:
-    """One ratio a metric, and a line where both are equal."""
-    axes.axvline(1, color=LINE, linewidth=1, linestyle="--")
-    if all(rows[metric][column] is None for metric in METRICS):
-        axes.annotate("not measured", (0.5, 0.5), xycoords="axes fraction", ha="center")
-    for place, metric in enumerate(METRICS):
-        ratio = rows[metric][column]
-        if ratio is None:
-            continue
-        axes.barh(place, ratio, 0.6, color=OURS)
-        axes.annotate(
-            f"{ratio:.2g}" if ratio < 1 else f"{ratio:.1f}",
-            (ratio, place),
-            xytext=(4, 0),
-            textcoords="offset points",
-            va="center",
-            fontsize=8,
-            bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.5},
-        )
-
-
-def widest(results: list[dict[str, dict[str, Any]]]) -> tuple[float, float, float]:
-    """The ends of the three axes, the same for all results, so that they can be compared."""
-    lines = [rows[metric] for rows in results for metric in METRICS]
-    spreads = [line[column] for line in lines for column, *_ in RATES if line[column]]
-    rate = max((spread["high"] for spread in spreads), default=1e6) / 1e6
-    to_java = max((line["to_java"] or 0 for line in lines), default=1)
-    to_raw = max((line["to_raw"] or 0 for line in lines), default=1)
-    return rate * HEADROOM, max(to_java, 1) * HEADROOM, max(to_raw, 1) * HEADROOM
+    if column == "messages_s":
+        tiering = rows["tier"]
+        disk = scale * tiering["messages_s"]["median"] / tiering["to_raw"]
+        axes.plot(disk, 0, "D", color="#a23b3b", markersize=5, label="the disk alone, tiering")
+        longest = max(longest, disk)
+    axes.set_xlim(0, longest * HEADROOM)
 
 
 def read(path: Path) -> dict[str, dict[str, Any]]:
@@ -93,24 +79,20 @@ def read(path: Path) -> dict[str, dict[str, Any]]:
 def main(directory: Path, picture: Path) -> None:
     """Draw every result of `directory` below each other, the smallest bodies first."""
     mpl.use("Agg")
-    results = [read(path) for path in directory.glob("*.json")]
+    results = [read(path) for path in directory.glob("*-java.json")]
     if not results:
-        sys.exit(f"{directory} has no results: `make bench` makes some")
+        sys.exit(f"{directory} has no comparisons: `make bench-java` makes some")
     results.sort(
         key=lambda rows: (rows["run"]["store"]["body_bytes"], rows["run"]["store"]["queues"])
     )
     width, height = PANEL_SIZE
     figure, grid = plt.subplots(
-        len(results), 3, figsize=(width, height * len(results)), squeeze=False, sharey=True
+        len(results), 2, figsize=(width, height * len(results)), squeeze=False, sharey=True
     )
-    ends = widest(results)
     for panels, rows in zip(grid, results, strict=True):
         store = rows["run"]["store"]
-        draw_rates(panels[0], rows)
-        draw_ratios(panels[1], rows, "to_java")
-        draw_ratios(panels[2], rows, "to_raw")
-        for axes, end, title in zip(panels, ends, TITLES, strict=True):
-            axes.set_xlim(0, end)
+        for axes, (column, scale, title) in zip(panels, COLUMNS, strict=True):
+            draw(axes, rows, column, scale)
             axes.set_xlabel(title)
             axes.spines[["top", "right"]].set_visible(False)
             axes.grid(axis="x", color="#dddddd")
@@ -123,9 +105,10 @@ def main(directory: Path, picture: Path) -> None:
             fontweight="bold",
         )
     grid[0, 0].invert_yaxis()
-    grid[0, 0].legend(loc="lower right")
-    figure.tight_layout()
-    figure.savefig(picture, dpi=120)
+    handles, labels = grid[0, 0].get_legend_handles_labels()
+    figure.tight_layout(rect=(0, 0, 1, 1 - 0.5 / figure.get_figheight()))
+    figure.legend(handles, labels, loc="upper center", ncols=4, frameon=False)
+    figure.savefig(picture, dpi=110)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Measures tiering and cold reading on a synthetic store, beside the raw disk, in one run."""
+"""Measures tiering one store, and reading the tier back, once."""
 
 import asyncio
 import sys
@@ -18,26 +18,17 @@ from fetcher.options import FetcherOptions
 from fetcher.result import FetchStatus
 from provider.clock import SystemClock
 from provider.posix import PosixStore
-from tieredstore.bench.raw_limits import stopwatch
+from tieredstore.bench.figure import Figure, settle, stopwatch
 from tieredstore.bench.synthetic_store import SyntheticStore
 from tieredstore.following.broker_hot_log import RocketMqHotLog
 from tieredstore.following.options import HotLogOptions
 from tieredstore.lifetime import running
 
+TIER = "tier"
 CLUSTER = "BenchCluster"
 BROKER = "bench-a"
 CLIENT_BATCH_MESSAGES = 32
 """Up to so many a call is a client's pull, with RocketMQ's limit in bytes."""
-
-
-@dataclass(frozen=True, slots=True)
-class Figure:
-    """One measurement of one round."""
-
-    metric: str
-    messages_s: float
-    bytes_s: float
-    """Bytes of records (and units, where they are written too) a second."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,14 +75,15 @@ async def measure_tiering(store_dir: Path, tier_dir: Path, made: SyntheticStore)
         )
         try:
             dispatcher = TieredDispatcher(hot, tier, options=DispatchOptions(), clock=clock)
-            with stopwatch() as seconds:
+            settle()
+            with stopwatch() as elapsed:
                 done = await dispatcher.drain()
             await dispatcher.close()
         finally:
             await hot.close()
         offsets = sum(queue.next_offset for queue in tier.state.queues.values())
     assert offsets == made.messages, f"{offsets} of {made.messages} messages were tiered"
-    return Figure("tier", done.messages / seconds[0], done.bytes / seconds[0])
+    return Figure(TIER, done.messages, done.bytes, elapsed.seconds, elapsed.cpu_seconds)
 
 
 async def measure_reading(tier_dir: Path, made: SyntheticStore, shape: ReadShape) -> Figure:
@@ -102,7 +94,8 @@ async def measure_reading(tier_dir: Path, made: SyntheticStore, shape: ReadShape
         counts: list[tuple[int, int]] = []
         clock = SystemClock()
         async with TieredMessageFetcher(tier, options=FetcherOptions(), clock=clock) as fetcher:
-            with stopwatch() as seconds:
+            settle()
+            with stopwatch() as elapsed:
                 async with asyncio.TaskGroup() as group:
                     for number in range(shape.readers):
                         group.create_task(
@@ -114,7 +107,7 @@ async def measure_reading(tier_dir: Path, made: SyntheticStore, shape: ReadShape
     wanted = min(made.messages, shape.messages_read_max)
     assert messages >= wanted * shape.readers, f"{messages} messages were read"
     size = sum(size for _, size in counts)
-    return Figure(shape.metric, messages / seconds[0], size / seconds[0])
+    return Figure(shape.metric, messages, size, elapsed.seconds, elapsed.cpu_seconds)
 
 
 async def _read_all(

@@ -1,23 +1,21 @@
-"""All rounds of one run, interleaved, and what they come to."""
+"""All rounds of one run, and what they come to."""
 
 import os
 import platform
 import shutil
 import statistics
-from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import NamedTuple
 
-from tieredstore.bench.java_store import java_figures
-from tieredstore.bench.measure import READ_SHAPES, Figure
-from tieredstore.bench.raw_limits import raw_read_bytes_s, raw_write_bytes_s
-from tieredstore.bench.round_process import run_round
+from tieredstore.bench.figure import Figure
+from tieredstore.bench.measure import READ_SHAPES, TIER
+from tieredstore.bench.raw_limits import RAW_READ, RAW_WRITE, raw_limits
 from tieredstore.bench.synthetic_store import SyntheticStore, write_synthetic_store
+from tieredstore.bench.worker import Worker
 
-RAW_WRITE, RAW_READ, TIER = "raw_write", "raw_read", "tier"
 METRICS = {
     RAW_WRITE: "raw write, synced",
     TIER: "tiering",
@@ -29,9 +27,6 @@ METRICS = {
 }
 """Every metric in the order of the table, with its words. Raw limits move 4 MiB at a time."""
 RAW_OF = {TIER: RAW_WRITE, **{shape.metric: RAW_READ for shape in READ_SHAPES}}
-JAVA_OF = {"read_1024_by_1": "read_32_by_1", "read_32_decoded": "read_32_by_1"}
-"""Figures of the Java store that ours are compared with where it has none of that name: it reads
-32 messages a call at most, and its decoding costs next to nothing."""
 LIBRARIES = ("numpy", "pyarrow", "crc32c")
 RAW_BYTES_MAX = 1 << 30
 
@@ -46,16 +41,16 @@ class Spread(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """What one metric came to over all rounds."""
+    """What one metric came to over all timed rounds."""
 
     metric: str
     messages_s: Spread | None
     """None for raw limits, which know no messages."""
     bytes_s: Spread
+    cpu_us: Spread | None
+    """Microseconds of CPU a message, all threads of the process; None for raw limits."""
     to_raw: float | None
     """Medians of bytes a second against the raw limit of the same direction."""
-    to_java: float | None
-    java_messages_s: Spread | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,76 +58,73 @@ class BenchResult:
     """One run."""
 
     made: SyntheticStore
+    warm_up_rounds: int
     rounds: int
     lines: tuple[Line, ...]
     peak_bytes_tiering: int
-    """Highest over the rounds."""
-    java: str
-    """Which figures of the Java store are there, or why there are none: one sentence."""
+    """Resident memory of the whole process at its highest, before anything was read."""
 
 
 def run_bench(
     directory: Path,
     made: SyntheticStore,
     *,
+    warm_up_rounds: int,
     rounds: int,
-    java_lib: Path | None,
     on_step: Callable[[str], None],
 ) -> BenchResult:
-    """Make a store in the empty `directory` and measure it `rounds` times.
+    """Make a store in the empty `directory`, and measure it `rounds` times after the warm-up.
 
-    Each round measures the raw limits, ours, and the Java store's where `java_lib` has it.
-    Needs some four times the store's bytes of disk. Leaves files in `directory`.
+    Each round measures the raw limits, then tiering, then reading, in one process for all rounds;
+    everything is written back to the device before each of them (`settle`). Needs some four times
+    the store's bytes of disk. Leaves files in `directory`.
 
     Raises:
-        RuntimeError: a measured process failed.
+        RuntimeError: the measured process died.
     """
-    ours: dict[str, list[Figure]] = defaultdict(list)
-    javas: dict[str, list[Figure]] = defaultdict(list)
+    figures: list[Figure] = []
     peak_bytes = 0
     on_step("making a store")
     size = write_synthetic_store(directory / "store", made)
-    raw_bytes = min(size, RAW_BYTES_MAX)
-    for number in range(1, rounds + 1):
-        on_step(f"round {number} of {rounds}: raw limits")
-        raw_write = raw_write_bytes_s(directory, raw_bytes)
-        ours[RAW_WRITE].append(Figure(RAW_WRITE, 0, raw_write))
-        ours[RAW_READ].append(Figure(RAW_READ, 0, raw_read_bytes_s(directory)))
-        on_step(f"round {number} of {rounds}: tiering and reading")
-        found = run_round(directory / "store", directory / "tier", made)
-        shutil.rmtree(directory / "tier")
-        peak_bytes = max(peak_bytes, found.peak_bytes_tiering)
-        for figure in found.figures:
-            ours[figure.metric].append(figure)
-        if java_lib is not None:
-            on_step(f"round {number} of {rounds}: the Java store")
-            for _, figure in java_figures(java_lib, directory / "java", made, rounds=1):
-                javas[figure.metric].append(figure)
-    lines = tuple(_line(metric, ours, javas) for metric in METRICS)
-    java = "The Java store was measured in the same rounds."
-    if java_lib is None:
-        java = "The Java store was not measured: --java-lib names its jars, and a JVM is needed."
-    return BenchResult(made, rounds, lines, peak_bytes, java)
+    with Worker() as worker:
+        for number in range(-warm_up_rounds, rounds):
+            name = f"round {number + 1} of {rounds}" if number >= 0 else "warming up"
+            on_step(f"{name}: raw limits")
+            found = [*raw_limits(directory, min(size, RAW_BYTES_MAX))]
+            on_step(f"{name}: tiering and reading")
+            found.append(worker.tier(directory / "store", directory / "tier", made))
+            peak_bytes = peak_bytes or worker.peak_bytes()
+            found += worker.read(directory / "tier", made)
+            shutil.rmtree(directory / "tier")
+            if number >= 0:
+                figures += found
+    return BenchResult(made, warm_up_rounds, rounds, lines_of(figures), peak_bytes)
 
 
-def _line(metric: str, ours: dict[str, list[Figure]], javas: dict[str, list[Figure]]) -> Line:
-    mine = ours[metric]
-    bytes_s = _spread([figure.bytes_s for figure in mine])
-    messages_s = _spread([figure.messages_s for figure in mine])
-    java = javas.get(JAVA_OF.get(metric, metric))
-    java_messages_s = _spread([figure.messages_s for figure in java]) if java else None
-    raw = ours[RAW_OF[metric]] if metric in RAW_OF else None
+def lines_of(figures: Iterable[Figure]) -> tuple[Line, ...]:
+    """A line for every metric of `METRICS`, from the figures of all timed rounds in any order."""
+    rounds: dict[str, list[Figure]] = {metric: [] for metric in METRICS}
+    for figure in figures:
+        rounds[figure.metric].append(figure)
+    return tuple(_line(metric, rounds) for metric in METRICS)
+
+
+def _line(metric: str, rounds: dict[str, list[Figure]]) -> Line:
+    mine = rounds[metric]
+    knows_messages = mine[0].messages > 0
+    bytes_s = spread([figure.bytes_s for figure in mine])
+    raw = [figure.bytes_s for figure in rounds[RAW_OF[metric]]] if metric in RAW_OF else None
     return Line(
         metric,
-        messages_s if metric in RAW_OF else None,
+        spread([figure.messages_s for figure in mine]) if knows_messages else None,
         bytes_s,
-        bytes_s.median / _spread([one.bytes_s for one in raw]).median if raw else None,
-        messages_s.median / java_messages_s.median if java_messages_s else None,
-        java_messages_s,
+        spread([figure.cpu_us for figure in mine]) if knows_messages else None,
+        bytes_s.median / spread(raw).median if raw else None,
     )
 
 
-def _spread(values: Sequence[float]) -> Spread:
+def spread(values: Sequence[float]) -> Spread:
+    """The median of at least one value, the least and the most."""
     return Spread(statistics.median(values), min(values), max(values))
 
 
@@ -154,16 +146,16 @@ def as_rows(result: BenchResult) -> list[dict[str, object]]:
     rows: list[dict[str, object]] = []
     for line in result.lines:
         row: dict[str, object] = {"metric": line.metric}
-        for name in ("messages_s", "bytes_s", "java_messages_s"):
-            spread: Spread | None = getattr(line, name)
-            row[name] = None if spread is None else spread._asdict()
-        rows.append({**row, "to_raw": line.to_raw, "to_java": line.to_java})
+        for name in ("messages_s", "bytes_s", "cpu_us"):
+            values: Spread | None = getattr(line, name)
+            row[name] = None if values is None else values._asdict()
+        rows.append({**row, "to_raw": line.to_raw})
     run: dict[str, object] = {
         "metric": "run",
         "peak_bytes_tiering": result.peak_bytes_tiering,
+        "warm_up_rounds": result.warm_up_rounds,
         "rounds": result.rounds,
         "store": asdict(result.made),
-        "java": result.java,
         "machine": machine_facts(),
     }
     return [*rows, run]

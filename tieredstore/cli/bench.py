@@ -1,4 +1,4 @@
-"""`tieredstore bench`: this machine's figures, beside its raw limits and the Java store's."""
+"""`tieredstore bench`: this machine's figures, beside its raw limits."""
 
 import json
 import sys
@@ -10,7 +10,6 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from tieredstore.bench.java_store import java_is_there
 from tieredstore.bench.run import METRICS, BenchResult, Line, Spread, as_rows, run_bench
 from tieredstore.bench.synthetic_store import SyntheticStore
 from tieredstore.cli.invocation import json_option
@@ -28,11 +27,13 @@ MEGABYTE = 1_000_000
 @click.option("--body-bytes", type=click.IntRange(1, 4 << 20), default=1024, show_default=True)
 @click.option("--queues", type=click.IntRange(1, 10_000), default=8, show_default=True)
 @click.option("--messages", type=click.IntRange(1, 100_000_000), default=524_288, show_default=True)
-@click.option("--rounds", type=click.IntRange(1, 100), default=3, show_default=True)
+@click.option("--rounds", type=click.IntRange(1, 100), default=5, show_default=True)
 @click.option(
-    "--java-lib",
-    type=click.Path(path_type=Path, file_okay=False, exists=True),
-    help="Jars of RocketMQ's tiered store with its measuring class, to measure it too.",
+    "--warm-up-rounds",
+    type=click.IntRange(0, 100),
+    default=3,
+    show_default=True,
+    help="Whole rounds that come first and are not counted.",
 )
 @click.option(
     "--store-results",
@@ -47,31 +48,30 @@ def command(
     queues: int,
     messages: int,
     rounds: int,
-    java_lib: Path | None,
+    warm_up_rounds: int,
     store_results: Path | None,
     as_json: bool,
 ) -> None:
     """Measure tiering and cold reading on this machine, beside its raw limits.
 
     Makes a store of its own; takes some four times its bytes of disk, about 2.5 GB by default.
-    Everything runs at default settings.
+    Everything runs at default settings, and is written back to the device before it is timed.
     """
     made = SyntheticStore(messages=messages, body_bytes=body_bytes, queues=queues)
-    if java_lib is not None and not java_is_there():
-        raise click.UsageError("--java-lib needs a JVM: there is no `java` on the PATH")
     with (
         tempfile.TemporaryDirectory(prefix="tieredstore-bench-", dir=directory) as work,
         _steps() as on_step,
     ):
         try:
-            result = run_bench(Path(work), made, rounds=rounds, java_lib=java_lib, on_step=on_step)
+            result = run_bench(
+                Path(work), made, warm_up_rounds=warm_up_rounds, rounds=rounds, on_step=on_step
+            )
         except RuntimeError as error:
             raise click.ClickException(str(error)) from error
     rows = as_rows(result)
     if store_results is not None:
         store_results.mkdir(parents=True, exist_ok=True)
-        with_java = "-java" if java_lib is not None else ""
-        name = f"{body_bytes}-bytes-{queues}-queues{with_java}.json"
+        name = f"{body_bytes}-bytes-{queues}-queues.json"
         (store_results / name).write_text(json.dumps(rows, indent=1) + "\n")
     if as_json:
         write_json(rows)
@@ -94,15 +94,12 @@ def print_result(result: BenchResult) -> None:
     made = result.made
     title = (
         f"{count_text(made.messages)} messages with bodies of {size_text(made.body_bytes)} in "
-        f"{made.queues} queues, {result.rounds} rounds"
+        f"{made.queues} queues, {result.rounds} rounds after {result.warm_up_rounds} of warm-up"
     )
-    columns = ["medians", "k msg/s", "MB/s", "min-max", "/ raw", "/ Java"]
-    if all(line.to_java is None for line in result.lines):
-        columns.pop()
-    rows = [_cells(line)[: len(columns)] for line in result.lines]
+    columns = ["medians", "k msg/s", "MB/s", "min-max", "CPU us/msg", "/ raw"]
+    rows = [_cells(line) for line in result.lines]
     write_table(columns, rows, numbers=frozenset(columns[1:]), title=title)
     click.echo(f"Peak memory of the process that tiers: {size_text(result.peak_bytes_tiering)}.")
-    click.echo(result.java)
 
 
 def _cells(line: Line) -> list[str]:
@@ -112,8 +109,8 @@ def _cells(line: Line) -> list[str]:
         f"{messages.median / 1000:,.0f}" if messages else "",
         f"{line.bytes_s.median / MEGABYTE:,.0f}",
         _range_text(messages, 1000) if messages else _range_text(line.bytes_s, MEGABYTE),
+        f"{line.cpu_us.median:.2f}" if line.cpu_us else "",
         f"{line.to_raw:.2f}" if line.to_raw else "",
-        f"{line.to_java:.1f}" if line.to_java else "",
     ]
 
 

@@ -1,10 +1,10 @@
+import java.io.BufferedReader;
 import java.io.IOException;
-import java.io.RandomAccessFile;
+import java.io.InputStreamReader;
 import java.lang.management.ManagementFactory;
 import java.lang.reflect.Field;
 import java.net.InetSocketAddress;
 import java.nio.ByteBuffer;
-import java.nio.channels.FileChannel;
 import java.nio.file.FileVisitResult;
 import java.nio.file.Files;
 import java.nio.file.Path;
@@ -43,15 +43,22 @@ import org.apache.rocketmq.tieredstore.file.FlatMessageFile;
 
 /**
  * RocketMQ's own tiered store, in this process, without broker or network: local store, POSIX provider, level FORCE,
- * everything else default. Arguments: DIRECTORY BODY_BYTES QUEUES MESSAGES ROUNDS. DIRECTORY must be empty or missing;
- * what is made in it is removed again.
+ * everything else default. Arguments: DIRECTORY BODY_BYTES QUEUES MESSAGES. DIRECTORY must be empty or missing.
  *
- * <p>Prints one JSON object a line for every figure of every round. Round 0 warms up with a tenth of the messages and is
- * to be ignored. Figures: put (into the local store, tier attached, nothing dispatched), dispatch (until every
- * ConsumeQueue is committed; with -Dbench.index=true the key index is built beside it, else there is none), read_1_group
- * and read_4_groups (every queue from its start, 32 messages a call, one call at a time in each group, heap cache
- * emptied before, page cache warm; wrong_messages counts records that were not the ones asked for), raw_write (4 MiB
- * pieces, each followed by fsync), raw_read (the same file back, out of the page cache).
+ * <p>Takes one command a line from standard input, and answers each with one JSON object a line, until the input ends:
+ *
+ * <ul>
+ *   <li>put, put_indexed: begin a store and put all messages into it, nothing is dispatched yet; "store" in the answer is
+ *       its directory. The second one will build the key index beside its tier, the first one will not.
+ *   <li>tier: dispatch until every ConsumeQueue is committed, without the pauses of the store's own loop.
+ *   <li>read_32_by_1, read_32_by_4: every queue from its start, 32 messages a call, one call at a time in each of one or
+ *       four groups, the heap cache emptied before; wrong_messages counts records that are not the ones asked for.
+ *   <li>read_32_decoded: the first of them, and MessageDecoder.decode of every record.
+ *   <li>end: shut the store down and remove it.
+ * </ul>
+ *
+ * All stores live in the same process, so that those after the first find compiled code. Garbage is collected before each
+ * measurement; whoever gives the commands decides what else is waited for. CPU time is that of all threads of the JVM.
  */
 public class Bench {
   private static final com.sun.management.OperatingSystemMXBean MACHINE =
@@ -60,8 +67,6 @@ public class Bench {
   private static final String BROKER = "bench-a";
   private static final InetSocketAddress BORN_HOST = new InetSocketAddress("127.0.0.1", 40000);
   private static final InetSocketAddress STORE_HOST = new InetSocketAddress("127.0.0.1", 10911);
-  private static final int WARM_UP_MESSAGES_MIN = 20_000;
-  private static final int PIECE_BYTES = 4 << 20;
   private static final int READ_MESSAGES_MAX = 32;
   private static final int FRUITLESS_CALLS_MAX = 1000;
   private static final long STALLED_S_MAX = 120;
@@ -71,7 +76,7 @@ public class Bench {
   private static byte[][] bodies;
   private static int queues;
   private static int messages;
-  private static int round;
+  private static int stores;
   private static final AtomicLong wrong = new AtomicLong();
 
   public static void main(String[] args) {
@@ -84,16 +89,11 @@ public class Bench {
         random.nextBytes(body);
       }
       queues = Integer.parseInt(args[2]);
-      int wanted = Integer.parseInt(args[3]);
-      int rounds = Integer.parseInt(args[4]);
-      for (round = 0; round <= rounds; round++) {
-        messages = round == 0 ? Math.min(wanted, Math.max(wanted / 10, WARM_UP_MESSAGES_MIN)) : wanted;
-        Path store = directory.resolve("round-" + round);
-        try {
-          measure(new Store(store));
-        } finally {
-          remove(store);
-        }
+      messages = Integer.parseInt(args[3]);
+      Store store = null;
+      BufferedReader commands = new BufferedReader(new InputStreamReader(System.in));
+      for (String command; (command = commands.readLine()) != null; ) {
+        store = obey(command, store);
       }
       System.exit(0);
     } catch (Throwable e) { // the store's threads would keep the process alive
@@ -102,38 +102,43 @@ public class Bench {
     }
   }
 
-  private static void measure(Store store) throws Exception {
-    store.holdDispatch();
-    Meter meter = new Meter();
-    for (int i = 0; i < messages; i++) {
-      if (!store.local.putMessage(message(i)).isOk()) {
-        throw new IllegalStateException("message " + i + " was refused");
-      }
+  /** Answers one command; the store that the next one is about. */
+  private static Store obey(String command, Store store) throws Exception {
+    Meter meter;
+    long[] read;
+    switch (command) {
+      case "put":
+      case "put_indexed":
+        Store begun = new Store(directory.resolve("store-" + ++stores), command.equals("put_indexed"));
+        begun.holdDispatch();
+        meter = new Meter();
+        begun.put();
+        meter.print(command, begun, messages, begun.local.getMaxPhyOffset());
+        return begun;
+      case "tier":
+        store.allowDispatch();
+        meter = new Meter();
+        store.dispatch();
+        meter.print(command, store, messages, store.tierBytes());
+        return store;
+      case "read_32_by_1":
+      case "read_32_by_4":
+      case "read_32_decoded":
+        store.emptyCache();
+        wrong.set(0);
+        meter = new Meter();
+        read = store.read(command.endsWith("by_4") ? 4 : 1, command.endsWith("decoded"));
+        meter.print(command, store, read[0], read[1]);
+        return store;
+      case "end":
+        meter = new Meter();
+        store.tier.shutdown();
+        remove(store.root);
+        meter.print(command, store, 0, 0);
+        return null;
+      default:
+        throw new IllegalArgumentException(command);
     }
-    long bytes = store.local.getMaxPhyOffset();
-    meter.print("put", messages, bytes);
-    store.awaitConsumeQueues();
-
-    for (FlatMessageFile file : store.files()) {
-      if (!file.isFlatFileInit()) {
-        file.initOffset(0);
-      }
-    }
-    store.allowDispatch();
-    meter = new Meter();
-    store.dispatch();
-    meter.print("dispatch", messages, store.tierBytes());
-
-    for (int groups : new int[] {1, 4}) {
-      store.emptyCache();
-      System.gc();
-      wrong.set(0);
-      meter = new Meter();
-      long[] read = store.read(groups);
-      meter.print("read_" + groups + (groups == 1 ? "_group" : "_groups"), read[0], read[1]);
-    }
-    store.tier.shutdown();
-    rawLimits(bytes);
   }
 
   private static MessageExtBrokerInner message(int number) {
@@ -155,33 +160,6 @@ public class Bench {
 
   private static long expected(int queue) {
     return messages / queues + (queue < messages % queues ? 1 : 0);
-  }
-
-  private static void rawLimits(long bytes) throws IOException {
-    Path path = directory.resolve("raw");
-    ByteBuffer piece = ByteBuffer.allocateDirect(PIECE_BYTES);
-    long done = 0;
-    Meter meter = new Meter();
-    try (RandomAccessFile file = new RandomAccessFile(path.toFile(), "rw"); FileChannel channel = file.getChannel()) {
-      while (done < bytes) {
-        piece.clear();
-        while (piece.hasRemaining()) {
-          done += channel.write(piece);
-        }
-        channel.force(true);
-      }
-    }
-    meter.print("raw_write", 0, done);
-    meter = new Meter();
-    done = 0;
-    try (FileChannel channel = FileChannel.open(path)) {
-      for (int got = 0; got >= 0; done += Math.max(0, got)) {
-        piece.clear();
-        got = channel.read(piece);
-      }
-    }
-    meter.print("raw_read", 0, done);
-    Files.delete(path);
   }
 
   private static void remove(Path root) throws IOException {
@@ -216,17 +194,23 @@ public class Bench {
 
   /** Wall and processor time since it was made. */
   private static class Meter {
-    private final long started = System.nanoTime();
-    private final long processor = MACHINE.getProcessCpuTime();
+    private final long started;
+    private final long processor;
 
-    void print(String metric, long count, long bytes) {
+    Meter() {
+      System.gc();
+      processor = MACHINE.getProcessCpuTime();
+      started = System.nanoTime();
+    }
+
+    void print(String metric, Store store, long count, long bytes) {
       double seconds = (System.nanoTime() - started) / 1e9;
       double cpuSeconds = (MACHINE.getProcessCpuTime() - processor) / 1e9;
       System.out.printf(
           Locale.ROOT,
-          "{\"metric\":\"%s\",\"round\":%d,\"body_bytes\":%d,\"queues\":%d,\"messages\":%d,\"bytes\":%d,\"seconds\":%.6f,"
-              + "\"cpu_seconds\":%.3f,\"messages_s\":%.0f,\"bytes_s\":%.0f,\"wrong_messages\":%d}%n",
-          metric, round, bodyBytes, queues, count, bytes, seconds, cpuSeconds, count / seconds, bytes / seconds,
+          "{\"metric\":\"%s\",\"store\":\"%s\",\"messages\":%d,\"bytes\":%d,\"seconds\":%.6f,\"cpu_seconds\":%.6f,"
+              + "\"wrong_messages\":%d}%n",
+          metric, store.root.resolve("store"), count, bytes, seconds, cpuSeconds,
           metric.startsWith("read_") ? wrong.get() : 0);
       System.out.flush();
     }
@@ -235,10 +219,12 @@ public class Bench {
   private static class Store {
     final DefaultMessageStore local;
     final TieredMessageStore tier;
+    final Path root;
     private final org.apache.rocketmq.tieredstore.MessageStoreConfig settings;
     private final MessageStoreDispatcherImpl dispatcher;
 
-    Store(Path root) throws Exception {
+    Store(Path root, boolean isIndexed) throws Exception {
+      this.root = root;
       MessageStoreConfig config = new MessageStoreConfig();
       config.setStorePathRootDir(root + "/store");
       config.setStorePathCommitLog(root + "/store/commitlog");
@@ -259,7 +245,7 @@ public class Bench {
       properties.setProperty("tieredMetadataServiceProvider", "org.apache.rocketmq.tieredstore.metadata.DefaultMetadataStore");
       properties.setProperty("tieredStoreFilePath", root + "/tier");
       properties.setProperty("tieredStorageLevel", "FORCE");
-      properties.setProperty("messageIndexEnable", String.valueOf(Boolean.getBoolean("bench.index")));
+      properties.setProperty("messageIndexEnable", String.valueOf(isIndexed));
       Configuration configuration = new Configuration(LoggerFactory.getLogger("bench"), broker, config);
       configuration.registerConfig(properties);
       tier = new TieredMessageStore(new MessageStorePluginContext(config, statistics, listener, broker, configuration), local);
@@ -276,8 +262,23 @@ public class Bench {
       settings.setTieredStoreGroupCommitTimeout(Integer.MAX_VALUE);
     }
 
+    /** All messages, until the ConsumeQueues have them, too. */
+    void put() throws Exception {
+      for (int i = 0; i < messages; i++) {
+        if (!local.putMessage(message(i)).isOk()) {
+          throw new IllegalStateException("message " + i + " was refused");
+        }
+      }
+      awaitConsumeQueues();
+    }
+
     /** Back to the defaults. */
     void allowDispatch() {
+      for (FlatMessageFile file : files()) {
+        if (!file.isFlatFileInit()) {
+          file.initOffset(0);
+        }
+      }
       settings.setTieredStoreGroupCommitCount(4096);
       settings.setTieredStoreGroupCommitSize(4 << 20);
       settings.setTieredStoreGroupCommitTimeout(30_000);
@@ -291,7 +292,7 @@ public class Bench {
       return files().stream().mapToLong(FlatMessageFile::getCommitLogCommitOffset).sum() + 20L * messages;
     }
 
-    void awaitConsumeQueues() throws Exception {
+    private void awaitConsumeQueues() throws Exception {
       for (int queue = 0; queue < queues; queue++) {
         while (local.getMaxOffsetInQueue(TOPIC, queue) < expected(queue)) {
           Thread.sleep(1);
@@ -333,7 +334,7 @@ public class Bench {
     }
 
     /** Messages and bytes that all groups together got. */
-    long[] read(int groups) throws InterruptedException {
+    long[] read(int groups, boolean decodes) throws InterruptedException {
       AtomicLong count = new AtomicLong();
       AtomicLong bytes = new AtomicLong();
       AtomicLong failed = new AtomicLong();
@@ -343,7 +344,7 @@ public class Bench {
         Thread thread = new Thread(() -> {
           try {
             for (int queue = 0; queue < queues; queue++) {
-              readQueue(group, queue, count, bytes);
+              readQueue(group, queue, decodes, count, bytes);
             }
           } catch (RuntimeException e) {
             e.printStackTrace();
@@ -362,7 +363,7 @@ public class Bench {
       return new long[] {count.get(), bytes.get()};
     }
 
-    private void readQueue(String group, int queue, AtomicLong count, AtomicLong bytes) {
+    private void readQueue(String group, int queue, boolean decodes, AtomicLong count, AtomicLong bytes) {
       long offset = 0;
       int fruitless = 0;
       while (offset < expected(queue)) {
@@ -380,6 +381,9 @@ public class Bench {
           ByteBuffer buffer = record.getByteBuffer();
           if (buffer.getLong(buffer.position() + 20) != wanted++) {
             wrong.incrementAndGet();
+          }
+          if (decodes && MessageDecoder.decode(buffer) == null) {
+            throw new IllegalStateException("a record of queue " + queue + " that cannot be decoded");
           }
         }
         count.addAndGet(result.getMessageCount());

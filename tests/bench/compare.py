@@ -1,0 +1,197 @@
+"""Measures ours beside RocketMQ's own tiered store: `python -m tests.bench.compare --help`.
+
+Each round the JVM puts all messages into a local store; both sides tier that very store and read
+their tiers back, in turn, each of them first in every other round. A second store of the round is
+tiered by the Java with its key index. Rounds before the first timed one warm both sides up: the JVM
+and the process that tiers for us are the same for all rounds of a case. One JSON file a case.
+"""
+
+import argparse
+import json
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.bench.java_side import JavaFigure, JavaSide
+from tests.support.rocketmq_broker import BrokerInstall, rocketmq_version
+from tieredstore.bench.figure import Figure
+from tieredstore.bench.measure import TIER
+from tieredstore.bench.raw_limits import RAW_READ, RAW_WRITE, raw_limits
+from tieredstore.bench.run import METRICS, RAW_BYTES_MAX, BenchResult, as_rows, lines_of, spread
+from tieredstore.bench.synthetic_store import SyntheticStore
+from tieredstore.bench.worker import Worker
+from tieredstore.cli.output import write_table
+
+CASES = (
+    (100, 8, 1_000_000),
+    (100, 64, 1_000_000),
+    (1_024, 8, 524_288),
+    (1_024, 64, 524_288),
+    (16_384, 8, 65_536),
+    (16_384, 64, 65_536),
+)
+"""Bytes of a body, queues, messages."""
+RAW = (RAW_WRITE, RAW_READ)
+JAVA_READS = ("read_32_by_1", "read_32_by_4", "read_32_decoded")
+JAVA_OF = {"read_1024_by_1": "read_32_by_1"}
+"""What ours is compared with where the Java store has no such metric: it reads 32 a call."""
+
+
+@dataclass
+class Rounds:
+    """The figures of all timed rounds."""
+
+    ours: list[Figure] = field(default_factory=list)
+    java: list[JavaFigure] = field(default_factory=list)
+    java_indexed: list[JavaFigure] = field(default_factory=list)
+
+
+def measure_case(
+    install: BrokerInstall,
+    directory: Path,
+    made: SyntheticStore,
+    *,
+    warm_up_rounds: int,
+    rounds: int,
+    heap_mib: int = 4096,
+) -> list[dict[str, Any]]:
+    """Rows of one case: those of `tieredstore bench`, with the Java store's figures in each."""
+    timed = Rounds()
+    peak_bytes = 0
+    with Worker() as worker, JavaSide(install, directory / "java", made, heap_mib=heap_mib) as java:
+        for number in range(-warm_up_rounds, rounds):
+            _tell(f"{made.body_bytes} B, {made.queues} queues, round {number + 1} of {rounds}")
+            found = timed if number >= 0 else Rounds()
+            put = java.ask("put")
+            with java.paused():
+                found.ours += raw_limits(directory, min(put.bytes, RAW_BYTES_MAX))
+
+            def ours(store: Path = put.store, found: Rounds = found) -> None:
+                nonlocal peak_bytes
+                with java.paused():
+                    found.ours.append(worker.tier(store, directory / "tier", made))
+                    peak_bytes = peak_bytes or worker.peak_bytes()
+                    found.ours += worker.read(directory / "tier", made)
+                    shutil.rmtree(directory / "tier")
+
+            def javas(found: Rounds = found) -> None:
+                found.java += (java.ask(metric) for metric in (TIER, *JAVA_READS))
+
+            in_turn: list[Callable[[], None]] = [ours, javas]
+            for side in in_turn if number % 2 else reversed(in_turn):
+                side()
+            java.ask("end")
+            java.ask("put_indexed")
+            found.java_indexed.append(java.ask(TIER))
+            java.ask("end")
+    result = BenchResult(made, warm_up_rounds, rounds, lines_of(timed.ours), peak_bytes)
+    return compared_rows(as_rows(result), timed)
+
+
+def compared_rows(rows: list[dict[str, Any]], timed: Rounds) -> list[dict[str, Any]]:
+    """The same rows with what the Java store did, and the ratios of the medians."""
+    for row in rows:
+        metric = row["metric"]
+        if metric == "run":
+            row["java"] = {"rocketmq": rocketmq_version()}
+            continue
+        wanted = JAVA_OF.get(metric, metric)
+        row["java"] = _java([figure for figure in timed.java if figure.metric == wanted])
+        row["java_indexed"] = _java([one for one in timed.java_indexed if one.metric == wanted])
+        for name, ratio in (("messages_s", "to_java"), ("cpu_us", "cpu_to_java")):
+            java = row["java"]
+            row[ratio] = row[name]["median"] / java[name]["median"] if java else None
+    return rows
+
+
+def _java(figures: Sequence[JavaFigure]) -> dict[str, Any] | None:
+    if not figures:
+        return None
+    return {
+        "messages_s": spread([figure.messages_s for figure in figures])._asdict(),
+        "bytes_s": spread([figure.bytes_s for figure in figures])._asdict(),
+        "cpu_us": spread([figure.cpu_us for figure in figures])._asdict(),
+        "wrong_messages": sum(figure.wrong_messages for figure in figures),
+    }
+
+
+def print_case(rows: list[dict[str, Any]]) -> None:
+    """Medians: thousands of messages a second and CPU microseconds a message, side by side."""
+    *measured, run = rows
+    store = run["store"]
+    columns = ["k msg/s (CPU us)", "ours", "Java", "with index", "rate", "CPU", "/ raw"]
+    write_table(
+        columns,
+        [[METRICS[row["metric"]], *_cells(row)] for row in measured if row["messages_s"]],
+        numbers=frozenset(columns[1:]),
+        title=f"{store['messages']:,} messages of {store['body_bytes']:,} B, "
+        f"{store['queues']} queues, {run['rounds']} rounds",
+    )
+    for row in measured:
+        if row["metric"] in RAW:
+            low, median, high = (row["bytes_s"][name] / 1e6 for name in ("low", "median", "high"))
+            print(f"{METRICS[row['metric']]}: {median:,.0f} MB/s ({low:,.0f}-{high:,.0f})")
+        elif row["java"] and row["java"]["wrong_messages"]:
+            print(
+                f"{METRICS[row['metric']]}: {row['java']['wrong_messages']:,} wrong of the Java's"
+            )
+    print(flush=True)
+
+
+def _cells(row: dict[str, Any]) -> list[str]:
+    sides = (row, row["java"], row["java_indexed"])
+    ratios = ((row["to_java"], 1), (row["cpu_to_java"], 2), (row["to_raw"], 2))
+    rates = [
+        (side["messages_s"]["median"], side["cpu_us"]["median"]) if side else None for side in sides
+    ]
+    return [
+        *(f"{rate[0] / 1e3:,.0f} ({rate[1]:.2f})" if rate else "" for rate in rates),
+        *(f"{ratio:.{digits}f}" if ratio else "" for ratio, digits in ratios),
+    ]
+
+
+def _tell(step: str) -> None:
+    print(step, file=sys.stderr, flush=True)
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Measure the cases that were asked for, print a table of each, and keep its rows."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--body-bytes", type=int, help="only cases with such bodies")
+    parser.add_argument("--queues", type=int, help="only cases with so many queues")
+    parser.add_argument("--messages", type=int, help="so many, in place of the case's own number")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--warm-up-rounds", type=int, default=3)
+    parser.add_argument("--directory", type=Path, help="on the disk to be measured")
+    parser.add_argument("--store-results", type=Path, help="keep a JSON file a case there")
+    options = parser.parse_args(arguments)
+    install = BrokerInstall.fetched()
+    for body_bytes, queues, messages in CASES:
+        if options.body_bytes not in (None, body_bytes) or options.queues not in (None, queues):
+            continue
+        made = SyntheticStore(
+            messages=options.messages or messages,
+            body_bytes=body_bytes,
+            queues=queues,
+            topic="bench",
+        )
+        with tempfile.TemporaryDirectory(dir=options.directory) as directory:
+            rows = measure_case(
+                install,
+                Path(directory),
+                made,
+                warm_up_rounds=options.warm_up_rounds,
+                rounds=options.rounds,
+            )
+        print_case(rows)
+        if options.store_results is not None:
+            name = f"{body_bytes}-bytes-{queues}-queues-java.json"
+            (options.store_results / name).write_text(json.dumps(rows, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

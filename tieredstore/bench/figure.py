@@ -1,0 +1,66 @@
+"""One measurement: how many messages and bytes took how long, and how much CPU."""
+
+import gc
+import os
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+
+@dataclass(slots=True)
+class Elapsed:
+    """What a block took; zeros until it is left."""
+
+    seconds: float = 0.0
+    cpu_seconds: float = 0.0
+    """User and system time of this process, all its threads included."""
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One measurement of one round."""
+
+    metric: str
+    messages: int
+    """0 for raw limits, which know no messages."""
+    bytes: int
+    """Bytes of records, and of units where they are written too."""
+    seconds: float
+    cpu_seconds: float
+
+    @property
+    def messages_s(self) -> float:
+        """Messages a second."""
+        return self.messages / self.seconds
+
+    @property
+    def bytes_s(self) -> float:
+        """Bytes a second."""
+        return self.bytes / self.seconds
+
+    @property
+    def cpu_us(self) -> float:
+        """Microseconds of CPU for each message; 0 where no messages are known."""
+        return 1e6 * self.cpu_seconds / self.messages if self.messages else 0.0
+
+
+def settle() -> None:
+    """Write back every dirty page of the machine, and free garbage, before something is timed.
+
+    Blocks until the device has it all, however long that takes: otherwise the measured part
+    would share the disk with what was written before it.
+    """
+    gc.collect()
+    os.sync()
+
+
+@contextmanager
+def stopwatch() -> Generator[Elapsed]:
+    """Yields what the block takes, filled in when it is left."""
+    elapsed = Elapsed()
+    cpu_started = time.process_time()
+    started = time.perf_counter()
+    yield elapsed
+    elapsed.seconds = time.perf_counter() - started
+    elapsed.cpu_seconds = time.process_time() - cpu_started

@@ -1,0 +1,68 @@
+"""The process that tiers and reads: one for all rounds of a run, so that it is warm."""
+
+import asyncio
+import multiprocessing
+import resource
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from types import TracebackType
+from typing import ParamSpec, Self, TypeVar
+
+from tieredstore.bench.figure import Figure
+from tieredstore.bench.measure import READ_SHAPES, ReadShape, measure_reading, measure_tiering
+from tieredstore.bench.synthetic_store import SyntheticStore
+
+KIB = 1024
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Worker:
+    """A process of its own: its CPU time and its memory are those of tiering and reading alone.
+
+    Leaving the context ends the process. Errors are those of the measured code;
+    `concurrent.futures.process.BrokenProcessPool`, a `RuntimeError`, when the process died.
+    """
+
+    def __init__(self) -> None:
+        # Spawned: a fork would begin with the memory of the process that starts it.
+        self._process = ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn"))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._process.shutdown()
+
+    def tier(self, store_dir: Path, tier_dir: Path, made: SyntheticStore) -> Figure:
+        """Tier the whole store at `store_dir` into the empty `tier_dir`, everything at defaults."""
+        return self._call(_tier, store_dir, tier_dir, made)
+
+    def read(self, tier_dir: Path, made: SyntheticStore) -> list[Figure]:
+        """Read the whole tier once in each of `READ_SHAPES`."""
+        return [self._call(_read, tier_dir, made, shape) for shape in READ_SHAPES]
+
+    def peak_bytes(self) -> int:
+        """Resident memory of the process at its highest so far."""
+        return self._call(_peak_bytes)
+
+    def _call(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        return self._process.submit(function, *args, **kwargs).result()
+
+
+def _tier(store_dir: Path, tier_dir: Path, made: SyntheticStore) -> Figure:
+    return asyncio.run(measure_tiering(store_dir, tier_dir, made))
+
+
+def _read(tier_dir: Path, made: SyntheticStore, shape: ReadShape) -> Figure:
+    return asyncio.run(measure_reading(tier_dir, made, shape))
+
+
+def _peak_bytes() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * KIB
