@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 from random import Random
 from typing import Self
 
@@ -180,7 +181,13 @@ class Tier:
         record = self.queue(queue) or Queue(queue, batch.first_offset, batch.first_offset)
         live = (*record.commit_log[-1:], *record.consume_queue[-1:])
         must_roll = any(self._segments.must_roll(segment.epoch) for segment in live)
-        rules = CutRules(self._options, self._journal.epoch, self._clock.now_ms(), must_roll)
+        rules = CutRules(
+            self._options,
+            self._journal.epoch,
+            self._clock.now_ms(),
+            must_roll,
+            self._segments.extents_grow,
+        )
         return plan_commit(record, batch, rules)
 
     async def commit(self, plans: Sequence[CommitPlan]) -> None:
@@ -194,15 +201,16 @@ class Tier:
 
         Cancelling it leaves the outcome unknown, in the same way.
         """
+        slices = [part for plan in plans for part in plan.slices]
         try:
-            await self._segments.write([part for plan in plans for part in plan.slices])
+            placements = iter(await self._segments.write(slices))
         except OutOfRange as error:
             raise BytesMissing.of(error) from error
         operations: list[Operation] = []
         for plan in plans:
             if self.queue(plan.queue) is None:
-                operations += self._beginning_of(plan.queue, plan.operation.expected_offset)
-            operations.append(plan.operation)
+                operations += self._beginning_of(plan.queue, plan.expected_offset)
+            operations.append(plan.published(list(islice(placements, len(plan.slices)))))
         await self._journal.publish(operations)
 
     async def begin_queue(self, queue: QueueId, offset: QueueOffset) -> None:

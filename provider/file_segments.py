@@ -43,8 +43,18 @@ class FileSegments(Protocol):
         may still be alive and may still write behind its own end of `segment`.
     """
 
+    @property
+    def extents_grow(self) -> bool:
+        """Whether a slice usually lies right after the one before it, in the same object.
+
+        A hint for the plan of a commit, which continues checksums; only placements decide.
+        """
+        ...
+
     async def write(self, slices: Sequence[SegmentSlice]) -> list[Placement]:
-        """Make all slices durable; one round of requests however many there are.
+        """Make all slices durable, and say where each lies, in the order of the arguments.
+
+        One round of requests however many there are.
 
         Raises:
             OutOfRange: a segment is shorter than its published size: bytes were lost.

@@ -56,6 +56,11 @@ class InPlaceSegments:
         beside = "alone" if self._alone else "beside an earlier owner"
         return f"<InPlaceSegments epoch {self._epoch}, {beside}>"
 
+    @property
+    def extents_grow(self) -> bool:
+        """True: a segment is one file."""
+        return True
+
     async def write(self, slices: Sequence[SegmentSlice]) -> list[Placement]:
         """Make all slices durable; `FileSegments.write`.
 

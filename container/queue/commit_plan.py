@@ -1,5 +1,6 @@
 """What one commit of one queue writes, and what it will publish. Pure but for the batch's bytes."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -13,10 +14,11 @@ from container.names.queue_id import QueueId, SegmentType
 from container.names.rocketmq import segment_name
 from container.options import TierOptions
 from container.queue.boundaries import AgeRule, Cut, cut_runs
+from container.queue.planned_slice import PlannedSlice, RunStatistics
 from container.record.batch import MessageBatch
 from container.record.kernels import encode_units, rewrite_positions
 from container.record.unit import UNIT_BYTES
-from provider.file_segments import SegmentSlice
+from provider.file_segments import Placement, SegmentSlice
 from provider.ranges import QueueOffset
 
 
@@ -25,18 +27,31 @@ class CommitPlan:
     """One queue's part of a round: slices to make durable, then one operation to publish."""
 
     queue: QueueId
-    slices: tuple[SegmentSlice, ...]
-    operation: CommitQueue
+    expected_offset: QueueOffset
+    """The commit offset that it was planned on."""
+    next_offset: QueueOffset
+    """The commit offset once the plan is published."""
+    steps: tuple[SegmentChange | PlannedSlice, ...]
+    """In the order of publication: segments that are sealed, and slices."""
 
     @property
-    def next_offset(self) -> QueueOffset:
-        """The commit offset once the plan is published."""
-        return self.operation.next_offset
+    def slices(self) -> tuple[SegmentSlice, ...]:
+        """What the port is to write."""
+        return tuple(step.part for step in self.steps if isinstance(step, PlannedSlice))
 
     @property
     def bytes(self) -> int:
         """How many bytes it writes, CommitLog and ConsumeQueue together."""
         return sum(len(buffer) for part in self.slices for buffer in part.buffers)
+
+    def published(self, placements: Sequence[Placement]) -> CommitQueue:
+        """The operation that publishes the plan; `placements` are those of its slices, in order."""
+        places = iter(placements)
+        changes = tuple(
+            step.placed(next(places)) if isinstance(step, PlannedSlice) else step
+            for step in self.steps
+        )
+        return CommitQueue(self.queue, self.expected_offset, self.next_offset, changes)
 
 
 class _Column(NamedTuple):
@@ -50,6 +65,10 @@ class _Column(NamedTuple):
     """Byte of the flat file behind each item."""
     timestamps: NDArray[np.int64]
     """Store timestamps of the messages, Unix ms."""
+    oldest_ms: int
+    """The smallest of them."""
+    newest_ms: int
+    """The largest of them."""
     first_offset: int
     """Queue offset of the first message."""
 
@@ -62,6 +81,8 @@ class CutRules(NamedTuple):
     now_ms: int
     must_roll: bool
     """The open segments were begun by an owner that may still live: begin new ones."""
+    extents_grow: bool = True
+    """A slice will probably lie right after the bytes before it: `FileSegments.extents_grow`."""
 
 
 def plan_commit(queue: Queue, batch: MessageBatch, rules: CutRules) -> CommitPlan:
@@ -78,13 +99,17 @@ def plan_commit(queue: Queue, batch: MessageBatch, rules: CutRules) -> CommitPla
     units = encode_units(positions, batch.sizes, batch.tag_hashes)
     unit_begin = UNIT_BYTES * queue.next_offset
     unit_ends = unit_begin + UNIT_BYTES * np.arange(1, len(batch) + 1, dtype=np.int64)
+    stamps = batch.store_timestamps
+    oldest_ms, newest_ms = int(stamps.min()), int(stamps.max())
     columns = (
         _Column(
             SegmentType.COMMIT_LOG,
             log_begin,
             batch.data,
             positions + batch.sizes,
-            batch.store_timestamps,
+            stamps,
+            oldest_ms,
+            newest_ms,
             batch.first_offset,
         ),
         _Column(
@@ -92,66 +117,67 @@ def plan_commit(queue: Queue, batch: MessageBatch, rules: CutRules) -> CommitPla
             unit_begin,
             units.view(np.uint8).reshape(-1),
             unit_ends,
-            batch.store_timestamps,
+            stamps,
+            oldest_ms,
+            newest_ms,
             batch.first_offset,
         ),
     )
-    slices: list[SegmentSlice] = []
-    changes: list[SegmentChange] = []
-    for column in columns:
-        more_slices, more_changes = _plan_column(queue, column, rules)
-        slices += more_slices
-        changes += more_changes
-    operation = CommitQueue(queue.id, queue.next_offset, batch.next_offset, tuple(changes))
-    return CommitPlan(queue.id, tuple(slices), operation)
+    steps = [step for column in columns for step in _plan_column(queue, column, rules)]
+    return CommitPlan(queue.id, queue.next_offset, batch.next_offset, tuple(steps))
 
 
 def _plan_column(
     queue: Queue, column: _Column, rules: CutRules
-) -> tuple[list[SegmentSlice], list[SegmentChange]]:
-    """The slices and changes of one flat file."""
-    slices: list[SegmentSlice] = []
-    changes: list[SegmentChange] = []
+) -> list[SegmentChange | PlannedSlice]:
+    """What is sealed and written of one flat file."""
+    steps: list[SegmentChange | PlannedSlice] = []
     live = queue.segments(column.type)
     newest = live[-1] if live and live[-1].sealed_ms is None else None
     open_segment = None if rules.must_roll else newest
     options = rules.options
     is_log = column.type == SegmentType.COMMIT_LOG
-    age = AgeRule(
-        column.timestamps,
-        open_segment.begin_timestamp if open_segment else None,
-        options.rolling_age_ms,
-        options.rolling_bytes_min,
-    )
     cuts = cut_runs(
         column.ends,
         column.begin,
         open_start=open_segment.base if open_segment else column.begin,
         bytes_max=options.commit_log_bytes_max if is_log else options.consume_queue_bytes_max,
-        age=age if is_log else None,
+        age=_age_rule(column, open_segment, options) if is_log else None,
     )
     if newest is not None and (open_segment is None or cuts[0].start != open_segment.base):
-        changes.append(_sealed(newest, rules.now_ms))
+        steps.append(_sealed(newest, rules.now_ms))
         open_segment = None
     for number, cut in enumerate(cuts):
         extended = open_segment if open_segment and cut.start == open_segment.base else None
         name = segment_name(queue.id, column.type, cut.start)
         first_byte, last_byte = _bytes_of(column, cut)
         position = column.begin + first_byte - cut.start
-        slices.append(SegmentSlice(name, position, (column.data[first_byte:last_byte].data,)))
-        keep, extents = _extents(column, cut, extended, options.extent_bytes_max)
-        changes.append(
-            SegmentChange(
+        growing, runs = _runs(column, cut, extended, rules)
+        steps.append(
+            PlannedSlice(
+                SegmentSlice(name, position, (column.data[first_byte:last_byte].data,)),
                 column.type,
                 cut.start,
-                keep,
-                extents,
+                runs,
+                extents=len(extended.extents) if extended else 0,
+                growing=growing,
                 created_ms=extended.created_ms if extended else rules.now_ms,
                 epoch=extended.epoch if extended else rules.epoch,
                 sealed_ms=rules.now_ms if number < len(cuts) - 1 else None,
             )
         )
-    return slices, changes
+    return steps
+
+
+def _age_rule(
+    column: _Column, open_segment: Segment | None, options: TierOptions
+) -> AgeRule | None:
+    """The rule for segments of the log; None where all messages are too close for it to apply."""
+    begun_ms = open_segment.begin_timestamp if open_segment else None
+    oldest_ms = column.oldest_ms if begun_ms is None else min(begun_ms, column.oldest_ms)
+    if column.newest_ms - oldest_ms <= options.rolling_age_ms:
+        return None
+    return AgeRule(column.timestamps, begun_ms, options.rolling_age_ms, options.rolling_bytes_min)
 
 
 def _sealed(segment: Segment, now_ms: int) -> SegmentChange:
@@ -172,46 +198,41 @@ def _bytes_of(column: _Column, cut: Cut) -> tuple[int, int]:
     return first, int(column.ends[cut.last - 1]) - column.begin
 
 
-def _extents(
-    column: _Column, cut: Cut, extended: Segment | None, bytes_max: int
-) -> tuple[int, tuple[Extent, ...]]:
-    """The extents that change: how many old ones stay as they are, and what follows them."""
-    old = extended.extents if extended else ()
-    # A checksum that was never read (of a Java tier) cannot be extended.
-    newest = old[-1] if old and old[-1].crc32c is not None else None
+def _runs(
+    column: _Column, cut: Cut, extended: Segment | None, rules: CutRules
+) -> tuple[Extent | None, tuple[RunStatistics, ...]]:
+    """A cut's items by extents, and the published extent that the first of them may grow."""
+    newest = extended.extents[-1] if extended and extended.extents and rules.extents_grow else None
+    if newest is not None and newest.crc32c is None:
+        newest = None  # a checksum that was never read (of a Java tier) cannot be continued
     first_byte, _ = _bytes_of(column, cut)
     begin = column.begin + first_byte
     runs = cut_runs(
         column.ends[cut.first : cut.last],
         begin,
         open_start=cut.start + newest.position if newest else begin,
-        bytes_max=bytes_max,
+        bytes_max=rules.options.extent_bytes_max,
     )
     growing = newest if runs[0].start < begin else None
-    extents = [_extent(column, cut, runs[0], growing)]
-    extents += [_extent(column, cut, run, None) for run in runs[1:]]
-    return len(old) - (growing is not None), tuple(extents)
+    statistics = [_statistics(column, cut, runs[0], growing)]
+    statistics += [_statistics(column, cut, run, None) for run in runs[1:]]
+    return growing, tuple(statistics)
 
 
-def _extent(column: _Column, cut: Cut, run: Cut, growing: Extent | None) -> Extent:
-    """The extent of one run of a cut's items, with what it had before if it is `growing`."""
+def _statistics(column: _Column, cut: Cut, run: Cut, growing: Extent | None) -> RunStatistics:
+    """What a run of a cut's items adds, its checksum continued from that of `growing`."""
     items = Cut(run.start, cut.first + run.first, cut.first + run.last)
     first, last = _bytes_of(column, items)
-    stamps = column.timestamps[items.first : items.last]
-    length, checksum = last - first, 0
-    offset = QueueOffset(column.first_offset + items.first)
-    low, high = int(stamps.min()), int(stamps.max())
-    if growing is not None:
-        length += growing.length
-        checksum = growing.crc32c or 0
-        offset = growing.first_offset
-        low, high = min(low, growing.min_timestamp), max(high, growing.max_timestamp)
-    return Extent(
-        position=run.start - cut.start,
-        length=length,
+    oldest_ms, newest_ms = column.oldest_ms, column.newest_ms
+    if items.last - items.first < len(column.timestamps):
+        stamps = column.timestamps[items.first : items.last]
+        oldest_ms, newest_ms = int(stamps.min()), int(stamps.max())
+    checksum = growing.crc32c or 0 if growing is not None else 0
+    return RunStatistics(
+        position=column.begin + first - cut.start,
+        length=last - first,
         crc32c=crc32c(column.data[first:last].data, checksum),
-        first_offset=offset,
-        min_timestamp=low,
-        max_timestamp=high,
-        object_offset=run.start - cut.start,
+        first_offset=QueueOffset(column.first_offset + items.first),
+        min_timestamp=oldest_ms,
+        max_timestamp=newest_ms,
     )
