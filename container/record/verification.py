@@ -30,6 +30,9 @@ _SIZE_AND_MAGIC = Struct(">iI")
 _MAGICS = (MAGIC_V1, MAGIC_V2)
 _INT64_MAX = np.int64(2**63 - 1)
 
+ENDS_INSIDE = "log ends inside a record"
+"""Why a walk stopped where more bytes may help."""
+
 
 def leading_good_units(positions: NDArray[np.int64], sizes: NDArray[np.int64]) -> int:
     """How many leading units can be those of a queue: records ascend and do not overlap. O(n).
@@ -167,7 +170,9 @@ class Walk:
     starts: NDArray[np.int64]
     sizes: NDArray[np.int64]
     end: int
-    """Where the walk stopped: behind the last good record, blank or coda."""
+    """Where the walk stopped: after the last good record, blank or coda; within the end given."""
+    next: int
+    """Where the next record would begin: beyond `end` after a blank that reaches beyond it."""
     reason: str = ""
     """Why it stopped before the end it was given; "" when it did not."""
 
@@ -187,7 +192,7 @@ def walk_records(buffer: Bytes, start: int = 0, end: int | None = None) -> Walk:
     place, reason = max(start, 0), ""
     while place < end:
         if end - place < BlankRecord.SIZE:
-            reason = "log ends inside a record"
+            reason = ENDS_INSIDE
             break
         size, magic = unpack(view, place)
         if magic in _MAGICS:
@@ -195,12 +200,14 @@ def walk_records(buffer: Bytes, start: int = 0, end: int | None = None) -> Walk:
                 reason = f"impossible record size {size}"
                 break
             if size > end - place:
-                reason = "log ends inside a record"
+                reason = ENDS_INSIDE
                 break
             starts.append(place)
             sizes.append(size)
         elif magic != BLANK_MAGIC or size < BlankRecord.SIZE:
             reason = f"unknown magic {magic:#010x}"
             break
-        place = min(place + size, end)
-    return Walk(np.array(starts, np.int64), np.array(sizes, np.int64), place, reason)
+        place += size
+    return Walk(
+        np.array(starts, np.int64), np.array(sizes, np.int64), min(place, end), place, reason
+    )

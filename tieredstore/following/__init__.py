@@ -8,8 +8,8 @@ below are what that looks at, from names to bytes:
   links of files that the broker may delete too early (`pins.py`);
 - `log/`: the CommitLog as bytes, by position (`commit_log.py` over `mapped_files.py`), where it
   ends (`tail.py`), and the records of a round (`round_read.py`, in the memory of `buffers.py`);
-- `queue/`: ConsumeQueue files by queue offset (`files.py`), where they end (`tail.py`), and how
-  far down a queue can be read (`floors.py`);
-- `rebuild/`: units that the broker no longer has: those below its files (`below_files.py`) and
-  those of a file that is gone from between others (`missing_files.py`).
+- `queue/`: ConsumeQueue files by queue offset (`files.py`), where they end (`tail.py` reads what
+  `judgement.py` decides about), and how far down a queue can be read (`floors.py`);
+- `rebuild/`: units that the broker no longer has, made from the records of a CommitLog file
+  (`log_units.py`), and the ConsumeQueue files that they are kept as (`made_files.py`).
 """

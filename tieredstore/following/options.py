@@ -64,8 +64,9 @@ class HotLogOptions:
 
         That is `round_bytes_max x 5 / 4`: the round that it reads, in memory of its size class;
         and three windows, one to read into and what Arrow takes to sort it. Not in it: units made
-        for missing ConsumeQueue files, `missing_units.MADE_BYTES_MAX`, and the pages of the one
-        CommitLog file that units are being made from, until they are dropped.
+        for missing ConsumeQueue files (`made_files.MADE_BYTES_MAX`), those of the two CommitLog
+        files that were read last for queues whose files the broker deleted
+        (`floors.FILES_KEPT_MAX`), and the window that they are made from.
         """
         gathered = self.round_bytes_max + self.round_bytes_max // 4 + 3 * WINDOW_BYTES
         return self.resident_bytes_max + self.threads * gathered + self.buffer_bytes_max

@@ -41,7 +41,7 @@ from tieredstore.following.options import HotLogOptions
 from tieredstore.following.queue.files import ConsumeQueueFiles
 from tieredstore.following.queue.floors import Floors
 from tieredstore.following.queue.tail import ConsumeQueueTail
-from tieredstore.following.rebuild.missing_files import MadeBytes
+from tieredstore.following.rebuild.made_files import RebuildBudget
 from tieredstore.following.statistics import ScanStatistics
 
 _INT64 = Struct(">q")
@@ -79,7 +79,7 @@ class StoreScan:
             else None
         )
         self._floors = Floors(self.log)
-        self._made_bytes = MadeBytes()
+        self._budget = RebuildBudget()
         self._tails: dict[QueueId, ConsumeQueueTail] = {}
         self._unscanned: dict[QueueId, StoreError] = {}
         """What kept the last scan from looking into directories of queues."""
@@ -319,12 +319,12 @@ class StoreScan:
         """Look into the directory of one queue if there may be something new."""
         tail = self._tails.get(queue)
         if tail is None:
-            files = ConsumeQueueFiles(self.files, directory, self._made_bytes)
+            files = ConsumeQueueFiles(self.files, directory, self._budget)
             self._tails[queue] = ConsumeQueueTail(queue, files)
         elif not tail.files.run.bases or tail.log_min != self.log.table.min_position:
             tail.files.rescan()  # the broker deletes from the front of both together
         elif tail.files.has_missing:
-            tail.files.let_go(self._released.get(queue, 0))
+            tail.files.release(self._released.get(queue, 0))
             tail.files.rescan()  # who brings it back may do so in place
         elif has_grown and self._watch.changed(directory):
             tail.files.rescan()  # files behind the one that the queue ends in show a hole
@@ -355,7 +355,7 @@ class StoreScan:
                 found[queue] = seen
             end = max(end, tail.end_position)
         self._tail.reach(self.log, end)
-        self.statistics.made_bytes = self._made_bytes.taken
+        self.statistics.made_bytes = self._budget.taken
         return found
 
     def _poll_queue(

@@ -21,7 +21,7 @@ from tieredstore.following.log.commit_log import CommitLogFiles, table_of
 from tieredstore.following.log.mapped_files import MappedFiles
 from tieredstore.following.queue.files import ConsumeQueueFiles
 from tieredstore.following.queue.tail import ConsumeQueueTail
-from tieredstore.following.rebuild.missing_files import MADE_BYTES_MAX, MadeBytes
+from tieredstore.following.rebuild.made_files import MADE_BYTES_MAX, RebuildBudget
 
 __all__ = ["broker", "clock", "logs"]  # fixtures
 
@@ -345,14 +345,14 @@ def test_units_are_made_within_their_bound_and_go_on_once_some_are_tiered(
     for number in (1, 2, 3):
         paths[number].unlink()
     files = MappedFiles(8, 1 << 20)
-    bound = MadeBytes(2 * 400 + 399)
+    bound = RebuildBudget(2 * 400 + 399)
     tail = ConsumeQueueTail(A0, ConsumeQueueFiles(files, paths[0].parent, bound))
     log = CommitLogFiles(files, table_of(scan_run(filled.directory / "commitlog"), {}))
     seen = tail.poll(log, None, lambda: None)
     assert (seen.max_offset, seen.state, bound.taken) == (60, HotQueueState.DAMAGED, 800)
     assert str(paths[3]) in seen.detail
     assert "once those before it are tiered" in seen.detail
-    tail.files.let_go(58)
+    tail.files.release(58)
     if is_deleted:
         paths[0].unlink()  # by the broker, which has no idea of the files behind it
     tail.files.rescan()
@@ -360,7 +360,7 @@ def test_units_are_made_within_their_bound_and_go_on_once_some_are_tiered(
     assert (seen.max_offset, seen.state, bound.taken) == (90, HotQueueState.READY, 800)
     assert seen.min_offset <= 58
     assert tail.files.units(58, 90)["size"].all()
-    tail.files.let_go(90)
+    tail.files.release(90)
     tail.files.rescan()
     assert bound.taken == 0
     files.close()
@@ -393,4 +393,4 @@ async def test_made_units_go_with_the_records_that_the_broker_deletes(
 
 
 def test_the_bound_of_made_units_is_the_one_that_the_options_name() -> None:
-    assert MadeBytes().room == MADE_BYTES_MAX == 256 << 20
+    assert RebuildBudget().room == MADE_BYTES_MAX == 256 << 20

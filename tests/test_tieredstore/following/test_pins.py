@@ -19,7 +19,7 @@ from tieredstore.following.directory.pins import Pins
 from tieredstore.following.log.commit_log import CommitLogFiles, table_of
 from tieredstore.following.log.mapped_files import MappedFiles
 from tieredstore.following.options import HotLogOptions
-from tieredstore.following.rebuild.below_files import RebuiltUnits
+from tieredstore.following.queue.floors import Floors
 
 A0, B0 = QueueId("A", 0), QueueId("B", 0)
 
@@ -217,11 +217,11 @@ def test_a_file_that_grew_after_units_were_rebuilt_from_it_is_walked_again(
     broker.put_many("A", 0, [bytes(150)] * 3)
     files = MappedFiles(8, 1 << 20)
     log = CommitLogFiles(files, table_of(scan_run(broker.directory / "commitlog"), {}))
-    rebuilt = RebuiltUnits(log)
-    assert rebuilt.floors({A0: (2, broker.unit("A", 0, 2).position)}) == {A0: 0}
+    floors = Floors(log)
+    assert floors.below({A0: (2, broker.unit("A", 0, 2).position)}) == {A0: 0}
     broker.put_many("A", 0, [bytes(150)] * 5)
-    assert rebuilt.floors({A0: (7, broker.unit("A", 0, 7).position)}) == {A0: 0}
-    assert len(rebuilt.units(A0, QueueOffset(0), 7)) == 7
+    assert floors.below({A0: (7, broker.unit("A", 0, 7).position)}) == {A0: 0}
+    assert len(floors.units(A0, QueueOffset(0), 7)) == 7
     files.close()
 
 

@@ -10,13 +10,13 @@ from tieredstore.following.file_errors import translated
 
 def odd_files(run: FileRun) -> list[str]:
     """A sentence for each file that has another length, or a name that no file has. Pure."""
-    if not run.strangers and not run.odd_lengths:
+    if not run.foreign and not run.odd_lengths:
         return []
     where, length = run.directory, run.file_bytes
     return [
         f"{where / local_file_name(base)} is no file of the CommitLog, whose files have {length} "
         "bytes and names that are multiples of that: it is ignored."
-        for base in run.strangers
+        for base in run.foreign
     ] + [
         f"{where / local_file_name(base)} has {size} bytes and the CommitLog's files {length}: "
         "messages that it lacks cannot be tiered."

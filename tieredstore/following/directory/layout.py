@@ -62,7 +62,7 @@ class FileRun:
     """First bytes, ascending."""
     file_bytes: int
     """Length of each; 0 while there is none."""
-    strangers: tuple[int, ...] = ()
+    foreign: tuple[int, ...] = ()
     """First bytes that other files' names say, which no file of this length begins at."""
     odd_lengths: tuple[tuple[int, int], ...] = ()
     """First bytes of the files that have another length, and that length."""
@@ -128,13 +128,13 @@ def scan_run(directory: Path, unit_bytes: int = 1) -> FileRun:
     if not file_bytes:
         return FileRun(directory, (), 0, tuple(base for base, _ in found))
     ours = [(base, size) for base, size in found if base % file_bytes == 0]
-    strangers = tuple(base for base, _ in found if base % file_bytes)
+    foreign = tuple(base for base, _ in found if base % file_bytes)
     odd = tuple((base, size) for base, size in ours if size != file_bytes)
-    return FileRun(directory, tuple(base for base, _ in ours), file_bytes, strangers, odd)
+    return FileRun(directory, tuple(base for base, _ in ours), file_bytes, foreign, odd)
 
 
 def _length_of_all(found: Sequence[tuple[int, int]], unit_bytes: int) -> int:
-    """Length of a run's files; 0 if none has whole units. Some may be truncated or strangers."""
+    """Length of a run's files; 0 if none has whole units. Some may be truncated or foreign."""
     votes = Counter(size for _, size in found if size % unit_bytes == 0)
     if len(votes) > 1:
         distances = Counter(b - a for (a, _), (b, _) in pairwise(found))

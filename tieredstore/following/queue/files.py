@@ -14,16 +14,16 @@ from provider.errors import Corrupt, NotFound
 from tieredstore.following.directory.layout import FileRun, scan_run
 from tieredstore.following.log.commit_log import CommitLogFiles
 from tieredstore.following.log.mapped_files import MappedFiles
-from tieredstore.following.rebuild.missing_files import Hole, MadeBytes, make_units, whole_files
+from tieredstore.following.rebuild.made_files import Hole, MadeFiles, RebuildBudget
 
 LOOK_UNITS = 64
-"""Units behind the known end that are looked at together: a hole shows by what follows it."""
+"""Units from the known end on that are read together: a hole shows by what follows it."""
 
 
-def first_where(start: int, end: int, is_so: Callable[[int], bool]) -> int:
+def partition_point(start: int, end: int, is_so: Callable[[int], bool]) -> int:
     """The first number of `[start, end)` for which `is_so`; `end` if there is none.
 
-    `is_so` never turns false again behind it. O(log(end - start)) calls.
+    `is_so` holds for every number after one for which it holds. O(log(end - start)) calls.
     """
     while start < end:
         middle = (start + end) // 2
@@ -37,28 +37,27 @@ def first_where(start: int, end: int, is_so: Callable[[int], bool]) -> int:
 def _end_of_run(sizes: NDArray[np.int32], start: int) -> int:
     """First index from `start` on whose size is 0; doubles its steps, then halves them.
 
-    A search from the middle would touch pages far behind the end, where the file is sparse: each
+    A search from the middle would touch pages far beyond the end, where the file is sparse: each
     such touch reads ahead (measured: 7 ms for a queue of ten messages, against 0.1 ms).
     """
     low, step = start, 1
     while low < len(sizes) and sizes[low] != 0:
         start, low, step = low + 1, low + step, step * 2
-    return first_where(start, min(low, len(sizes)), lambda k: bool(sizes[k] == 0))
+    return partition_point(start, min(low, len(sizes)), lambda k: bool(sizes[k] == 0))
 
 
 class ConsumeQueueFiles:
     """Units by queue offset. The file table is replaced whole, so threads may read.
 
-    In the place of a missing file, or one that is full of zeros, bytes that were made from the
-    CommitLog serve.
+    Bytes that were made from the CommitLog take the place of a file that is missing amid others,
+    or full of zeros.
     """
 
     def __init__(
-        self, files: MappedFiles, directory: Path, made_bytes: MadeBytes | None = None
+        self, files: MappedFiles, directory: Path, budget: RebuildBudget | None = None
     ) -> None:
         self._files = files
-        self.made_bytes = made_bytes if made_bytes is not None else MadeBytes()
-        self._made: dict[int, NDArray[np.uint8]] = {}
+        self._made = MadeFiles(budget if budget is not None else RebuildBudget())
         self._there: frozenset[int] = frozenset()
         """The files that are there and hold something."""
         self._blank: frozenset[int] = frozenset()
@@ -66,33 +65,48 @@ class ConsumeQueueFiles:
         self.log_min = 0
         """Where the CommitLog began when it was looked at last."""
         self._low = 0
-        """Files below are done with: made ones that were before this one are let go."""
+        """Files below are done with: made ones that were before this one are released."""
         self._directory = directory
         self._last = (-1, directory)
         self.run = FileRun(directory, (), 0)
         self.rescan()
 
     def __repr__(self) -> str:
-        files = f"{len(self.run.bases)} files, {len(self._made)} made"
-        return f"<ConsumeQueueFiles {self._directory}: {files}>"
+        return f"<ConsumeQueueFiles {self._directory}: {len(self.run.bases)} files, {self._made!r}>"
+
+    def check(self) -> None:
+        """Assert what always holds between two calls. O(files).
+
+        F1  A file is there, blank or neither; all that are one of them are in the run.
+        F2  Bytes are made only where no file holds something: for blank and for missing files.
+        F3  Files that were released are in no table.
+        """
+        bases = frozenset(self.run.bases)
+        assert self._there | self._blank == bases, f"F1: {self}"
+        assert not self._there & self._blank, f"F1: {self}"
+        assert not self._there & self._made.bases, f"F2: {self}"
+        assert all(base >= self._low for base in bases | self._made.bases), f"F3: {self}"
+
+    @property
+    def made(self) -> MadeFiles:
+        """The files that were made."""
+        return self._made
 
     @property
     def first_offset(self) -> int:
         """Offset of the first unit of the first file; 0 while there is none."""
-        if self._made:
-            return min(self.run.bases[0], *self._made) // UNIT_BYTES
-        return self.run.bases[0] // UNIT_BYTES if self.run.bases else 0
+        return min([*self.run.bases[:1], *self._made.bases], default=0) // UNIT_BYTES
 
     @property
     def end_offset(self) -> int:
-        """Offset behind the last unit for which there is room."""
+        """Offset after the last unit for which there is room."""
         return self.run.end // UNIT_BYTES
 
     def rescan(self) -> None:
         """Look at the directory again: one scan and a `stat` per file.
 
         Where nothing is left, the topic was deleted, or the directory is away for a moment: the
-        table stays as it was, and who reads what is missing finds that out.
+        table stays as it was, and readers of what is missing find that out.
 
         Raises:
             Unavailable, Denied: it cannot be read.
@@ -100,33 +114,35 @@ class ConsumeQueueFiles:
         found = scan_run(self._directory, UNIT_BYTES)
         if found.bases or not self.run.bases:
             self.run = replace(found, bases=tuple(b for b in found.bases if b >= self._low))
-            self._blank &= frozenset(self.run.bases)
-            self._there = frozenset(self.run.bases) - self._blank
+            bases = frozenset(self.run.bases)
+            self._blank &= bases
+            self._there = bases - self._blank
             filled = frozenset(base for base in self._blank if self._is_filled(base))
             self._blank -= filled
             self._there |= filled
-            self._forget_made(found.bases[0] if found.bases else 0)
+            self._drop_needless(found.bases[0] if found.bases else 0)
 
     def path_of(self, offset: int) -> tuple[Path, int]:
         """The file that holds a unit, and the unit's first byte in it."""
-        byte = offset * UNIT_BYTES
-        base = byte - byte % self.run.file_bytes
+        base = self._base_of(offset)
         known, path = self._last
         if known != base:  # making a path costs more than reading a unit
             path = self._directory / local_file_name(base)
             self._last = (base, path)
-        return path, byte - base
+        return path, offset * UNIT_BYTES - base
+
+    def _base_of(self, offset: int) -> int:
+        byte = offset * UNIT_BYTES
+        return byte - byte % self.run.file_bytes if self.run.file_bytes else 0
 
     def has_file(self, offset: int) -> bool:
         """Whether the file that holds a unit is there, or was made."""
-        byte = offset * UNIT_BYTES
-        base = byte - byte % self.run.file_bytes if self.run.file_bytes else 0
-        return base in self._there or base in self._made
+        base = self._base_of(offset)
+        return base in self._there or base in self._made.bases
 
     def is_made(self, offset: int) -> bool:
         """Whether a unit is one of those that were made."""
-        byte = offset * UNIT_BYTES
-        return bool(self._made) and byte - byte % self.run.file_bytes in self._made
+        return self._base_of(offset) in self._made.bases
 
     def is_next(self, first: int, offset: int) -> bool:
         """Whether the file that begins at `first` touches the one that holds `offset`."""
@@ -137,7 +153,7 @@ class ConsumeQueueFiles:
     def has_missing(self) -> bool:
         """Whether a file between others is missing or blank, or bytes are kept that were made."""
         run = self.run
-        if self._made:
+        if len(self._made):
             return True
         return run.end - run.bases[0] > len(run.bases) * run.file_bytes if run.bases else False
 
@@ -147,11 +163,14 @@ class ConsumeQueueFiles:
             return False
         return self.first_offset <= offset
 
+    @property
+    def has_room(self) -> bool:
+        """Whether units of one more missing file may be made."""
+        return self._made.budget.room >= self.run.file_bytes
+
     def hole_start(self, offset: int) -> int:
-        """Offset behind the last file before `offset`, which is missing, that is there or made."""
-        before = max(
-            base for base in self._there | self._made.keys() if base <= offset * UNIT_BYTES
-        )
+        """Offset after the last file before `offset`, which is missing, that is there or made."""
+        before = max(base for base in self._there | self._made.bases if base <= offset * UNIT_BYTES)
         return (before + self.run.file_bytes) // UNIT_BYTES
 
     def blank_start(self, offset: int) -> int | None:
@@ -167,7 +186,9 @@ class ConsumeQueueFiles:
         path, place = self.path_of(offset)
         base = offset * UNIT_BYTES - place
         before = base - self.run.file_bytes
-        if base not in self._there or (before not in self._there and before not in self._made):
+        if base not in self._there or (
+            before not in self._there and before not in self._made.bases
+        ):
             return None
         if any(self._files.peek(path, 0, UNIT_BYTES)) or self._files.view(path).any():
             return None
@@ -182,14 +203,14 @@ class ConsumeQueueFiles:
         has_first = len(view) == self.run.file_bytes and view[:UNIT_BYTES].any()
         return bool(has_first) and bool(view.view(UNIT_DTYPE)["size"].all())
 
-    def make(self, log: CommitLogFiles, queue: QueueId, offset: int, behind: int) -> list[Path]:
-        """Make units for the missing or blank files from `offset`, where one begins, on.
+    def make(self, log: CommitLogFiles, queue: QueueId, offset: int, after: int) -> list[Path]:
+        """Make units for the missing or blank files from `offset` on, as far as there is room.
 
         Args:
             log: what to make them from.
             queue: whose files these are.
             offset: the first offset of a missing or blank file.
-            behind: offset of a good unit behind it.
+            after: offset of a good unit after it.
 
         Returns:
             The files in whose place they are; none if it cannot be done, or there is no room.
@@ -200,54 +221,48 @@ class ConsumeQueueFiles:
         file_bytes = self.run.file_bytes
         start = offset * UNIT_BYTES
         end = min(base for base in self.run.bases if base > start)
-        end = min(end, start + self.made_bytes.room // file_bytes * file_bytes)
+        end = min(end, start + self._made.budget.room // file_bytes * file_bytes)
         if start == end:
             return []
-        before, good = self.unit(offset - 1), self.unit(behind)
-        made = make_units(log, queue, Hole(offset, end // UNIT_BYTES, before=before, behind=good))
-        if made is None:
-            return []
-        files = whole_files(made, file_bytes)
-        pieces = {start + n * file_bytes: piece for n, piece in enumerate(files)}
-        self.made_bytes.taken += sum(piece.nbytes for piece in pieces.values())
-        self._made |= pieces
-        self._blank |= self._there & pieces.keys()
+        before, good = self.unit(offset - 1), self.unit(after)
+        hole = Hole(offset, end // UNIT_BYTES, before=before, after=good)
+        bases = self._made.make(log, queue, hole, file_bytes)
+        self._blank |= self._there.intersection(bases)
         self._there -= self._blank
-        return [self._directory / local_file_name(base) for base in pieces]
+        return [self._directory / local_file_name(base) for base in bases]
 
-    def let_go(self, offset: int) -> None:
-        """Units below `offset` are not needed any more: forget those that were made.
+    def release(self, offset: int) -> None:
+        """Units below `offset` are tiered: drop those that were made.
 
         The last file before one that is still missing stays: what follows is looked for there.
         """
         end = offset * UNIT_BYTES - self.run.file_bytes
-        passed = [base for base in self._made if base <= end]
-        for base in sorted(passed):
-            if not self.has_file((base + self.run.file_bytes) // UNIT_BYTES):
+        for base in sorted(base for base in self._made.bases if base <= end):
+            following = base + self.run.file_bytes
+            if not self.has_file(following // UNIT_BYTES):
                 break
-            self._low = base + self.run.file_bytes
-            self._let_go(base)
+            self._low = following
+            self._made.drop(base)
         bases = tuple(base for base in self.run.bases if base >= self._low)
         self.run = replace(self.run, bases=bases)
+        self._there = self._there.intersection(bases)
+        self._blank = self._blank.intersection(bases)
 
-    def _forget_made(self, low: int) -> None:
-        """Files that are there again need no made ones; nor do records that the broker deleted.
+    def _drop_needless(self, low: int) -> None:
+        """Drop made files that are there again, and those whose records the broker deleted.
 
         A broker that deletes the files before a hole, of which it knows nothing, leaves the hole's
-        records: made units that do not touch its first file, at `low`, go only with theirs.
+        records: made files that do not touch its first file, at `low`, go only with theirs.
         """
-        while low - self.run.file_bytes in self._made:
+        while low - self.run.file_bytes in self._made.bases:
             low -= self.run.file_bytes
-        for base, made in list(self._made.items()):
-            is_behind = base < low and made.view(UNIT_DTYPE)["position"].max() < self.log_min
-            if is_behind or base in self._there:
-                self._let_go(base)
-
-    def _let_go(self, base: int) -> None:
-        self.made_bytes.taken -= self._made.pop(base).nbytes
+        for base in list(self._made.bases):
+            is_gone = base < low and self._made.position_max(base) < self.log_min
+            if is_gone or base in self._there:
+                self._made.drop(base)
 
     def has_later(self, offset: int) -> bool:
-        """Whether there is a file behind the one that holds a unit."""
+        """Whether there is a file after the one that holds a unit."""
         return bool(self.run.bases) and self.run.bases[-1] > offset * UNIT_BYTES
 
     def look(self, offset: int, units_max: int = LOOK_UNITS) -> Units:
@@ -261,7 +276,7 @@ class ConsumeQueueFiles:
         return np.frombuffer(self.look_raw(offset, units_max), UNIT_DTYPE)
 
     def heads(self, offset: int) -> Iterator[tuple[int, Units]]:
-        """The first units, and the first one's offset, of each file behind the one of a unit.
+        """The first units, and the first one's offset, of each file after the one of a unit.
 
         Up to 64 of each; one of a truncated file, or none. One `pread` for each file.
 
@@ -307,7 +322,7 @@ class ConsumeQueueFiles:
 
     def _peek(self, offset: int, length: int) -> bytes:
         path, place = self.path_of(offset)
-        made = self._made.get(offset * UNIT_BYTES - place) if self._made else None
+        made = self._made.get(offset * UNIT_BYTES - place)
         if made is not None:
             return made[place : place + length].tobytes()
         return self._files.peek(path, place, length)
@@ -362,7 +377,7 @@ class ConsumeQueueFiles:
 
     def _file_units(self, offset: int) -> tuple[Units, int]:
         path, place = self.path_of(offset)
-        made = self._made.get(offset * UNIT_BYTES - place) if self._made else None
+        made = self._made.get(offset * UNIT_BYTES - place)
         if made is not None:
             return made.view(UNIT_DTYPE), offset - place // UNIT_BYTES
         view = self._files.view(path)

@@ -1,38 +1,59 @@
-"""How far below its ConsumeQueue files each queue can still be read, thanks to pinned files."""
+"""How far below its ConsumeQueue files each queue can still be read, thanks to pinned files.
 
-from collections.abc import Mapping
+A broker deletes ConsumeQueue files together with CommitLog files that we may have pinned. Units of
+the messages in those are made on demand, one CommitLog file for all queues at a time.
+"""
+
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+from cachetools import LRUCache
+from numpy.typing import NDArray
 
 from container.names.queue_id import QueueId
 from container.record.unit import Units
-from provider.errors import Corrupt, Denied, StoreError, Unavailable
+from provider.errors import Corrupt, Denied, OutOfRange, StoreError, Unavailable
 from provider.ranges import QueueOffset
 from tieredstore.following.file_errors import is_of_the_process
 from tieredstore.following.log.commit_log import CommitLogFiles
 from tieredstore.following.queue.files import ConsumeQueueFiles
-from tieredstore.following.rebuild.below_files import RebuiltUnits
+from tieredstore.following.rebuild.log_units import units_in
+
+FILES_KEPT_MAX = 2
+"""CommitLog files whose units stay in memory: 20 bytes for each message of a queue with a floor."""
+
+_Runs = dict[QueueId, tuple[int, Units]]
+"""Per queue the first offset of a run of offsets in one CommitLog file, and its units."""
 
 
 class Floors:
-    """The floor of a queue is the first offset for which units were made anew; most have none.
+    """The floor of a queue is the first offset from which units reach up to its files.
 
-    A broker deletes ConsumeQueue files together with the CommitLog files that we may have pinned.
-    Guarded by its caller.
+    Most queues have none. Keeps two numbers for each queue and CommitLog file, and the units of the
+    last two CommitLog files used. Guarded by its caller.
     """
 
     def __init__(self, log: CommitLogFiles) -> None:
         self._log = log
-        self._rebuilt = RebuiltUnits(log)
         self._floors: dict[QueueId, int] = {}
         self._found_for: dict[QueueId, int] = {}
         """First offset of each queue's files when the floors were looked for."""
+        self._wanted: frozenset[QueueId] = frozenset()
+        """The queues whose units are made; every walked file was walked for all of them."""
+        self._spans: dict[int, dict[QueueId, range]] = {}
+        """Offsets of each queue in every walked CommitLog file, by the file's first byte."""
+        self._growing: int | None = None
+        """The walked file that the broker may still have been writing."""
+        self._kept: LRUCache[int, _Runs] = LRUCache(FILES_KEPT_MAX)
 
     def __repr__(self) -> str:
-        return f"<Floors of {len(self._floors)} queues, {self._rebuilt}>"
+        return f"<Floors of {len(self._floors)} queues in {len(self._spans)} files>"
 
     def find(self, queues: Mapping[QueueId, ConsumeQueueFiles]) -> dict[QueueId, StoreError]:
-        """Look for the floors of all queues anew; returns why some could not be looked for.
+        """Look for the floors of all queues; returns why some could not be looked for.
 
-        A unit of each queue whose first file went, and what `RebuiltUnits.floors` costs.
+        Reads a unit of each queue whose first file went; walks the CommitLog files below those
+        that were not walked yet (see `units_in` for the cost).
 
         Raises:
             Unavailable, Denied: nothing can be read now.
@@ -54,8 +75,53 @@ class Floors:
             position = int(unit["position"][0]) if has_unit else self._log.table.end
             if position > self._log.table.min_position:
                 ends[queue] = (first, position)
-        self._floors = self._rebuilt.floors(ends) if ends else {}
+        self._floors = self.below(ends) if ends else {}
         return unread
+
+    def below(self, ends: Mapping[QueueId, tuple[int, int]]) -> dict[QueueId, int]:
+        """The floors of the queues that have one.
+
+        Args:
+            ends: at least one queue; the first offset that its files have, and the position of
+                that message in the CommitLog.
+
+        Raises:
+            Unavailable, Denied: a CommitLog file cannot be read.
+        """
+        if not ends.keys() <= self._wanted:
+            self._wanted |= ends.keys()
+            self._forget(list(self._spans))
+        self._forget(self._spans.keys() - self._log.table.paths.keys())
+        floors = self._walk(ends)
+        without = [position for queue, (_, position) in ends.items() if queue not in floors]
+        growing = self._growing
+        if growing is not None and any(position > growing for position in without):
+            self._forget([growing])  # it may hold more by now than when it was walked
+            floors = self._walk(ends)
+        return floors
+
+    def _walk(self, ends: Mapping[QueueId, tuple[int, int]]) -> dict[QueueId, int]:
+        table = self._log.table
+        bases = sorted(table.paths)
+        highest = max(position for _, position in ends.values())
+        for base in bases:
+            if base < highest and base not in self._spans:
+                self._spans[base] = {
+                    queue: range(first, first + len(units))
+                    for queue, (first, units) in self._runs_in(base).items()
+                }
+                if highest < base + table.file_bytes:  # else nothing is added any more
+                    self._growing = base
+        floors: dict[QueueId, int] = {}
+        for queue, (offset, _) in ends.items():
+            floor = offset
+            for base in reversed(bases):
+                span = self._spans.get(base, {}).get(queue, range(0))
+                if span.start < floor <= span.stop:
+                    floor = span.start
+            if floor < offset:
+                floors[queue] = floor
+        return floors
 
     def is_stale(self, queue: QueueId, files: ConsumeQueueFiles) -> bool:
         """Whether files of the queue went since floors were looked for."""
@@ -67,5 +133,40 @@ class Floors:
         return self._floors.get(queue)
 
     def units(self, queue: QueueId, start: QueueOffset, end: int) -> Units:
-        """Units from `start` on, below the queue's files; see `RebuiltUnits.units`."""
-        return self._rebuilt.units(queue, start, end)
+        """Units from `start` on, below the queue's files and not beyond one CommitLog file.
+
+        Raises:
+            OutOfRange: there are none, or their CommitLog file went.
+            Unavailable, Denied: the CommitLog file cannot be read.
+        """
+        for base, spans in self._spans.items():
+            if start in spans.get(queue, ()):
+                run = self._runs_in(base).get(queue)
+                if run is not None:
+                    first, units = run
+                    return units[start - first : end - first]
+        raise OutOfRange("its ConsumeQueue file was deleted", str(queue), start)
+
+    def _runs_in(self, base: int) -> _Runs:
+        kept = self._kept.get(base)
+        if kept is None:
+            try:
+                found = units_in(self._log, base, self._wanted)
+            except OutOfRange:
+                found = {}  # it went: nothing of it can be served
+            kept = self._kept[base] = {queue: _last_run(*units) for queue, units in found.items()}
+        return kept
+
+    def _forget(self, bases: Iterable[int]) -> None:
+        for base in bases:
+            self._spans.pop(base, None)
+            self._kept.pop(base, None)
+            if self._growing == base:
+                self._growing = None
+
+
+def _last_run(offsets: NDArray[np.int64], units: Units) -> tuple[int, Units]:
+    """The offsets after the last hole, and their units: what precedes a hole is out of reach."""
+    breaks = np.flatnonzero(np.diff(offsets) != 1)
+    first = int(breaks[-1]) + 1 if len(breaks) else 0
+    return int(offsets[first]), units[first:]

@@ -16,7 +16,7 @@ from dispatcher.hot_log import HotQueue, HotQueueState
 from provider.errors import Corrupt, Denied, NotFound, OutOfRange, Unavailable
 from provider.ranges import QueueOffset
 from tieredstore.following.log.commit_log import CommitLogFiles
-from tieredstore.following.queue.files import ConsumeQueueFiles, first_where
+from tieredstore.following.queue.files import ConsumeQueueFiles, partition_point
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class ConsumeQueueTail:
         """What a reader found damaged that no poll has said yet."""
         self._not_made: tuple[int, ...] = ()
         """When units could not be made last: for which offset, with which room and log."""
-        self._strangers: set[int] = set()
+        self._foreign: set[int] = set()
         self.findings: list[str] = []
         """Sentences for people that nobody has taken yet."""
 
@@ -158,7 +158,7 @@ class ConsumeQueueTail:
         """First look: skip what stands before the first message, then find the end."""
         files = self.files
         written = files.written_end(files.first_offset)
-        first = first_where(files.first_offset, written, lambda k: not files.unit(k).is_filler)
+        first = partition_point(files.first_offset, written, lambda k: not files.unit(k).is_filler)
         self._begun = bool(files.run.bases)
         seen = replace(self.seen, min_offset=QueueOffset(first), max_offset=QueueOffset(first))
         readable = self._readable_from(first, written, log)
@@ -186,7 +186,7 @@ class ConsumeQueueTail:
         if written == start:
             return self._behind_a_hole(seen, log, confirmed)
         if confirmed is not None:
-            written = first_where(start, written, lambda k: not self._ends_below(k, confirmed))
+            written = partition_point(start, written, lambda k: not self._ends_below(k, confirmed))
             if written == start:
                 return seen
         last, before = self._doubtful(seen.id, written - 1, log), self._doubt
@@ -200,7 +200,7 @@ class ConsumeQueueTail:
         elif last.by_tags_only:
             written -= last != before  # it counts if it stays as it is
         else:
-            written = first_where(start, written, lambda k: self._is_bad(seen.id, k, log))
+            written = partition_point(start, written, lambda k: self._is_bad(seen.id, k, log))
             self._doubt = self._doubtful(seen.id, written, log)
         end = QueueOffset(written)
         seen = replace(seen, max_offset=end, state=HotQueueState.READY, detail="")
@@ -222,13 +222,13 @@ class ConsumeQueueTail:
         if files.look(end)["size"][:1].any():
             return seen  # the broker was just writing
         if good is None:  # remains of a crash
-            self._note_strangers(end)
+            self._note_foreign(end)
             return seen
         path, place = files.path_of(end)
         reason = f"the unit of offset {end} is empty, though that of offset {good} is good"
-        if files.is_missing(end) and files.made_bytes.room < files.run.file_bytes:
+        if files.is_missing(end) and files.made.budget.room < files.run.file_bytes:
             reason = (
-                f"the file is missing or empty, and {files.made_bytes.taken} bytes of units are "
+                f"the file is missing or empty, and {files.made.budget.taken} bytes of units are "
                 "made anew already: it is its turn once those before it are tiered"
             )
         elif files.is_missing(end):
@@ -244,13 +244,13 @@ class ConsumeQueueTail:
         detail = str(Corrupt(reason, str(path), place))
         return replace(seen, state=HotQueueState.DAMAGED, detail=detail)
 
-    def _note_strangers(self, end: int) -> None:
+    def _note_foreign(self, end: int) -> None:
         """Say which files behind the end count for nothing. One that was just added may."""
         files = self.files
         for first, units in files.heads(end):
             is_new = files.is_next(first, end) and len(units) > 0 and not units["size"].any()
-            if first * UNIT_BYTES not in self._strangers and not is_new:
-                self._strangers.add(first * UNIT_BYTES)
+            if first * UNIT_BYTES not in self._foreign and not is_new:
+                self._foreign.add(first * UNIT_BYTES)
                 path, _ = files.path_of(first)
                 self.findings.append(
                     f"{path} lies beyond the queue's end at offset {end} and holds no unit of a "
@@ -260,9 +260,9 @@ class ConsumeQueueTail:
     def _note_misplaced(self) -> None:
         """Say which files have names that no file of this queue has."""
         run = self.files.run
-        for base in run.strangers:
-            if base not in self._strangers:
-                self._strangers.add(base)
+        for base in run.foreign:
+            if base not in self._foreign:
+                self._foreign.add(base)
                 self.findings.append(
                     f"{run.directory / local_file_name(base)} is no file of this queue, whose "
                     f"files have {run.file_bytes or 'no'} bytes and names that are multiples of "
@@ -285,7 +285,7 @@ class ConsumeQueueTail:
         first = files.hole_start(offset) if is_missing else files.blank_start(offset)
         if first is None:
             return False
-        attempt = (first, files.made_bytes.room, log.table.min_position)
+        attempt = (first, files.made.budget.room, log.table.min_position)
         if attempt == self._not_made:
             return False
         good = self._good_behind(queue, first, log)
@@ -349,4 +349,4 @@ class ConsumeQueueTail:
 
         if start < end and is_there(start):  # the usual case, and safe from damage further on
             return start
-        return first_where(start, end, is_there)
+        return partition_point(start, end, is_there)

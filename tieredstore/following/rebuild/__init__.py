@@ -1,1 +1,1 @@
-"""Units of messages whose ConsumeQueue files the broker no longer has, made from the CommitLog."""
+"""Units of messages whose ConsumeQueue files the broker no longer has, from the CommitLog."""

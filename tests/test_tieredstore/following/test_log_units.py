@@ -1,0 +1,116 @@
+"""Units that are made from a CommitLog file, which is read in windows of any length."""
+
+from pathlib import Path
+
+import pytest
+
+from container.names.queue_id import QueueId
+from container.record.blank import BlankRecord
+from container.record.layout import TRANSACTION_PREPARED
+from provider.errors import OutOfRange
+from tests.support.fake_broker import FakeBroker
+from tieredstore.following.directory.layout import scan_run
+from tieredstore.following.log.commit_log import CommitLogFiles, table_of
+from tieredstore.following.log.mapped_files import MappedFiles
+from tieredstore.following.rebuild.log_units import units_in
+
+A0, B1 = QueueId("A", 0), QueueId("B", 1)
+WANTED = frozenset({A0, B1})
+FILE_BYTES = 4096
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> FakeBroker:
+    broker = FakeBroker(tmp_path / "store", commit_log_bytes=FILE_BYTES, consume_queue_bytes=400)
+    for number in range(30):
+        broker.put("A", 0, bytes(number * 7), tags=f"Tag{number}")
+        broker.put("B", 1, bytes(3))
+        broker.put("C", 1, sys_flag=TRANSACTION_PREPARED, with_unit=False)
+        if number == 20:
+            broker.put("A", 0, bytes(2000), tags="long")
+    return broker
+
+
+def log_of(broker: FakeBroker) -> CommitLogFiles:
+    table = table_of(scan_run(broker.directory / "commitlog"), {})
+    return CommitLogFiles(MappedFiles(8, 1 << 20), table)
+
+
+@pytest.mark.parametrize("window_bytes", [8, 9, 100, 333, 1000, FILE_BYTES, 1 << 20])
+def test_units_are_the_brokers_whatever_the_window(broker: FakeBroker, window_bytes: int) -> None:
+    log = log_of(broker)
+    found: dict[QueueId, list[tuple[int, ...]]] = {A0: [], B1: []}
+    for base in sorted(log.table.paths):
+        made = units_in(log, base, WANTED, window_bytes=window_bytes)
+        for queue, (offsets, units) in made.items():
+            rows = zip(offsets.tolist(), units.tolist(), strict=True)
+            found[queue] += [(offset, *unit) for offset, unit in rows]
+    for queue, rows in found.items():
+        written = [
+            broker.unit(queue.topic, queue.queue_id, offset)
+            for offset in range(broker.next_offsets[queue])
+        ]
+        assert rows == [
+            (offset, unit.position, unit.size, unit.tag_hash) for offset, unit in enumerate(written)
+        ]
+    log.close()
+
+
+@pytest.mark.parametrize("window_bytes", [100, 300, FILE_BYTES])
+def test_what_an_older_log_left_in_a_blank_is_no_message(tmp_path: Path, window_bytes: int) -> None:
+    """A blank is 8 bytes and a claim: the rest of its place may hold records of before a crash."""
+    broker = FakeBroker(tmp_path / "store", commit_log_bytes=FILE_BYTES, consume_queue_bytes=400)
+    for _ in range(20):
+        broker.put("A", 0, bytes(20))
+    second = broker.unit("A", 0, 1).position
+    broker.damage(second, BlankRecord(FILE_BYTES - second).encode()[:8])
+    log = log_of(broker)
+    ((offsets, _),) = units_in(log, 0, WANTED, window_bytes=window_bytes).values()
+    assert offsets.tolist() == [0]
+    log.close()
+
+
+@pytest.mark.parametrize("window_bytes", [100, 300, FILE_BYTES])
+@pytest.mark.parametrize(
+    "said", [b"\x7f\xff\xff\xff", b"\0\0\x0f\xff", b"\0\0\0\x10", b"\xff\xff\xff\xff"]
+)
+def test_a_length_that_lies_ends_the_file_there(
+    broker: FakeBroker, window_bytes: int, said: bytes
+) -> None:
+    bad = broker.unit("A", 0, 3).position
+    broker.damage(bad, said)
+    log = log_of(broker)
+    (offsets, _) = units_in(log, 0, WANTED, window_bytes=window_bytes)[A0]
+    assert offsets.tolist() == [0, 1, 2]
+    log.close()
+
+
+@pytest.mark.parametrize("length", [0, 5, 200, 1000])
+@pytest.mark.parametrize("window_bytes", [100, FILE_BYTES])
+def test_a_truncated_file_has_the_units_of_its_whole_records(
+    broker: FakeBroker, length: int, window_bytes: int
+) -> None:
+    path = broker.log_path(0)
+    path.write_bytes(path.read_bytes()[:length])
+    (broker.directory / "commitlog" / path.name).touch()
+    log = CommitLogFiles(
+        MappedFiles(8, 1 << 20), table_of(scan_run(broker.directory / "commitlog"), {0: path})
+    )
+    found = units_in(log, 0, WANTED, window_bytes=window_bytes)
+    rows = [unit.tolist() for _, units in found.values() for unit in units]
+    assert all(position + size <= length for position, size, _ in rows)
+    whole = [
+        unit
+        for queue in WANTED
+        for offset in range(10)
+        if (unit := broker.unit(queue.topic, queue.queue_id, offset)).position + unit.size <= length
+    ]
+    assert len(rows) == len(whole)
+    log.close()
+
+
+def test_a_file_that_is_not_there_is_out_of_range(broker: FakeBroker) -> None:
+    log = log_of(broker)
+    with pytest.raises(OutOfRange):
+        units_in(log, 1 << 30, WANTED)
+    log.close()
