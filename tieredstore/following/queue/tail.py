@@ -1,36 +1,38 @@
-"""How far one queue of a followed broker goes: which of its units count.
+"""Where one queue of a followed broker ends: reads what `judgement` decides about.
 
-Units beyond the end are zero, for the broker fills its files with zeros before it maps them. A
-unit counts when the record it points to is there and says the same; after a crash the last ones
-may point behind the CommitLog's real end.
+Units beyond the end are zero, for the broker fills its files with zeros before it maps them. After
+a crash the last units may point beyond the CommitLog's real end.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain
 
 from container.names.queue_id import QueueId
 from container.names.rocketmq import local_file_name
-from container.record.unit import UNIT_BYTES, ConsumeQueueUnit
+from container.record.unit import UNIT_BYTES
 from dispatcher.hot_log import HotQueue, HotQueueState
 from provider.errors import Corrupt, Denied, NotFound, OutOfRange, Unavailable
 from provider.ranges import QueueOffset
 from tieredstore.following.log.commit_log import CommitLogFiles
 from tieredstore.following.queue.files import ConsumeQueueFiles, partition_point
-
-
-@dataclass(frozen=True, slots=True)
-class _Doubt:
-    """The unit that stopped the last look."""
-
-    offset: int
-    unit: ConsumeQueueUnit
-    reason: str
-    by_tags_only: bool = False
+from tieredstore.following.queue.judgement import (
+    Doubt,
+    EndView,
+    FileState,
+    HoleView,
+    judge_end,
+    judge_hole,
+    judge_report,
+)
 
 
 class ConsumeQueueTail:
-    """The end of one queue. Owned by the follower's poll: one thread at a time."""
+    """The end of one queue. Owned by the follower's poll: one thread at a time.
+
+    T1  0 <= min_offset <= max_offset.
+    T2  A queue that is READY has no `detail`; one in any other state has one.
+    """
 
     def __init__(self, queue: QueueId, files: ConsumeQueueFiles) -> None:
         self.files = files
@@ -38,22 +40,30 @@ class ConsumeQueueTail:
         self._begun: bool = False
         self.is_known = False
         """Whether `seen` comes from a look: until then nothing can be said about the queue."""
-        self._doubt: _Doubt | None = None
+        self._doubt: Doubt | None = None
         self.log_min = -1
         """First position of the CommitLog when `min_offset` was found."""
         self.end_position = 0
-        """Behind the record of the last message that counts, in the CommitLog."""
+        """Where the record of the last message that counts ends, in the CommitLog; 0: not known."""
         self._reported: int | None = None
         self._untold = ""
-        """What a reader found damaged that no poll has said yet."""
+        """Damage that a reader found and no poll has told yet."""
         self._not_made: tuple[int, ...] = ()
-        """When units could not be made last: for which offset, with which room and log."""
+        """The last attempt to make units that failed: for which offset, with which room and log."""
         self._foreign: set[int] = set()
+        """First bytes of the foreign files that a finding was made of."""
         self.findings: list[str] = []
-        """Sentences for people that nobody has taken yet."""
+        """Sentences for people; the scan takes them after each look."""
 
     def __repr__(self) -> str:
         return f"<ConsumeQueueTail {self.seen}>"
+
+    def check(self) -> None:
+        """Assert T1 and T2, and what holds of the files."""
+        seen = self.seen
+        assert 0 <= seen.min_offset <= seen.max_offset, f"T1: {self}"
+        assert (seen.state is HotQueueState.READY) == (not seen.detail), f"T2: {self}"
+        self.files.check()
 
     def poll(
         self, log: CommitLogFiles, confirmed: int | None, floor_of: Callable[[], int | None]
@@ -63,8 +73,8 @@ class ConsumeQueueTail:
         Args:
             log: where the records are.
             confirmed: only records that end at or below this position count; None: all.
-            floor_of: first offset for which units were rebuilt from pinned files; None: none
-                were. Asked only after our files were scanned: the broker may have deleted some.
+            floor_of: first offset for which units were made from pinned files; None: none were.
+                Called only after the queue's files were scanned: the broker may have deleted some.
 
         Raises:
             Unavailable, Denied: the files cannot be read right now.
@@ -75,8 +85,8 @@ class ConsumeQueueTail:
             self.seen = self._look(log, confirmed, floor_of)
             self.is_known = True
         except NotFound:
-            # The broker deleted a file under us; the next directory scan settles it. A first look
-            # that failed is none.
+            # The broker deleted a file during the look; the next directory scan settles it. A
+            # first look that failed does not count as one.
             self._begun, self.log_min = had_begun, -1
             self.is_known = self.is_known or not self.files.run.bases
         except (Unavailable, Denied):
@@ -114,20 +124,20 @@ class ConsumeQueueTail:
         return self._with_reported(seen, log)
 
     def report(self, offset: int, damage: str = "") -> None:
-        """A reader found that the message at `offset` cannot be trusted; the next poll says so.
+        """A reader found that the message at `offset` cannot be trusted; the next poll tells so.
 
-        With `damage` it does even if all is well by then, and the poll after it says that: who
-        was told gave the queue up until it is said to be mended.
+        Damage that is given is told even if it is mended by then, and the poll after that tells
+        that it is: the dispatcher gave the queue up, and waits until it is told so.
         """
         self._untold, self._reported = damage or self._untold, offset
 
     @property
     def has_report(self) -> bool:
-        """Whether a reader's report is not settled: the next poll must look."""
+        """Whether a reader's report is open, so that the next poll must look."""
         return self._reported is not None
 
     def _is_settled(self, log: CommitLogFiles) -> bool:
-        """Whether the queue's lower end and its state are as they were, too."""
+        """Whether the queue's lower end and its state are as they were."""
         low = self.seen.min_offset
         return (
             self._reported is None
@@ -147,12 +157,11 @@ class ConsumeQueueTail:
             self._untold = ""
             return replace(seen, state=HotQueueState.DAMAGED, detail=str(error))
         untold, self._untold = self._untold, ""
-        if doubt is None or doubt.by_tags_only or offset < seen.min_offset:
-            if untold:
-                return replace(seen, state=HotQueueState.DAMAGED, detail=untold)
-            self._reported = None  # it is good by now, or gone
-            return replace(seen, state=HotQueueState.READY, detail="")
-        return replace(seen, state=HotQueueState.DAMAGED, detail=doubt.reason)
+        damage = judge_report(doubt, is_readable=offset >= seen.min_offset, untold=untold)
+        if damage:
+            return replace(seen, state=HotQueueState.DAMAGED, detail=damage)
+        self._reported = None
+        return replace(seen, state=HotQueueState.READY, detail="")
 
     def _begin(self, log: CommitLogFiles, confirmed: int | None) -> HotQueue:
         """First look: skip what stands before the first message, then find the end."""
@@ -165,10 +174,10 @@ class ConsumeQueueTail:
         seen = replace(seen, max_offset=QueueOffset(readable))
         if readable < written:
             return self._advance(seen, log, confirmed)
-        return self._behind_a_hole(seen, log, confirmed) if files.has_later(readable) else seen
+        return self._after_a_hole(seen, log, confirmed) if files.has_later(readable) else seen
 
     def _has_news(self, end: int) -> bool:
-        """Whether anything stands at or behind the end. One `pread` or less."""
+        """Whether anything stands at or after the end. One `pread` or less."""
         files = self.files
         if files.is_missing(end):
             return True
@@ -180,72 +189,65 @@ class ConsumeQueueTail:
         return raw.count(0) != len(raw) or files.has_later(end)
 
     def _advance(self, seen: HotQueue, log: CommitLogFiles, confirmed: int | None) -> HotQueue:
-        """Count what is whole behind `seen.max_offset`, or say what keeps the queue from it."""
-        start = int(seen.max_offset)
-        written = self.files.written_end(start)
-        if written == start:
-            return self._behind_a_hole(seen, log, confirmed)
+        """Count the units after `seen.max_offset` that are whole, or tell why the queue stops."""
+        end = int(seen.max_offset)
+        written = self.files.written_end(end)
+        if written == end:
+            return self._after_a_hole(seen, log, confirmed)
         if confirmed is not None:
-            written = partition_point(start, written, lambda k: not self._ends_below(k, confirmed))
-            if written == start:
+            written = partition_point(end, written, lambda k: not self._ends_below(k, confirmed))
+            if written == end:
                 return seen
-        last, before = self._doubtful(seen.id, written - 1, log), self._doubt
-        self._doubt = last
-        if last is None:
-            if before is not None and before.offset == start < written - 1:
-                self._doubt = self._doubtful(seen.id, start, log)
-            if self._doubt is not None and not self._doubt.by_tags_only:
-                # a bad unit, and a good one behind it
-                return replace(seen, state=HotQueueState.DAMAGED, detail=self._doubt.reason)
-        elif last.by_tags_only:
-            written -= last != before  # it counts if it stays as it is
-        else:
-            written = partition_point(start, written, lambda k: self._is_bad(seen.id, k, log))
-            self._doubt = self._doubtful(seen.id, written, log)
-        end = QueueOffset(written)
+        verdict = judge_end(self._view_of_end(seen.id, end, written, log))
+        self._doubt = verdict.doubt
+        if verdict.damage:
+            return replace(seen, state=HotQueueState.DAMAGED, detail=verdict.damage)
+        end = QueueOffset(verdict.end)
         seen = replace(seen, max_offset=end, state=HotQueueState.READY, detail="")
-        return self._behind_a_hole(seen, log, confirmed) if self.files.has_later(end) else seen
+        return self._after_a_hole(seen, log, confirmed) if self.files.has_later(end) else seen
+
+    def _view_of_end(self, queue: QueueId, end: int, written: int, log: CommitLogFiles) -> EndView:
+        """Read what `judge_end` needs: one record at a healthy end."""
+        before = self._doubt
+        last = self._doubtful(queue, written - 1, log)
+        view = EndView(end, written, before, last)
+        if last is None and before is not None and before.offset == end < written - 1:
+            return replace(view, first=self._doubtful(queue, end, log))
+        if last is not None and last.is_bad:
+            first_bad = partition_point(end, written, lambda k: self._is_bad(queue, k, log))
+            bad = self._doubtful(queue, first_bad, log)
+            return replace(view, first_bad=first_bad, bad=bad)
+        return view
 
     def _is_bad(self, queue: QueueId, offset: int, log: CommitLogFiles) -> bool:
         doubt = self._doubtful(queue, offset, log)
-        return doubt is not None and not doubt.by_tags_only
+        return doubt is not None and doubt.is_bad
 
-    def _behind_a_hole(
-        self, seen: HotQueue, log: CommitLogFiles, confirmed: int | None
-    ) -> HotQueue:
-        """The unit at the end is empty, and yet there was something behind it a moment ago."""
+    def _after_a_hole(self, seen: HotQueue, log: CommitLogFiles, confirmed: int | None) -> HotQueue:
+        """The unit at the end is empty and a later place is not: tell whether that is damage."""
         end = int(seen.max_offset)
         files = self.files
         if end < files.first_offset:  # the broker deleted what comes next
             return self._begin(log, confirmed)
-        good = self._good_behind(seen.id, end, log)
-        if files.look(end)["size"][:1].any():
-            return seen  # the broker was just writing
-        if good is None:  # remains of a crash
+        good = self._good_after(seen.id, end, log)
+        is_written = bool(files.look(end)["size"][:1].any())
+        if good is None and not is_written:  # remains of a crash
             self._note_foreign(end)
+        view = HoleView(end, good, is_written, self._file_state(end), files.made.budget.taken)
+        damage = judge_hole(view)
+        if not damage:
             return seen
         path, place = files.path_of(end)
-        reason = f"the unit of offset {end} is empty, though that of offset {good} is good"
-        if files.is_missing(end) and files.made.budget.room < files.run.file_bytes:
-            reason = (
-                f"the file is missing or empty, and {files.made.budget.taken} bytes of units are "
-                "made anew already: it is its turn once those before it are tiered"
-            )
-        elif files.is_missing(end):
-            reason = (
-                "the file is missing or empty, and its units cannot be made anew from the "
-                f"CommitLog, though the unit of offset {good} behind it is good"
-            )
-        elif files.is_made(end):
-            reason = (
-                f"the file is missing or empty, and the message of offset {end} is not found in "
-                "the CommitLog"
-            )
-        detail = str(Corrupt(reason, str(path), place))
+        detail = str(Corrupt(damage, str(path), place))
         return replace(seen, state=HotQueueState.DAMAGED, detail=detail)
 
+    def _file_state(self, offset: int) -> FileState:
+        if self.files.is_missing(offset):
+            return FileState.MISSING if self.files.has_room else FileState.WITHOUT_ROOM
+        return FileState.MADE if self.files.is_made(offset) else FileState.THERE
+
     def _note_foreign(self, end: int) -> None:
-        """Say which files behind the end count for nothing. One that was just added may."""
+        """Tell which files after the end are ignored: all but one that was just added."""
         files = self.files
         for first, units in files.heads(end):
             is_new = files.is_next(first, end) and len(units) > 0 and not units["size"].any()
@@ -258,7 +260,7 @@ class ConsumeQueueTail:
                 )
 
     def _note_misplaced(self) -> None:
-        """Say which files have names that no file of this queue has."""
+        """Tell which files have names that no file of this queue has."""
         run = self.files.run
         for base in run.foreign:
             if base not in self._foreign:
@@ -270,7 +272,7 @@ class ConsumeQueueTail:
                 )
 
     def mend(self, offset: int, log: CommitLogFiles) -> bool:
-        """A reader found a file missing, or a unit zero: whether it can be read now.
+        """Make the unit that a reader found missing or zero; whether it can be read now.
 
         Raises:
             Corrupt, Unavailable, Denied: as `ConsumeQueueFiles.make`.
@@ -279,7 +281,7 @@ class ConsumeQueueTail:
         return self._mend(self.seen.id, offset, log) and self.files.has_file(offset)
 
     def _mend(self, queue: QueueId, offset: int, log: CommitLogFiles) -> bool:
-        """Make units for the missing or blank file of `offset`; False if it is none, or fails."""
+        """Make units for the missing or blank file of `offset`; False if there are none to make."""
         files = self.files
         is_missing = files.is_missing(offset)
         first = files.hole_start(offset) if is_missing else files.blank_start(offset)
@@ -288,7 +290,7 @@ class ConsumeQueueTail:
         attempt = (first, files.made.budget.room, log.table.min_position)
         if attempt == self._not_made:
             return False
-        good = self._good_behind(queue, first, log)
+        good = self._good_after(queue, first, log)
         made = files.make(log, queue, first, good) if good is not None else []
         if not made:
             self._not_made = attempt if good is not None else ()
@@ -301,8 +303,8 @@ class ConsumeQueueTail:
         ]
         return True
 
-    def _good_behind(self, queue: QueueId, end: int, log: CommitLogFiles) -> int | None:
-        """The next unit behind an empty one, or the first of a later file, whose record is good."""
+    def _good_after(self, queue: QueueId, end: int, log: CommitLogFiles) -> int | None:
+        """The next unit after an empty one, or the first of a later file, whose record is good."""
         for start, units in chain([(end, self.files.look(end))], self.files.heads(end)):
             written = units["size"].nonzero()[0]
             if len(written):
@@ -312,18 +314,18 @@ class ConsumeQueueTail:
                     return offset
         return None
 
-    def _doubtful(self, queue: QueueId, offset: int, log: CommitLogFiles) -> _Doubt | None:
-        """Why a unit does not count; None when its record says the same as it does."""
+    def _doubtful(self, queue: QueueId, offset: int, log: CommitLogFiles) -> Doubt | None:
+        """Why a unit does not count; None if its record says the same as the unit."""
         unit = self.files.unit(offset)
         try:
             code = log.tags_code(queue, offset, unit)
         except NotFound:
             raise
         except (Corrupt, OutOfRange) as error:
-            return _Doubt(offset, unit, str(error))
-        if code != unit.tag_hash:  # half written, or it never was a hash: the next look tells
+            return Doubt(offset, unit, str(error))
+        if code != unit.tag_hash:  # half written, or never a hash: the next look tells which
             reason = f"the unit's tags code is {unit.tag_hash}, not {code}"
-            return _Doubt(offset, unit, reason, by_tags_only=True)
+            return Doubt(offset, unit, reason, by_tags_only=True)
         return None
 
     def _ends_below(self, offset: int, confirmed: int) -> bool:
@@ -343,10 +345,10 @@ class ConsumeQueueTail:
                 unit = self.files.unit(offset)
             except NotFound:
                 if self.files.is_missing(offset):
-                    return True  # who reads it finds that out
+                    return True  # a reader of it finds that out
                 raise
             return not unit.is_filler and unit.position >= lowest
 
-        if start < end and is_there(start):  # the usual case, and safe from damage further on
+        if start < end and is_there(start):  # the usual case, which later damage cannot mislead
             return start
         return partition_point(start, end, is_there)
