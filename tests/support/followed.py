@@ -1,11 +1,13 @@
 """Fixtures and short cuts for tests that follow a broker's directory."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from container.names.queue_id import QueueId
+from dispatcher.hot_log import HotQueue
 from provider.clock import ManualClock
 from provider.ranges import QueueOffset
 from tests.support.fake_broker import FakeBroker
@@ -31,10 +33,27 @@ async def logs() -> AsyncIterator[list[RocketMqHotLog]]:
         await log.close()
 
 
+class CheckedHotLog(RocketMqHotLog):
+    """Asserts the invariants of a hot log, and that no queue's end goes back, after every poll."""
+
+    def __init__(self, *args: Any, **more: Any) -> None:
+        super().__init__(*args, **more)
+        self._ends: dict[QueueId, int] = {}
+
+    async def poll(self) -> Sequence[HotQueue]:
+        changed = await super().poll()
+        self.check()
+        for seen in changed:
+            end = self._ends.get(seen.id, 0)
+            assert end <= seen.max_offset, f"{seen} ended at {end} before"
+            self._ends[seen.id] = seen.max_offset
+        return changed
+
+
 async def follow(
     broker: FakeBroker, clock: ManualClock, logs: list[RocketMqHotLog], **changes: object
 ) -> RocketMqHotLog:
-    log = await RocketMqHotLog.open(
+    log = await CheckedHotLog.open(
         broker.directory,
         options=HotLogOptions(**changes),  # pyright: ignore[reportArgumentType] - as given
         clock=clock,

@@ -8,6 +8,7 @@ from container.record.message import StoredMessage
 from provider.clock import ManualClock
 from provider.ranges import QueueOffset
 from tests.support.fake_broker import FakeBroker
+from tests.support.followed import CheckedHotLog
 from tieredstore.following.broker_hot_log import RocketMqHotLog
 from tieredstore.following.options import HotLogOptions
 
@@ -17,7 +18,7 @@ async def follow(
 ) -> RocketMqHotLog:
     pins = broker.directory.parent / "pins"
     options = HotLogOptions(pin_path=str(pins), pinned_bytes_max=bytes_max)
-    log = await RocketMqHotLog.open(
+    log = await CheckedHotLog.open(
         broker.directory, options=options, clock=clock, cluster="c", broker="b"
     )
     logs.append(log)

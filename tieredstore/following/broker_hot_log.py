@@ -98,6 +98,14 @@ class RocketMqHotLog:
         """What following cost and found so far."""
         return self._scan.statistics
 
+    def check(self) -> None:
+        """Assert the invariants that hold between two polls. For tests; blocks.
+
+        Raises:
+            AssertionError: one does not hold; it is named.
+        """
+        self._scan.check()
+
     async def poll(self) -> Sequence[HotQueue]:
         """Look for new messages and new queues; returns the queues that changed since last time.
 

@@ -137,6 +137,24 @@ class StoreScan:
                 self._next_scan_s = now_s + self._options.scan_s_min
             return changed
 
+    def check(self) -> None:
+        """Assert what holds between two polls, here and in everything below. O(files).
+
+        S1  The budget of made units is what the queues have of them, and never more than its bound.
+        S2  Mapped files, pins, and buffers that are kept stay within their bounds.
+        S3  A pinned CommitLog has no hole that the broker's directory could fill.
+        """
+        with self._lock:
+            for tail in self._tails.values():
+                tail.check()
+            made = sum(tail.files.made.bytes for tail in self._tails.values())
+            assert made == self._budget.taken, f"S1: {made} bytes, {self._budget}"
+            assert self._budget.room >= 0, f"S1: {self._budget}"
+            self.files.check()
+            self._buffers.check()
+            if self._pins is not None:
+                self._pins.check(self._live)
+
     def has_news(self, now_s: float) -> bool:
         """Whether a poll may find something. One small read, no lock held."""
         return now_s < self._settled_s or self._tail.has_grown(self.log) or self._has_rolled()

@@ -64,6 +64,13 @@ class Pins:
         """Bytes on disk that only pins keep."""
         return sum(pin.bytes for pin in self._pins.values() if pin.is_last)
 
+    def check(self, live: FileRun) -> None:
+        """Assert P1 and P2 as of the last `sync`, which got the files of `live`."""
+        low = min(self._pins, default=live.end)
+        above = {base for base in live.bases if base >= low}
+        assert above <= self._pins.keys(), f"P1: {self}"
+        assert self.pinned_bytes <= self._bytes_max, f"P2: {self}"
+
     def paths(self) -> Mapping[int, Path]:
         """The pinned files by first byte."""
         return {base: pin.path for base, pin in self._pins.items()}

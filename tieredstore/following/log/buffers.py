@@ -42,6 +42,13 @@ class BatchBuffers:
         """Bytes kept for the next batches."""
         return self._free_bytes
 
+    def check(self) -> None:
+        """Assert that what is kept is counted, in order of length, and within its bound."""
+        with self._lock:
+            lengths = [block.nbytes for block in self._free]
+            assert lengths == sorted(lengths), f"{self}"
+            assert sum(lengths) == self._free_bytes <= self._free_bytes_max, f"{self}"
+
     def take(self, length: int) -> NDArray[np.uint8]:
         """A writable buffer of `length` bytes, of any content; it belongs to its views' holders."""
         if length < POOLED_BYTES_MIN:

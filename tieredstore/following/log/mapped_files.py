@@ -48,6 +48,10 @@ class MappedFiles:
     def __len__(self) -> int:
         return len(self._files)
 
+    def check(self) -> None:
+        """Assert that no more files are mapped than may be."""
+        assert len(self._files) <= self._files_max, f"{self}"
+
     def view(self, path: Path) -> NDArray[np.uint8]:
         """The whole file, as long as it is now; costs one `fstat` when it is mapped already.
 
