@@ -12,8 +12,8 @@ Bytes = NDArray[np.int64]
 def written_bytes(references: Units) -> Bytes:
     """Bytes that each referenced message takes in the tier: its record and its unit.
 
-    A unit's size is not trusted yet (`HotLog.records` checks it against the record), so one that
-    is not positive counts as 1 byte.
+    A unit's size is not trusted yet: `HotLog.records_of_round` compares it with the record later.
+    So a size that is not positive counts as 1 byte.
     """
     return np.maximum(references["size"].astype(np.int64), 1) + UNIT_BYTES
 

@@ -53,7 +53,8 @@ class HotLog(Protocol):
     called, or another log took this one's place.
 
     H1  A message at an offset below `max_offset` never changes while the log is open.
-    H2  `max_offset` covers only messages whose record was verified or will be by `records`.
+    H2  `max_offset` covers only messages whose record was verified, or will be verified by
+        `records_of_round`.
     H3  Nothing here writes to the log.
     """
 
@@ -91,25 +92,23 @@ class HotLog(Protocol):
         """
         ...
 
-    async def records(self, queue: QueueId, start: QueueOffset, references: Units) -> MessageBatch:
-        """Fetch and verify the records of `references`; the batch may be shorter, never empty.
-
-        Every record is checked against its unit and its queue (magic, size, queue id, queue
-        offset, position, topic). The batch ends before the first one that fails.
-
-        Raises:
-            Corrupt: the first record fails; path and position name it.
-            OutOfRange: it was deleted meanwhile.
-            Unavailable, Denied: it cannot be read now.
-        """
-        ...
-
     async def records_of_round(
         self, wanted: Sequence[Wanted]
     ) -> Sequence[MessageBatch | StoreError]:
-        """What `records` answers or raises for each of `wanted`, in their order, read together.
+        """Fetch and verify the records of several queues together; answers in the same order.
 
-        The queues of a round lie among each other in the log: so it is read once for all.
+        The records of a round's queues are interleaved in the log, so one pass reads them all.
+        Every record is checked against its unit and its queue (magic, size, queue id, queue
+        offset, position, topic). A batch ends before the first record that fails, or earlier,
+        and is never empty. A queue without a batch is answered by an error, which concerns no
+        other queue:
+
+            Corrupt: its first record fails; path and position name that record.
+            OutOfRange: its first record was deleted meanwhile.
+            Unavailable, Denied: its first record cannot be read now.
+
+        Raises:
+            Closed: see above.
         """
         ...
 
@@ -120,3 +119,15 @@ class HotLog(Protocol):
     async def close(self) -> None:
         """Let go of files and mappings. Idempotent."""
         ...
+
+
+async def records_of_queue(hot_log: HotLog, wanted: Wanted) -> MessageBatch:
+    """The records of one queue alone: `records_of_round` for one.
+
+    Raises:
+        StoreError: what `records_of_round` answers in place of a batch.
+    """
+    (answer,) = await hot_log.records_of_round([wanted])
+    if isinstance(answer, StoreError):
+        raise answer
+    return answer

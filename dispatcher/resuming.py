@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from dispatcher.divergence import compare_sampled, differs_sentence, find_common_end
-from dispatcher.hot_log import HotLog, HotQueue
+from dispatcher.hot_log import HotLog, HotQueue, Wanted, records_of_queue
 from dispatcher.options import Backfill
 from dispatcher.queue_start import (
     BeginAt,
@@ -121,7 +121,7 @@ async def find_by_time(hot_log: HotLog, hot: HotQueue, timestamp_ms: int) -> Que
     while low < high:
         middle = QueueOffset((low + high) // 2)
         units = await hot_log.references(hot.id, middle, messages_max=1)
-        batch = await hot_log.records(hot.id, middle, units)
+        batch = await records_of_queue(hot_log, Wanted(hot.id, middle, units))
         if int(batch.store_timestamps[0]) < timestamp_ms:
             low = QueueOffset(middle + 1)
         else:

@@ -37,7 +37,7 @@ class FakeQueue:
     detail: str = ""
     damaged_offset: int | None = None
     error: StoreError | None = None
-    """Raised by `records` while set."""
+    """Answered in place of records while set."""
 
 
 class FakeHotLog:
@@ -107,7 +107,8 @@ class FakeHotLog:
         units["size"] = [len(record) for record in here.records[start:end]]
         return units
 
-    async def records(self, queue: QueueId, start: QueueOffset, references: Units) -> MessageBatch:
+    def records(self, queue: QueueId, start: QueueOffset, references: Units) -> MessageBatch:
+        """What one queue of a round answers; raises what it answers in place of a batch."""
         self.calls["records"] += 1
         here = self.queues[queue]
         if here.error is not None:
@@ -138,7 +139,7 @@ class FakeHotLog:
         answers: list[MessageBatch | StoreError] = []
         for item in wanted:
             try:
-                answers.append(await self.records(*item))
+                answers.append(self.records(*item))
             except StoreError as error:
                 answers.append(error)
         return answers

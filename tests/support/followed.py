@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from container.names.queue_id import QueueId
-from dispatcher.hot_log import HotQueue
+from dispatcher.hot_log import HotQueue, Wanted, records_of_queue
 from provider.clock import ManualClock
 from provider.ranges import QueueOffset
 from tests.support.fake_broker import FakeBroker
@@ -75,5 +75,5 @@ async def bodies(log: RocketMqHotLog, queue: QueueId, start: int, end: int) -> i
     at = start
     while at < end:
         units = await log.references(queue, QueueOffset(at), messages_max=7)
-        at = (await log.records(queue, QueueOffset(at), units)).next_offset
+        at = (await records_of_queue(log, Wanted(queue, QueueOffset(at), units))).next_offset
     return at - start

@@ -5,6 +5,7 @@ import os
 from container.names.queue_id import QueueId
 from container.record.layout import TRANSACTION_ROLLBACK
 from container.record.message import StoredMessage
+from dispatcher.hot_log import Wanted, records_of_queue
 from provider.clock import ManualClock
 from provider.ranges import QueueOffset
 from tests.support.fake_broker import FakeBroker
@@ -43,7 +44,7 @@ async def read(log: RocketMqHotLog, queue: QueueId, start: int) -> list[tuple[in
     at = start
     while at < seen.max_offset:
         units = await log.references(queue, QueueOffset(at), messages_max=13)
-        batch = await log.records(queue, QueueOffset(at), units)
+        batch = await records_of_queue(log, Wanted(queue, QueueOffset(at), units))
         for row in range(len(batch)):
             raw = batch.data[batch.starts[row] :][: batch.sizes[row]].tobytes()
             message = StoredMessage.decode(raw, path="batch", position=0)

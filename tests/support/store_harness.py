@@ -89,8 +89,8 @@ class StoreHotLog(FakeHotLog):
         other.queues = self.queues
         return other
 
-    async def records(self, queue: QueueId, start: QueueOffset, references: Units) -> MessageBatch:
-        batch = await super().records(queue, start, references)
+    def records(self, queue: QueueId, start: QueueOffset, references: Units) -> MessageBatch:
+        batch = super().records(queue, start, references)
         offsets = np.arange(batch.first_offset, batch.next_offset)
         times = [
             int.from_bytes(record[56:64])

@@ -53,11 +53,11 @@ class MeasuredHotLog(FakeHotLog):
         self.bytes_read = 0
         self.bytes_read_peak = 0
 
-    async def records(self, queue: QueueId, start: QueueOffset, references: Units) -> MessageBatch:
+    def records(self, queue: QueueId, start: QueueOffset, references: Units) -> MessageBatch:
         if start in self.unreadable:
             raise Corrupt("the record is not one", str(queue), start)
         bad = [offset - start for offset in self.unreadable if offset > start]
-        batch = await super().records(queue, start, references[: min(bad, default=None)])
+        batch = super().records(queue, start, references[: min(bad, default=None)])
         self.bytes_read += batch.bytes
         return batch
 

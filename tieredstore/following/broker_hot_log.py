@@ -154,31 +154,17 @@ class RocketMqHotLog:
         """
         return await self._do(lambda: self._scan.references(queue, start, messages_max))
 
-    async def records(self, queue: QueueId, start: QueueOffset, references: Units) -> MessageBatch:
-        """Copy and verify the records of `references`; ends before the first one that fails.
-
-        Takes `round_bytes_max` bytes at most, and at least one message.
-
-        Raises:
-            Corrupt: the first record fails; path and position name it. The queue is DAMAGED if it
-                is at or above the released offset: still to be tiered.
-            OutOfRange: it was deleted meanwhile.
-            Unavailable, Denied, Closed: as `poll`.
-        """
-        (answer,) = await self.records_of_round([Wanted(queue, start, references)])
-        if isinstance(answer, StoreError):
-            raise answer
-        return answer
-
     async def records_of_round(
         self, wanted: Sequence[Wanted]
     ) -> Sequence[MessageBatch | StoreError]:
-        """What `records` answers or raises for each of `wanted`, read together in one thread.
+        """Copy and verify the records of all `wanted` in one thread; see `HotLog`.
 
-        Takes `round_bytes_max` bytes over all at most, and at least one message of each.
+        Takes `round_bytes_max` bytes at most over all, and at least one message of each. A queue
+        answered by Corrupt is DAMAGED from the next poll on if that record is at or above the
+        released offset: still to be tiered.
 
         Raises:
-            Closed: the hot log was closed.
+            Closed: as `poll`.
         """
         return await self._do(lambda: self._scan.records(wanted))
 

@@ -194,7 +194,7 @@ class StoreScan:
         good = leading_good_units(
             units["position"].astype(np.int64), units["size"].astype(np.int64)
         )
-        return units[: max(1, good)]  # what is bad comes alone: `records` names it
+        return units[: max(1, good)]  # what is bad comes alone: reading its record names it
 
     def _mend(self, queue: QueueId, start: QueueOffset) -> bool:
         """Whether a unit that was missing or zero can be read now."""

@@ -7,7 +7,7 @@ import pytest
 from container.names.queue_id import QueueId
 from container.record.layout import TRANSACTION_PREPARED
 from container.record.unit import ConsumeQueueUnit
-from dispatcher.hot_log import HotQueueState
+from dispatcher.hot_log import HotQueueState, Wanted, records_of_queue
 from provider.clock import ManualClock
 from provider.errors import Closed, OutOfRange
 from provider.ranges import QueueOffset
@@ -51,7 +51,7 @@ async def test_files_roll_and_batches_cross_their_borders(
     assert broker.position > 5 * 4096
     units = await log.references(A0, QueueOffset(0), messages_max=1000)
     assert len(units) == 200
-    batch = await log.records(A0, QueueOffset(0), units)
+    batch = await records_of_queue(log, Wanted(A0, QueueOffset(0), units))
     assert len(batch) == 200
     assert batch.sizes.tolist() == units["size"].tolist()
 
@@ -63,11 +63,11 @@ async def test_a_batch_ends_at_its_bound_but_has_a_message(
     log = await follow(broker, clock, logs, round_bytes_max=400)
     await log.poll()
     units = await log.references(A0, QueueOffset(0), messages_max=9)
-    assert len(await log.records(A0, QueueOffset(0), units)) == 2
+    assert len(await records_of_queue(log, Wanted(A0, QueueOffset(0), units))) == 2
     broker.put("A", 0, bytes(1000))
     await log.poll()
     units = await log.references(A0, QueueOffset(9), messages_max=9)
-    assert len(await log.records(A0, QueueOffset(9), units)) == 1
+    assert len(await records_of_queue(log, Wanted(A0, QueueOffset(9), units))) == 1
 
 
 async def test_a_unit_that_comes_later_than_its_record_is_not_missed(
@@ -140,9 +140,10 @@ async def test_messages_that_the_broker_deleted_are_out_of_range(
     log = await follow(broker, clock, logs)
     await log.poll()
     early = await log.references(A0, QueueOffset(0), messages_max=3)
-    assert len(await log.records(A0, QueueOffset(0), early)) == 3
+    assert len(await records_of_queue(log, Wanted(A0, QueueOffset(0), early))) == 3
     broker.delete_oldest_file()
-    assert len(await log.records(A0, QueueOffset(0), early)) == 3  # mapped: not gone yet
+    batch = await records_of_queue(log, Wanted(A0, QueueOffset(0), early))
+    assert len(batch) == 3  # mapped: not gone yet
     changed = await poll_later(log, clock)
     low, high = changed[A0]
     assert high == 100
@@ -151,7 +152,7 @@ async def test_messages_that_the_broker_deleted_are_out_of_range(
     with pytest.raises(OutOfRange):
         await log.references(A0, QueueOffset(low - 1), messages_max=1)
     with pytest.raises(OutOfRange):
-        await log.records(A0, QueueOffset(0), early)
+        await records_of_queue(log, Wanted(A0, QueueOffset(0), early))
     assert await bodies(log, A0, low, 100) == 100 - low
 
 

@@ -8,7 +8,7 @@ import pytest
 from container.names.queue_id import QueueId
 from container.record.unit import ConsumeQueueUnit
 from dispatcher.dispatcher import TieredDispatcher
-from dispatcher.hot_log import HotQueueState
+from dispatcher.hot_log import HotQueueState, Wanted, records_of_queue
 from dispatcher.options import DispatchOptions
 from dispatcher.queue_progress import QueueState
 from provider.clock import ManualClock
@@ -54,9 +54,9 @@ async def test_a_bad_record_with_good_ones_behind_it_stops_its_queue_alone(
     await log.poll()
     await log.release(A0, QueueOffset(0))
     units = await log.references(A0, QueueOffset(0), messages_max=10)
-    assert len(await log.records(A0, QueueOffset(0), units)) == 4
+    assert len(await records_of_queue(log, Wanted(A0, QueueOffset(0), units))) == 4
     with pytest.raises(Corrupt) as caught:
-        await log.records(A0, QueueOffset(4), units[4:])
+        await records_of_queue(log, Wanted(A0, QueueOffset(4), units[4:]))
     assert caught.value.path == str(broker.log_path(bad.position))
     assert caught.value.position == bad.position % 4096
     (seen,) = await log.poll()
@@ -75,7 +75,7 @@ async def test_a_bad_record_that_is_not_to_be_tiered_stops_nothing(
     async def states_after_reading(offset: int) -> list[HotQueueState]:
         units = await log.references(A0, QueueOffset(offset), messages_max=1)
         with pytest.raises(Corrupt):
-            await log.records(A0, QueueOffset(offset), units)
+            await records_of_queue(log, Wanted(A0, QueueOffset(offset), units))
         return [seen.state for seen in await log.poll()]
 
     log = await follow(broker, clock, logs)
@@ -99,7 +99,7 @@ async def test_damage_that_is_mended_before_the_next_poll_is_said_once_and_then_
         magic = broker.log_path(bad).read_bytes()[bad % 4096 + 4 :][:4]
         broker.damage(bad + 4, bytes(4))
         with pytest.raises(Corrupt):
-            await log.records(A0, QueueOffset(4), units)
+            await records_of_queue(log, Wanted(A0, QueueOffset(4), units))
         broker.damage(bad + 4, magic)
         ((told,), (mended,)) = await log.poll(), await log.poll()
         assert told.state is HotQueueState.DAMAGED
@@ -208,7 +208,7 @@ async def test_an_impossible_unit_comes_alone_and_its_record_is_corrupt(
     alone = await log.references(A0, QueueOffset(2), messages_max=5)
     assert len(alone) == 1
     with pytest.raises(Corrupt):
-        await log.records(A0, QueueOffset(2), alone)
+        await records_of_queue(log, Wanted(A0, QueueOffset(2), alone))
 
 
 async def test_a_half_written_unit_does_not_count_before_it_is_whole(
@@ -246,18 +246,18 @@ async def test_a_truncated_commit_log_file_is_corrupt_and_kills_nobody(
     log = await follow(broker, clock, logs)
     await log.poll()
     units = await log.references(A0, QueueOffset(0), messages_max=60)
-    await log.records(A0, QueueOffset(0), units)  # mapped now
+    await records_of_queue(log, Wanted(A0, QueueOffset(0), units))  # mapped now
     os.truncate(broker.log_path(0), 1000)
-    batch = await log.records(A0, QueueOffset(0), units)
+    batch = await records_of_queue(log, Wanted(A0, QueueOffset(0), units))
     whole = int(np.searchsorted(np.cumsum(units["size"]), 1000, side="right"))
     assert len(batch) == whole
     with pytest.raises(Corrupt) as caught:
-        await log.records(A0, QueueOffset(whole), units[whole:])
+        await records_of_queue(log, Wanted(A0, QueueOffset(whole), units[whole:]))
     assert caught.value.path == str(broker.log_path(0))
     assert log.queue(A0) is not None
     os.truncate(broker.log_path(0), 0)
     with pytest.raises(Corrupt):
-        await log.records(A0, QueueOffset(0), units)
+        await records_of_queue(log, Wanted(A0, QueueOffset(0), units))
 
 
 async def test_a_truncated_consume_queue_file_stops_its_queue_alone(

@@ -13,7 +13,7 @@ from container.names.queue_id import QueueId
 from container.record.batch import MessageBatch
 from container.record.message import StoredMessage
 from container.record.unit import UNIT_DTYPE, Units
-from dispatcher.hot_log import HotQueueState
+from dispatcher.hot_log import HotQueueState, Wanted, records_of_queue
 from provider.clock import SystemClock
 from provider.ranges import QueueOffset
 from tests.support.golden import GOLDEN_TREES, GoldenTree, expected, tree_name, unpacked
@@ -43,7 +43,7 @@ async def everything(
     batches: list[MessageBatch] = []
     while start < end:
         found = await log.references(queue, QueueOffset(start), messages_max=messages_max)
-        batch = await log.records(queue, QueueOffset(start), found)
+        batch = await records_of_queue(log, Wanted(queue, QueueOffset(start), found))
         units.append(found[: len(batch)])
         batches.append(batch)
         start = batch.next_offset

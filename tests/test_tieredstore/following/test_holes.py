@@ -9,7 +9,7 @@ import pytest
 from container.names.queue_id import QueueId
 from container.record.java_hash import tag_hash
 from container.record.message import StoredMessage
-from dispatcher.hot_log import HotQueueState
+from dispatcher.hot_log import HotQueueState, Wanted, records_of_queue
 from provider.clock import ManualClock
 from provider.errors import OutOfRange
 from provider.ranges import QueueOffset
@@ -86,7 +86,8 @@ async def tags_and_bodies(log: RocketMqHotLog, start: int) -> list[tuple[bytes, 
     found: list[tuple[bytes, int]] = []
     while start + len(found) < known.max_offset:
         at = QueueOffset(start + len(found))
-        batch = await log.records(A0, at, await log.references(A0, at, messages_max=13))
+        units = await log.references(A0, at, messages_max=13)
+        batch = await records_of_queue(log, Wanted(A0, at, units))
         for row in range(len(batch)):
             raw = batch.data[batch.starts[row] :][: batch.sizes[row]].tobytes()
             message = StoredMessage.decode(raw, path="batch", position=0)

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from container.names.queue_id import QueueId
+from dispatcher.hot_log import Wanted, records_of_queue
 from provider.clock import ManualClock
 from provider.errors import Closed
 from provider.ranges import QueueOffset
@@ -65,7 +66,7 @@ async def test_no_message_of_a_store_that_took_the_place_is_given_out(
     units = await log.references(A0, QueueOffset(0), messages_max=60)
     put_in_place(other, broker)
     with pytest.raises(Closed, match="replaced"):
-        await log.records(A0, QueueOffset(0), units)
+        await records_of_queue(log, Wanted(A0, QueueOffset(0), units))
     with pytest.raises(Closed, match="replaced"):
         await log.poll()
 
