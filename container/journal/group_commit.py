@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from container.journal.frame import NONCE_BYTES, Frame, FrameKind
 from container.journal.options import Chance, JournalOptions
 from container.metadata.codec import join_operations
-from container.metadata.transaction import StateChange
+from container.metadata.state import StateChange
 from container.names.tier_objects import EntryName
 from provider.errors import StoreError
 

@@ -20,8 +20,7 @@ from container.journal.ownership import take_ownership
 from container.journal.reader import JournalReader, Loaded
 from container.metadata.codec import encode_operations
 from container.metadata.operations import Operation, TakeOwnership
-from container.metadata.state import TierState
-from container.metadata.transaction import StateChange
+from container.metadata.state import StateChange, TierState
 from container.names.queue_id import QueueId
 from container.names.tier_objects import JOURNAL_PREFIX, EntryName, parse_name
 from container.upkeep.upkeep import Housekeeper, HousekeepingStatistics

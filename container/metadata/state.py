@@ -6,8 +6,8 @@ against the state as it will be while the entry before it is still being written
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
-from typing import Any, Self
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, Self
 
 from container.errors import Refused
 from container.metadata import queue_changes
@@ -32,48 +32,61 @@ from container.metadata.operations import (
     TakeOwnership,
     TrimQueue,
 )
+from container.metadata.overlay import Overlay
 from container.metadata.records import Attempt, Broker, IndexFile, Queue, Tombstone, Topic
-from container.metadata.transaction import StateChange
 from container.names.queue_id import QueueId
 from container.names.rocketmq import segment_name
 
+NO_BROKER = Broker("", "")
+"""That of a tier that has no owner yet."""
 BROKER_PATH = "@journal"
 """How messages name the tier as a whole."""
 ALONE = "a fence is alone in its entry, or has an import behind it"
 
 
+@dataclass(frozen=True, slots=True)
+class Table:
+    """One table of a state: the type of its records, and which of their fields is the key."""
+
+    record: type
+    key: str
+
+
+TABLES: Final = {
+    "topics": Table(Topic, "name"),
+    "queues": Table(Queue, "id"),
+    "tombstones": Table(Tombstone, "object_name"),
+    "attempts": Table(Attempt, "attempt_id"),
+    "index_files": Table(IndexFile, "object_name"),
+}
+"""The tables of a state by attribute, in the order in which a snapshot has them."""
+
+
+@dataclass(slots=True, repr=False)
 class TierState:
     """A holder of immutable records; only `install` and `apply` change which ones it holds.
 
     Readers take a record and keep it as long as they like. Iterating over a table while awaiting
     is not safe: take a `copy` first (O(records), no record is copied).
+
+    T1  Every record lies under its own key.
+    T2  Topic ids are unique and lower than `next_topic_id`.
+    T3  Every queue has its topic.
+    T4  Every queue keeps I1 to I5 (`metadata/records.py`).
     """
 
-    __slots__ = (
-        "attempts",
-        "broker",
-        "extra",
-        "index_files",
-        "next_topic_id",
-        "queues",
-        "sequence",
-        "tombstones",
-        "topics",
-    )
-
-    def __init__(self) -> None:
-        self.broker = Broker("", "")
-        self.topics: dict[str, Topic] = {}
-        self.queues: dict[QueueId, Queue] = {}
-        self.tombstones: dict[str, Tombstone] = {}
-        self.attempts: dict[str, Attempt] = {}
-        self.index_files: dict[str, IndexFile] = {}
-        self.sequence = 0
-        """Number of the last applied journal entry; 0 before the first."""
-        self.next_topic_id = 0
-        """Higher than every topic id that was ever used."""
-        self.extra: Mapping[str, Any] = {}
-        """Fields of a newer version's snapshot, kept as they are."""
+    broker: Broker = NO_BROKER
+    topics: dict[str, Topic] = field(default_factory=dict[str, Topic])
+    queues: dict[QueueId, Queue] = field(default_factory=dict[QueueId, Queue])
+    tombstones: dict[str, Tombstone] = field(default_factory=dict[str, Tombstone])
+    attempts: dict[str, Attempt] = field(default_factory=dict[str, Attempt])
+    index_files: dict[str, IndexFile] = field(default_factory=dict[str, IndexFile])
+    sequence: int = 0
+    """Number of the last applied journal entry; 0 before the first."""
+    next_topic_id: int = 0
+    """Higher than every topic id that was ever used."""
+    extra: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """Fields of a newer version's snapshot, kept as they are."""
 
     def __repr__(self) -> str:
         return (
@@ -81,24 +94,11 @@ class TierState:
             f" {len(self.queues)} queues, {len(self.tombstones)} tombstones>"
         )
 
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, TierState):
-            return NotImplemented
-        return all(getattr(self, name) == getattr(other, name) for name in self.__slots__)
-
-    __hash__ = None  # pyright: ignore[reportAssignmentType] - a holder that changes
-
     def copy(self) -> Self:
         """Another holder of the same records. O(records), about 10 ns each."""
-        other = type(self)()
-        other.broker, other.sequence = self.broker, self.sequence
-        other.next_topic_id, other.extra = self.next_topic_id, self.extra
-        other.topics, other.queues = self.topics.copy(), self.queues.copy()
-        other.tombstones, other.attempts = self.tombstones.copy(), self.attempts.copy()
-        other.index_files = self.index_files.copy()
-        return other
+        return replace(self, **{name: getattr(self, name).copy() for name in TABLES})
 
-    def plan(self, operations: Iterable[Operation]) -> StateChange:
+    def plan(self, operations: Iterable[Operation]) -> "StateChange":
         """Validate a transaction and work out what it changes; changes nothing itself.
 
         Some 10 us for a commit. Costs nothing per record that it does not touch.
@@ -106,15 +106,7 @@ class TierState:
         Raises:
             Refused: an operation's expectation does not hold; path and position name the place.
         """
-        change = StateChange(
-            broker=self.broker,
-            next_topic_id=self.next_topic_id,
-            topics=self.topics,
-            queues=self.queues,
-            tombstones=self.tombstones,
-            attempts=self.attempts,
-            index_files=self.index_files,
-        )
+        change = StateChange(self)
         for number, operation in enumerate(operations):
             if isinstance(operation, TakeOwnership):
                 refuse_unless(number == 0, ALONE, BROKER_PATH)
@@ -123,15 +115,12 @@ class TierState:
             _apply(change, operation)
         return change
 
-    def install(self, change: StateChange) -> None:
+    def install(self, change: "StateChange") -> None:
         """Carry out a planned change. Cannot fail; atomic between awaits."""
         self.broker = change.broker
         self.next_topic_id = max(self.next_topic_id, change.next_topic_id)
-        change.topics.install(self.topics)
-        change.queues.install(self.queues)
-        change.tombstones.install(self.tombstones)
-        change.attempts.install(self.attempts)
-        change.index_files.install(self.index_files)
+        for name in TABLES:
+            getattr(change, name).install(getattr(self, name))
 
     def apply(self, operations: Iterable[Operation]) -> None:
         """Plan and install.
@@ -147,16 +136,39 @@ class TierState:
         Raises:
             Refused: an invariant is violated; path and position name the place.
         """
+        for name, table in TABLES.items():
+            for key, record in getattr(self, name).items():
+                wanted = getattr(record, table.key)
+                refuse_unless(wanted == key, f"{name} has {wanted} as {key} (T1)", BROKER_PATH)
         ids: set[int] = set()
         for topic in self.topics.values():
-            refuse_unless(topic.topic_id not in ids, "a topic id is used twice", topic.name)
-            refuse_unless(topic.topic_id < self.next_topic_id, "next_topic_id is low", topic.name)
+            refuse_unless(topic.topic_id not in ids, "a topic id is used twice (T2)", topic.name)
+            is_low = topic.topic_id < self.next_topic_id
+            refuse_unless(is_low, "next_topic_id is low (T2)", topic.name)
             ids.add(topic.topic_id)
-        for queue_id, queue in self.queues.items():
-            path = queue_path(queue_id)
-            refuse_unless(queue.id == queue_id, "a queue lies under another's id", path)
-            refuse_unless(queue_id.topic in self.topics, "a queue without a topic", path)
+        for queue in self.queues.values():
+            path = queue_path(queue.id)
+            refuse_unless(queue.id.topic in self.topics, "a queue without a topic (T3)", path)
             check_queue(queue)
+
+
+class StateChange:
+    """What a transaction does to a state: made by `TierState.plan`, carried out by `install`."""
+
+    __slots__ = ("broker", "next_topic_id", *TABLES)
+
+    def __init__(self, state: TierState) -> None:
+        self.broker = state.broker
+        self.next_topic_id = state.next_topic_id
+        self.topics = Overlay(state.topics)
+        self.queues = Overlay(state.queues)
+        self.tombstones = Overlay(state.tombstones)
+        self.attempts = Overlay(state.attempts)
+        self.index_files = Overlay(state.index_files)
+
+    def __repr__(self) -> str:
+        records = sum(len(getattr(self, name).changed) for name in TABLES)
+        return f"<StateChange: {records} records>"
 
 
 def _apply(change: StateChange, operation: Operation) -> None:

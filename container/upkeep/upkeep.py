@@ -18,7 +18,7 @@ from container.journal.truncation import (
 )
 from container.metadata.operations import AddTombstones, DropTombstones, MoveToManifest, Operation
 from container.metadata.records import Segment, Tombstone
-from container.metadata.transaction import StateChange
+from container.metadata.state import StateChange
 from container.names.queue_id import QueueId
 from container.queue.manifest import ManifestPlan, ManifestReader, plan_manifest, write_manifest
 from container.upkeep.deletion import failed_again, plan_burial

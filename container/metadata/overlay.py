@@ -1,17 +1,14 @@
-"""The records that one transaction changes, on top of a state that stays as it is."""
+"""The changes of one transaction to one table, on top of a table that stays as it is."""
 
 from collections.abc import Callable, Mapping
 from typing import Generic, TypeVar
-
-from container.metadata.records import Attempt, Broker, IndexFile, Queue, Tombstone, Topic
-from container.names.queue_id import QueueId
 
 Key = TypeVar("Key")
 Record = TypeVar("Record")
 
 
 class Overlay(Generic[Key, Record]):
-    """A table with changes that are not in it yet; None stands for a record that goes."""
+    """A table with changes that are not in it yet; None marks a record that is removed."""
 
     __slots__ = ("_base", "changed")
 
@@ -46,40 +43,3 @@ class Overlay(Generic[Key, Record]):
                 into.pop(key, None)
             else:
                 into[key] = record
-
-
-class StateChange:
-    """What a transaction does to a state: made by `TierState.plan`, carried out by `install`."""
-
-    __slots__ = (
-        "attempts",
-        "broker",
-        "index_files",
-        "next_topic_id",
-        "queues",
-        "tombstones",
-        "topics",
-    )
-
-    def __init__(
-        self,
-        *,
-        broker: Broker,
-        next_topic_id: int,
-        topics: Mapping[str, Topic],
-        queues: Mapping[QueueId, Queue],
-        tombstones: Mapping[str, Tombstone],
-        attempts: Mapping[str, Attempt],
-        index_files: Mapping[str, IndexFile],
-    ) -> None:
-        self.broker = broker
-        self.next_topic_id = next_topic_id
-        self.topics = Overlay(topics)
-        self.queues = Overlay(queues)
-        self.tombstones = Overlay(tombstones)
-        self.attempts = Overlay(attempts)
-        self.index_files = Overlay(index_files)
-
-    def __repr__(self) -> str:
-        tables = (self.topics, self.queues, self.tombstones, self.attempts, self.index_files)
-        return f"<StateChange: {sum(len(table.changed) for table in tables)} records>"
