@@ -1,0 +1,127 @@
+"""The CommitLog of a followed store: its files and our pins of them, its end, its identity."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from provider.errors import Unavailable
+from tieredstore.following.directory.foreign_files import odd_entries, odd_files
+from tieredstore.following.directory.identity import LogIdentity
+from tieredstore.following.directory.layout import FileRun, scan_run
+from tieredstore.following.directory.pins import Pins
+from tieredstore.following.directory.queues import DirectoryWatch
+from tieredstore.following.log.commit_log import CommitLogFiles, table_of
+from tieredstore.following.log.mapped_files import MappedFiles
+from tieredstore.following.log.tail import CommitLogTail
+from tieredstore.following.options import HotLogOptions
+from tieredstore.following.statistics import ScanStatistics
+
+
+class FollowedLog:
+    """Which bytes of the CommitLog there are. One thread at a time; `files` may be read by many."""
+
+    def __init__(
+        self,
+        mapped: MappedFiles,
+        directory: Path,
+        options: HotLogOptions,
+        statistics: ScanStatistics,
+    ) -> None:
+        """Follow the CommitLog in `directory`; take up earlier pins, if any are configured.
+
+        Raises:
+            Denied: the place for pins does not do, or may not be read.
+            Unavailable: it cannot be read right now.
+        """
+        self._directory = directory
+        self._statistics = statistics
+        self._live = FileRun(directory, (), 0)
+        self.files = CommitLogFiles(mapped, table_of(self._live, {}))
+        self.tail = CommitLogTail()
+        self._identity = LogIdentity(directory)
+        self._watch = DirectoryWatch()
+        self._pins = (
+            Pins(Path(options.pin_path), directory, options.pinned_bytes_max)
+            if options.pin_path
+            else None
+        )
+
+    def __repr__(self) -> str:
+        return f"<FollowedLog {self._directory}: {self.tail}, {self._pins}>"
+
+    def check(self) -> None:
+        """Assert what holds of the pins after a scan."""
+        if self._pins is not None:
+            self._pins.check(self._live)
+
+    @property
+    def has_pins(self) -> bool:
+        """Whether files are pinned, so that the broker may delete them too early."""
+        return self._pins is not None
+
+    @property
+    def file_bytes(self) -> int:
+        """Length of the broker's files; 0 while there is none."""
+        return self._live.file_bytes
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no message was seen in it."""
+        return self.tail.position <= self.files.table.min_position
+
+    def check_identity(self) -> None:
+        """Assure that the CommitLog still is the one that was read. One `stat`, rarely a scan.
+
+        Raises:
+            Closed: another one took its place.
+        """
+        self._identity.check(self.tail.position)
+
+    def has_news(self) -> bool:
+        """Whether the log grew, or got a file. One small read, and a scan where the files are full.
+
+        Raises:
+            Unavailable, Denied: it cannot be read right now.
+        """
+        return self.tail.has_grown(self.files) or self._has_rolled()
+
+    def _has_rolled(self) -> bool:
+        end = self.files.table.end
+        return self.tail.position >= end and scan_run(self._directory).end > end
+
+    def scan(self, low: Callable[[], int]) -> None:
+        """Look at the directory, and sync the pins with it.
+
+        Args:
+            low: first byte that may hold a message which is not tiered.
+
+        Raises:
+            Unavailable, Denied: the log cannot be read, or pinned, right now.
+        """
+        live = scan_run(self._directory)
+        if self._live.bases and not live.bases:
+            # A broker never deletes its last file. Taken at its word, this would drop pins and
+            # record gaps over messages that are there again in a moment.
+            raise Unavailable(
+                "the CommitLog has no files any more: the store was moved or deleted",
+                str(self._directory),
+            )
+        self._live = live
+        self._statistics.find(odd_files(live))
+        if self._watch.changed(self._directory):
+            self._statistics.find(odd_entries(self._directory))
+        self.sync_pins(low)
+
+    def sync_pins(self, low: Callable[[], int]) -> None:
+        """Pin what lies above `low`, release what does not. Without pins, `low` is not called.
+
+        Raises:
+            Unavailable, Denied: a pin cannot be made.
+        """
+        if self._pins is None:
+            self.files.table = table_of(self._live, {})
+            return
+        findings = self._pins.sync(self._live, low())
+        self.files.table = table_of(self._live, self._pins.paths())
+        self._statistics.find(findings)
+        self._statistics.pinned_bytes = self._pins.pinned_bytes
+        self._statistics.pins_dropped_untiered = self._pins.dropped_untiered
