@@ -7,7 +7,8 @@ import numpy as np
 
 from container.names.queue_id import QueueId
 from container.record.batch import MessageBatch
-from container.record.message import body_crc_of, locate_parts
+from container.record.checksum import body_crc_of
+from container.record.header import locate_parts
 from container.record.unit import UNIT_DTYPE
 from container.record.verification import damaged_bodies
 from dispatcher.batching import written_bytes

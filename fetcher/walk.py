@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from container.metadata.records import Gap
-from container.record.message import locate_parts
+from container.record.header import locate_parts
 from container.record.properties import TAGS, decode_properties
 from fetcher.result import FetchedMessages, Selection
 from fetcher.run import Run

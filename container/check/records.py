@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from container.check.finding import Finding
 from container.names.queue_id import QueueId
 from container.record.blank import BLANK_MAGIC, Coda
-from container.record.checksum import record_crc_is_valid
+from container.record.checksum import body_crc_of, record_crc_is_valid
+from container.record.header import RecordHeader, RecordParts, locate_parts
 from container.record.java_hash import tag_hash
 from container.record.layout import MAGIC_AT
-from container.record.message import RecordHeader, RecordParts, body_crc_of, locate_parts
 from container.record.properties import NAME_END, PAIR_END, TAGS
 from container.record.unit import Units
 from container.record.unit_faults import Fault, find_records

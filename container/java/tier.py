@@ -23,9 +23,9 @@ from container.metadata.state import TierState
 from container.names.path_component import check_path_component
 from container.names.queue_id import FLAT_FILES, QueueId, SegmentType
 from container.names.rocketmq import INDEX_QUEUE, INT64_MAX, index_name, segment_name
+from container.record.header import RecordHeader
 from container.record.kernels import decode_units
 from container.record.layout import BORN_HOST_V6, layout_of
-from container.record.message import RecordHeader
 from container.record.unit import UNIT_BYTES
 from provider.errors import Corrupt, NotFound
 from provider.object_store import ObjectStore

@@ -1,4 +1,4 @@
-"""The optional checksum over a whole record, and how it follows a change of bytes 28..35.
+"""The checksum of a body, and the optional one over a whole record.
 
 A broker with `enabledAppendPropCRC` ends every record with the property `__CRC32#`. It covers the
 physical offset, which the tier replaces, so the tier's copy needs a new one (Java's has the old).
@@ -7,12 +7,13 @@ physical offset, which the tier replaces, so the tier's copy needs a new one (Ja
 import zlib
 from struct import Struct
 
+from container.record.header import locate_parts
 from container.record.layout import PHYSICAL_OFFSET_AT
-from container.record.message import BODY_CRC_MASK, locate_parts
 from container.record.properties import NAME_END, PAIR_END, RECORD_CRC
 from provider.errors import Corrupt
 from provider.object_store import Buffer
 
+BODY_CRC_MASK = 0x7FFF_FFFF
 RECORD_CRC_DIGITS = 10
 RECORD_CRC_PREFIX = (RECORD_CRC + NAME_END).encode()
 RECORD_CRC_BYTES = len(RECORD_CRC_PREFIX) + RECORD_CRC_DIGITS + 1
@@ -22,6 +23,11 @@ assert RECORD_CRC_BYTES == 20, "an on-disk format never drifts"  # noqa: PLR2004
 
 _INT64 = Struct(">q")
 _END = PAIR_END.encode()
+
+
+def body_crc_of(body: Buffer) -> int:
+    """CRC-32 of a body as it is stored (compressed), without the sign bit; 0 for an empty one."""
+    return zlib.crc32(body) & BODY_CRC_MASK
 
 
 def encode_record_crc(covered: Buffer) -> bytes:

@@ -21,6 +21,8 @@ TRANSACTION_COMMIT = 0x008
 TRANSACTION_ROLLBACK = 0x00C
 BORN_HOST_V6 = 0x010
 STORE_HOST_V6 = 0x020
+HOST_BITS = BORN_HOST_V6 | STORE_HOST_V6
+"""The bits that say where the fields after the born host lie."""
 NEED_UNWRAP = 0x040
 INNER_BATCH = 0x080
 COMPRESSION_TYPE_MASK = 0x700
@@ -31,9 +33,13 @@ TAIL = Struct(">iqi")
 """Reconsume times, prepared transaction offset, body length."""
 
 MAGIC_AT = 4
+BODY_CRC_AT = 8
+QUEUE_ID_AT = 12
+FLAG_AT = 16
 QUEUE_OFFSET_AT = 20
 PHYSICAL_OFFSET_AT = 28
 SYS_FLAG_AT = 36
+BORN_TIMESTAMP_AT = 40
 BORN_HOST_AT = HEAD.size
 
 PORT_BYTES = 4

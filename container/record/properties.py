@@ -37,7 +37,7 @@ def decode_properties(raw: bytes) -> dict[str, str]:
     """Read the pairs; of two with one name the last counts. Never fails.
 
     By the rules of RocketMQ's MessageDecoder: pieces end at 0x02 or at the end of the bytes; one
-    without 0x01, or with nothing before or behind the first 0x01, is dropped; bytes that are not
+    without 0x01, or with nothing before or after the first 0x01, is dropped; bytes that are not
     UTF-8 are replaced.
     """
     found: dict[str, str] = {}
@@ -50,7 +50,7 @@ def decode_properties(raw: bytes) -> dict[str, str]:
 
 def split_keys(keys: str) -> list[str]:
     """The user keys in a KEYS value, in order, without the empty pieces of doubled blanks."""
-    return [key for key in keys.split(KEY_SEPARATOR) if key]
+    return list(filter(None, keys.split(KEY_SEPARATOR)))
 
 
 def index_keys(properties: Mapping[str, str]) -> tuple[str, ...]:

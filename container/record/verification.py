@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from container.record.blank import BLANK_MAGIC, BlankRecord
-from container.record.checksum import record_crc_is_valid
+from container.record.checksum import body_crc_of, record_crc_is_valid
 from container.record.kernels import Bytes, as_bytes, headers_at, values_at
 from container.record.layout import (
     BORN_HOST_V6,
@@ -23,7 +23,6 @@ from container.record.layout import (
     TOPIC_LENGTH_BYTES,
     layout_of,
 )
-from container.record.message import body_crc_of
 from container.record.unit_faults import judge_headers, leading_good
 
 _SIZE_AND_MAGIC = Struct(">iI")

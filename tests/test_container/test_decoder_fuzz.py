@@ -35,8 +35,9 @@ from container.metadata.state import TierState
 from container.names.queue_id import QueueId, SegmentType
 from container.names.tier_objects import ManifestName, SnapshotName
 from container.queue.manifest import decode_manifest
+from container.record.header import RecordHeader, locate_parts
 from container.record.kernels import decode_units
-from container.record.message import RecordHeader, StoredMessage, locate_parts
+from container.record.message import StoredMessage
 from provider.errors import Corrupt, StoreError
 from provider.posix import PosixStore
 from tests.support import tier_values as tv

@@ -5,8 +5,9 @@ import hashlib
 from ipaddress import IPv6Address
 
 from container.record.body import decompress
+from container.record.fields import Host
 from container.record.layout import COMPRESSED
-from container.record.message import Host, StoredMessage
+from container.record.message import StoredMessage
 from provider.object_store import Buffer
 from tieredstore.cli.output import count_text, time_text
 from tieredstore.cli.printable import printable

@@ -10,6 +10,7 @@ from container.record import kernels
 from container.record.batch import MessageBatch
 from container.record.checksum import record_crc_is_valid, rewrite_physical_offset
 from container.record.gathering import take_ranges
+from container.record.header import RecordHeader
 from container.record.kernels import (
     decode_units,
     encode_units,
@@ -17,7 +18,6 @@ from container.record.kernels import (
     rewrite_positions,
     store_timestamps,
 )
-from container.record.message import RecordHeader
 from container.record.unit import ConsumeQueueUnit
 from provider.errors import Corrupt
 from tests.support.messages import batch_of, batches, queue_records

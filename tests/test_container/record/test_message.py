@@ -1,5 +1,8 @@
 """The stored message: round trips, versions, hosts, and damage."""
 
+import copy
+import pickle
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,8 +13,10 @@ from container.record.checksum import (
     record_crc_is_valid,
     rewrite_physical_offset,
 )
+from container.record.fields import MessageFields
+from container.record.header import RecordHeader
 from container.record.layout import MAGIC_V1, MAGIC_V2
-from container.record.message import RecordHeader, StoredMessage
+from container.record.message import StoredMessage
 from provider.errors import Corrupt
 from tests.support.messages import (
     damages,
@@ -60,7 +65,7 @@ def test_damage_gives_a_value_or_corrupt_with_its_place(raw: bytes) -> None:
         assert found.path == "log"
         assert 700 <= found.position <= 700 + len(raw)
     else:
-        assert found.encode() == raw
+        assert found.encode() == found._replace().encode() == raw
 
 
 @given(messages().flatmap(lambda m: st.tuples(st.just(m.encode()), st.integers(0, m.size - 1))))
@@ -155,3 +160,29 @@ def test_a_property_that_only_ends_like_the_checksum_is_none() -> None:
     cut = raw.replace(b"b\x02__CRC32#", b"bx__CRC32#")
     assert cut != raw
     assert not has_record_crc(cut)
+
+
+@given(messages())
+def test_all_fields_at_once_are_the_fields_one_by_one(message: StoredMessage) -> None:
+    fields = message.fields()
+    for name, value in fields._asdict().items():
+        assert getattr(message, name) == value
+    assert repr(message) == repr(fields).replace("MessageFields(", "StoredMessage(", 1)
+    assert message._replace(**fields._asdict()) == message
+
+
+@given(messages(), messages())
+def test_messages_are_values(one: StoredMessage, other: StoredMessage) -> None:
+    again = decode(one.encode())
+    assert (again, hash(again)) == (one, hash(one))
+    assert (one == other) == (one.fields() == other.fields())
+    assert one != one.encode()
+    for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
+        assert pickle.loads(pickle.dumps(one, protocol)) == one
+    assert copy.deepcopy(one) == copy.copy(one) == one
+
+
+@pytest.mark.parametrize("name", [*MessageFields._fields, "size", "tags", "another"])
+def test_a_message_cannot_be_changed(name: str) -> None:
+    with pytest.raises(AttributeError):
+        setattr(make_message(0), name, 0)

@@ -6,7 +6,8 @@ from pathlib import Path
 
 from click.testing import CliRunner, Result
 
-from container.record.message import StoredMessage, body_crc_of
+from container.record.checksum import body_crc_of
+from container.record.message import StoredMessage
 from tests.support.fake_broker import FakeBroker
 from tieredstore.cli.main import cli
 

@@ -7,10 +7,10 @@ from numpy.typing import NDArray
 
 from container.names.queue_id import QueueId
 from container.record.blank import BlankRecord
+from container.record.header import locate_parts
 from container.record.java_hash import tag_hash
 from container.record.kernels import encode_units, headers_at
 from container.record.layout import TRANSACTION_MASK, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
-from container.record.message import locate_parts
 from container.record.properties import TAGS, decode_properties
 from container.record.unit import Units
 from container.record.verification import ENDS_INSIDE, Walk, walk_records
