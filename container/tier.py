@@ -16,28 +16,23 @@ from container.metadata.operations import (
     PutTopic,
     RecordGap,
 )
-from container.metadata.records import Gap, Queue, Topic
+from container.metadata.records import Gap, Queue, Tombstone, Topic
 from container.metadata.state import TierState
 from container.names.queue_id import QueueId
+from container.names.tier_objects import KeptName
 from container.options import HOUR_MS, TierOptions
 from container.queue.commit_plan import CommitPlan, CutRules, plan_commit
 from container.queue.manifest import ManifestReader
 from container.queue.message_queue_container import MessageQueueContainer
 from container.queue.sparse_read import read_records_at
-from container.queue.tail_cut import cut_queue, keep_freed
+from container.queue.tail_cut import CUT_REASON, cut_queue
 from container.record.batch import MessageBatch
 from provider.clock import Clock
 from provider.errors import NotFound, OutOfRange
-from provider.file_segments import FileSegments
-from provider.in_place_segments import InPlaceSegments
-from provider.object_store import AppendingStore
+from provider.file_segments import FileSegments, SegmentsDriver
+from provider.object_store import ObjectStore
 from provider.probing import probe
 from provider.ranges import QueueOffset
-
-LOCK_NAME = "@lock"
-"""Held by a living owner; see decision 0002."""
-
-HOLD_RETRY_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +54,7 @@ class Tier:
 
     def __init__(
         self,
-        store: AppendingStore,
+        store: ObjectStore,
         segments: FileSegments,
         journal: Journal,
         *,
@@ -77,9 +72,10 @@ class Tier:
     @classmethod
     async def own(
         cls,
-        store: AppendingStore,
+        store: ObjectStore,
         identity: TierIdentity,
         *,
+        segments: SegmentsDriver,
         clock: Clock,
         rng: Random,
         options: TierOptions | None = None,
@@ -88,9 +84,9 @@ class Tier:
     ) -> Self:
         """Take the ownership of the tier that lies in `store`, or begin one there.
 
-        Costs the probe's requests, a listing, one snapshot and the journal entries behind it, and
-        one new entry. An earlier owner that still lives finds itself `Fenced` at its next commit;
-        we wait `takeover_wait_s_max` for it to let go, then go on in segments of our own.
+        Costs the probe's requests, a listing, one snapshot and the journal entries after it, one
+        new entry, and what `segments` needs, which makes the port that commits are written to.
+        An earlier owner that still lives finds itself `Fenced` at its next commit.
         `imported`: see `Journal.take_ownership`.
 
         Raises:
@@ -99,11 +95,8 @@ class Tier:
             Corrupt: the journal is damaged; position names the entry.
             Unavailable: try again.
         """
-        options = options or TierOptions()
         await probe(store, rng=rng)
-        # Asked before the fence: an owner that asks later then sees us until we are dead
-        # (decision 0002). Only the answer after the fence counts.
-        await store.register(LOCK_NAME)
+        await segments.prepare()
         journal = await Journal.take_ownership(
             store,
             clock=clock,
@@ -114,19 +107,8 @@ class Tier:
             options=journal_options or JournalOptions(),
             imported=imported,
         )
-        waited_until_s = clock.monotonic_s() + options.takeover_wait_s_max
-        alone = await store.register(LOCK_NAME)
-        while not alone and clock.monotonic_s() < waited_until_s:
-            await clock.sleep(HOLD_RETRY_S)
-            alone = await store.register(LOCK_NAME)
-        segments = InPlaceSegments(
-            store,
-            alone=alone,
-            epoch=journal.epoch,
-            verify_owner=journal.verify_owner,
-            ask_alone=lambda: store.register(LOCK_NAME),
-        )
-        return cls(store, segments, journal, clock=clock, options=options)
+        written = await segments.open(journal)
+        return cls(store, written, journal, clock=clock, options=options or TierOptions())
 
     def __repr__(self) -> str:
         return f"<Tier epoch {self._journal.epoch}: {len(self.state.queues)} queues>"
@@ -137,7 +119,7 @@ class Tier:
         return self._journal.state
 
     @property
-    def store(self) -> AppendingStore:
+    def store(self) -> ObjectStore:
         """Where the tier lies."""
         return self._store
 
@@ -251,8 +233,8 @@ class Tier:
     async def cut_queue(self, queue: QueueId, next_offset: QueueOffset, reason: str) -> None:
         """Unpublish the messages of a queue at and above `next_offset`.
 
-        Their bytes stay until the grace time is over, those of whole segments as copies below
-        `@cut/`. Copies what it frees, so it needs as much room.
+        Their bytes stay until the grace time is over. Where segments are files, those that go
+        whole are copied below `@cut/` first, so it needs as much room.
 
         Raises:
             OutOfRange: the queue has no such offset.
@@ -261,17 +243,18 @@ class Tier:
         container = self.container(queue)
         if container is None:
             raise NotFound("the tier has no such queue", str(queue))
-        cut = await cut_queue(
-            container,
-            self._store,
-            next_offset,
-            now_ms=self._clock.now_ms(),
-            grace_ms=self._options.cut_grace_hours * HOUR_MS,
+        now_ms = self._clock.now_ms()
+        cut = await cut_queue(container, self._store, next_offset, now_ms=now_ms)
+        epoch, sequence = self._journal.epoch, self.state.sequence
+        kept = await self._segments.preserve(
+            {name: str(KeptName(epoch, sequence, name)) for name in cut.files}
         )
-        kept = await keep_freed(
-            self._store, cut, epoch=self._journal.epoch, sequence=self.state.sequence
+        not_before_ms = now_ms + self._options.cut_grace_hours * HOUR_MS
+        tombstones = tuple(
+            Tombstone(name, not_before_ms, CUT_REASON)
+            for name in (*cut.manifests, *cut.files, *kept)
         )
-        await self._journal.publish([CutQueue(cut.queue, reason, (*cut.tombstones, *kept))])
+        await self._journal.publish([CutQueue(cut.queue, reason, tombstones)])
 
     async def messages_at(
         self,

@@ -7,7 +7,7 @@ object its bytes lie. A store that can append keeps one file per segment and gro
 The layer above plans slices and publishes placements; it does not know which of the two it is.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -63,6 +63,57 @@ class FileSegments(Protocol):
         """
         ...
 
+    async def preserve(self, copies: Mapping[str, str]) -> list[str]:
+        """Keep the bytes of segments that are about to be unpublished whole, whatever is written.
+
+        `copies` has, for each segment with an own file, a name that a copy of it may have. Returns
+        the names of copies that were made; a place where no later segment overwrites anything
+        makes none. May be repeated.
+
+        Raises:
+            Unavailable: some copies may have been made; call again.
+        """
+        ...
+
     def must_roll(self, segment_epoch: int) -> bool:
         """Whether a segment that the owner of `segment_epoch` began may not be continued."""
+        ...
+
+
+class SegmentsOwner(Protocol):
+    """The owner that segments are written for; the part of a journal that a driver needs."""
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of the ownership; it never changes."""
+        ...
+
+    async def verify_owner(self) -> None:
+        """Return if nobody newer owns the tier. Some requests.
+
+        Raises:
+            Fenced: somebody newer owns the tier.
+            Unavailable: it could not be found out.
+        """
+        ...
+
+
+class SegmentsDriver(Protocol):
+    """Makes the `FileSegments` of one ownership, in two steps around the fence that takes it."""
+
+    async def prepare(self) -> None:
+        """Do what must precede the fence. Changes nothing that an earlier owner relies on.
+
+        Raises:
+            Denied: the storage cannot carry an owner.
+            Unavailable: try again.
+        """
+        ...
+
+    async def open(self, owner: SegmentsOwner) -> FileSegments:
+        """The segments, once the ownership is taken. May wait for an earlier owner to end.
+
+        Raises:
+            Unavailable: try again, from the beginning.
+        """
         ...

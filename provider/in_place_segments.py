@@ -13,11 +13,61 @@ Why no owner can change what another one published (decision 0002 has the long f
   other one is gone by now; else it stops with a sentence that says what to do.
 """
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
+from provider.clock import Clock
 from provider.errors import AlreadyExists, NotFound, Unavailable
-from provider.file_segments import Placement, SegmentSlice
+from provider.file_segments import Placement, SegmentSlice, SegmentsOwner
 from provider.object_store import Append, AppendingStore
+from provider.ranges import ByteRange
+
+LOCK_NAME = "@lock"
+"""Owners register under it for as long as they live; decision 0002."""
+
+PIECE_BYTES = 4 << 20
+"""What is copied at once."""
+
+REGISTER_RETRY_S = 0.05
+"""Between questions whether an earlier owner has ended, in seconds."""
+
+
+class InPlaceDriver:
+    """`SegmentsDriver` for a store whose objects grow; one for each ownership.
+
+    `prepare` costs one `register`. `open` costs one, and one more every 50 ms while an earlier
+    owner lives, for `takeover_wait_s_max` seconds at most; then the segments are written beside
+    that owner. Cancelling either leaves the store registered.
+    """
+
+    def __init__(self, store: AppendingStore, *, clock: Clock, takeover_wait_s_max: float) -> None:
+        self._store = store
+        self._clock = clock
+        self._wait_s_max = takeover_wait_s_max
+
+    def __repr__(self) -> str:
+        return f"<InPlaceDriver: {self._store!r}>"
+
+    async def prepare(self) -> None:
+        """Register before the epoch is taken, so that later owners see us; decision 0002."""
+        await self._is_alone()
+
+    async def open(self, owner: SegmentsOwner) -> "InPlaceSegments":
+        """The segments of `owner`; only an answer from after the fence says whether it is alone."""
+        waited_until_s = self._clock.monotonic_s() + self._wait_s_max
+        alone = await self._is_alone()
+        while not alone and self._clock.monotonic_s() < waited_until_s:
+            await self._clock.sleep(REGISTER_RETRY_S)
+            alone = await self._is_alone()
+        return InPlaceSegments(
+            self._store,
+            alone=alone,
+            epoch=owner.epoch,
+            verify_owner=owner.verify_owner,
+            ask_alone=self._is_alone,
+        )
+
+    async def _is_alone(self) -> bool:
+        return await self._store.register(LOCK_NAME)
 
 
 class InPlaceSegments:
@@ -88,6 +138,24 @@ class InPlaceSegments:
             await self._take_over(slices)
             await self._store.append(self._appends(slices))
         return [Placement(part.segment, part.position) for part in slices]
+
+    async def preserve(self, copies: Mapping[str, str]) -> list[str]:
+        """Copy files whose names later segments may have; `FileSegments.preserve`.
+
+        Reads and writes every byte of them, in pieces of 4 MiB, so it needs as much room.
+        """
+        made: list[str] = []
+        for name, copy in copies.items():
+            try:
+                size_bytes = await self._store.size(name)
+            except NotFound:
+                continue
+            for at in range(0, size_bytes, PIECE_BYTES):
+                end = min(at + PIECE_BYTES, size_bytes)
+                piece = await self._store.read(name, ByteRange(at, end))
+                await self._store.append([Append(copy, at, (piece,))])
+            made.append(copy)
+        return made
 
     def must_roll(self, segment_epoch: int) -> bool:
         """Whether a segment of `segment_epoch` may not be continued; `FileSegments.must_roll`."""

@@ -20,6 +20,7 @@ from container.tier import Tier, TierIdentity
 from container.tier_reader import FixedMetadata, TierReader
 from provider.clock import Clock, SystemClock
 from provider.errors import Corrupt, Denied, NotFound, Unavailable
+from provider.in_place_segments import InPlaceDriver
 from provider.metered import MeteredStore
 from provider.names import TEMPORARY_PREFIX
 from provider.object_store import ObjectStore
@@ -192,6 +193,9 @@ async def open_owner(
             tier = await Tier.own(
                 store,
                 TierIdentity(config.cluster, config.broker, owner),
+                segments=InPlaceDriver(
+                    store, clock=clock, takeover_wait_s_max=config.tier.takeover_wait_s_max
+                ),
                 clock=clock,
                 rng=rng or SystemRandom(),
                 options=config.tier,

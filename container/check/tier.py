@@ -10,6 +10,7 @@ from crc32c import crc32c
 from container.check.finding import Finding
 from container.check.journal import check_journal, own_objects
 from container.check.records import RecordCheck
+from container.metadata.object_names import object_name, object_names
 from container.metadata.records import Queue, Segment
 from container.metadata.state import TierState
 from container.names.queue_id import FLAT_FILES, QueueId, SegmentType
@@ -106,20 +107,16 @@ async def _check_queue(
     except (Corrupt, Denied, OutOfRange) as error:
         yield Finding("manifest", error.path, error.position, error.reason)
         return
+    for kind, segments in flat.items():
+        known.update(object_names(container.id, segments))
+        flat[kind] = [segment for segment in segments if segment.is_readable]
     for finding in _check_segments(container.record, flat, sizes):
         yield finding
     for segments in flat.values():
-        known.update(_objects(container.id, segments))
         async for finding in _check_checksums(store, container.id, segments, sizes):
             yield finding
     async for finding in _check_messages(container, flat, progress):
         yield finding
-
-
-def _objects(queue: QueueId, segments: Sequence[Segment]) -> Iterator[str]:
-    for segment in segments:
-        yield segment_name(queue, segment.type, segment.base)
-        yield from (extent.object_name for extent in segment.extents if extent.object_name)
 
 
 def _check_segments(
@@ -137,7 +134,7 @@ def _check_segments(
                 )
         for segment in segments:
             name = segment_name(queue.id, kind, segment.base)
-            yield from _check_extents(segment, name, sizes)
+            yield from _check_extents(queue.id, segment, name, sizes)
     units = flat[SegmentType.CONSUME_QUEUE]
     end = units[-1].end if units else UNIT_BYTES * queue.next_offset
     if jumps.get(end, end) != UNIT_BYTES * queue.next_offset:
@@ -145,13 +142,15 @@ def _check_segments(
         yield Finding("units-and-commit-offset", str(queue.id), queue.next_offset, detail)
 
 
-def _check_extents(segment: Segment, name: str, sizes: Mapping[str, int]) -> Iterator[Finding]:
+def _check_extents(
+    queue: QueueId, segment: Segment, name: str, sizes: Mapping[str, int]
+) -> Iterator[Finding]:
     end = 0
     for extent in segment.extents:
         if extent.position != end or extent.length <= 0:
             yield Finding("extents-do-not-join", name, extent.position, f"expected {end}")
         end = extent.end
-        holder = extent.object_name or name
+        holder = object_name(queue, segment, extent)
         if holder not in sizes:
             yield Finding("object-missing", holder, extent.object_offset, "published, not there")
         elif sizes[holder] < extent.object_offset + extent.length:
@@ -164,9 +163,8 @@ async def _check_checksums(
 ) -> AsyncIterator[Finding]:
     """Read every extent whole and compare its CRC-32C."""
     for segment in segments:
-        name = segment_name(queue, segment.type, segment.base)
         for extent in segment.extents:
-            holder = extent.object_name or name
+            holder = object_name(queue, segment, extent)
             whole = extent.object_offset + extent.length
             if extent.crc32c is None or sizes.get(holder, -1) < whole:
                 continue

@@ -1,7 +1,7 @@
 """The life of a segment copy: which states follow which.
 
-The four states and their transitions are Kafka's (KIP-405). Which copy is read needs no rule: the
-finished ones of a flat file join (I3, I4), so that none contains another.
+The four states and their transitions are Kafka's (KIP-405). Readers read the finished copies
+(`Segment.is_readable`); those of a flat file join (I3, I4), so none contains another.
 """
 
 from container.metadata.records import CopyState

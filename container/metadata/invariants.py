@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from container.errors import Refused
-from container.metadata.records import CopyState, ManifestRef, Queue, Segment
+from container.metadata.records import Queue, Segment
 from container.names.queue_id import FLAT_FILES, QueueId, SegmentType
 from container.record.unit import UNIT_BYTES
 
@@ -69,20 +69,15 @@ def check_queue(queue: Queue) -> None:
             all(segment.type == kind for segment in live), f"a foreign segment in {kind.name}", path
         )
         check_segments(live, path)
-        refs = [ref for ref in queue.manifests if ref.type == kind]
+        runs = [(ref.base, ref.end) for ref in queue.manifests if ref.type == kind]
+        runs += [(segment.base, segment.end) for segment in queue.readable(kind)]
         may_jump = gap_starts if kind == SegmentType.CONSUME_QUEUE else {}
-        _runs_touch(path, _runs(refs, live), may_jump)
+        _runs_touch(path, runs, may_jump)
     _units_end(queue, gap_starts)
 
 
-def _runs(refs: Sequence[ManifestRef], live: Sequence[Segment]) -> list[tuple[int, int]]:
-    """What readers may read, in the order of the record: manifests, then finished segments."""
-    finished = [segment for segment in live if segment.state == CopyState.COPY_FINISHED]
-    return [(part.base, part.end) for part in (*refs, *finished)]
-
-
 def _runs_touch(path: str, runs: list[tuple[int, int]], may_jump: dict[int, int]) -> None:
-    """I3, I4 and the first half of I5."""
+    """I3, I4 and the first half of I5, of all that readers may read, in the record's order."""
     for (_, end), (base, _) in pairwise(runs):
         refuse_unless(
             base == end or may_jump.get(end) == base,

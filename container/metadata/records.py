@@ -87,6 +87,11 @@ class Segment:
         return self.base + self.size
 
     @property
+    def is_readable(self) -> bool:
+        """Whether readers may read it: its copy is finished, and no deletion has begun."""
+        return self.state == CopyState.COPY_FINISHED
+
+    @property
     def begin_timestamp(self) -> int | None:
         """Smallest store timestamp, Unix ms; None while empty."""
         return min((extent.min_timestamp for extent in self.extents), default=None)
@@ -133,6 +138,8 @@ class Gap:
 class Queue:
     """What is published of one queue.
 
+    Of the readable segments (`readable`):
+
     I3  `commit_log` and `consume_queue` are in order of base and follow the manifests' segments.
     I4  CommitLog segments touch: each base is the end of the one before.
     I5  ConsumeQueue segments touch except across a gap; the last one ends at `20 next_offset`.
@@ -153,6 +160,13 @@ class Queue:
     def segments(self, segment_type: SegmentType) -> tuple[Segment, ...]:
         """The segments in the snapshot, without those in manifests, of one flat file."""
         return self.commit_log if segment_type == SegmentType.COMMIT_LOG else self.consume_queue
+
+    def readable(self, segment_type: SegmentType) -> tuple[Segment, ...]:
+        """The segments in the snapshot that readers may read; those in manifests all are."""
+        live = self.segments(segment_type)
+        if all(segment.is_readable for segment in live):
+            return live
+        return tuple(segment for segment in live if segment.is_readable)
 
     def flat_end(self, segment_type: SegmentType) -> int:
         """First byte behind everything published of one flat file."""

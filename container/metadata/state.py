@@ -12,6 +12,7 @@ from typing import Any, Final, Self
 from container.errors import Refused
 from container.metadata import queue_changes
 from container.metadata.invariants import check_queue, queue_path, refuse_unless
+from container.metadata.object_names import object_names
 from container.metadata.operations import (
     IMPORTED,
     AddTombstones,
@@ -35,7 +36,6 @@ from container.metadata.operations import (
 from container.metadata.overlay import Overlay
 from container.metadata.records import Attempt, Broker, IndexFile, Queue, Tombstone, Topic
 from container.names.queue_id import QueueId
-from container.names.rocketmq import segment_name
 
 NO_BROKER = Broker("", "")
 """That of a tier that has no owner yet."""
@@ -243,10 +243,9 @@ def _commit(change: StateChange, operation: CommitQueue) -> None:
     change.queues.put(queue.id, queue_changes.commit(queue, operation))
     for part in operation.changes:
         live = queue.segments(part.type)
-        if (
-            not live or live[-1].base != part.base
-        ):  # after a cut it may use an old file's name again
-            change.tombstones.drop(segment_name(queue.id, part.type, part.base))
+        if not live or live[-1].base != part.base:  # after a cut a file's name may come again
+            for name in object_names(queue.id, [part]):
+                change.tombstones.drop(name)
 
 
 def _bury(change: StateChange, tombstones: Iterable[Tombstone]) -> None:

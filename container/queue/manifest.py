@@ -9,7 +9,7 @@ from container.errors import BytesMissing
 from container.journal.frame import NONCE_BYTES, Frame, FrameKind
 from container.journal.options import Chance, JournalOptions
 from container.metadata.codec import decode_segments, encode_segments
-from container.metadata.records import CopyState, ManifestRef, Queue, Segment
+from container.metadata.records import ManifestRef, Queue, Segment
 from container.names.queue_id import FLAT_FILES, QueueId, SegmentType
 from container.names.tier_objects import ManifestName, parse_name
 from provider.errors import Corrupt, OutOfRange
@@ -98,7 +98,7 @@ def plan_manifest(queue: Queue, options: JournalOptions) -> ManifestPlan | None:
     for kind in FLAT_FILES:
         leaving: list[Segment] = []
         for segment in queue.segments(kind):
-            if segment.sealed_ms is None or segment.state != CopyState.COPY_FINISHED:
+            if segment.sealed_ms is None or not segment.is_readable:
                 break
             leaving.append(segment)
         if len(leaving) > options.sealed_segments_max:

@@ -7,6 +7,7 @@ from typing import Protocol
 from crc32c import crc32c
 
 from container.errors import BytesMissing
+from container.metadata.object_names import object_name
 from container.metadata.records import Extent, Gap, ManifestRef, Queue, Segment
 from container.names.queue_id import QueueId, SegmentType
 from container.names.rocketmq import segment_name
@@ -86,6 +87,8 @@ class MessageQueueContainer:
     async def segments(self, segment_type: SegmentType) -> list[Segment]:
         """All segments of one flat file in order of base, those in manifests included.
 
+        Also those that are not readable: copies that are not finished, or are being deleted.
+
         Costs a request for each manifest that is not cached.
         """
         queue = self.record
@@ -145,15 +148,14 @@ class MessageQueueContainer:
         while at < wanted.end:
             segment = await self._segment_at(queue, segment_type, at)
             until = min(wanted.end, segment.end)
-            name = segment_name(self._id, segment_type, segment.base)
             inside = ByteRange(at - segment.base, until - segment.base)
-            pieces.extend(pieces_of_segment(segment, name, inside, verify=self._verify))
+            pieces.extend(pieces_of_segment(self._id, segment, inside, verify=self._verify))
             at = until
         return pieces
 
     async def _segment_at(self, queue: Queue, segment_type: SegmentType, at: int) -> Segment:
         """The segment that holds byte `at` of a flat file."""
-        live = queue.segments(segment_type)
+        live = queue.readable(segment_type)
         if not live or at < live[0].base:
             for ref in queue.manifests:
                 if ref.type == segment_type and ref.base <= at < ref.end:
@@ -204,7 +206,7 @@ class _Piece:
 
 
 def pieces_of_segment(
-    segment: Segment, name: str, inside: ByteRange, *, verify: bool
+    queue: QueueId, segment: Segment, inside: ByteRange, *, verify: bool
 ) -> list[_Piece]:
     """Split a range of a segment by the objects that hold it; pure."""
     extents = segment.extents
@@ -217,18 +219,19 @@ def pieces_of_segment(
             extent.object_name == run[-1].object_name
             and extent.object_offset == run[-1].object_offset + run[-1].length
         ):
+            name = object_name(queue, segment, run[0])
             pieces.append(_piece_of_run(run, name, inside, verify=verify))
             run = []
         run.append(extent)
+    name = object_name(queue, segment, run[0])
     pieces.append(_piece_of_run(run, name, inside, verify=verify))
     return pieces
 
 
 def _piece_of_run(run: list[Extent], name: str, inside: ByteRange, *, verify: bool) -> _Piece:
-    """One request for extents that touch in one object."""
+    """One request for extents that touch in the object `name`."""
     shift = run[0].object_offset - run[0].position
     start, end = max(inside.start, run[0].position), min(inside.end, run[-1].end)
-    name = run[0].object_name or name
     checks = tuple(extent for extent in run if extent.crc32c is not None) if verify else ()
     if not checks:
         return _Piece(name, ByteRange(start + shift, end + shift), length=end - start)

@@ -4,26 +4,29 @@ from dataclasses import dataclass, replace
 
 from crc32c import crc32c
 
-from container.metadata.records import Extent, ManifestRef, Queue, Segment, Tombstone
+from container.metadata.object_names import object_name, own_file
+from container.metadata.records import Extent, ManifestRef, Queue, Segment
 from container.names.queue_id import SegmentType
-from container.names.rocketmq import segment_name
-from container.names.tier_objects import KeptName
 from container.queue.message_queue_container import MessageQueueContainer
 from container.record.unit import UNIT_BYTES
-from provider.errors import NotFound, OutOfRange
-from provider.object_store import Append, AppendingStore, ObjectStore
+from provider.errors import OutOfRange
+from provider.object_store import ObjectStore
 from provider.ranges import ByteRange, QueueOffset
 
 CUT_REASON = "cut"
-PIECE_BYTES = 4 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class QueueCut:
-    """What `CutQueue` publishes."""
+    """What a cut leaves of a queue, and what it frees."""
 
     queue: Queue
-    tombstones: tuple[Tombstone, ...]
+    """The record after the cut."""
+    manifests: tuple[str, ...]
+    """Manifests that the record no longer refers to."""
+    files: tuple[str, ...]
+    """Own files of segments that go whole; a later segment may have the name of one of them.
+    Other objects of such segments may be shared with other queues: only their references go."""
 
 
 async def cut_queue(
@@ -32,15 +35,12 @@ async def cut_queue(
     next_offset: QueueOffset,
     *,
     now_ms: int,
-    grace_ms: int,
 ) -> QueueCut:
     """The queue without its messages at and above `next_offset`.
 
     The segments that the cut goes through are sealed where it goes: the next commit begins new
-    ones, so the bytes behind the cut stay in their files. Of segments that go whole, `keep_freed`
-    makes copies.
-    A gap that the cut goes through ends there. Reads one unit, and the extents that the cut goes
-    through. Publishes nothing.
+    ones, so the bytes after the cut stay where they are. A gap that the cut goes through ends
+    there. Reads one unit, and the extents that the cut goes through. Publishes nothing.
 
     Raises:
         OutOfRange: the queue has no such offset.
@@ -55,15 +55,19 @@ async def cut_queue(
     }
     kept: dict[SegmentType, tuple[Segment, ...]] = {}
     refs: list[ManifestRef] = []
-    freed: list[str] = []
+    manifests: list[str] = []
+    files: list[str] = []
     for kind, end in ends.items():
         refs_kept = [ref for ref in queue.manifests if ref.type == kind and ref.end <= end]
-        freed += [ref.object_name for ref in queue.manifests if ref.type == kind and ref.end > end]
+        manifests += [
+            ref.object_name for ref in queue.manifests if ref.type == kind and ref.end > end
+        ]
         begin = max((ref.end for ref in refs_kept), default=-1)
         segments: list[Segment] = []
         for segment in await container.segments(kind):
             if segment.base >= end:
-                freed.append(segment_name(queue.id, kind, segment.base))
+                name = own_file(queue.id, segment)
+                files += [name] if name is not None else []
             elif segment.base >= begin:
                 segments.append(await _cut_segment(store, queue, segment, end, now_ms=now_ms))
         refs += refs_kept
@@ -80,8 +84,7 @@ async def cut_queue(
             if gap.start < next_offset
         ),
     )
-    not_before_ms = now_ms + grace_ms
-    return QueueCut(remaining, tuple(Tombstone(name, not_before_ms, CUT_REASON) for name in freed))
+    return QueueCut(remaining, tuple(manifests), tuple(files))
 
 
 async def _log_end(container: MessageQueueContainer, next_offset: QueueOffset) -> int:
@@ -96,30 +99,6 @@ async def _log_end(container: MessageQueueContainer, next_offset: QueueOffset) -
     return int(units["position"][0])
 
 
-async def keep_freed(
-    store: AppendingStore, cut: QueueCut, *, epoch: int, sequence: int
-) -> tuple[Tombstone, ...]:
-    """Copy the segments that a cut frees, and return tombstones for the copies.
-
-    The next commits may begin segments of the same names, and so overwrite the freed files at
-    once. Copies every freed byte; done before the cut is published.
-    """
-    graves: list[Tombstone] = []
-    for grave in cut.tombstones:
-        if grave.object_name.startswith("@"):
-            continue
-        try:
-            size = await store.size(grave.object_name)
-        except NotFound:
-            continue
-        name = str(KeptName(epoch, sequence, grave.object_name))
-        for at in range(0, size, PIECE_BYTES):
-            piece = await store.read(grave.object_name, ByteRange(at, min(at + PIECE_BYTES, size)))
-            await store.append([Append(name, at, (piece,))])
-        graves.append(replace(grave, object_name=name))
-    return tuple(graves)
-
-
 async def _cut_segment(
     store: ObjectStore, queue: Queue, segment: Segment, end: int, *, now_ms: int
 ) -> Segment:
@@ -128,9 +107,10 @@ async def _cut_segment(
     sealed_ms = segment.sealed_ms or now_ms
     if size == segment.size:
         return replace(segment, sealed_ms=sealed_ms)
-    name = segment_name(queue.id, segment.type, segment.base)
     extents = [
-        extent if extent.end <= size else await _cut_extent(store, name, extent, size)
+        extent
+        if extent.end <= size
+        else await _cut_extent(store, object_name(queue.id, segment, extent), extent, size)
         for extent in segment.extents
         if extent.position < size
     ]
@@ -138,8 +118,8 @@ async def _cut_segment(
 
 
 async def _cut_extent(store: ObjectStore, name: str, extent: Extent, size: int) -> Extent:
-    """The extent up to byte `size` of its segment. Its times stay: they are bounds, still true."""
+    """An extent of object `name` up to byte `size` of its segment. Its times stay true bounds."""
     length = size - extent.position
     place = ByteRange(extent.object_offset, extent.object_offset + length)
-    raw = await store.read(extent.object_name or name, place)
+    raw = await store.read(name, place)
     return replace(extent, length=length, crc32c=crc32c(raw))

@@ -7,10 +7,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from container.journal.options import JournalOptions
+from container.metadata.object_names import names_of_queue
 from container.metadata.records import Tombstone
 from container.metadata.state import TierState
 from container.names.queue_id import FLAT_FILES
-from container.names.rocketmq import parse_segment_name, segment_name
+from container.names.rocketmq import parse_segment_name
 from container.names.tier_objects import KeptName, ManifestName, parse_name
 
 
@@ -51,12 +52,7 @@ def names_in_use(state: TierState) -> set[str]:
     used = set(state.index_files)
     for queue in state.queues.values():
         used.update(ref.object_name for ref in queue.manifests)
-        for kind in FLAT_FILES:
-            for segment in queue.segments(kind):
-                used.update(
-                    extent.object_name or segment_name(queue.id, kind, segment.base)
-                    for extent in segment.extents
-                )
+        used.update(names_of_queue(queue))
     return used
 
 

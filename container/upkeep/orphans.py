@@ -22,15 +22,15 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from container.metadata.object_names import names_of_queue, object_names
 from container.metadata.operations import AddTombstones, Operation
-from container.metadata.records import ManifestRef, Queue, Tombstone
+from container.metadata.records import ManifestRef, Tombstone
 from container.metadata.state import TierState
 from container.names.queue_id import FLAT_FILES, QueueId
 from container.names.rocketmq import (
     BASE_DIGITS,
     parse_local_file_name,
     parse_segment_name,
-    segment_name,
 )
 from container.names.tier_objects import KEPT_PREFIX, MANIFEST_PREFIX
 from container.queue.manifest import ManifestReader
@@ -77,7 +77,7 @@ def sort_files(state: TierState, queue_id: QueueId, names: Iterable[str]) -> Fil
     strays: list[str] = []
     above: list[str] = []
     listed: dict[ManifestRef, list[str]] = {}
-    live = _live_names(queue)
+    live = set(names_of_queue(queue))
     unknown = [name for name in names if name not in live and name not in state.tombstones]
     for kind in FLAT_FILES:
         prefix = f"{queue_id}/{kind.name}/"
@@ -94,15 +94,6 @@ def sort_files(state: TierState, queue_id: QueueId, names: Iterable[str]) -> Fil
                 (above if base >= end else strays).append(name)
     doubtful = tuple((ref, tuple(some)) for ref, some in listed.items() if len(some) > ref.segments)
     return FilesOfQueue(_segments_of(queue_id, strays), doubtful, _segments_of(queue_id, above))
-
-
-def _live_names(queue: Queue) -> set[str]:
-    names: set[str] = set()
-    for kind in FLAT_FILES:
-        for segment in queue.segments(kind):
-            names.add(segment_name(queue.id, kind, segment.base))
-            names.update(extent.object_name for extent in segment.extents)
-    return names
 
 
 def _segments_of(queue: QueueId, names: Iterable[str]) -> tuple[str, ...]:
@@ -195,7 +186,7 @@ class StraySearch:
         for queue_id, names in list(self._above.items()):
             queue = state.queues.get(queue_id)
             above = sort_files(state, queue_id, names).above
-            if queue is not None and not set(names) <= {*above, *_live_names(queue)}:
+            if queue is not None and not set(names) <= {*above, *names_of_queue(queue)}:
                 self._left[queue_id] = None
             if above and queue_id not in self._left:
                 self._above[queue_id] = above
@@ -219,8 +210,7 @@ class StraySearch:
         strays = list(files.strays)
         for ref, names in files.doubtful:
             segments = await self._manifests.segments(ref)
-            known = {segment_name(queue, ref.type, segment.base) for segment in segments}
-            known.update(one.object_name for segment in segments for one in segment.extents)
+            known = set(object_names(queue, segments))
             strays += _segments_of(queue, (name for name in names if name not in known))
         if files.above:
             self._above[queue] = files.above

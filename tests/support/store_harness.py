@@ -27,6 +27,8 @@ from dispatcher.dispatcher import TieredDispatcher
 from dispatcher.options import DispatchOptions
 from provider.clock import Clock, ManualClock, settle
 from provider.errors import Corrupt, Fenced, StoreError
+from provider.file_segments import SegmentsDriver
+from provider.in_place_segments import InPlaceDriver
 from provider.memory import MemoryStore
 from provider.object_store import ObjectStore
 from provider.ranges import ByteRange, QueueOffset
@@ -166,6 +168,7 @@ class StoreProcess:
                 self.tier = await Tier.own(
                     self.store,
                     TierIdentity("Cluster", "broker-a", f"owner {self.number}"),
+                    segments=self._driver(rng),
                     clock=self.clock,
                     rng=rng,
                     options=TIER_OPTIONS,
@@ -179,6 +182,11 @@ class StoreProcess:
         self.dispatcher = TieredDispatcher(
             self.hot, self.tier, options=self._dispatch, clock=self.clock, executor=InlineExecutor()
         )
+
+    def _driver(self, rng: Random) -> SegmentsDriver:
+        """How this life writes segments."""
+        del rng  # names of files need none
+        return InPlaceDriver(self.store, clock=self.clock, takeover_wait_s_max=0)
 
     async def live(self, job: Callable[["StoreProcess"], Awaitable[None]] | None = None) -> None:
         """Tier until killed, or until `job` is done; notes what ended it."""

@@ -14,6 +14,7 @@ from container.tier import Tier, TierIdentity
 from container.tier_reader import TierReader
 from provider.clock import ManualClock
 from provider.errors import Corrupt, Denied, Fenced, OutOfRange
+from provider.in_place_segments import InPlaceDriver
 from provider.memory import MemoryStore
 from provider.object_store import Buffer
 from provider.ranges import ByteRange, QueueOffset
@@ -31,8 +32,14 @@ OPTIONS = TierOptions(
 @asynccontextmanager
 async def owned(store: MemoryStore, owner: str = "a", seed: int = 1) -> AsyncIterator[Tier]:
     identity = TierIdentity("Cluster", "broker-a", owner)
+    clock = ManualClock()
     tier = await Tier.own(
-        store, identity, clock=ManualClock(), rng=random.Random(seed), options=OPTIONS
+        store,
+        identity,
+        segments=InPlaceDriver(store, clock=clock, takeover_wait_s_max=0),
+        clock=clock,
+        rng=random.Random(seed),
+        options=OPTIONS,
     )
     async with asyncio.TaskGroup() as group:
         worker = group.create_task(run_until_fenced(tier))

@@ -13,6 +13,7 @@ from container.tier import Tier, TierIdentity
 from dispatcher.dispatcher import TieredDispatcher
 from dispatcher.queue_progress import QueueState
 from provider.clock import ManualClock, settle
+from provider.in_place_segments import InPlaceDriver
 from provider.memory import MemoryStore
 from provider.testing.faulty import Fault, FaultyObjectStore
 from tests.support.memory_tier import InlineExecutor
@@ -47,6 +48,7 @@ async def owned(store: FaultyObjectStore, clock: ManualClock) -> AsyncIterator[T
     tier = await Tier.own(
         store,
         TierIdentity("c", "b", "owner"),
+        segments=InPlaceDriver(store, clock=clock, takeover_wait_s_max=0),
         clock=clock,
         rng=Random(1),
         options=TIER_OPTIONS,

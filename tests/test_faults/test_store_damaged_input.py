@@ -26,6 +26,7 @@ from dispatcher.options import DispatchOptions
 from dispatcher.queue_progress import QueueState
 from dispatcher.statistics import DispatchStatistics
 from provider.clock import SystemClock
+from provider.in_place_segments import InPlaceDriver
 from provider.posix import PosixStore
 from tests.support.fake_broker import FakeBroker
 from tests.support.store_harness import findings, queue_contents
@@ -99,6 +100,7 @@ class World:
         tier = await Tier.own(
             store,
             TierIdentity("Cluster", "broker-a", f"life {self.lives}"),
+            segments=InPlaceDriver(store, clock=clock, takeover_wait_s_max=0),
             clock=clock,
             rng=Random(self.lives),
             options=TierOptions(takeover_wait_s_max=0),

@@ -1,10 +1,13 @@
 """Two owners over one storage: nothing that one of them published is changed by the other."""
 
+import asyncio
+
 import pytest
 
+from provider.clock import ManualClock, settle
 from provider.errors import AlreadyExists, Closed, Fenced, Unavailable
 from provider.file_segments import SegmentSlice
-from provider.in_place_segments import InPlaceSegments
+from provider.in_place_segments import InPlaceDriver, InPlaceSegments
 from provider.memory import MemoryStore
 from provider.testing.faulty import Fault, FaultyObjectStore
 
@@ -113,3 +116,57 @@ async def test_an_owner_that_was_never_alone_keeps_later_ones_from_believing_so(
     assert not await third.register("@lock"), "the second may still write"
     second.kill()
     assert await third.register("@lock")
+
+
+class Owner:
+    """What a driver sees of a journal."""
+
+    epoch = 2
+
+    async def verify_owner(self) -> None:
+        return
+
+
+async def test_a_driver_registers_before_the_epoch_and_believes_only_a_later_answer() -> None:
+    clock = ManualClock()
+    earlier = MemoryStore()
+    await earlier.register("@lock")
+    store = FaultyObjectStore(earlier.another_client(), clock=clock)
+    driver = InPlaceDriver(store, clock=clock, takeover_wait_s_max=1.0)
+    await driver.prepare()
+    assert dict(store.calls) == {"register": 1}
+    assert not await earlier.register("@lock"), "a later owner would see us from here on"
+    earlier.kill()
+    segments = await driver.open(Owner())
+    assert dict(store.calls) == {"register": 2}
+    assert not segments.must_roll(1)
+
+
+@pytest.mark.parametrize("ends", [True, False])
+async def test_a_driver_waits_for_an_earlier_owner_and_then_writes_beside_it(*, ends: bool) -> None:
+    clock = ManualClock()
+    earlier = MemoryStore()
+    await earlier.register("@lock")
+    driver = InPlaceDriver(earlier.another_client(), clock=clock, takeover_wait_s_max=1.0)
+    await driver.prepare()
+    async with asyncio.TaskGroup() as group:
+        opening = group.create_task(driver.open(Owner()))
+        await settle()
+        await clock.advance(0.5)
+        assert not opening.done()
+        if ends:
+            earlier.kill()
+        while not opening.done():
+            assert clock.monotonic_s() < 1.2
+            await clock.advance(0.01)
+    assert ends == (clock.monotonic_s() < 0.9)
+    assert opening.result().must_roll(1) is not ends
+
+
+async def test_files_of_segments_that_go_are_copied_and_what_is_missing_is_not() -> None:
+    store = MemoryStore()
+    segments = segments_of(store, Journal(1), 1, alone=True)
+    await segments.write(begin("s", b"to be cut"))
+    assert await segments.preserve({"s": "@cut/s", "gone": "@cut/gone"}) == ["@cut/s"]
+    await segments.write(begin("s", b"other"))
+    assert bytes(await store.read("@cut/s")) == b"to be cut"

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
+from container.options import TierOptions
 from container.record.message import StoredMessage
 from container.tier import Tier, TierIdentity
 from container.tier_reader import TierReader
@@ -17,6 +18,7 @@ from fetcher.fetcher import TRANSFER_BYTES_MAX, TieredMessageFetcher
 from fetcher.options import FetcherOptions
 from fetcher.result import FetchStatus
 from provider.clock import SystemClock
+from provider.in_place_segments import InPlaceDriver
 from provider.posix import PosixStore
 from tieredstore.bench.figure import Figure, settle, stopwatch
 from tieredstore.bench.synthetic_store import SyntheticStore
@@ -57,7 +59,16 @@ async def _owned_tier(directory: Path) -> AsyncGenerator[Tier]:
     store = PosixStore(directory)
     clock = SystemClock()
     identity = TierIdentity(CLUSTER, BROKER, "bench")
-    tier = await Tier.own(store, identity, clock=clock, rng=Random())  # noqa: S311 - no secret
+    segments = InPlaceDriver(
+        store, clock=clock, takeover_wait_s_max=TierOptions().takeover_wait_s_max
+    )
+    tier = await Tier.own(
+        store,
+        identity,
+        segments=segments,
+        clock=clock,
+        rng=Random(),  # noqa: S311 - no secret
+    )
     try:
         async with running([tier.run]):
             yield tier

@@ -13,6 +13,7 @@ from container.options import TierOptions
 from container.tier import Tier, TierIdentity
 from provider.clock import ManualClock
 from provider.errors import Corrupt, NotFound, OutOfRange
+from provider.in_place_segments import InPlaceDriver
 from provider.memory import MemoryStore
 from provider.ranges import QueueOffset
 from provider.testing.faulty import FaultyObjectStore
@@ -38,6 +39,7 @@ async def owned(
     tier = await Tier.own(
         store,
         TierIdentity("Cluster", "broker-a", "us"),
+        segments=InPlaceDriver(store, clock=clock, takeover_wait_s_max=0),
         clock=clock,
         rng=Random(1),
         options=options,

@@ -21,6 +21,7 @@ from container.tier import Tier, TierIdentity
 from container.upkeep.orphans import sort_files
 from provider.clock import ManualClock
 from provider.errors import Fenced
+from provider.in_place_segments import InPlaceDriver
 from provider.memory import MemoryStore
 from provider.object_store import Append, ObjectEntry
 from provider.ranges import QueueOffset
@@ -71,6 +72,7 @@ class World:
         tier = await Tier.own(
             store,
             TierIdentity("Cluster", "broker-a", f"owner {self.owners}"),
+            segments=InPlaceDriver(store, clock=self.clock, takeover_wait_s_max=0),
             clock=self.clock,
             rng=random.Random(self.owners),
             options=TIER,
@@ -90,7 +92,7 @@ class World:
             before = await self.names()
             plan = planned(tier, count)
             parts = [Append(one.segment, one.position, one.buffers) for one in plan.slices]
-            await tier.store.append(parts)
+            await self.stores[-1].append(parts)
             return await self.names() - before
 
     def kill_all(self) -> None:
