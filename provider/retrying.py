@@ -2,21 +2,21 @@
 
 from collections.abc import Awaitable, Callable, Sequence
 from random import Random
-from typing import ParamSpec, TypeVar
+from typing import Final
 
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type
 
 from provider.clock import Clock
 from provider.errors import Unavailable
-from provider.object_store import Append, AppendingStore, Buffer, ObjectEntry
+from provider.forwarding import ForwardingStore, Result
+from provider.object_store import AppendingStore
 from provider.options import RetryOptions
-from provider.ranges import ByteRange
 
-_Given = ParamSpec("_Given")
-_Result = TypeVar("_Result")
+_ONCE: Final = frozenset({"create", "register"})
+"""Verbs that only the caller can repeat."""
 
 
-class RetryingStore:
+class RetryingStore(ForwardingStore):
     """Wrap a store; calls that may be repeated are, with exponential back-off and full jitter.
 
     `create` is tried once: only the caller, which knows its nonce, can tell its own object from
@@ -32,7 +32,7 @@ class RetryingStore:
         rng: Random,
         options: RetryOptions | None = None,
     ) -> None:
-        self._inner = inner
+        super().__init__(inner)
         self._clock = clock
         self._rng = rng
         self._options = options or RetryOptions()
@@ -40,50 +40,18 @@ class RetryingStore:
         """Calls that were made again so far, over all verbs."""
 
     def __repr__(self) -> str:
-        return f"<RetryingStore {self.retries} retries: {self._inner!r}>"
+        return f"<RetryingStore {self.retries} retries: {self.inner!r}>"
 
-    async def create(self, name: str, buffers: Sequence[Buffer]) -> None:
-        """Store a new object; `ObjectStore.create`. Once."""
-        await self._inner.create(name, buffers)
-
-    async def read(self, name: str, wanted: ByteRange | None = None) -> Buffer:
-        """Read a range, or all; `ObjectStore.read`."""
-        return await self._retry(self._inner.read, name, wanted)
-
-    async def read_many(self, wanted: Sequence[tuple[str, ByteRange]]) -> list[Buffer]:
-        """Read several ranges; `ObjectStore.read_many`. All of them again if one failed."""
-        return await self._retry(self._inner.read_many, wanted)
-
-    async def size(self, name: str) -> int:
-        """The object's length in bytes; `ObjectStore.size`."""
-        return await self._retry(self._inner.size, name)
-
-    async def list(self, prefix: str, *, after: str = "") -> list[ObjectEntry]:
-        """Objects by name; `ObjectStore.list`."""
-        return await self._retry(self._inner.list, prefix, after=after)
-
-    async def delete(self, names: Sequence[str]) -> None:
-        """Remove objects; `ObjectStore.delete`."""
-        await self._retry(self._inner.delete, names)
-
-    async def append(self, appends: Sequence[Append]) -> None:
-        """Write every piece at its position; `AppendingStore.append`."""
-        await self._retry(self._inner.append, appends)
-
-    async def register(self, name: str) -> bool:
-        """Register this store as present; `AppendingStore.register`. Once."""
-        return await self._inner.register(name)
-
-    async def close(self) -> None:
-        """Close the store behind."""
-        await self._inner.close()
-
-    async def _retry(
+    async def _call(
         self,
-        call: Callable[_Given, Awaitable[_Result]],
-        *args: _Given.args,
-        **kwargs: _Given.kwargs,
-    ) -> _Result:
+        verb: str,
+        names: Sequence[str],
+        effect: Callable[[], Awaitable[Result]],
+        size_bytes: int = 0,
+    ) -> Result:
+        """Call again while the store is unavailable and the verb may be repeated."""
+        if verb in _ONCE:
+            return await super()._call(verb, names, effect, size_bytes)
         options, started_s = self._options, self._clock.monotonic_s()
 
         def wait_s(state: RetryCallState) -> float:
@@ -105,4 +73,4 @@ class RetryingStore:
             retry=retry_if_exception_type(Unavailable),
             before_sleep=count,
             reraise=True,
-        )(call, *args, **kwargs)
+        )(super()._call, verb, names, effect, size_bytes)

@@ -27,14 +27,14 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from random import Random
-from typing import Literal, TypeVar
+from typing import Literal
 
 from provider.clock import Clock, SystemClock
 from provider.errors import Denied, StoreError, Unavailable
-from provider.object_store import Append, AppendingStore, Buffer, ObjectEntry
+from provider.forwarding import ForwardingStore, Result
+from provider.object_store import Append, AppendingStore, Buffer
 from provider.ranges import ByteRange
 
-_Result = TypeVar("_Result")
 Kind = Literal[
     "refused",
     "lost_reply",
@@ -83,7 +83,7 @@ class Fault:
         return self.verb in {"", verb} and any(name.startswith(self.prefix) for name in names)
 
 
-class FaultyObjectStore:
+class FaultyObjectStore(ForwardingStore):
     """Wrap a store; `faults`, `full` and `read_only` may be changed while a test runs.
 
     `calls` counts calls by verb, struck ones too; `items` their objects, ranges or pieces; `bytes`
@@ -98,7 +98,7 @@ class FaultyObjectStore:
         faults: Sequence[Fault] = (),
         clock: Clock | None = None,
     ) -> None:
-        self.inner = inner
+        super().__init__(inner)
         self.calls: Counter[str] = Counter()
         self.items: Counter[str] = Counter()
         self.bytes: Counter[str] = Counter()
@@ -137,13 +137,10 @@ class FaultyObjectStore:
 
     async def create(self, name: str, buffers: Sequence[Buffer]) -> None:
         """Store a new object; `ObjectStore.create`."""
-        kept = [bytes(buffer) for buffer in buffers]
-        self._count("create", 1, sum(map(len, kept)))
-        await self._call("create", [name], lambda: self.inner.create(name, kept))
+        await super().create(name, [bytes(buffer) for buffer in buffers])
 
     async def read(self, name: str, wanted: ByteRange | None = None) -> Buffer:
         """Read a range, or all; `ObjectStore.read`."""
-        self._count("read")
         found = await self._call(
             "read",
             [name],
@@ -155,61 +152,30 @@ class FaultyObjectStore:
 
     async def read_many(self, wanted: Sequence[tuple[str, ByteRange]]) -> list[Buffer]:
         """Read several ranges; `ObjectStore.read_many`."""
-        self._count("read_many", len(wanted))
-        names = [name for name, _ in wanted]
         found = await self._call(
             "read_many",
-            names,
+            [name for name, _ in wanted],
             lambda: self.inner.read_many(wanted),
             spoil=lambda data: [flipped(part, self._rng) for part in data],
         )
         self.bytes["read_many"] += sum(map(len, found))
         return found
 
-    async def size(self, name: str) -> int:
-        """The object's length in bytes; `ObjectStore.size`."""
-        self._count("size")
-        return await self._call("size", [name], lambda: self.inner.size(name))
-
-    async def list(self, prefix: str, *, after: str = "") -> list[ObjectEntry]:
-        """Objects by name; `ObjectStore.list`."""
-        self._count("list")
-        return await self._call("list", [prefix], lambda: self.inner.list(prefix, after=after))
-
-    async def delete(self, names: Sequence[str]) -> None:
-        """Remove objects; `ObjectStore.delete`."""
-        self._count("delete", len(names))
-        await self._call("delete", list(names), lambda: self.inner.delete(names))
-
     async def append(self, appends: Sequence[Append]) -> None:
         """Write every piece at its position; `AppendingStore.append`."""
-        kept = [
-            replace(piece, buffers=tuple(bytes(buffer) for buffer in piece.buffers))
-            for piece in appends
-        ]
+        kept = [replace(piece, buffers=tuple(map(bytes, piece.buffers))) for piece in appends]
         size_bytes = sum(len(buffer) for piece in kept for buffer in piece.buffers)
-        self._count("append", len(kept), size_bytes)
-        names = [piece.name for piece in kept]
         await self._call(
             "append",
-            names,
+            [piece.name for piece in kept],
             lambda: self.inner.append(kept),
-            lambda: self.inner.append(torn(kept, self._rng.randrange(size_bytes + 1))),
+            size_bytes,
+            part=lambda: self.inner.append(torn(kept, self._rng.randrange(size_bytes + 1))),
         )
 
-    async def register(self, name: str) -> bool:
-        """Register this store as present; `AppendingStore.register`."""
-        self._count("register")
-        return await self._call("register", [name], lambda: self.inner.register(name))
-
     async def close(self) -> None:
-        """Close the store behind. Never fails; closes even what crashed, so a test can tidy up."""
-        await self.inner.close()
-
-    def _count(self, verb: str, items: int = 1, size_bytes: int = 0) -> None:
-        self.calls[verb] += 1
-        self.items[verb] += items
-        self.bytes[verb] += size_bytes
+        """Close the wrapped store. Never fails; closes even what crashed, so a test can tidy up."""
+        await super().close()
 
     def _strikes(self, verb: str, names: Sequence[str]) -> dict[str, Fault]:
         """Which faults strike this call, by kind; each matching one has counted it."""
@@ -229,10 +195,19 @@ class FaultyObjectStore:
         self,
         verb: str,
         names: Sequence[str],
-        effect: Callable[[], Awaitable[_Result]],
+        effect: Callable[[], Awaitable[Result]],
+        size_bytes: int = 0,
+        *,
         part: Callable[[], Awaitable[None]] | None = None,
-        spoil: Callable[[_Result], _Result] | None = None,
-    ) -> _Result:
+        spoil: Callable[[Result], Result] | None = None,
+    ) -> Result:
+        """Strike a call, or let it through.
+
+        `part` is the effect of a call that is torn; `spoil` makes a result with wrong bits.
+        """
+        self.calls[verb] += 1
+        self.items[verb] += len(names)
+        self.bytes[verb] += size_bytes
         path = names[0] if names else ""
         self._alive(path)
         strikes = self._strikes(verb, names)

@@ -92,26 +92,18 @@ async def test_requests_bytes_seconds_and_outcomes_are_counted() -> None:
     cancelled.cancel()
     await asyncio.wait([cancelled])
 
-    verbs = store.statistics().verbs
-    assert (verbs["create"].requests, verbs["create"].failures) == (2, 1)
-    assert verbs["create"].size_bytes == 5
-    assert (verbs["append"].items, verbs["append"].size_bytes) == (2, 3)
-    assert (verbs["read_many"].items, verbs["read_many"].size_bytes) == (2, 5)
-    assert (verbs["read"].requests, verbs["read"].failures, verbs["read"].seconds) == (2, 1, 2.0)
-    assert store.statistics().requests == 6
-    assert "create 2" in repr(store)
+    def sample(name: str, **labels: str) -> float | None:
+        return registry.get_sample_value(f"tieredstore_provider_{name}", labels)
 
-    def requests(verb: str, outcome: str) -> float | None:
-        name = "tieredstore_provider_requests_total"
-        return registry.get_sample_value(name, {"verb": verb, "outcome": outcome})
-
-    assert requests("create", "ok") == 1
-    assert requests("create", "alreadyexists") == 1
-    assert requests("read", "cancelled") == 1
-    bytes_read = registry.get_sample_value("tieredstore_provider_bytes_total", {"verb": "read"})
-    assert bytes_read == 2
-    seconds = registry.get_sample_value("tieredstore_provider_seconds_sum", {"verb": "read"})
-    assert seconds == 2.0
+    assert sample("requests_total", verb="create", outcome="ok") == 1
+    assert sample("requests_total", verb="create", outcome="alreadyexists") == 1
+    assert sample("requests_total", verb="read", outcome="cancelled") == 1
+    assert sample("requests_total", verb="append", outcome="ok") == 1
+    sizes = {"create": 5, "append": 3, "read_many": 5, "read": 2}
+    assert {verb: sample("bytes_total", verb=verb) for verb in sizes} == sizes
+    assert sample("seconds_count", verb="read") == 2
+    assert sample("seconds_sum", verb="read") == 2.0
+    assert repr(store) == f"<MeteredStore: {faulty!r}>"
 
 
 class IgnoresTheCondition(MemoryStore):
