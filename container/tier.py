@@ -1,5 +1,6 @@
 """A tier as its owner sees it: plans commits, makes them durable, publishes them."""
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -27,8 +28,10 @@ from container.queue.message_queue_container import MessageQueueContainer
 from container.queue.sparse_read import read_records_at
 from container.queue.tail_cut import CUT_REASON, cut_queue
 from container.record.batch import MessageBatch
+from container.upkeep.options import UpkeepOptions
+from container.upkeep.upkeep import Upkeep
 from provider.clock import Clock
-from provider.errors import NotFound, OutOfRange
+from provider.errors import NotFound, OutOfRange, StoreError
 from provider.file_segments import FileSegments, SegmentsDriver
 from provider.object_store import ObjectStore
 from provider.probing import probe
@@ -57,6 +60,7 @@ class Tier:
         store: ObjectStore,
         segments: FileSegments,
         journal: Journal,
+        upkeep: Upkeep,
         *,
         clock: Clock,
         options: TierOptions,
@@ -64,6 +68,7 @@ class Tier:
         self._store = store
         self._segments = segments
         self._journal = journal
+        self._upkeep = upkeep
         self._clock = clock
         self._options = options
         self._manifests = ManifestReader(store)
@@ -80,6 +85,7 @@ class Tier:
         rng: Random,
         options: TierOptions | None = None,
         journal_options: JournalOptions | None = None,
+        upkeep_options: UpkeepOptions | None = None,
         imported: Sequence[Operation] = (),
     ) -> Self:
         """Take the ownership of the tier that lies in `store`, or begin one there.
@@ -107,8 +113,13 @@ class Tier:
             options=journal_options or JournalOptions(),
             imported=imported,
         )
-        written = await segments.open(journal)
-        return cls(store, written, journal, clock=clock, options=options or TierOptions())
+        try:
+            written = await segments.open(journal)
+        except BaseException:
+            await journal.close()
+            raise
+        upkeep = Upkeep.of(journal, store, clock=clock, rng=rng, options=upkeep_options)
+        return cls(store, written, journal, upkeep, clock=clock, options=options or TierOptions())
 
     def __repr__(self) -> str:
         return f"<Tier epoch {self._journal.epoch}: {len(self.state.queues)} queues>"
@@ -128,17 +139,38 @@ class Tier:
         """The journal, for statistics and for jobs that publish by themselves."""
         return self._journal
 
+    @property
+    def upkeep(self) -> Upkeep:
+        """What the owner does in the background, for statistics."""
+        return self._upkeep
+
     async def run(self) -> None:
-        """Write the journal until cancelled. Without it no commit ends."""
-        await self._journal.run()
+        """Write the journal and keep the tier up until cancelled or closed.
+
+        Without it no commit ends. Only one call may run at a time; after a cancellation it may be
+        called again.
+
+        Raises:
+            Fenced, Corrupt, Closed: as `Journal.run`.
+        """
+        over: StoreError | None = None
+        async with asyncio.TaskGroup() as group:
+            upkeep = group.create_task(self._upkeep.run())
+            try:
+                await self._journal.run()
+            except StoreError as error:
+                over = error
+            upkeep.cancel()
+        if over is not None:
+            raise over
 
     async def refresh(self) -> bool:
         """An owner's metadata is always the newest: nothing to do."""
         return False
 
     async def close(self) -> None:
-        """Keep house once more and end the journal, each within the journal's own deadline."""
-        await self._journal.tidy()
+        """Run upkeep once more and end the journal, each within its own deadline. Idempotent."""
+        await self._upkeep.finish()
         await self._journal.close()
 
     def queue(self, queue: QueueId) -> Queue | None:

@@ -4,6 +4,7 @@ import asyncio
 import heapq
 import itertools
 import time
+from collections.abc import Coroutine
 from typing import Protocol
 
 
@@ -90,6 +91,15 @@ class ManualClock:
             await settle()
         self._elapsed_s = end_s
         await settle()
+
+
+async def wait_at_most(clock: Clock, seconds: float, work: Coroutine[None, None, object]) -> None:
+    """Await `work` for `seconds` at most, then cancel it; which of the two is not told."""
+    async with asyncio.TaskGroup() as group:
+        tasks = (group.create_task(work), group.create_task(clock.sleep(seconds)))
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in tasks:
+            task.cancel()
 
 
 async def settle(turns: int = 20) -> None:

@@ -200,6 +200,7 @@ async def open_owner(
                 rng=rng or SystemRandom(),
                 options=config.tier,
                 journal_options=config.journal,
+                upkeep_options=config.upkeep,
                 imported=imported,
             )
         yield tier

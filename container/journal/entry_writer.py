@@ -1,9 +1,9 @@
-"""Creating one numbered entry, until it is known whose it is."""
+"""Writes one numbered entry and settles whether it is ours."""
 
 from dataclasses import dataclass
 from enum import Enum
 
-from container.journal.options import Chance, JournalOptions
+from container.journal.options import JournalOptions, RandomSource
 from container.journal.reader import JournalReader
 from container.names.tier_objects import EntryName
 from provider.clock import Clock
@@ -21,7 +21,7 @@ class Outcome(Enum):
     TAKEN = "taken"
     """The number belongs to another entry."""
     STALE = "stale"
-    """The number lies below the boundary: the journal went on without us, whatever landed."""
+    """The number lies at or below the boundary: other owners continued the journal long ago."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,14 +35,14 @@ class Written:
 class EntryWriter:
     """Writes entries, one at a time.
 
-    An error of the store leaves the outcome unknown: it is asked what lies under the number, and
-    the same bytes are sent again unless that is somebody else's. That ends only with an answer.
+    An error of the store leaves the outcome unknown: the writer then reads what lies under the
+    number, and sends the same bytes again unless another entry is there. Only an answer ends that.
     Cancelling `write` leaves the outcome unknown too; calling it again with the same bytes
     settles it.
     """
 
     def __init__(
-        self, store: ObjectStore, *, clock: Clock, rng: Chance, options: JournalOptions
+        self, store: ObjectStore, *, clock: Clock, rng: RandomSource, options: JournalOptions
     ) -> None:
         self._store = store
         self._reader = JournalReader(store, options, clock=clock)
@@ -50,15 +50,15 @@ class EntryWriter:
         self._rng = rng
         self._options = options
         self.last_error: StoreError | None = None
-        """Why the entry in flight is not settled yet; None while all goes well."""
+        """Why the entry in flight is not settled yet; None otherwise."""
         self.retries = 0
-        """How often something was asked or sent again."""
+        """How often an entry was read or sent again."""
 
     async def write(self, name: EntryName, raw: bytes) -> Written:
-        """Create the entry and find out what became of it. Two requests when all goes well.
+        """Create the entry and find out what became of it. Two requests where nothing fails.
 
         An outcome is only believed together with a boundary that was listed after the create:
-        a number below it was deleted, so that a second create of it means nothing.
+        a number at or below it was deleted, so that a second create of it means nothing.
 
         Raises:
             Closed: the store was closed under us; the outcome is unknown.
@@ -86,7 +86,7 @@ class EntryWriter:
             failures = min(failures + 1, DOUBLINGS_MAX)
 
     async def _create(self, name: EntryName, raw: bytes) -> Buffer | None:
-        """What lies under the number after a create; None if it went again meanwhile."""
+        """What lies under the number after a create; None if that was deleted again meanwhile."""
         try:
             await self._store.create(str(name), [raw])
         except AlreadyExists:

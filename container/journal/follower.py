@@ -1,4 +1,4 @@
-"""The journal as anybody else sees it: read-only, a prefix of the truth."""
+"""The journal as a reader sees it: a prefix of what its owner has published."""
 
 import asyncio
 from typing import Self
@@ -13,7 +13,7 @@ from provider.object_store import ObjectStore
 
 
 class JournalFollower:
-    """A state that follows a journal which somebody else writes. Never writes itself."""
+    """A state that follows a journal which another process writes. Never writes itself."""
 
     def __init__(self, reader: JournalReader, loaded: Loaded) -> None:
         self._reader = reader
@@ -38,7 +38,7 @@ class JournalFollower:
         reader = JournalReader(store, options or JournalOptions(), clock=clock)
         loaded = await reader.load()
         if loaded.state.sequence == 0:
-            raise NotFound("there is no tier here: nobody has written a journal", JOURNAL_PREFIX)
+            raise NotFound("there is no tier here: it has no journal", JOURNAL_PREFIX)
         return cls(reader, loaded)
 
     def __repr__(self) -> str:
@@ -46,21 +46,20 @@ class JournalFollower:
 
     @property
     def state(self) -> TierState:
-        """What was published when it was last looked; changes in `refresh` only."""
+        """The published state as of the last `refresh`, the only call that changes it."""
         return self._loaded.state
 
     @property
     def damaged_snapshots(self) -> tuple[Corrupt, ...]:
-        """Snapshots that could not be used; an older one and the entries behind it stood in."""
+        """Snapshots that could not be used; an older one and the entries after it stood in."""
         return self._loaded.damaged
 
     async def refresh(self) -> bool:
-        """Apply what is new; whether there was anything. One request where there is not.
+        """Apply new entries; whether there were any. One request where there are none.
 
-        Where entries it needs were deleted it loads the newest snapshot. Then, and only then,
-        `state` is another object; a failure leaves it as it was, or as of some entry later.
-
-        Calls at the same time run one after another.
+        Loads the newest snapshot where entries that it needs were deleted. Then, and only then,
+        `state` is another object. A failure leaves the state as of this entry or a later one.
+        Concurrent calls run one after another.
 
         Raises:
             Corrupt, NewerVersion, Unavailable: see `JournalReader.catch_up`.

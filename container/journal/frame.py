@@ -19,7 +19,7 @@ NONCE_BYTES = 16
 
 
 class FrameKind(Enum):
-    """What an object is; the value is the magic at its beginning."""
+    """What an object is; the value is its magic number, in the first bytes."""
 
     ENTRY = b"TSJE"
     SNAPSHOT = b"TSSN"
@@ -62,7 +62,7 @@ class Frame:
 
         Raises:
             Corrupt: any byte of it is not what was written; path names the object.
-            NewerVersion: it is whole, and of a format version that this program does not know.
+            NewerVersion: it is whole, in a format version that this program does not know.
         """
         if len(raw) < cls.SIZE:
             raise Corrupt(f"{len(raw)} of {cls.SIZE} header bytes", path)

@@ -1,11 +1,11 @@
-"""Transactions that wait for an entry, and how they are gathered into one."""
+"""Transactions that wait for an entry, and how they are gathered into one (decision 0009)."""
 
 import asyncio
 from collections import deque
 from dataclasses import dataclass
 
 from container.journal.frame import NONCE_BYTES, Frame, FrameKind
-from container.journal.options import Chance, JournalOptions
+from container.journal.options import JournalOptions, RandomSource
 from container.metadata.codec import join_operations
 from container.metadata.state import StateChange
 from container.names.tier_objects import EntryName
@@ -13,40 +13,38 @@ from provider.errors import StoreError
 
 
 class Transaction:
-    """A validated transaction, and whoever waits for it.
+    """A validated transaction, and the callers that wait for it.
 
-    It is settled once: with the number of its entry, or with an error.
+    It is settled exactly once: with the number of its entry, or with an error.
     """
 
-    __slots__ = ("_error", "_sequence", "_settled", "change", "payload")
+    __slots__ = ("_sequence", "change", "payload")
 
     def __init__(self, change: StateChange, payload: bytes) -> None:
         self.change = change
         self.payload = payload
-        self._settled = asyncio.Event()
-        self._sequence = 0
-        self._error: StoreError | None = None
+        self._sequence: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
     def land(self, sequence: int) -> None:
         """It is durable in entry `sequence`."""
-        self._sequence = sequence
-        self._settled.set()
+        self._sequence.set_result(sequence)
 
     def fail(self, error: StoreError) -> None:
         """It will not be acknowledged."""
-        self._error = error
-        self._settled.set()
+        self._sequence.set_exception(error)
+        self._sequence.exception()  # retrieved: its callers may all have been cancelled
 
     async def wait(self) -> int:
-        """The number of its entry, once it is durable. Cancelling it changes nothing."""
-        await self._settled.wait()
-        if self._error is not None:
-            raise copy_of(self._error)
-        return self._sequence
+        """The number of its entry, once it is durable. Cancelling this changes nothing."""
+        await asyncio.wait([self._sequence])
+        error = self._sequence.exception()
+        if isinstance(error, StoreError):
+            raise copy_of(error)
+        return self._sequence.result()
 
 
 def copy_of(error: StoreError) -> StoreError:
-    """A fresh exception of the same verdict, so that waiters do not share a traceback."""
+    """A new exception of the same verdict, so that waiters do not share a traceback."""
     copy = type(error)(error.reason, error.path, error.position)
     copy.__cause__ = error
     return copy
@@ -54,7 +52,7 @@ def copy_of(error: StoreError) -> StoreError:
 
 @dataclass(frozen=True, slots=True)
 class PendingEntry:
-    """An entry whose bytes are final, and which has not been acknowledged yet."""
+    """An entry whose bytes are final, and which is not acknowledged yet."""
 
     name: EntryName
     raw: bytes
@@ -62,7 +60,12 @@ class PendingEntry:
 
 
 def gather_entry(
-    waiting: deque[Transaction], *, sequence: int, epoch: int, rng: Chance, options: JournalOptions
+    waiting: deque[Transaction],
+    *,
+    sequence: int,
+    epoch: int,
+    rng: RandomSource,
+    options: JournalOptions,
 ) -> PendingEntry:
     """Take as many waiting transactions as the limits allow, at least one, in order."""
     taken = [waiting.popleft()]

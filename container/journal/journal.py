@@ -1,13 +1,13 @@
 """The journal as its owner sees it: one sequence of entries, each created if absent.
 
-Everything that a reader believes is in an entry. `publish` validates a transaction against the
-state as it will be and queues it; one worker (`run`) writes what is queued into the next entry,
-and never begins another number before it knows what became of the last one.
+Readers believe only what an entry holds. `publish` validates a transaction against the state as it
+will be and queues it; one worker (`run`) writes queued transactions into the next entry, and never
+begins another number before it knows what became of the last one.
 """
 
 import asyncio
 from collections import deque
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Self
 
@@ -15,7 +15,7 @@ from container.errors import NewerVersion, Refused
 from container.journal.entry_writer import EntryWriter, Outcome
 from container.journal.frame import Frame, FrameKind
 from container.journal.group_commit import PendingEntry, Transaction, copy_of, gather_entry
-from container.journal.options import Chance, JournalOptions
+from container.journal.options import JournalOptions, RandomSource
 from container.journal.ownership import take_ownership
 from container.journal.reader import JournalReader, Loaded
 from container.metadata.codec import encode_operations
@@ -23,10 +23,12 @@ from container.metadata.operations import Operation, TakeOwnership
 from container.metadata.state import StateChange, TierState
 from container.names.queue_id import QueueId
 from container.names.tier_objects import JOURNAL_PREFIX, EntryName, parse_name
-from container.upkeep.upkeep import Housekeeper, HousekeepingStatistics
-from provider.clock import Clock
+from provider.clock import Clock, wait_at_most
 from provider.errors import Closed, Corrupt, Fenced, NotFound, StoreError
 from provider.object_store import Buffer, ObjectStore
+
+Listener = Callable[[Sequence[StateChange]], None]
+"""Called with the changes of one entry, which are installed by then; must not fail."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,15 +45,23 @@ class JournalStatistics:
     waiting: int
     """Transactions that wait for an entry."""
     unsettled: bool
-    """An entry was sent, and what became of it is not known yet."""
+    """An entry was sent, and its outcome is not known yet."""
     retries: int
     last_error: str
-    """Why the entry is not settled, or why the journal is over; empty while all goes well."""
-    housekeeping: HousekeepingStatistics
+    """Why the entry is not settled, or why the journal is over; empty otherwise."""
 
 
 class Journal:
-    """The journal of a tier that we own. Made by `take_ownership`."""
+    """The journal of a tier that we own. Made by `take_ownership`, to be closed by `close`.
+
+    `check` asserts, between any two awaits:
+
+    J1  while the journal is not over, the planned state is the published one with every accepted
+        transaction that is not published installed on it, in order;
+    J2  the entry in flight has the number after the last published one;
+    J3  while a transaction waits, the journal is neither idle nor over;
+    J4  the published state is of our epoch, and every entry since our fence is ours.
+    """
 
     def __init__(
         self,
@@ -59,19 +69,22 @@ class Journal:
         loaded: Loaded,
         *,
         clock: Clock,
-        rng: Chance,
+        rng: RandomSource,
         options: JournalOptions,
     ) -> None:
+        self.loaded = loaded
+        """What the start has read. Its state is the one that the journal changes."""
+        self.options = options
         self._store = store
         self._clock = clock
         self._rng = rng
-        self._options = options
         self._state = loaded.state
         self._planned = loaded.state.copy()
         self._epoch = loaded.state.broker.epoch
+        self._fence = loaded.state.sequence
         self._reader = JournalReader(store, options, clock=clock)
         self._writer = EntryWriter(store, clock=clock, rng=rng, options=options)
-        self._keeper = Housekeeper(self, store, loaded, clock=clock, rng=rng, options=options)
+        self._listeners: list[Listener] = []
         self._waiting: deque[Transaction] = deque()
         self._entry: PendingEntry | None = None
         self._wake = asyncio.Event()
@@ -89,7 +102,7 @@ class Journal:
         store: ObjectStore,
         *,
         clock: Clock,
-        rng: Chance,
+        rng: RandomSource,
         owner: str,
         cluster: str,
         broker: str,
@@ -100,9 +113,9 @@ class Journal:
 
         From then on an older owner's next entry fails with `Fenced`. Costs what
         `JournalReader.load` costs, and two requests for the fence; an unknown outcome of the
-        fence is settled here, for as long as it takes. Cancelling it may leave a fence behind,
-        which is harmless: the next one has a higher epoch. `imported` is published by the fence
-        itself, for what somebody else's files hold: whoever owns the tier then knows of them.
+        fence is settled here, for as long as that takes. Cancelling it may leave a fence in the
+        journal, which is harmless: the next one has a higher epoch. `imported` is published by
+        the fence itself, so that every owner of the tier knows of the imported files.
 
         Raises:
             Refused: `imported` is too large, or the tier has queues already. Nothing was written.
@@ -126,13 +139,22 @@ class Journal:
 
     @property
     def state(self) -> TierState:
-        """What is published: every record that an entry holds which is known to be durable."""
+        """The published state: the effect of every entry that is known to be durable."""
         return self._state
 
     @property
     def epoch(self) -> int:
-        """Ours; it never changes."""
+        """Our epoch; it never changes."""
         return self._epoch
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the journal was closed, fenced or found damaged: nothing is published then."""
+        return self._over is not None
+
+    def subscribe(self, listener: Listener) -> None:
+        """Have `listener` called after each entry, at once, with the changes that it published."""
+        self._listeners.append(listener)
 
     @property
     def _waiting_now(self) -> int:
@@ -150,7 +172,6 @@ class Journal:
             unsettled=self._writer.last_error is not None,
             retries=self._writer.retries,
             last_error=str(self._over or self._writer.last_error or ""),
-            housekeeping=self._keeper.statistics(),
         )
 
     async def publish(self, operations: Iterable[Operation]) -> int:
@@ -160,13 +181,13 @@ class Journal:
         are ready while an entry is written share the next entry. Two requests per entry.
 
         Raises:
-            Refused: it contradicts the state; nothing of it will become visible, and nobody
-                else's transaction is touched by it.
-            Fenced: somebody newer owns the tier. What was in flight may still have landed
+            Refused: it contradicts the state; nothing of it will become visible, and no other
+                transaction is touched by it.
+            Fenced: a newer owner has the tier. Transactions in flight may still have landed
                 before the fence; the new owner's state tells.
             Closed: the journal was closed; as for `Fenced`.
 
-        Cancelling it does not undo it: it may still land.
+        Cancelling it does not undo it: the transaction may still land.
         """
         transaction = Transaction(*self._accept(tuple(operations)))
         self._waiting.append(transaction)
@@ -175,9 +196,9 @@ class Journal:
         return await transaction.wait()
 
     async def settle(self, queue: QueueId) -> None:
-        """Return once nothing that was accepted for `queue` is still on its way.
+        """Return once no accepted transaction of `queue` waits any more.
 
-        A caller of `publish` that was cancelled looks at `state` only afterwards.
+        A caller of `publish` that was cancelled must not trust `state` before.
 
         Raises:
             Fenced, Closed: as `publish`.
@@ -190,7 +211,7 @@ class Journal:
             await theirs[-1].wait()
 
     def _accept(self, operations: tuple[Operation, ...]) -> tuple[StateChange, bytes]:
-        """Validate a transaction and count it in; nothing is changed where it is refused."""
+        """Validate a transaction and add it to the planned state; refused, it changes nothing."""
         if self._over is not None:
             raise copy_of(self._over)
         if self._closing:
@@ -199,18 +220,18 @@ class Journal:
             raise Refused("empty, or a fence: not a transaction to publish", JOURNAL_PREFIX)
         change = self._planned.plan(operations)
         payload = encode_operations(operations)
-        if len(payload) > self._options.transaction_bytes_max:
-            limit = self._options.transaction_bytes_max
+        if len(payload) > self.options.transaction_bytes_max:
+            limit = self.options.transaction_bytes_max
             raise Refused(f"{len(payload)} bytes, the limit is {limit}", JOURNAL_PREFIX)
         self._planned.install(change)
         return change, payload
 
     async def verify_owner(self) -> None:
-        """Return if nobody newer has written to the journal. One or two requests.
+        """Return if no newer owner has written to the journal. One or two requests.
 
         Raises:
-            Fenced: somebody newer owns the tier; the journal is over.
-            Unavailable: it could not be found out.
+            Fenced: a newer owner has the tier; the journal is over.
+            Unavailable: the journal could not be read.
         """
         if self._over is not None:
             raise copy_of(self._over)
@@ -224,8 +245,8 @@ class Journal:
         except NotFound:
             raw = None  # the newest entry is never deleted: there is a newer one
         if raw is None or self._epoch_of(raw, names[-1]) > self._epoch:
-            self._end(Fenced("somebody newer owns the tier", str(names[-1])))
-            raise Fenced("somebody newer owns the tier", str(names[-1]))
+            self._end(Fenced("a newer owner has the tier", str(names[-1])))
+            raise Fenced("a newer owner has the tier", str(names[-1]))
 
     def _epoch_of(self, raw: Buffer, name: EntryName) -> int:
         try:
@@ -234,28 +255,23 @@ class Journal:
             return self._epoch + 1
 
     async def run(self) -> None:
-        """Write entries, and keep house between them, until cancelled or closed.
+        """Write entries until cancelled or closed.
 
         Only one call may run at a time. After a cancellation it may be called again: it settles
         the entry that was in flight before anything else.
 
         Raises:
-            Fenced: somebody newer owns the tier.
-            Corrupt: what lies under our number can be nobody's: the journal is damaged.
+            Fenced: a newer owner has the tier.
+            Corrupt: an entry lies under our number that no owner can have written.
             Closed: the store was closed under us.
         """
         assert not self._running, "one worker writes the journal"
         self._running = True
         try:
             async with asyncio.TaskGroup() as group:
-                tasks = [
-                    group.create_task(self._write_entries()),
-                    group.create_task(self._keeper.run()),
-                    group.create_task(self._keeper.tick()),
-                ]
+                writing = group.create_task(self._write_entries())
                 await self._ended.wait()
-                for task in tasks:
-                    task.cancel()
+                writing.cancel()
         finally:
             self._running = False
         if self._over is not None and not self._closing:
@@ -274,7 +290,7 @@ class Journal:
                     sequence=self._state.sequence + 1,
                     epoch=self._epoch,
                     rng=self._rng,
-                    options=self._options,
+                    options=self.options,
                 )
             try:
                 await self._land(self._entry)
@@ -282,16 +298,16 @@ class Journal:
                 self._end(error)
 
     async def _land(self, entry: PendingEntry) -> None:
-        """Write one entry, publish it and tell those who wait."""
+        """Write one entry, publish it and settle its transactions."""
         written = await self._writer.write(entry.name, entry.raw)
         if written.outcome == Outcome.STALE:
-            raise Fenced("the journal went on without us and was cut", str(entry.name))
+            raise Fenced("newer owners continued the journal and cut it", str(entry.name))
         if written.outcome == Outcome.TAKEN:
             epoch = self._epoch_of(written.found, entry.name)
             if epoch > self._epoch:
                 raise Fenced(f"epoch {epoch} owns the tier, ours is {self._epoch}", str(entry.name))
             raise Corrupt(
-                f"an entry of epoch {epoch} lies behind epoch {self._epoch}", str(entry.name)
+                f"an entry of epoch {epoch} lies after epoch {self._epoch}", str(entry.name)
             )
         for transaction in entry.transactions:
             self._state.install(transaction.change)
@@ -302,10 +318,11 @@ class Journal:
         self._bytes += len(entry.raw)
         for transaction in entry.transactions:
             transaction.land(entry.name.sequence)
-        self._keeper.landed(transaction.change for transaction in entry.transactions)
+        for listener in self._listeners:
+            listener([transaction.change for transaction in entry.transactions])
 
     def _end(self, error: StoreError) -> None:
-        """Nothing more will be published; everybody who waits is told why."""
+        """Publish nothing more, and fail every waiting transaction with the reason."""
         if self._over is None:
             self._over = error
         waiting = [*(self._entry.transactions if self._entry else ()), *self._waiting]
@@ -316,31 +333,31 @@ class Journal:
         self._idle.set()
         self._ended.set()
 
-    async def tidy(self) -> None:
-        """Leave the next start a short way: manifests, and a snapshot of what is behind the last.
-
-        Waits `close_s_max` at most, and gives up silently where the storage fails: nothing
-        depends on it. Only while `run` runs.
-        """
-        if self._over is None and self._running:
-            await self._within(self._keeper.finish(), self._options.close_s_max)
-
     async def close(self) -> None:
         """Refuse new transactions, wait for those in flight, and end `run`. Idempotent.
 
-        Waits `close_s_max` at most; what is not settled by then fails with `Closed`, its outcome
-        unknown. Does not close the store. Cancelling it leaves the journal closing.
+        Waits `close_s_max` at most; a transaction that is not settled by then fails with `Closed`,
+        its outcome unknown. Does not close the store. Cancelling it leaves the journal closing.
         """
         self._closing = True
         if self._running and not self._idle.is_set():
-            await self._within(self._idle.wait(), self._options.close_s_max)
+            await wait_at_most(self._clock, self.options.close_s_max, self._idle.wait())
         if self._over is None:
             self._end(Closed("the journal was closed", JOURNAL_PREFIX))
 
-    async def _within(self, work: Coroutine[None, None, object], seconds: float) -> None:
-        """Wait for `work`, but not longer than that."""
-        async with asyncio.TaskGroup() as group:
-            tasks = (group.create_task(work), group.create_task(self._clock.sleep(seconds)))
-            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            for task in tasks:
-                task.cancel()
+    def check(self) -> None:
+        """Assert J1 to J4; for tests, after any transition. O(records)."""
+        accepted = [*(self._entry.transactions if self._entry else ()), *self._waiting]
+        if self._over is None:
+            planned = self._state.copy()
+            for transaction in accepted:
+                planned.install(transaction.change)
+            planned.sequence = self._planned.sequence
+            assert planned == self._planned, f"J1: {self!r}"
+        if self._entry is not None:
+            assert self._entry.name.sequence == self._state.sequence + 1, f"J2: {self!r}"
+        if accepted:
+            assert not self._idle.is_set(), f"J3: {self!r}"
+            assert self._over is None, f"J3: {self!r}"
+        assert self._state.broker.epoch == self._epoch, f"J4: {self!r}"
+        assert self._state.sequence == self._fence + self._entries, f"J4: {self!r}"

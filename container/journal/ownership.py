@@ -1,4 +1,4 @@
-"""Taking the ownership of a tier: the fence at the first free number."""
+"""Takes the ownership of a tier: writes a fence at the first free number."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -6,7 +6,7 @@ from dataclasses import replace
 from container.errors import Refused
 from container.journal.entry_writer import EntryWriter, Outcome
 from container.journal.frame import NONCE_BYTES, Frame, FrameKind
-from container.journal.options import Chance, JournalOptions
+from container.journal.options import JournalOptions, RandomSource
 from container.journal.reader import JournalReader, Loaded, apply_entry
 from container.metadata.codec import encode_operations, join_operations
 from container.metadata.operations import Operation, TakeOwnership
@@ -23,11 +23,11 @@ async def take_ownership(
     fence: TakeOwnership,
     *,
     clock: Clock,
-    rng: Chance,
+    rng: RandomSource,
     options: JournalOptions,
     imported: Sequence[Operation] = (),
 ) -> Loaded:
-    """Read the journal and write `fence` with the next epoch; the state after it.
+    """Read the journal and write `fence` with the next epoch; returns the state after it.
 
     The epoch and the time of `fence` are filled in here. See `Journal.take_ownership`.
     """
@@ -40,10 +40,10 @@ async def take_ownership(
     loaded = await reader.load()
     while True:
         state = loaded.state
-        _refuse_a_stranger(state.broker, fence)
+        _refuse_other_broker(state.broker, fence)
         epoch = state.broker.epoch + 1
         numbered = replace(fence, epoch=epoch, taken_ms=clock.now_ms())
-        _refuse_in_vain(state, [numbered, *imported])
+        _refuse_inapplicable(state, [numbered, *imported])
         payload = join_operations([encode_operations([numbered]), import_payload])
         name = EntryName(state.sequence + 1)
         nonce = rng.randbytes(NONCE_BYTES)
@@ -52,14 +52,14 @@ async def take_ownership(
         if written.outcome == Outcome.STALE:  # the journal was cut while we read it
             loaded = await reader.load()
             continue
-        apply_entry(state, written.found, name)  # ours, or somebody else's that was faster
+        apply_entry(state, written.found, name)  # ours, or that of another owner that was faster
         if written.outcome == Outcome.LANDED:
             return loaded
         if not await reader.catch_up(state):
             loaded = await reader.load()
 
 
-def _refuse_a_stranger(known: Broker, fence: TakeOwnership) -> None:
+def _refuse_other_broker(known: Broker, fence: TakeOwnership) -> None:
     if known.epoch and (known.cluster, known.name) != (fence.cluster, fence.broker):
         raise Denied(
             f"this tier belongs to broker {known.name!r} of cluster {known.cluster!r}, not to"
@@ -68,8 +68,8 @@ def _refuse_a_stranger(known: Broker, fence: TakeOwnership) -> None:
         )
 
 
-def _refuse_in_vain(state: TierState, operations: Sequence[Operation]) -> None:
-    """Before it is written: an entry that cannot be applied would be the journal's end."""
+def _refuse_inapplicable(state: TierState, operations: Sequence[Operation]) -> None:
+    """Validate a fence before it is written: an entry that cannot be applied ends the journal."""
     if len(operations) > 1 and state.queues:
         raise Refused("the tier has queues already: nothing is to be imported", JOURNAL_PREFIX)
     state.plan(operations)

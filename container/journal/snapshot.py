@@ -1,7 +1,7 @@
-"""Snapshots: the whole state after one entry, in one object with a name of its own."""
+"""Snapshots: the whole state after one entry, in one object under a unique name."""
 
 from container.journal.frame import NONCE_BYTES, Frame, FrameKind
-from container.journal.options import Chance
+from container.journal.options import RandomSource
 from container.metadata.codec import decode_state, state_pieces
 from container.metadata.state import TierState
 from container.names.tier_objects import SnapshotName
@@ -17,7 +17,7 @@ def decode_snapshot(raw: Buffer, name: SnapshotName) -> TierState:
     """Read a snapshot's object.
 
     Raises:
-        Corrupt: it is damaged, or not the one that its name says.
+        Corrupt: it is damaged, or contradicts its name.
         NewerVersion: a newer program wrote it.
     """
     path = str(name)
@@ -25,14 +25,14 @@ def decode_snapshot(raw: Buffer, name: SnapshotName) -> TierState:
     state = decode_state(frame.payload, path=path)
     said = SnapshotName(frame.sequence, frame.epoch, frame.nonce.hex())
     if said != name or state.sequence != name.sequence or state.broker.epoch > name.epoch:
-        raise Corrupt(f"it says that it is {said} of {state!r}", path)
+        raise Corrupt(f"the snapshot says that it is {said} of {state!r}", path)
     return state
 
 
 async def encode_snapshot(
     state: TierState, *, epoch: int, nonce: bytes, clock: Clock
 ) -> tuple[SnapshotName, bytes]:
-    """A snapshot's name and bytes. Lets other tasks run; `state` must be a copy of its own."""
+    """A snapshot's name and bytes. Yields to other tasks; `state` must be the caller's own copy."""
     pieces: list[bytes] = []
     for number, piece in enumerate(state_pieces(state)):
         pieces.append(piece)
@@ -43,13 +43,13 @@ async def encode_snapshot(
 
 
 async def write_snapshot(
-    store: ObjectStore, state: TierState, *, epoch: int, rng: Chance, clock: Clock
+    store: ObjectStore, state: TierState, *, epoch: int, rng: RandomSource, clock: Clock
 ) -> SnapshotName:
     """Write `state` under a new name, read it back and compare. Two requests.
 
     Raises:
         Unavailable: unknown outcome; call again, which takes another name.
-        Corrupt: what was read back is not what was written; the object is not to be used.
+        Corrupt: the object reads back different from what was written, and must not be used.
     """
     nonce = rng.randbytes(NONCE_BYTES)
     name, raw = await encode_snapshot(state.copy(), epoch=epoch, nonce=nonce, clock=clock)

@@ -1,16 +1,16 @@
-"""Deleting journal entries that snapshots have made superfluous.
+"""Deletes journal entries that snapshots have made superfluous (decision 0008).
 
 1. A snapshot is written, read back and compared (`snapshot.py`).
 2. The boundary is durable before anything at or below it is deleted.
-3. It never passes the second newest snapshot, so that the newest may turn out to be damaged;
-   and never one younger than the grace time.
+3. The boundary never passes the second newest snapshot, so that the newest may turn out to be
+   damaged; and never a snapshot younger than the grace time.
 """
 
 from contextlib import suppress
 from dataclasses import dataclass
 
 from container.journal.frame import NONCE_BYTES, Frame, FrameKind
-from container.journal.options import Chance
+from container.journal.options import RandomSource
 from container.names.tier_objects import (
     BOUNDARY_PREFIX,
     JOURNAL_PREFIX,
@@ -25,16 +25,16 @@ from provider.object_store import ObjectStore
 
 DELETED_AT_ONCE_MAX = 1000
 OLD_LISTINGS = 2
-"""A replaced boundary stays for so many of the longest listings that anybody believes."""
+"""A replaced boundary stays for so many of the longest listings that are believed."""
 
 
 @dataclass(frozen=True, slots=True)
 class VerifiedSnapshot:
-    """A snapshot that we have read, whole."""
+    """A snapshot that we have read whole."""
 
     name: SnapshotName
     seen_s: float
-    """Monotonic time at which it was there."""
+    """Monotonic time at which we had read it."""
 
 
 def plan_boundary(
@@ -47,7 +47,7 @@ def plan_boundary(
 
 @dataclass(frozen=True, slots=True)
 class DurableBoundary:
-    """A boundary that we have made, or found."""
+    """A boundary that we have made, or found there."""
 
     sequence: int
     since_s: float
@@ -55,15 +55,15 @@ class DurableBoundary:
 
 
 def plan_old_boundaries(made: list[DurableBoundary], now_s: float, listing_s_max: float) -> int:
-    """Boundaries below this one may go: whoever still lists has seen it, or a newer one. Pure."""
+    """Boundaries below this one may go: every believed listing shows it, or a newer one. Pure."""
     old = [one.sequence for one in made if now_s - one.since_s > OLD_LISTINGS * listing_s_max]
     return max(old, default=0)
 
 
-async def cut_journal(
-    store: ObjectStore, upto: SnapshotName, *, replaced: int, epoch: int, rng: Chance
+async def truncate_journal(
+    store: ObjectStore, upto: SnapshotName, *, replaced: int, epoch: int, rng: RandomSource
 ) -> int:
-    """Make the boundary durable, then delete what is superfluous; how many objects went.
+    """Make the boundary durable, then delete what it makes superfluous; how many objects went.
 
     Boundaries below `replaced` (`plan_old_boundaries`) are superfluous, too. May be called again
     after any failure. Five requests, and one per 1,000 objects.
@@ -71,7 +71,7 @@ async def cut_journal(
     nonce = rng.randbytes(NONCE_BYTES)
     frame = Frame(FrameKind.BOUNDARY, epoch, upto.sequence, nonce, b"{}")
     boundary = BoundaryName(upto.sequence)
-    with suppress(AlreadyExists):  # by an attempt before, or by another owner: it says the same
+    with suppress(AlreadyExists):  # an earlier attempt, or another owner: it says the same
         await store.create(str(boundary), [frame.encode()])
     old: list[str] = []
     for entry in await store.list(JOURNAL_PREFIX):

@@ -7,7 +7,7 @@ from cachetools import LRUCache
 
 from container.errors import BytesMissing
 from container.journal.frame import NONCE_BYTES, Frame, FrameKind
-from container.journal.options import Chance, JournalOptions
+from container.journal.options import RandomSource
 from container.metadata.codec import decode_segments, encode_segments
 from container.metadata.records import ManifestRef, Queue, Segment
 from container.names.queue_id import FLAT_FILES, QueueId, SegmentType
@@ -89,7 +89,9 @@ class ManifestPlan:
         return self.merged[0].level + 1 if self.merged else 0
 
 
-def plan_manifest(queue: Queue, options: JournalOptions) -> ManifestPlan | None:
+def plan_manifest(
+    queue: Queue, *, sealed_segments_max: int, manifests_per_level_max: int
+) -> ManifestPlan | None:
     """The next manifest that a queue needs; None if it has few enough of everything. Pure.
 
     References grow with the logarithm of the history: of each level there are at most
@@ -101,13 +103,13 @@ def plan_manifest(queue: Queue, options: JournalOptions) -> ManifestPlan | None:
             if segment.sealed_ms is None or not segment.is_readable:
                 break
             leaving.append(segment)
-        if len(leaving) > options.sealed_segments_max:
-            return ManifestPlan(kind, segments=tuple(leaving[: options.sealed_segments_max]))
+        if len(leaving) > sealed_segments_max:
+            return ManifestPlan(kind, segments=tuple(leaving[:sealed_segments_max]))
         refs = [ref for ref in queue.manifests if ref.type == kind]
         for level in sorted({ref.level for ref in refs}):
             alike = [ref for ref in refs if ref.level == level]
-            if len(alike) > options.manifests_per_level_max:
-                return ManifestPlan(kind, merged=tuple(alike[: options.manifests_per_level_max]))
+            if len(alike) > manifests_per_level_max:
+                return ManifestPlan(kind, merged=tuple(alike[:manifests_per_level_max]))
     return None
 
 
@@ -119,7 +121,7 @@ async def write_manifest(
     *,
     epoch: int,
     sequence: int,
-    rng: Chance,
+    rng: RandomSource,
 ) -> ManifestRef:
     """Write `segments` under a new name, read it back and compare. Two requests.
 

@@ -1,1 +1,1 @@
-"""What an owner does in the background: snapshots, deletions and orphaned files."""
+"""What an owner does in the background, each thing a step: snapshots, deletions, orphans."""

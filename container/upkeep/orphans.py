@@ -1,30 +1,29 @@
-"""Segment files that an earlier owner made and never published: found once, then buried.
+"""Orphans: files that an earlier owner made and never published; each is given a tombstone.
 
 An owner that was fenced, or died, after it made its data durable and before it published leaves
-files. The next owner writes the same ones again where its segments begin at the same bytes. If they
-do not (it went on beside an older one in segments of its own, or recorded a gap), the files stay:
-nothing refers to them, and nothing will once the end of their flat file has passed them.
+files. The next owner writes the same files again where its segments begin at the same bytes.
+Otherwise (it continued beside an older owner in segments of its own, or recorded a gap) the files
+stay: nothing refers to them, and nothing will once the end of their flat file has passed them.
 
-What it costs. A segment's name says nothing about where a listing could begin, so queues are listed
-whole: one request for each queue that was there when the ownership was taken, once per ownership, a
-bounded number of queues in each round of housekeeping, and none before the first snapshot. So it
-costs a start nothing, and an idle store comes to rest. Memory: one queue's listing. Manifests are
-read only where a queue has more files than they list.
+Cost. A segment's name does not tell where a listing could begin, so queues are listed whole: one
+request for each queue that was there when the ownership was taken, once per ownership, a bounded
+number of queues in each run, and none before the first snapshot. So the search costs a start
+nothing, and an idle store comes to rest. Memory: one queue's listing. Manifests are read only where
+a queue has more files than they list.
 
-At a clean end all queues are listed once more, so that `check` finds nothing left over then.
+At a clean end all queues are listed once more, so that `check` finds no orphan afterwards.
 
-What is never touched: names that are not exactly a segment's, queues that the tier does not have,
-and whatever lies at or above the published end, where a commit may be writing. An owner that was
-fenced and still runs may append to such a file, or make it anew; the next owner finds it.
+The search never touches names that are not exactly a segment's, queues that the tier does not have,
+and files at or above the published end, where a commit may be writing. An owner that was fenced and
+still runs may append to such a file, or create it again; the next owner finds it.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from container.metadata.object_names import names_of_queue, object_names
-from container.metadata.operations import AddTombstones, Operation
-from container.metadata.records import ManifestRef, Tombstone
+from container.metadata.operations import AddTombstones
+from container.metadata.records import ManifestRef
 from container.metadata.state import TierState
 from container.names.queue_id import FLAT_FILES, QueueId
 from container.names.rocketmq import (
@@ -34,32 +33,24 @@ from container.names.rocketmq import (
 )
 from container.names.tier_objects import KEPT_PREFIX, MANIFEST_PREFIX
 from container.queue.manifest import ManifestReader
-from container.upkeep.deletion import may_come_back, names_in_use, never_published
+from container.upkeep.deletion import (
+    NEVER_PUBLISHED,
+    may_come_back,
+    names_in_use,
+    never_published,
+)
+from container.upkeep.snapshots import SnapshotStep
+from container.upkeep.step import OwnedTier, Step
 from provider.errors import Corrupt, Denied, OutOfRange, StoreError, Unavailable
-from provider.object_store import ObjectStore
-
-NEVER_PUBLISHED = "never published"
-
-
-class Publisher(Protocol):
-    """The part of `Journal` that a search needs."""
-
-    @property
-    def state(self) -> TierState:
-        """What is published."""
-        ...
-
-    async def publish(self, operations: Iterable[Operation]) -> int:
-        """Publish a transaction."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
 class FilesOfQueue:
     """Files of a queue that no segment in the snapshot and no tombstone names."""
 
-    strays: tuple[str, ...]
-    """Below the published end of their flat file, in no manifest's range: referred to by none."""
+    orphans: tuple[str, ...]
+    """Below the published end of their flat file and in no manifest's range: nothing refers to
+    them."""
     doubtful: tuple[tuple[ManifestRef, tuple[str, ...]], ...]
     """Manifests in whose ranges there are more files than they list, with those files."""
     above: tuple[str, ...]
@@ -67,14 +58,14 @@ class FilesOfQueue:
 
 
 def sort_files(state: TierState, queue_id: QueueId, names: Iterable[str]) -> FilesOfQueue:
-    """What the files of a queue's directory are to the tier. Pure.
+    """Sort the files of a queue's directory by what the state says of them. Pure.
 
-    Some us for each name. What is not exactly a segment's name is nothing to it.
+    Microseconds for each name. A name that is not exactly a segment's is in no group.
     """
     queue = state.queues.get(queue_id)
     if queue is None:
         return FilesOfQueue((), (), ())
-    strays: list[str] = []
+    orphans: list[str] = []
     above: list[str] = []
     listed: dict[ManifestRef, list[str]] = {}
     live = set(names_of_queue(queue))
@@ -91,9 +82,9 @@ def sort_files(state: TierState, queue_id: QueueId, names: Iterable[str]) -> Fil
             if ref is not None:
                 listed.setdefault(ref, []).append(name)
             else:
-                (above if base >= end else strays).append(name)
+                (above if base >= end else orphans).append(name)
     doubtful = tuple((ref, tuple(some)) for ref, some in listed.items() if len(some) > ref.segments)
-    return FilesOfQueue(_segments_of(queue_id, strays), doubtful, _segments_of(queue_id, above))
+    return FilesOfQueue(_segments_of(queue_id, orphans), doubtful, _segments_of(queue_id, above))
 
 
 def _segments_of(queue: QueueId, names: Iterable[str]) -> tuple[str, ...]:
@@ -102,87 +93,85 @@ def _segments_of(queue: QueueId, names: Iterable[str]) -> tuple[str, ...]:
     return tuple(name for name, said in parsed if said is not None and said.queue == queue)
 
 
-class StraySearch:
-    """The search of one ownership. `step` goes on with it; after the last one it asks for nothing.
+class OrphanStep(Step):
+    """The search of one ownership: it ends by itself, and then makes no more requests.
 
-    May fail or be cancelled anywhere: a queue is done once its tombstones are published.
+    A queue counts as searched once the tombstones of its orphans are published.
     """
 
-    def __init__(
-        self,
-        owner: Publisher,
-        store: ObjectStore,
-        manifests: ManifestReader,
-        *,
-        bury: Callable[[str, str], Tombstone],
-        queues_per_step_max: int,
-    ) -> None:
-        """`bury` makes the tombstone of a name, with a reason."""
-        self._owner = owner
-        self._store = store
-        self._manifests = manifests
-        self._bury = bury
-        self._queues_max = queues_per_step_max
-        self._left = _begun_elsewhere(owner.state, queues_per_step_max)
+    name = "orphans"
+
+    def __init__(self, tier: OwnedTier, snapshots: SnapshotStep) -> None:
+        super().__init__(tier)
+        self._snapshots = snapshots
+        self._manifests = ManifestReader(tier.store)
+        self._queues_max = tier.options.orphan_queues_per_step_max
+        self._left = _rotated_by_epoch(tier.state, self._queues_max)
         self._above: dict[QueueId, tuple[str, ...]] = {}
         self._own_done = False
-        self.found = 0
-        """Objects that were given tombstones."""
+        self._found = 0
 
     def __repr__(self) -> str:
-        return f"<StraySearch: {len(self._left)} queues to go, {self.found} found>"
+        return f"<OrphanStep: {len(self._left)} queues to search, {self._found} orphans found>"
+
+    @property
+    def _is_first_owner(self) -> bool:
+        return self.tier.journal.epoch == 1  # no owner before us could leave an orphan
 
     async def step(self) -> None:
-        """Look at the next queues; no request if there is none.
+        """Search the next queues, once a snapshot makes the next start short.
 
         Raises:
-            Unavailable: the next step goes on.
-            Corrupt, Denied, OutOfRange: something of a queue cannot be read; the search goes on
-                without it.
-            Fenced: somebody newer owns the tier.
+            Unavailable: the next run goes on with the same queue, after the others.
+            Corrupt, Denied, OutOfRange: something of a queue cannot be read; that queue is
+                passed over.
+            Fenced: a newer owner has the tier.
         """
-        if not self._own_done:
-            await self._publish(never_published(self._owner.state, await self._own_names()))
-            self._own_done = True
-        self._look_again()
+        if self._snapshots.written > 0 and not self._is_first_owner:
+            await self._search()
+
+    async def finish(self) -> None:
+        """Search all queues once more. Raises what `step` raises."""
+        if self._is_first_owner:
+            return
+        self._left = dict.fromkeys(sorted(self.tier.state.queues))
         first: StoreError | None = None
-        strays: list[str] = []
-        seen: list[QueueId] = []
+        while self._left:
+            try:
+                await self._search()
+            except (Corrupt, Denied, OutOfRange) as error:  # of one queue, which is passed over
+                first = first or error
+        if first is not None:
+            raise first
+
+    async def _search(self) -> None:
+        """Search the next queues; no request if there is none."""
+        if not self._own_done:
+            await self._publish(never_published(self.tier.state, await self._own_names()))
+            self._own_done = True
+        self._requeue_outgrown()
+        first: StoreError | None = None
+        orphans: list[str] = []
+        searched: list[QueueId] = []
         for queue in list(self._left)[: self._queues_max]:
             try:
-                strays += await self._strays_of(queue)
+                orphans += await self._orphans_of(queue)
             except Unavailable as error:
                 first = error
                 self._left[queue] = self._left.pop(queue)  # last, so that the others have a turn
                 break
             except (Corrupt, Denied, OutOfRange) as error:
                 first = first or error
-            seen.append(queue)
-        await self._publish(_still_strays(self._owner.state, strays))
-        for queue in seen:
+            searched.append(queue)
+        await self._publish(_still_orphans(self.tier.state, orphans))
+        for queue in searched:
             del self._left[queue]
         if first is not None:
             raise first
 
-    async def finish(self) -> None:
-        """List all queues once more, for a clean end: what is found is known to `check` then.
-
-        Raises:
-            Unavailable, Corrupt, Denied, OutOfRange, Fenced: as `step`.
-        """
-        self._left = dict.fromkeys(sorted(self._owner.state.queues))
-        first: StoreError | None = None
-        while self._left:
-            try:
-                await self.step()
-            except (Corrupt, Denied, OutOfRange) as error:  # of one queue, which is passed over
-                first = first or error
-        if first is not None:
-            raise first
-
-    def _look_again(self) -> None:
-        """Queues that have grown past files that a commit could have been making. No request."""
-        state = self._owner.state
+    def _requeue_outgrown(self) -> None:
+        """Search queues again that have grown past files which a commit could have been making."""
+        state = self.tier.state
         for queue_id, names in list(self._above.items()):
             queue = state.queues.get(queue_id)
             above = sort_files(state, queue_id, names).above
@@ -194,44 +183,49 @@ class StraySearch:
                 del self._above[queue_id]
 
     async def _own_names(self) -> list[str]:
-        """Objects below `@` that a commit or a cut makes before it publishes them. Two requests."""
+        """Objects below `@` that upkeep or a tail cut makes to be published. Two requests."""
         return [
             entry.name
             for prefix in (MANIFEST_PREFIX, KEPT_PREFIX)
-            for entry in await self._store.list(prefix)
+            for entry in await self.tier.store.list(prefix)
         ]
 
-    async def _strays_of(self, queue: QueueId) -> Sequence[str]:
-        """One request, and one for each manifest in doubt that was not used lately."""
-        if queue not in self._owner.state.queues:
+    async def _orphans_of(self, queue: QueueId) -> Sequence[str]:
+        """One request, and one for each doubtful manifest that is not in the reader's cache."""
+        if queue not in self.tier.state.queues:
             return ()
-        listed = [entry.name for entry in await self._store.list(f"{queue}/")]
-        files = sort_files(self._owner.state, queue, listed)
-        strays = list(files.strays)
+        listed = [entry.name for entry in await self.tier.store.list(f"{queue}/")]
+        files = sort_files(self.tier.state, queue, listed)
+        orphans = list(files.orphans)
         for ref, names in files.doubtful:
             segments = await self._manifests.segments(ref)
             known = set(object_names(queue, segments))
-            strays += _segments_of(queue, (name for name in names if name not in known))
+            orphans += _segments_of(queue, (name for name in names if name not in known))
         if files.above:
             self._above[queue] = files.above
-        return strays
+        return orphans
 
     async def _publish(self, names: Sequence[str]) -> None:
         if not names:
             return
-        graves = tuple(self._bury(name, NEVER_PUBLISHED) for name in names)
-        await self._owner.publish([AddTombstones(graves)])
-        self.found += len(names)
+        tombstones = tuple(self.tier.tombstone(name, NEVER_PUBLISHED) for name in names)
+        await self.tier.journal.publish([AddTombstones(tombstones)])
+        self._found += len(names)
+
+    @property
+    def figures(self) -> Mapping[str, int]:
+        """Objects of earlier owners that were never published, and were given tombstones."""
+        return {"orphans": self._found}
 
 
-def _still_strays(state: TierState, names: Sequence[str]) -> list[str]:
-    """Those that a cut has not made usable again since they were found."""
+def _still_orphans(state: TierState, names: Sequence[str]) -> list[str]:
+    """Those that a tail cut has not made usable again since they were found."""
     used = names_in_use(state) if names else set[str]()
     return [name for name in names if name not in used and not may_come_back(state, name)]
 
 
-def _begun_elsewhere(state: TierState, step: int) -> dict[QueueId, None]:
-    """All queues, each owner beginning with others: so short-lived ones see all of them, too."""
+def _rotated_by_epoch(state: TierState, step: int) -> dict[QueueId, None]:
+    """All queues; each owner begins with others, so that many short-lived owners see them all."""
     queues = sorted(state.queues)
     start = state.broker.epoch * step % len(queues) if queues else 0
     return dict.fromkeys(queues[start:] + queues[:start])

@@ -1,313 +1,228 @@
-"""What the owner does between entries; without anything to do it asks the store for nothing."""
+"""Upkeep: the steps of an owner side by side, each at its own interval."""
 
 import asyncio
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
-from typing import Protocol
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Self
 
-from container.errors import Refused
-from container.journal.options import Chance, JournalOptions
-from container.journal.reader import Loaded
-from container.journal.snapshot import write_snapshot
-from container.journal.truncation import (
-    DurableBoundary,
-    VerifiedSnapshot,
-    cut_journal,
-    plan_boundary,
-    plan_old_boundaries,
-)
-from container.metadata.operations import AddTombstones, DropTombstones, MoveToManifest, Operation
-from container.metadata.records import Segment, Tombstone
+from container.journal.journal import Journal
+from container.journal.options import RandomSource
 from container.metadata.state import StateChange
-from container.names.queue_id import QueueId
-from container.queue.manifest import ManifestPlan, ManifestReader, plan_manifest, write_manifest
-from container.upkeep.deletion import failed_again, plan_burial
-from container.upkeep.orphans import NEVER_PUBLISHED, Publisher, StraySearch
-from provider.clock import Clock
-from provider.errors import Closed, Corrupt, Fenced, StoreError
+from container.upkeep.manifests import ManifestStep
+from container.upkeep.options import UpkeepOptions
+from container.upkeep.orphans import OrphanStep
+from container.upkeep.snapshots import SnapshotStep
+from container.upkeep.step import OwnedTier, Step
+from container.upkeep.tombstones import TombstoneStep
+from container.upkeep.truncation import TruncationStep
+from provider.clock import Clock, wait_at_most
+from provider.errors import Closed, Fenced, StoreError
 from provider.object_store import ObjectStore
 
-LAST_ENTRIES_MAX = 32
-"""A clean end leaves fewer entries than this behind the newest snapshot."""
+DOUBLINGS_MAX = 16
 
 
-class Owner(Publisher, Protocol):
-    """The part of `Journal` that housekeeping needs."""
-
-    @property
-    def epoch(self) -> int:
-        """The owner's epoch."""
-        ...
-
-    async def verify_owner(self) -> None:
-        """Raise `Fenced` if somebody newer owns the tier."""
-        ...
+def steps_of(tier: OwnedTier) -> list[Step]:
+    """Every step of upkeep, in the order in which they are begun when several are due."""
+    snapshots = SnapshotStep(tier)
+    return [
+        ManifestStep(tier),
+        snapshots,
+        OrphanStep(tier, snapshots),
+        TruncationStep(tier, snapshots),
+        TombstoneStep(tier),
+    ]
 
 
 @dataclass(frozen=True, slots=True)
-class HousekeepingStatistics:
-    """What housekeeping did, and what it could not do."""
+class StepStatistics:
+    """What became of one step's runs since the ownership was taken."""
 
-    snapshots: int = 0
-    manifests: int = 0
-    boundary: int = 0
-    """Journal entries up to it may be gone."""
-    journal_objects_deleted: int = 0
-    objects_deleted: int = 0
-    """Objects behind tombstones."""
-    strays: int = 0
-    """Objects of earlier owners that were never published, and have tombstones now."""
-    undeletable: int = 0
-    """Tombstones that were given up: their objects are still there, and cost money."""
-    damaged_snapshots: int = 0
-    """Snapshots that could not be used when the ownership was taken."""
+    runs: int
+    """Runs that ended, most of them with nothing to do."""
+    failures: int
+    """Runs among them that failed."""
+    last_error: str
+    """Why the last run failed; empty if it did not."""
+
+
+@dataclass(frozen=True, slots=True)
+class UpkeepStatistics:
+    """What upkeep did, and what it could not do, since the ownership was taken."""
+
+    steps: Mapping[str, StepStatistics]
+    """By the step's name."""
+    figures: Mapping[str, int]
+    """What the steps did, by name: `snapshots`, `objects_deleted` and so on."""
+
+    @property
+    def last_error(self) -> str:
+        """The steps whose last run failed, each with its reason; empty if there is none."""
+        failing = ((name, step.last_error) for name, step in self.steps.items())
+        return "; ".join(f"{name}: {error}" for name, error in failing if error)
+
+
+@dataclass(slots=True)
+class _Scheduled:
+    """A step, when it runs next, and what became of its runs."""
+
+    step: Step
+    due: asyncio.Event = field(default_factory=asyncio.Event)
+    ended: asyncio.Event = field(default_factory=asyncio.Event)
+    """It does not run again."""
+    next_s: float = 0.0
+    """Monotonic time at which it is due, if not before."""
+    runs: int = 0
+    failures: int = 0
+    failures_in_a_row: int = 0
     last_error: str = ""
-    """Why the last round ended early; empty if it did not."""
+
+    def interval_s(self, backoff_s_max: float) -> float:
+        """Its interval, doubled by each failure in a row up to the limit."""
+        longer_s = self.step.interval_s * 2 ** min(self.failures_in_a_row, DOUBLINGS_MAX)
+        return min(longer_s, max(backoff_s_max, self.step.interval_s))
+
+    def ran(self, error: StoreError | None) -> None:
+        """Note how a run ended."""
+        self.runs += 1
+        self.failures += error is not None
+        self.failures_in_a_row = self.failures_in_a_row + 1 if error is not None else 0
+        self.last_error = "" if error is None else str(error)
 
 
-class Housekeeper:
-    """Moves sealed segments to manifests, writes snapshots, cuts the journal, buries objects.
+class Upkeep:
+    """Runs steps side by side until cancelled, fenced, or finished.
 
-    Every step may fail or be cancelled anywhere: what it leaves is unreferenced, and the next
-    round does the step again.
+    A step that fails is reported and run again with a back-off. However long a step fails or
+    takes, the others run at their own intervals.
     """
 
-    def __init__(
-        self,
-        owner: Owner,
+    def __init__(self, steps: Sequence[Step], *, clock: Clock, options: UpkeepOptions) -> None:
+        self._clock = clock
+        self._options = options
+        self._scheduled = [_Scheduled(step) for step in steps]
+        assert len({step.name for step in steps}) == len(steps), "the name of a step is unique"
+        self._running = False
+        self._finishing = False
+
+    @classmethod
+    def of(
+        cls,
+        journal: Journal,
         store: ObjectStore,
-        loaded: Loaded,
         *,
         clock: Clock,
-        rng: Chance,
-        options: JournalOptions,
-    ) -> None:
-        self._owner = owner
-        self._store = store
-        self._clock = clock
-        self._rng = rng
-        self._options = options
-        self._manifests = ManifestReader(store)
-        now_s = clock.monotonic_s()
-        snapshot = loaded.snapshot
-        self._verified = [VerifiedSnapshot(snapshot, now_s)] if snapshot else []
-        self._boundaries: list[DurableBoundary] = []
-        self._entries = loaded.state.sequence - (snapshot.sequence if snapshot else 0)
-        self._first_entry_s = now_s
-        self._touched: dict[QueueId, None] = dict.fromkeys(loaded.state.queues)
-        self._search = self._new_search() if loaded.state.broker.epoch > 1 else None
-        self._due = asyncio.Event()
-        self._finishing = False
-        self._finished = asyncio.Event()
-        self._done = HousekeepingStatistics(damaged_snapshots=len(loaded.damaged))
+        rng: RandomSource,
+        options: UpkeepOptions | None = None,
+    ) -> Self:
+        """The upkeep of the tier in `store`, whose ownership was just taken with `journal`."""
+        options = options or UpkeepOptions()
+        tier = OwnedTier(journal, store, clock, rng, options)
+        upkeep = cls(steps_of(tier), clock=clock, options=options)
+        journal.subscribe(upkeep.published)
+        return upkeep
 
     def __repr__(self) -> str:
-        return f"<Housekeeper: {self._entries} entries behind the snapshot, {self._done}>"
+        failing = [one.step.name for one in self._scheduled if one.last_error]
+        mood = f"failing in {', '.join(failing)}" if failing else "in order"
+        runs = sum(one.runs for one in self._scheduled)
+        failures = sum(one.failures for one in self._scheduled)
+        return f"<Upkeep {mood}: {runs} runs, {failures} failures>"
 
-    def statistics(self) -> HousekeepingStatistics:
-        """Counters since the ownership was taken."""
-        given_up = sum(
-            dead.tries >= self._options.tombstone_tries_max
-            for dead in self._owner.state.tombstones.values()
-        )
-        strays = self._search.found if self._search else 0
-        return replace(self._done, undeletable=given_up, strays=strays)
+    def statistics(self) -> UpkeepStatistics:
+        """Counters since the ownership was taken. O(tombstones)."""
+        steps = {
+            one.step.name: StepStatistics(one.runs, one.failures, one.last_error)
+            for one in self._scheduled
+        }
+        figures: dict[str, int] = {}
+        for one in self._scheduled:
+            figures.update(one.step.figures)
+        return UpkeepStatistics(steps, figures)
 
-    def landed(self, changes: Iterable[StateChange]) -> None:
+    def published(self, changes: Sequence[StateChange]) -> None:
         """An entry with these changes was published."""
-        for change in changes:
-            self._touched.update(dict.fromkeys(change.queues.changed))
-        if self._entries == 0:
-            self._first_entry_s = self._clock.monotonic_s()
-        self._entries += 1
-        if self._entries >= self._options.snapshot_entries_max:
-            self._due.set()
+        for one in self._scheduled:
+            one.step.published(changes)
+        self._wake_urgent()
+
+    def _wake_urgent(self) -> None:
+        """Make urgent steps due; a failing one keeps to its back-off."""
+        for one in self._scheduled:
+            if not one.failures_in_a_row and one.step.urgent:
+                one.due.set()
 
     async def run(self) -> None:
-        """Keep house whenever there may be work, until cancelled or fenced."""
+        """Run the steps until cancelled, fenced, or finished.
+
+        Only one call may run at a time; after a cancellation it may be called again.
+        """
+        assert not self._running, "one task runs upkeep"
+        self._running = True
+        now_s = self._clock.monotonic_s()
+        for one in self._scheduled:
+            one.ended.clear()
+            one.next_s = now_s + one.interval_s(self._options.backoff_s_max)
+        try:
+            async with asyncio.TaskGroup() as group:
+                ticking = group.create_task(self._tick())
+                async with asyncio.TaskGroup() as steps:
+                    for one in self._scheduled:
+                        steps.create_task(self._repeat(one))
+                ticking.cancel()
+        finally:
+            self._running = False
+            for one in self._scheduled:
+                one.ended.set()  # `finish` does not wait for what does not run
+
+    async def _tick(self) -> None:
+        """Make each step due at its interval."""
         while True:
-            await self._due.wait()
-            self._due.clear()
-            finishing = self._finishing
+            now_s = self._clock.monotonic_s()
+            for one in self._scheduled:
+                if now_s >= one.next_s:
+                    one.due.set()
+                    one.next_s = now_s + one.interval_s(self._options.backoff_s_max)
+            await self._clock.sleep(min(one.next_s for one in self._scheduled) - now_s)
+
+    async def _repeat(self, one: _Scheduled) -> None:
+        """Run one step whenever it is due, until fenced or finished."""
+        last = False
+        while not last:
+            await one.due.wait()
+            one.due.clear()
+            last = self._finishing
             try:
-                await self.keep()
-                self._done = replace(self._done, last_error="")
+                await (one.step.finish() if last else one.step.step())
             except (Fenced, Closed):
-                self._finished.set()
-                return
+                break
             except StoreError as error:
-                self._done = replace(self._done, last_error=str(error))
-            if finishing:
-                self._finished.set()
+                one.ran(error)
+            else:
+                one.ran(None)
+                self._wake_urgent()
+        one.ended.set()
 
     async def finish(self) -> None:
-        """Have a last round kept, which also snapshots what a start would have to replay."""
+        """Run every step once more, so that the next start is short and `check` finds no orphan.
+
+        Waits `finish_s_max` at most, and does not fail with the store: nothing depends on it.
+        Does nothing unless `run` runs. Idempotent.
+        """
+        if not self._running:
+            return
         self._finishing = True
-        self._due.set()
-        await self._finished.wait()
+        for one in self._scheduled:
+            one.due.set()
+        await wait_at_most(self._clock, self._options.finish_s_max, self._wait_for_end())
 
-    async def tick(self) -> None:
-        """Look for work every `housekeeping_s`, until cancelled."""
-        while True:
-            await self._clock.sleep(self._options.housekeeping_s)
-            self._due.set()
+    async def _wait_for_end(self) -> None:
+        for one in self._scheduled:
+            await one.ended.wait()
 
-    async def keep(self) -> None:
-        """One round. No request where nothing is due.
-
-        Raises:
-            Unavailable: the rest is done in the next round.
-            Corrupt: something was read back damaged; it is not used.
-            Fenced: somebody newer owns the tier.
-        """
-        first: StoreError | None = None
-        for step in (
-            self._move_to_manifests,
-            self._snapshot,
-            self._find_strays,
-            self._cut,
-            self._bury,
-        ):
-            try:
-                await step()
-            except (Fenced, Closed):
-                raise
-            except StoreError as error:  # one damaged manifest must not stop the snapshots
-                first = first or error
-        if first is not None:
-            raise first
-
-    async def _move_to_manifests(self) -> None:
-        first: Corrupt | None = None
-        for queue_id in list(self._touched):
-            self._touched.pop(queue_id)
-            queue = self._owner.state.queues.get(queue_id)
-            try:
-                while queue and (plan := plan_manifest(queue, self._options)):
-                    await self._move(queue_id, plan)
-                    queue = self._owner.state.queues.get(queue_id)
-            except Corrupt as damage:  # again at this queue's next commit
-                first = first or damage
-            except BaseException:
-                self._touched[queue_id] = None
-                raise
-        if first is not None:
-            raise first
-
-    async def _move(self, queue: QueueId, plan: ManifestPlan) -> None:
-        segments: list[Segment] = list(plan.segments)
-        for ref in plan.merged:
-            segments += await self._manifests.segments(ref)
-        ref = await write_manifest(
-            self._store,
-            queue,
-            plan,
-            segments,
-            epoch=self._owner.epoch,
-            sequence=self._owner.state.sequence,
-            rng=self._rng,
-        )
-        replaced = tuple(old.object_name for old in plan.merged)
-        bases = tuple(segment.base for segment in plan.segments)
-        graves = tuple(self._tombstone(name, "merged") for name in replaced)
-        try:
-            await self._owner.publish([MoveToManifest(queue, ref, bases, replaced, graves)])
-        except Refused:  # the queue was trimmed or cut meanwhile
-            grave = self._tombstone(ref.object_name, NEVER_PUBLISHED)
-            await self._owner.publish([AddTombstones((grave,))])
-        else:
-            self._done = replace(self._done, manifests=self._done.manifests + 1)
-
-    def _tombstone(self, name: str, reason: str) -> Tombstone:
-        return Tombstone(name, self._clock.now_ms() + int(self._options.grace_s * 1000), reason)
-
-    async def _snapshot(self) -> None:
-        age_s = self._clock.monotonic_s() - self._first_entry_s
-        limit = self._options.snapshot_entries_max
-        many = self._entries >= (min(limit, LAST_ENTRIES_MAX) if self._finishing else limit)
-        if self._entries == 0 or not (many or age_s >= self._options.snapshot_age_s_max):
-            return
-        before, first_s = self._entries, self._clock.monotonic_s()
-        name = await write_snapshot(
-            self._store,
-            self._owner.state,
-            epoch=self._owner.epoch,
-            rng=self._rng,
-            clock=self._clock,
-        )
-        self._entries -= before
-        self._first_entry_s = first_s
-        self._verified.append(VerifiedSnapshot(name, self._clock.monotonic_s()))
-        self._done = replace(self._done, snapshots=self._done.snapshots + 1)
-
-    def _new_search(self) -> StraySearch:
-        return StraySearch(
-            self._owner,
-            self._store,
-            self._manifests,
-            bury=self._tombstone,
-            queues_per_step_max=self._options.searched_queues_per_round_max,
-        )
-
-    async def _find_strays(self) -> None:
-        """What earlier owners never published; not before the first snapshot, so starts are short.
-
-        At a clean end once more, for good. Before the first owner there is no stray.
-        """
-        if self._search is None:
-            return
-        if self._finishing:
-            await self._search.finish()
-        elif self._done.snapshots > 0:
-            await self._search.step()
-
-    async def _cut(self) -> None:
-        now_s = self._clock.monotonic_s()
-        upto = plan_boundary(self._verified, now_s, self._options.grace_s)
-        if upto is None or upto.sequence <= self._done.boundary:
-            return
-        replaced = plan_old_boundaries(self._boundaries, now_s, self._options.listing_s_max)
-        gone = await cut_journal(
-            self._store, upto, replaced=replaced, epoch=self._owner.epoch, rng=self._rng
-        )
-        self._boundaries = [one for one in self._boundaries if one.sequence >= replaced]
-        self._boundaries.append(DurableBoundary(upto.sequence, self._clock.monotonic_s()))
-        self._verified = [one for one in self._verified if one.name.sequence >= upto.sequence]
-        deleted = self._done.journal_objects_deleted + gone
-        self._done = replace(self._done, boundary=upto.sequence, journal_objects_deleted=deleted)
-
-    async def _bury(self) -> None:
-        burial = plan_burial(self._owner.state, self._clock.now_ms(), self._options)
-        if burial.drop:
-            await self._owner.publish([DropTombstones(burial.drop)])
-        if not burial.delete:
-            return
-        await self._owner.verify_owner()
-        gone, failed = await self._delete(burial.delete)
-        operations: list[Operation] = []
-        if gone:
-            operations.append(DropTombstones(tuple(gone)))
-        if failed:
-            operations.append(AddTombstones(tuple(failed)))
-        await self._owner.publish(operations)
-        self._done = replace(self._done, objects_deleted=self._done.objects_deleted + len(gone))
-
-    async def _delete(self, graves: tuple[Tombstone, ...]) -> tuple[list[str], list[Tombstone]]:
-        """Delete objects together, or one by one if that fails; names that went, and the rest."""
-        names = [grave.object_name for grave in graves]
-        try:
-            await self._store.delete(names)
-        except (Fenced, Closed):
-            raise
-        except StoreError:
-            if len(graves) == 1:
-                return [], [failed_again(graves[0], self._clock.now_ms(), self._options)]
-        else:
-            return names, []
-        gone: list[str] = []
-        failed: list[Tombstone] = []
-        for grave in graves:
-            names, again = await self._delete((grave,))
-            gone += names
-            failed += again
-        return gone, failed
+    def check(self) -> None:
+        """Assert every step's invariants; for tests, between any two awaits."""
+        for one in self._scheduled:
+            one.step.check()
+            assert bool(one.last_error) == bool(one.failures_in_a_row), f"{one}"
+            assert one.failures_in_a_row <= one.failures <= one.runs, f"{one}"

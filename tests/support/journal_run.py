@@ -8,6 +8,8 @@ from contextlib import asynccontextmanager, suppress
 from container.journal.journal import Journal
 from container.journal.options import JournalOptions
 from container.metadata.operations import Operation
+from container.upkeep.options import UpkeepOptions
+from container.upkeep.upkeep import Upkeep
 from provider.clock import ManualClock
 from provider.errors import StoreError
 from provider.object_store import ObjectStore
@@ -22,8 +24,8 @@ async def own(
     cluster: str = "c",
     imported: Sequence[Operation] = (),
 ) -> Journal:
-    """Take the ownership of broker `b` in cluster `c`."""
-    return await Journal.take_ownership(
+    """Take the ownership of broker `b` in cluster `c`; checked after each entry."""
+    journal = await Journal.take_ownership(
         store,
         clock=clock or ManualClock(),
         rng=random.Random(seed),
@@ -33,18 +35,36 @@ async def own(
         options=options,
         imported=imported,
     )
+    journal.subscribe(lambda _: journal.check())
+    return journal
+
+
+async def own_with_upkeep(
+    store: ObjectStore,
+    clock: ManualClock | None = None,
+    *,
+    seed: int = 0,
+    journal: JournalOptions | None = None,
+    upkeep: UpkeepOptions | None = None,
+) -> tuple[Journal, Upkeep]:
+    """As `own`, with the upkeep of the tier; both are checked after each entry."""
+    clock = clock or ManualClock()
+    owned = await own(store, clock, seed=seed, options=journal)
+    kept = Upkeep.of(owned, store, clock=clock, rng=random.Random(-seed - 1), options=upkeep)
+    owned.subscribe(lambda _: kept.check())
+    return owned, kept
 
 
 @asynccontextmanager
-async def running(*journals: Journal) -> AsyncIterator[None]:
-    """Run the journals; how one ends is looked at through its `publish`."""
+async def running(*owners: Journal | Upkeep) -> AsyncIterator[None]:
+    """Run journals and upkeep; a journal that ends tells why in `publish`."""
 
-    async def run(journal: Journal) -> None:
+    async def run(one: Journal | Upkeep) -> None:
         with suppress(StoreError):
-            await journal.run()
+            await one.run()
 
     async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(run(journal)) for journal in journals]
+        tasks = [group.create_task(run(one)) for one in owners]
         yield
         for task in tasks:
             task.cancel()

@@ -23,6 +23,8 @@ from container.metadata.operations import AddTombstones
 from container.metadata.records import Tombstone
 from container.metadata.state import TierState
 from container.names.tier_objects import SNAPSHOT_PREFIX, EntryName
+from container.upkeep.options import UpkeepOptions
+from container.upkeep.upkeep import Upkeep
 from provider.errors import Fenced, NotFound, Unavailable
 from provider.testing.faulty import flipped
 from tests.support.rival_store import RivalObjects, RivalStore, Weather
@@ -63,14 +65,17 @@ class JournalSimulation:
         self.counts: Counter[str] = Counter()
         self.options = JournalOptions(
             entry_transactions_max=self.rng.choice([1, 2]),
-            snapshot_entries_max=self.rng.choice([1, 2, 3]),
-            snapshot_age_s_max=self.rng.choice([0.5, 5.0]),
-            housekeeping_s=1.0,
             listing_s_max=self.rng.choice([0.07, 0.4]),
-            grace_s=self.rng.choice([0.0, 0.0, 0.1]),
             retry_s_min=0.01,
             retry_s_max=self.rng.choice([0.05, 0.5]),
             catch_up_entries_max=2,
+        )
+        self.upkeep = UpkeepOptions(
+            interval_s=1.0,
+            backoff_s_max=1.0,
+            snapshot_entries_max=self.rng.choice([1, 2, 3]),
+            snapshot_age_s_max=self.rng.choice([0.5, 5.0]),
+            grace_s=self.rng.choice([0.0, 0.0, 0.1]),
         )
         self.sleeper = self.rng.randrange(owners) if self.rng.random() < 0.5 else None
         self.rotten = self.rng.choice([0, 0, 0.3])
@@ -135,11 +140,13 @@ class JournalSimulation:
             store = self._store(number)
             journal = await self._own(store, number)
             async with asyncio.TaskGroup() as group:
-                worker = group.create_task(self._write(journal))
+                upkeep = self._upkeep_of(journal, store, number)
+                workers = [group.create_task(self._write(journal)), group.create_task(upkeep.run())]
                 async with asyncio.TaskGroup() as lanes:
                     for lane in range(LANES):
                         lanes.create_task(self._publish(journal, number, f"o{number}l{lane}"))
-                worker.cancel()
+                for worker in workers:
+                    worker.cancel()
         finally:
             self.living -= 1
 
@@ -159,6 +166,18 @@ class JournalSimulation:
                     options=self.options,
                 )
 
+    def _upkeep_of(self, journal: Journal, store: RivalStore, number: int) -> Upkeep:
+        rng = Random(78_000 * self.seed + number)
+        clock = SimulatedClock(wall_speed=0)
+        upkeep = Upkeep.of(journal, store, clock=clock, rng=rng, options=self.upkeep)
+
+        def check(_: object) -> None:
+            journal.check()
+            upkeep.check()
+
+        journal.subscribe(check)
+        return upkeep
+
     async def _write(self, journal: Journal) -> None:
         with suppress(Fenced):
             await journal.run()
@@ -175,8 +194,8 @@ class JournalSimulation:
             try:
                 if self.rng.random() < 0.1:
                     await self._verify(journal, newest)
-                grave = Tombstone(mark, FOREVER_MS, "mark")
-                sequence = await journal.publish([AddTombstones((grave,))])
+                tombstone = Tombstone(mark, FOREVER_MS, "mark")
+                sequence = await journal.publish([AddTombstones((tombstone,))])
             except Fenced:
                 self.counts["fenced"] += 1
                 return
@@ -217,7 +236,7 @@ class JournalSimulation:
             apply_entry(state, raw, EntryName(number))
             for operation in decode_operations(frame.payload, path="truth"):
                 if isinstance(operation, AddTombstones):
-                    seen += [grave.object_name for grave in operation.tombstones]
+                    seen += [one.object_name for one in operation.tombstones]
             epochs[number], marks[number] = frame.epoch, set(state.tombstones)
         assert len(seen) == len(set(seen)), "something was applied twice"
         for number, epoch, mark in self.acknowledged:

@@ -23,6 +23,7 @@ from container.record.java_hash import tag_hash
 from container.record.unit import Units
 from container.tier import Tier, TierIdentity
 from container.tier_reader import TierReader
+from container.upkeep.options import UpkeepOptions
 from dispatcher.dispatcher import TieredDispatcher
 from dispatcher.options import DispatchOptions
 from provider.clock import Clock, ManualClock, settle
@@ -44,16 +45,17 @@ TIER_OPTIONS = TierOptions(
     takeover_wait_s_max=0,
 )
 JOURNAL_OPTIONS = JournalOptions(
-    entry_transactions_max=2,
-    snapshot_entries_max=3,
+    entry_transactions_max=2, retry_s_min=0.05, retry_s_max=0.2, close_s_max=1.0
+)
+UPKEEP_OPTIONS = UpkeepOptions(
+    interval_s=0.2,
+    backoff_s_max=0.4,
+    finish_s_max=1.0,
+    snapshot_entries_max=10,
     snapshot_age_s_max=1.0,
-    housekeeping_s=0.2,
     grace_s=0.0,
-    retry_s_min=0.05,
-    retry_s_max=0.2,
     sealed_segments_max=1,
     manifests_per_level_max=2,
-    close_s_max=1.0,
 )
 DISPATCH_OPTIONS = DispatchOptions(
     batch_messages_max=4,
@@ -137,6 +139,7 @@ class StoreProcess:
         faults: Sequence[Fault] = (),
         dispatch: DispatchOptions = DISPATCH_OPTIONS,
         journal: JournalOptions = JOURNAL_OPTIONS,
+        upkeep: UpkeepOptions = UPKEEP_OPTIONS,
     ) -> None:
         self.number = number
         self.clock = clock
@@ -151,6 +154,7 @@ class StoreProcess:
         self.killed = False
         self._dispatch = dispatch
         self._journal = journal
+        self._upkeep = upkeep
         self._task: asyncio.Task[None] | None = None
 
     def __repr__(self) -> str:
@@ -173,6 +177,7 @@ class StoreProcess:
                     rng=rng,
                     options=TIER_OPTIONS,
                     journal_options=self._journal,
+                    upkeep_options=self._upkeep,
                 )
                 break
             except StoreError as error:
@@ -366,7 +371,7 @@ async def findings(memory: ObjectStore) -> list[str]:
     return [str(finding) async for finding in check_tier(reader)]
 
 
-async def stray_manifests(memory: ObjectStore) -> set[str]:
+async def orphan_manifests(memory: ObjectStore) -> set[str]:
     """Manifests that no queue refers to and no tombstone names."""
     reader = await TierReader.open(memory)
     known = {ref.object_name for q in reader.state.queues.values() for ref in q.manifests}
@@ -378,7 +383,7 @@ async def tiers_all(process: StoreProcess) -> None:
     """A job: tier everything, and stay for a while to keep house."""
     assert process.dispatcher is not None
     await process.dispatcher.drain()
-    await process.clock.sleep(3.0)  # snapshots, burials
+    await process.clock.sleep(3.0)  # snapshots, deletions
 
 
 async def drained(
@@ -388,9 +393,10 @@ async def drained(
     number: int,
     *,
     journal: JournalOptions = JOURNAL_OPTIONS,
+    upkeep: UpkeepOptions = UPKEEP_OPTIONS,
 ) -> StoreProcess:
     """A last life without faults, alone: tier everything, keep house, end cleanly."""
-    process = StoreProcess(memory, hot.reopened(), clock, number, journal=journal)
+    process = StoreProcess(memory, hot.reopened(), clock, number, journal=journal, upkeep=upkeep)
     await while_time_passes(clock, process.live(tiers_all), shown=process)
     assert process.error is None, process.error
     with suppress(StoreError):

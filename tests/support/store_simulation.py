@@ -24,7 +24,7 @@ from tests.support.store_harness import (
     StoreProcess,
     assert_follows,
     findings,
-    stray_manifests,
+    orphan_manifests,
     tiers_all,
 )
 
@@ -220,7 +220,7 @@ class StoreSimulation:
             assert all("orphan" in one for one in found), found
             await self._last_life(99)
             assert await findings(self.memory.another_client()) == []
-        assert await stray_manifests(self.memory.another_client()) == set()
+        assert await orphan_manifests(self.memory.another_client()) == set()
         self.counts["runs"] += 1
 
     async def _last_life(self, number: int) -> None:
@@ -230,7 +230,7 @@ class StoreSimulation:
             await last.live(tiers_all)
         assert last.error is None, last.error
         assert last.tier is not None
-        self.counts["strays"] += last.tier.journal.statistics().housekeeping.strays
+        self.counts["orphans"] += last.tier.upkeep.statistics().figures["orphans"]
         last.kill()
 
 

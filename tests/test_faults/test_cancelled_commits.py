@@ -21,6 +21,7 @@ from tests.support.store_harness import (
     DISPATCH_OPTIONS,
     JOURNAL_OPTIONS,
     TIER_OPTIONS,
+    UPKEEP_OPTIONS,
     StoreHotLog,
 )
 
@@ -53,6 +54,7 @@ async def owned(store: FaultyObjectStore, clock: ManualClock) -> AsyncIterator[T
         rng=Random(1),
         options=TIER_OPTIONS,
         journal_options=JOURNAL_OPTIONS,
+        upkeep_options=UPKEEP_OPTIONS,
     )
     async with asyncio.TaskGroup() as group:
         worker = group.create_task(tier.run())

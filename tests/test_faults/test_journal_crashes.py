@@ -1,7 +1,7 @@
 """A process that dies before or after any request of the journal: nothing acknowledged is lost.
 
 One life is: take the ownership, publish through two snapshots and a cut, with manifests and
-burials. It is killed at its n-th request for every n, then another owner goes on.
+deletions. It is killed at its n-th request for every n, then another owner goes on.
 """
 
 import asyncio
@@ -13,9 +13,10 @@ import pytest
 
 from container.journal.follower import JournalFollower
 from container.journal.journal import Journal
-from container.journal.options import JournalOptions
 from container.metadata.operations import AddTombstones, Operation
 from container.metadata.records import Tombstone
+from container.upkeep.options import UpkeepOptions
+from container.upkeep.upkeep import Upkeep
 from provider.clock import ManualClock, SystemClock, settle
 from provider.errors import Unavailable
 from provider.memory import MemoryStore
@@ -24,10 +25,10 @@ from provider.posix import PosixStore
 from provider.testing.faulty import Crashed, Fault, FaultyObjectStore
 from tests.support.tier_values import Q0, begin_queue, commit
 
-OPTIONS = JournalOptions(
+UPKEEP = UpkeepOptions(
     snapshot_entries_max=4,
     grace_s=0.0,
-    housekeeping_s=1.0,
+    interval_s=1.0,
     sealed_segments_max=2,
     manifests_per_level_max=2,
 )
@@ -53,10 +54,13 @@ class Life:
             owner=f"life {self.seed}",
             cluster="c",
             broker="b",
-            options=OPTIONS,
+        )
+        upkeep = Upkeep.of(
+            journal, self.store, clock=self.clock, rng=Random(-self.seed), options=UPKEEP
         )
         async with asyncio.TaskGroup() as group:
             group.create_task(journal.run())
+            kept = group.create_task(upkeep.run())
             if Q0 not in journal.state.queues:
                 await journal.publish(begin_queue())
             for number in range(COMMITS):
@@ -68,6 +72,7 @@ class Life:
                 self.offset = journal.state.queues[Q0].next_offset
                 await self.clock.advance(1.5)
             await journal.close()
+            kept.cancel()
 
 
 async def dies(life: Life) -> bool:
@@ -160,16 +165,19 @@ async def test_the_journal_lives_on_the_stores_that_we_ship(make_store) -> None:
             owner="me",
             cluster="c",
             broker="b",
-            options=OPTIONS,
         )
+        clock = SystemClock()
+        upkeep = Upkeep.of(journal, store, clock=clock, rng=Random(-seed), options=UPKEEP)
         async with asyncio.TaskGroup() as group:
             group.create_task(journal.run())
+            kept = group.create_task(upkeep.run())
             if seed == 1:
                 await journal.publish(begin_queue())
             for _ in range(COMMITS):
                 await journal.publish([commit(journal.state.queues[Q0], 2, epoch=journal.epoch)])
             await journal.verify_owner()
             await journal.close()
+            kept.cancel()
         states.append(journal.state)
         await store.close()
     store = make_store()

@@ -8,6 +8,7 @@ from container.journal.options import JournalOptions
 from container.metadata.state import TierState
 from container.names.queue_id import QueueId
 from container.tier_reader import TierReader
+from container.upkeep.options import UpkeepOptions
 from fetcher.fetcher import TieredMessageFetcher
 from fetcher.options import FetcherOptions
 from provider.clock import ManualClock
@@ -16,6 +17,7 @@ from provider.memory import MemoryObjects, MemoryStore
 from provider.testing.faulty import Fault, FaultyObjectStore, flipped
 from tests.support.store_harness import (
     JOURNAL_OPTIONS,
+    UPKEEP_OPTIONS,
     QueueContents,
     StoreHotLog,
     StoreProcess,
@@ -92,8 +94,9 @@ async def test_a_flipped_bit_in_the_metadata_is_never_believed(
 ) -> None:
     """With an older snapshot to fall back on it is only reported; without one it is refused."""
     objects = MemoryObjects()
-    journal = JOURNAL_OPTIONS if snapshots else JournalOptions()
-    await drained(MemoryStore(objects), hot, ManualClock(), 1, journal=journal)
+    given = (JOURNAL_OPTIONS, UPKEEP_OPTIONS) if snapshots else (JournalOptions(), UpkeepOptions())
+    journal, upkeep = given
+    await drained(MemoryStore(objects), hot, ManualClock(), 1, journal=journal, upkeep=upkeep)
     truth = await state_of(MemoryStore(objects))
     refused = found = 0
     for name in named(objects, own=True):
@@ -129,7 +132,9 @@ async def test_an_owner_refuses_to_go_on_from_a_damaged_journal_without_a_snapsh
     hot: StoreHotLog,
 ) -> None:
     objects, clock = MemoryObjects(), ManualClock()
-    await drained(MemoryStore(objects), hot, clock, 1, journal=JournalOptions())
+    await drained(
+        MemoryStore(objects), hot, clock, 1, journal=JournalOptions(), upkeep=UpkeepOptions()
+    )
     for name in named(objects, own=True):
         memory = with_a_flipped_bit(objects, name, Random(name))
         before = memory_bytes(memory)

@@ -10,6 +10,7 @@ import pytest
 
 from container.journal.options import JournalOptions
 from container.names.queue_id import QueueId
+from container.upkeep.options import UpkeepOptions
 from dispatcher.options import DispatchOptions
 from provider.clock import ManualClock, settle
 from provider.memory import MemoryStore
@@ -18,14 +19,14 @@ from provider.testing.faulty import Fault
 from tests.support.store_harness import StoreHotLog, StoreProcess, pass_time, while_time_passes
 
 HOUR_S = 3600.0
-DEFAULTS = JournalOptions()
+JOURNAL, UPKEEP = JournalOptions(), UpkeepOptions()
 
 
 @asynccontextmanager
 async def running(
     memory: MemoryStore, hot: StoreHotLog, clock: ManualClock, dispatch: DispatchOptions
 ) -> AsyncIterator[StoreProcess]:
-    process = StoreProcess(memory, hot, clock, 1, dispatch=dispatch, journal=DEFAULTS)
+    process = StoreProcess(memory, hot, clock, 1, dispatch=dispatch, journal=JOURNAL, upkeep=UPKEEP)
     async with asyncio.TaskGroup() as group:
         process.start(group)
         await settle(200)
@@ -44,7 +45,7 @@ async def test_an_idle_store_asks_the_storage_for_nothing_in_an_hour() -> None:
         # It snapshots what it has after five minutes, and forgets what that replaced.
         await pass_time(clock, HOUR_S, step_s=10.0)
         assert process.tier is not None
-        assert process.tier.journal.statistics().housekeeping.snapshots >= 1
+        assert process.tier.upkeep.statistics().figures["snapshots"] >= 1
         before = Counter(process.store.calls)
         await pass_time(clock, HOUR_S, step_s=10.0)
         assert process.store.calls == before
@@ -72,7 +73,7 @@ async def test_queues_that_commit_together_share_one_round_and_one_entry() -> No
 
 async def start_up(memory: MemoryStore, hot: StoreHotLog, clock: ManualClock) -> StoreProcess:
     """Begin on a tier, open every queue, and stop."""
-    process = StoreProcess(memory, hot.reopened(), clock, 7, journal=DEFAULTS)
+    process = StoreProcess(memory, hot.reopened(), clock, 7, journal=JOURNAL, upkeep=UPKEEP)
 
     async def job(process: StoreProcess) -> None:
         assert process.dispatcher is not None
@@ -91,10 +92,10 @@ async def test_a_start_costs_the_same_after_a_long_history() -> None:
     for messages in (200, 2_000):
         clock, memory = ManualClock(), MemoryStore()
         hot = StoreHotLog(clock)
-        options = JournalOptions(
+        options = UpkeepOptions(
             snapshot_entries_max=10, grace_s=0.0, sealed_segments_max=2, manifests_per_level_max=4
         )
-        writer = StoreProcess(memory, hot.reopened(), clock, 1, journal=options)
+        writer = StoreProcess(memory, hot.reopened(), clock, 1, journal=JOURNAL, upkeep=options)
 
         async def job(process: StoreProcess, hot=hot, clock=clock, n=messages) -> None:
             for _ in range(n // 20):

@@ -26,7 +26,7 @@ from tests.support.store_harness import (
     contents,
     drained,
     findings,
-    stray_manifests,
+    orphan_manifests,
     while_time_passes,
 )
 
@@ -93,7 +93,7 @@ class Run:
         await drained(self.memory, self.hot, self.clock, 99)
         await self.follower.look()
         assert await findings(self.memory.another_client()) == []
-        assert await stray_manifests(self.memory.another_client()) == set()
+        assert await orphan_manifests(self.memory.another_client()) == set()
         return await published(self.memory)
 
 

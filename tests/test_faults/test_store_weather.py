@@ -13,6 +13,7 @@ import pytest
 
 from container.journal.options import JournalOptions
 from container.names.queue_id import QueueId
+from container.upkeep.options import UpkeepOptions
 from dispatcher.options import DispatchOptions
 from fetcher.fetcher import TieredMessageFetcher
 from fetcher.options import FetcherOptions
@@ -23,6 +24,7 @@ from provider.testing.faulty import Fault, FaultyObjectStore
 from tests.support.store_harness import (
     DISPATCH_OPTIONS,
     JOURNAL_OPTIONS,
+    UPKEEP_OPTIONS,
     Follower,
     StoreHotLog,
     StoreProcess,
@@ -128,11 +130,13 @@ class Open:
 
 @asynccontextmanager
 async def opened(
-    dispatch: DispatchOptions = DISPATCH_OPTIONS, journal: JournalOptions = JOURNAL_OPTIONS
+    dispatch: DispatchOptions = DISPATCH_OPTIONS,
+    journal: JournalOptions = JOURNAL_OPTIONS,
+    upkeep: UpkeepOptions = UPKEEP_OPTIONS,
 ) -> AsyncIterator[Open]:
     clock, memory = ManualClock(), MemoryStore()
     hot = StoreHotLog(clock)
-    process = StoreProcess(memory, hot, clock, 1, dispatch=dispatch, journal=journal)
+    process = StoreProcess(memory, hot, clock, 1, dispatch=dispatch, journal=journal, upkeep=upkeep)
     async with asyncio.TaskGroup() as group:
         process.start(group)
         await pass_time(clock, 0.1)
@@ -181,8 +185,8 @@ async def test_bad_weather_is_survived_in_bounded_memory_and_ends_by_itself(weat
     "weather", ["every write is refused", "the journal is refused", "it is full", "it is read-only"]
 )
 async def test_an_outage_of_an_hour_costs_few_requests(weather: str) -> None:
-    dispatch, journal = DispatchOptions(poll_s_max=5.0), JournalOptions()
-    async with opened(dispatch, journal) as world:
+    dispatch, journal, upkeep = DispatchOptions(poll_s_max=5.0), JournalOptions(), UpkeepOptions()
+    async with opened(dispatch, journal, upkeep) as world:
         WEATHER[weather](world.store)
         world.write(40)
         await pass_time(world.clock, 60.0)
@@ -190,9 +194,9 @@ async def test_an_outage_of_an_hour_costs_few_requests(weather: str) -> None:
         await pass_time(world.clock, HOUR_S, step_s=10.0)
         requests = world.store.calls.total() - before
         # One probe in `backoff_s_max`; an entry in flight is looked for and sent in `retry_s_max`,
-        # which is from half of it on; housekeeping tries once in `housekeeping_s`.
+        # which is from half of it on; upkeep tries once in `interval_s`.
         bound = HOUR_S / dispatch.backoff_s_max + 4 * HOUR_S / journal.retry_s_max
-        assert 0 < requests < bound + 4 * HOUR_S / journal.housekeeping_s, requests
+        assert 0 < requests < bound + 4 * HOUR_S / upkeep.interval_s, requests
         world.assert_bounded(dispatch)
         lift(world.store)
         await pass_time(world.clock, 2 * dispatch.backoff_s_max)

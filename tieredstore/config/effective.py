@@ -16,6 +16,7 @@ from container.journal.options import JournalOptions
 from container.names.path_component import check_path_component
 from container.options import TierOptions
 from container.record.unit import UNIT_BYTES
+from container.upkeep.options import UpkeepOptions
 from dispatcher.options import DispatchOptions
 from fetcher.options import FetcherOptions
 from provider.options import PosixOptions
@@ -47,6 +48,7 @@ OPTIONS = (
     JournalOptions,
     PosixOptions,
     TierOptions,
+    UpkeepOptions,
 )
 
 _DURATION_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
@@ -72,6 +74,7 @@ class Config:
     """Keys of the Java tiered store that were given and change nothing here."""
     tier: TierOptions
     journal: JournalOptions
+    upkeep: UpkeepOptions
     posix: PosixOptions
     dispatch: DispatchOptions
     hot: HotLogOptions
@@ -113,6 +116,7 @@ class Config:
                 java_only=[pair for name, pair in last.items() if name in JAVA_ONLY],
                 tier=_tier(settings),
                 journal=_build(JournalOptions, settings),
+                upkeep=_build(UpkeepOptions, settings),
                 posix=_build(PosixOptions, settings),
                 dispatch=_dispatch(settings),
                 hot=_hot(settings),

@@ -144,7 +144,7 @@ _TIER = (
         Kind.COUNT,
         1000,
         "A snapshot of the metadata is written after so many journal entries.",
-        "JournalOptions.snapshot_entries_max",
+        "UpkeepOptions.snapshot_entries_max",
         "journal entries",
     ),
     Key(
@@ -152,7 +152,7 @@ _TIER = (
         Kind.MILLISECONDS,
         600_000,
         "How long replaced journal entries and snapshots stay readable.",
-        "JournalOptions.grace_s",
+        "UpkeepOptions.grace_s",
         least=0,
     ),
     Key(

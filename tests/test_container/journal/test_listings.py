@@ -24,14 +24,16 @@ from container.names.tier_objects import (
     BoundaryName,
     EntryName,
 )
+from container.upkeep.options import UpkeepOptions
 from provider.clock import ManualClock, settle
 from provider.errors import Fenced, Unavailable
 from provider.object_store import Buffer, ObjectEntry
 from provider.ranges import ByteRange
-from tests.support.journal_run import own, running
+from tests.support.journal_run import own, own_with_upkeep, running
 from tests.support.journal_store import DictStore, Faults, StoreView
 
-OPTIONS = JournalOptions(snapshot_entries_max=2, grace_s=0.0, listing_s_max=60.0)
+OPTIONS = JournalOptions(listing_s_max=60.0)
+UPKEEP = UpkeepOptions(snapshot_entries_max=2, grace_s=0.0)
 Meanwhile = Callable[[], Awaitable[None]]
 
 
@@ -97,8 +99,8 @@ def test_a_boundary_goes_only_when_a_newer_one_is_older_than_two_listings() -> N
 
 async def test_replaced_boundaries_stay_for_two_listings_and_then_go() -> None:
     store, clock = DictStore(), ManualClock()
-    journal = await own(store.view(), clock, options=OPTIONS)
-    async with running(journal):
+    journal, upkeep = await own_with_upkeep(store.view(), clock, journal=OPTIONS, upkeep=UPKEEP)
+    async with running(journal, upkeep):
         for number in range(12):
             await journal.publish([AddTombstones((Tombstone(f"{number}", 2**60, "test"),))])
             await settle()
@@ -109,18 +111,18 @@ async def test_replaced_boundaries_stay_for_two_listings_and_then_go() -> None:
             await journal.publish([AddTombstones((Tombstone(f"l{number}", 2**60, "test"),))])
             await settle()
         assert len(store.names(BOUNDARY_PREFIX)) == 2
-        assert journal.statistics().housekeeping.last_error == ""
+        assert upkeep.statistics().last_error == ""
 
 
 async def test_an_owner_that_slept_within_a_listing_is_told_that_it_was_fenced() -> None:
     store, clock = DictStore(), ManualClock()
     view = SleepyView(store)
     old = await own(view, clock, options=OPTIONS, seed=1)
-    new = await own(store.view(), clock, options=OPTIONS, seed=2)
+    new, upkeep = await own_with_upkeep(store.view(), clock, seed=2, journal=OPTIONS, upkeep=UPKEEP)
     fence = store.names(JOURNAL_PREFIX)[-1]
 
     async def cuts() -> None:
-        async with running(new):
+        async with running(new, upkeep):
             for number in range(8):
                 await new.publish([AddTombstones((Tombstone(f"{number}", 2**60, "test"),))])
                 await settle()

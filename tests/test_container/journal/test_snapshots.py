@@ -6,16 +6,17 @@ import pytest
 
 from container.journal.follower import JournalFollower
 from container.journal.journal import Journal
-from container.journal.options import JournalOptions
 from container.metadata.operations import AddTombstones, Operation
 from container.metadata.records import Tombstone
 from container.names.tier_objects import BoundaryName, EntryName, parse_name
+from container.upkeep.options import UpkeepOptions
+from container.upkeep.upkeep import Upkeep
 from provider.clock import ManualClock, settle
 from provider.errors import Corrupt, Fenced, NotFound
-from tests.support.journal_run import own, running
+from tests.support.journal_run import own, own_with_upkeep, running
 from tests.support.journal_store import DictStore, Faults
 
-OPTIONS = JournalOptions(snapshot_entries_max=10, grace_s=100.0)
+OPTIONS = UpkeepOptions(snapshot_entries_max=10, grace_s=100.0)
 
 
 def mark(name: str) -> list[Operation]:
@@ -23,21 +24,21 @@ def mark(name: str) -> list[Operation]:
 
 
 async def grow(journal: Journal, clock: ManualClock, entries: int, tag: str = "m") -> None:
-    """Publish one by one, with time for housekeeping after each."""
+    """Publish one by one, with time for upkeep after each."""
     for number in range(entries):
         await journal.publish(mark(f"{tag}{number}"))
         await settle()
     await clock.advance(OPTIONS.grace_s + 1)
 
 
-async def cut_store(rounds: int = 3) -> tuple[DictStore, ManualClock, Journal]:
+async def cut_store(rounds: int = 3) -> tuple[DictStore, ManualClock, Journal, Upkeep]:
     """A store whose journal was cut some times."""
     store, clock = DictStore(), ManualClock()
-    journal = await own(store.view(), clock, options=OPTIONS)
-    async with running(journal):
+    journal, upkeep = await own_with_upkeep(store.view(), clock, upkeep=OPTIONS)
+    async with running(journal, upkeep):
         for number in range(rounds):
             await grow(journal, clock, 10, f"r{number}-")
-    return store, clock, journal
+    return store, clock, journal, upkeep
 
 
 def numbers(store: DictStore) -> list[int]:
@@ -45,8 +46,8 @@ def numbers(store: DictStore) -> list[int]:
 
 
 async def test_entries_behind_the_second_newest_snapshot_stay() -> None:
-    store, _, journal = await cut_store()
-    boundary = journal.statistics().housekeeping.boundary
+    store, _, journal, upkeep = await cut_store()
+    boundary = upkeep.statistics().figures["boundary"]
     snapshots = [parse_name(name) for name in store.names("@snapshot/")]
     assert len(snapshots) >= 2
     assert snapshots[0].sequence == boundary > 0  # type: ignore[union-attr]
@@ -57,9 +58,9 @@ async def test_entries_behind_the_second_newest_snapshot_stay() -> None:
 async def test_starting_reads_one_snapshot_and_what_is_behind_it() -> None:
     costs: list[int] = []
     for rounds in (3, 12):
-        store, clock, journal = await cut_store(rounds)
+        store, clock, journal, _ = await cut_store(rounds)
         before = store.requests
-        again = await own(store.view(), clock, seed=1, options=OPTIONS)
+        again = await own(store.view(), clock, seed=1)
         costs.append(store.requests - before)
         assert again.state.tombstones == journal.state.tombstones
     assert costs[1] <= costs[0] + 1
@@ -67,36 +68,36 @@ async def test_starting_reads_one_snapshot_and_what_is_behind_it() -> None:
 
 
 async def test_a_damaged_newest_snapshot_is_replaced_by_the_one_before() -> None:
-    store, clock, journal = await cut_store()
+    store, clock, journal, _ = await cut_store()
     store.damage(store.names("@snapshot/")[-1])
-    again = await own(store.view(), clock, seed=1, options=OPTIONS)
+    again, kept = await own_with_upkeep(store.view(), clock, seed=1, upkeep=OPTIONS)
     assert again.state.tombstones == journal.state.tombstones
-    assert again.statistics().housekeeping.damaged_snapshots == 1
+    assert kept.statistics().figures["damaged_snapshots"] == 1
     follower = await JournalFollower.open(store.view())
     assert len(follower.damaged_snapshots) == 1
 
 
 async def test_no_usable_snapshot_is_corrupt_and_never_an_empty_tier() -> None:
-    store, clock, _ = await cut_store()
+    store, clock, _, _ = await cut_store()
     for name in store.names("@snapshot/"):
         store.damage(name)
     with pytest.raises(Corrupt, match="@snapshot"):
-        await own(store.view(), clock, seed=1, options=OPTIONS)
+        await own(store.view(), clock, seed=1)
     for name in store.names("@snapshot/"):
         del store.objects[name]
     with pytest.raises(Corrupt, match="no snapshot"):
-        await own(store.view(), clock, seed=1, options=OPTIONS)
+        await own(store.view(), clock, seed=1)
     for name in store.names("@journal/"):
         del store.objects[name]
     with pytest.raises(Corrupt):
-        await own(store.view(), clock, seed=1, options=OPTIONS)
+        await own(store.view(), clock, seed=1)
 
 
 async def test_a_sleeper_cannot_succeed_under_a_number_that_was_deleted() -> None:
     store, clock = DictStore(), ManualClock()
-    sleeper = await own(store.view(), clock, options=OPTIONS)
-    newer = await own(store.view(), clock, seed=1, options=OPTIONS)
-    async with running(newer):
+    sleeper = await own(store.view(), clock)
+    newer, upkeep = await own_with_upkeep(store.view(), clock, seed=1, upkeep=OPTIONS)
+    async with running(newer, upkeep):
         for number in range(4):
             await grow(newer, clock, 10, f"r{number}-")
     assert str(EntryName(2)) not in store.objects
@@ -106,7 +107,7 @@ async def test_a_sleeper_cannot_succeed_under_a_number_that_was_deleted() -> Non
     assert str(EntryName(2)) in store.objects  # it did create it
     follower = await JournalFollower.open(store.view())
     assert follower.state.tombstones == newer.state.tombstones
-    async with running(newer):  # and the next cut sweeps it
+    async with running(newer, upkeep):  # and the next cut sweeps it
         await grow(newer, clock, 12, "more")
         await grow(newer, clock, 12, "and more")
     assert str(EntryName(2)) not in store.objects
@@ -114,10 +115,10 @@ async def test_a_sleeper_cannot_succeed_under_a_number_that_was_deleted() -> Non
 
 async def test_a_follower_below_the_boundary_does_not_believe_a_sleepers_entry() -> None:
     store, clock = DictStore(), ManualClock()
-    sleeper = await own(store.view(), clock, options=OPTIONS)
+    sleeper = await own(store.view(), clock)
     follower = await JournalFollower.open(store.view())
-    newer = await own(store.view(), clock, seed=1, options=OPTIONS)
-    async with running(newer):
+    newer, upkeep = await own_with_upkeep(store.view(), clock, seed=1, upkeep=OPTIONS)
+    async with running(newer, upkeep):
         for number in range(4):
             await grow(newer, clock, 10, f"r{number}-")
     async with running(sleeper):
@@ -148,7 +149,7 @@ async def test_following_nothing_is_not_found_in_a_sentence() -> None:
 
 
 async def test_readers_never_write() -> None:
-    store, _, _ = await cut_store()
+    store, _, _, _ = await cut_store()
     before = dict(store.objects)
     store.counts.clear()
     follower = await JournalFollower.open(store.view())
@@ -159,8 +160,8 @@ async def test_readers_never_write() -> None:
 
 async def test_a_snapshot_is_written_after_a_while_though_entries_are_few() -> None:
     store, clock = DictStore(), ManualClock()
-    journal = await own(store.view(), clock, options=OPTIONS)
-    async with running(journal):
+    journal, upkeep = await own_with_upkeep(store.view(), clock, upkeep=OPTIONS)
+    async with running(journal, upkeep):
         await journal.publish(mark("a"))
         await clock.advance(OPTIONS.snapshot_age_s_max - 20)
         assert store.names("@snapshot/") == []
@@ -171,7 +172,7 @@ async def test_a_snapshot_is_written_after_a_while_though_entries_are_few() -> N
 async def test_a_snapshot_that_reads_back_different_is_not_used() -> None:
     store, clock = DictStore(), ManualClock()
     view = store.view()
-    journal = await own(view, clock, options=OPTIONS)
+    journal, upkeep = await own_with_upkeep(view, clock, upkeep=OPTIONS)
     create = view.create
 
     async def damaging(name, buffers) -> None:
@@ -180,11 +181,11 @@ async def test_a_snapshot_that_reads_back_different_is_not_used() -> None:
             store.damage(name)
 
     view.create = damaging  # type: ignore[method-assign]
-    async with running(journal):
+    async with running(journal, upkeep):
         for number in range(3):
             await grow(journal, clock, 10, f"r{number}-")
-        assert "different" in journal.statistics().housekeeping.last_error
-        assert journal.statistics().housekeeping.snapshots == 0
+        assert "different" in upkeep.statistics().last_error
+        assert upkeep.statistics().figures["snapshots"] == 0
     assert numbers(store) == list(range(1, journal.state.sequence + 1))
 
 

@@ -3,16 +3,16 @@
 import asyncio
 
 from container.journal.journal import Journal
-from container.journal.options import JournalOptions
 from container.metadata.operations import AddTombstones
 from container.metadata.records import Tombstone
-from container.upkeep.upkeep import LAST_ENTRIES_MAX
+from container.upkeep.options import UpkeepOptions
+from container.upkeep.snapshots import LAST_ENTRIES_MAX
 from provider.clock import ManualClock, settle
 from provider.memory import MemoryStore
 from provider.testing.faulty import Fault, FaultyObjectStore
-from tests.support.journal_run import own, running
+from tests.support.journal_run import own, own_with_upkeep, running
 
-OPTIONS = JournalOptions()
+OPTIONS = UpkeepOptions()
 
 
 async def publish(journal: Journal, entries: int) -> None:
@@ -22,39 +22,39 @@ async def publish(journal: Journal, entries: int) -> None:
 
 async def test_a_snapshot_of_a_clean_end_spares_the_next_start_the_entries() -> None:
     clock, shared = ManualClock(), MemoryStore()
-    journal = await own(shared, clock, options=OPTIONS)
-    async with running(journal):
+    journal, upkeep = await own_with_upkeep(shared, clock, upkeep=OPTIONS)
+    async with running(journal, upkeep):
         await publish(journal, LAST_ENTRIES_MAX)
-        await journal.tidy()
-    assert journal.statistics().housekeeping.snapshots == 1
+        await upkeep.finish()
+    assert upkeep.statistics().figures["snapshots"] == 1
     counted = FaultyObjectStore(shared.another_client())
-    again = await own(counted, clock, seed=1, options=OPTIONS)
+    again = await own(counted, clock, seed=1)
     assert again.state.tombstones == journal.state.tombstones
     assert counted.items["read_many"] + counted.calls["read"] < LAST_ENTRIES_MAX
 
 
 async def test_a_clean_end_with_little_behind_the_snapshot_asks_for_nothing() -> None:
     clock, counted = ManualClock(), FaultyObjectStore(MemoryStore())
-    journal = await own(counted, clock, options=OPTIONS)
-    async with running(journal):
+    journal, upkeep = await own_with_upkeep(counted, clock, upkeep=OPTIONS)
+    async with running(journal, upkeep):
         await publish(journal, 3)
         before = counted.calls.total()
-        await journal.tidy()
+        await upkeep.finish()
         assert counted.calls.total() == before
 
 
 async def test_a_clean_end_gives_up_on_storage_that_stalls() -> None:
     clock, store = ManualClock(), FaultyObjectStore(MemoryStore())
-    journal = await own(store, clock, options=OPTIONS)
-    async with running(journal):
+    journal, upkeep = await own_with_upkeep(store, clock, upkeep=OPTIONS)
+    async with running(journal, upkeep):
         await publish(journal, LAST_ENTRIES_MAX)
         store.faults = (Fault("stalled", verb="create", prefix="@snapshot/"),)
         async with asyncio.TaskGroup() as group:
-            ending = group.create_task(journal.tidy())
+            ending = group.create_task(upkeep.finish())
             await settle(100)
             assert not ending.done()
-            await clock.advance(OPTIONS.close_s_max + 1)
+            await clock.advance(OPTIONS.finish_s_max + 1)
             await settle(100)
             assert ending.done()
             store.released.set()
-    assert journal.statistics().housekeeping.snapshots == 0
+    assert upkeep.statistics().figures["snapshots"] == 0

@@ -6,36 +6,42 @@ import pytest
 
 from container.errors import BytesMissing
 from container.journal.journal import Journal
-from container.journal.options import JournalOptions
 from container.metadata.codec import state_pieces
 from container.metadata.records import Queue, Segment
 from container.names.queue_id import SegmentType
 from container.queue.manifest import ManifestReader, plan_manifest
+from container.upkeep.options import UpkeepOptions
+from container.upkeep.upkeep import Upkeep
 from provider.clock import ManualClock, settle
 from provider.errors import Corrupt
-from tests.support.journal_run import own, running
+from tests.support.journal_run import own, own_with_upkeep, running
 from tests.support.journal_store import DictStore
 from tests.support.tier_values import Q0, begin_queue, commit
 
-OPTIONS = JournalOptions(
+OPTIONS = UpkeepOptions(
     sealed_segments_max=3,
     manifests_per_level_max=3,
     snapshot_entries_max=20,
-    housekeeping_s=1.0,
+    interval_s=1.0,
     grace_s=30.0,
 )
 BOTH = (SegmentType.COMMIT_LOG, SegmentType.CONSUME_QUEUE)
 
 
-async def history(store: DictStore, clock: ManualClock, commits: int) -> Journal:
-    """A queue with `commits` sealed segments of each type, kept by housekeeping."""
-    journal = await own(store.view(), clock, options=OPTIONS)
-    async with running(journal):
+async def kept_up(store: DictStore, clock: ManualClock, commits: int) -> tuple[Journal, Upkeep]:
+    """A queue with `commits` sealed segments of each type, kept up."""
+    journal, upkeep = await own_with_upkeep(store.view(), clock, upkeep=OPTIONS)
+    async with running(journal, upkeep):
         await journal.publish(begin_queue())
         for _ in range(commits):
             await journal.publish([commit(journal.state.queues[Q0], 5, seal=True)])
             await clock.advance(2)
         await clock.advance(300)
+    return journal, upkeep
+
+
+async def history(store: DictStore, clock: ManualClock, commits: int) -> Journal:
+    journal, _ = await kept_up(store, clock, commits)
     return journal
 
 
@@ -72,11 +78,11 @@ async def test_references_grow_with_the_logarithm() -> None:
 
 async def test_merged_manifests_are_deleted_after_the_lag_and_only_they() -> None:
     store, clock = DictStore(), ManualClock()
-    journal = await history(store, clock, 40)
+    journal, upkeep = await kept_up(store, clock, 40)
     used = {ref.object_name for ref in journal.state.queues[Q0].manifests}
     assert set(store.names("@manifest/")) == used
     assert journal.state.tombstones == {}
-    assert journal.statistics().housekeeping.objects_deleted > 0
+    assert upkeep.statistics().figures["objects_deleted"] > 0
 
 
 async def test_starting_neither_reads_manifests_nor_grows_with_history() -> None:
@@ -95,7 +101,7 @@ async def test_starting_neither_reads_manifests_nor_grows_with_history() -> None
 
         view.read = watched  # type: ignore[method-assign]
         before = store.requests
-        journal = await own(view, clock, seed=1, options=OPTIONS)
+        journal = await own(view, clock, seed=1)
         costs.append(store.requests - before)
         sizes.append(sum(len(piece) for piece in state_pieces(journal.state)))
         assert not [name for name in names if name.startswith("@manifest/")]
@@ -132,33 +138,34 @@ async def test_the_cache_is_bounded() -> None:
 
 async def test_a_damaged_manifest_does_not_stop_the_snapshots() -> None:
     store, clock = DictStore(), ManualClock()
-    journal = await history(store, clock, 12)
+    journal, upkeep = await kept_up(store, clock, 12)
     for name in store.names("@manifest/"):
         store.damage(name)
-    snapshots = journal.statistics().housekeeping.snapshots
-    async with running(journal):
+    snapshots = upkeep.statistics().figures["snapshots"]
+    async with running(journal, upkeep):
         for _ in range(40):
             await journal.publish([commit(journal.state.queues[Q0], 5, seal=True)])
             await clock.advance(2)
-        assert "checksum" in journal.statistics().housekeeping.last_error
-    assert journal.statistics().housekeeping.snapshots > snapshots
+        assert "checksum" in upkeep.statistics().last_error
+    assert upkeep.statistics().figures["snapshots"] > snapshots
 
 
-async def test_an_earlier_owners_unpublished_manifest_is_buried() -> None:
+async def test_an_earlier_owners_unpublished_manifest_is_deleted() -> None:
     store, clock = DictStore(), ManualClock()
     await history(store, clock, 12)
-    stray = store.names("@manifest/")[0].replace("-0000000001-", "-0000000000-")
-    store.put(stray, b"left by an owner that died")
-    journal = await own(store.view(), clock, seed=1, options=OPTIONS)
-    async with running(journal):
+    orphan = store.names("@manifest/")[0].replace("-0000000001-", "-0000000000-")
+    store.put(orphan, b"left by an owner that died")
+    journal, upkeep = await own_with_upkeep(store.view(), clock, seed=1, upkeep=OPTIONS)
+    async with running(journal, upkeep):
         await journal.publish([commit(journal.state.queues[Q0], 5)])
         await settle()
         await clock.advance(1000)
-    assert stray not in store.objects
+    assert orphan not in store.objects
     used = {ref.object_name for ref in journal.state.queues[Q0].manifests}
     assert used <= set(store.objects)
 
 
 async def test_nothing_is_planned_for_a_short_queue() -> None:
     journal = await history(DictStore(), ManualClock(), 3)
-    assert plan_manifest(journal.state.queues[Q0], OPTIONS) is None
+    queue = journal.state.queues[Q0]
+    assert plan_manifest(queue, sealed_segments_max=3, manifests_per_level_max=3) is None

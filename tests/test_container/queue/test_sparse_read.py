@@ -7,10 +7,10 @@ from random import Random
 
 import pytest
 
-from container.journal.options import JournalOptions
 from container.names.queue_id import QueueId, SegmentType
 from container.options import TierOptions
 from container.tier import Tier, TierIdentity
+from container.upkeep.options import UpkeepOptions
 from provider.clock import ManualClock
 from provider.errors import Corrupt, NotFound, OutOfRange
 from provider.in_place_segments import InPlaceDriver
@@ -26,13 +26,13 @@ SMALL_SEGMENTS = TierOptions(
     extent_bytes_max=1_000,
     takeover_wait_s_max=0,
 )
-TIDY_AT_ONCE = JournalOptions(snapshot_entries_max=2, sealed_segments_max=1, housekeeping_s=1.0)
+TIDY_AT_ONCE = UpkeepOptions(snapshot_entries_max=2, sealed_segments_max=1, interval_s=1.0)
 BYTES_MAX = 1 << 20
 
 
 @asynccontextmanager
 async def owned(
-    options: TierOptions, journal: JournalOptions | None = None
+    options: TierOptions, upkeep: UpkeepOptions | None = None
 ) -> AsyncIterator[tuple[FaultyObjectStore, Tier, ManualClock]]:
     clock = ManualClock()
     store = FaultyObjectStore(MemoryStore(), clock=clock)
@@ -43,7 +43,7 @@ async def owned(
         clock=clock,
         rng=Random(1),
         options=options,
-        journal_options=journal,
+        upkeep_options=upkeep,
     )
     async with asyncio.TaskGroup() as group:
         worker = group.create_task(tier.run())

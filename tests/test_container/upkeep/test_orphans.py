@@ -1,4 +1,4 @@
-"""Files that an owner made and never published: found once, buried late, and nothing else is."""
+"""Files that an owner made and never published: found once, deleted late, and nothing else is."""
 
 import asyncio
 import random
@@ -9,7 +9,6 @@ from contextlib import asynccontextmanager
 import pytest
 
 from container.check.tier import check_tier
-from container.journal.options import JournalOptions
 from container.metadata.operations import AddTombstones
 from container.metadata.records import Tombstone
 from container.names.queue_id import QueueId, SegmentType
@@ -18,6 +17,7 @@ from container.names.tier_objects import KeptName
 from container.options import TierOptions
 from container.queue.commit_plan import CommitPlan
 from container.tier import Tier, TierIdentity
+from container.upkeep.options import UpkeepOptions
 from container.upkeep.orphans import sort_files
 from provider.clock import ManualClock
 from provider.errors import Fenced
@@ -36,8 +36,8 @@ TIER = TierOptions(
     extent_bytes_max=1_000,
     takeover_wait_s_max=0,
 )
-JOURNAL = JournalOptions(
-    snapshot_entries_max=3, housekeeping_s=1.0, grace_s=60.0, searched_queues_per_round_max=4
+UPKEEP = UpkeepOptions(
+    snapshot_entries_max=3, interval_s=1.0, grace_s=60.0, orphan_queues_per_step_max=4
 )
 
 
@@ -64,7 +64,7 @@ class World:
         self.stores: list[NotedStore] = []
 
     @asynccontextmanager
-    async def owned(self, options: JournalOptions = JOURNAL) -> AsyncIterator[Tier]:
+    async def owned(self, options: UpkeepOptions = UPKEEP) -> AsyncIterator[Tier]:
         self.owners += 1
         self.clients.append(self.memory.another_client())
         store = NotedStore(self.clients[-1], self.clock)
@@ -76,7 +76,7 @@ class World:
             clock=self.clock,
             rng=random.Random(self.owners),
             options=TIER,
-            journal_options=options,
+            upkeep_options=options,
         )
         async with asyncio.TaskGroup() as group:
             worker = group.create_task(run_until_fenced(tier))
@@ -127,27 +127,27 @@ async def put(tier: Tier, count: int, queue: QueueId = QUEUE) -> None:
     await tier.commit([planned(tier, count, queue)])
 
 
-async def test_files_that_a_fenced_owner_left_are_buried_and_then_deleted() -> None:
+async def test_files_that_a_fenced_owner_left_are_found_and_then_deleted() -> None:
     world = World()
     left = await world.left_unpublished()
     assert len(left) > 4
-    async with world.owned(JournalOptions(grace_s=JOURNAL.grace_s, housekeeping_s=1.0)) as tier:
+    async with world.owned(UpkeepOptions(grace_s=UPKEEP.grace_s, interval_s=1.0)) as tier:
         # The first one lives, so this one begins its segments elsewhere.
         for _ in range(10):
             await put(tier, 7)
         found = await world.findings(tier)
         assert len(found) == len(left)
         assert all("orphan" in one for one in found)
-        await world.clock.advance(JOURNAL.snapshot_age_s_max + 3)
-        assert tier.journal.statistics().housekeeping.strays == len(left)
+        await world.clock.advance(UPKEEP.snapshot_age_s_max + 3)
+        assert tier.upkeep.statistics().figures["orphans"] == len(left)
         assert left <= await world.names(), "nothing is deleted without a tombstone that is due"
         assert left <= tier.state.tombstones.keys()
         assert await world.findings(tier) == []
-        await world.clock.advance(JOURNAL.grace_s + 3)
+        await world.clock.advance(UPKEEP.grace_s + 3)
         assert not left & await world.names()
         assert tier.state.tombstones == {}
         assert await world.findings(tier) == []
-        assert tier.journal.statistics().housekeeping.objects_deleted == len(left)
+        assert tier.upkeep.statistics().figures["objects_deleted"] == len(left)
 
 
 async def test_files_above_the_published_end_wait_until_it_has_passed_them() -> None:
@@ -156,14 +156,14 @@ async def test_files_above_the_published_end_wait_until_it_has_passed_them() -> 
     async with world.owned() as tier:
         await put(tier, 1)
         await put(tier, 1)
-        await world.clock.advance(3 * JOURNAL.grace_s)
-        housekeeping = tier.journal.statistics().housekeeping
-        assert housekeeping.snapshots > 0
-        assert housekeeping.strays < len(left)
+        await world.clock.advance(3 * UPKEEP.grace_s)
+        figures = tier.upkeep.statistics().figures
+        assert figures["snapshots"] > 0
+        assert figures["orphans"] < len(left)
         await put(tier, 100)
         await world.clock.advance(3)
-        assert tier.journal.statistics().housekeeping.strays == len(left)
-        await world.clock.advance(JOURNAL.grace_s + 3)
+        assert tier.upkeep.statistics().figures["orphans"] == len(left)
+        await world.clock.advance(UPKEEP.grace_s + 3)
         assert not left & await world.names()
         assert await world.findings(tier) == []
 
@@ -187,23 +187,23 @@ async def test_what_somebody_else_put_there_stays_and_is_reported() -> None:
     async with world.owned() as tier:
         for _ in range(10):
             await put(tier, 7)
-        await world.clock.advance(3 * JOURNAL.grace_s)
-        assert tier.journal.statistics().housekeeping.snapshots > 0
+        await world.clock.advance(3 * UPKEEP.grace_s)
+        assert tier.upkeep.statistics().figures["snapshots"] > 0
         assert strangers <= await world.names()
         assert (await world.memory.read(foreign)) == b"mine"
         found = " ".join(await world.findings(tier))
         assert all(name in found for name in strangers)
 
 
-async def test_strays_among_segments_that_moved_to_manifests_are_found() -> None:
+async def test_orphans_among_segments_that_moved_to_manifests_are_found() -> None:
     world = World()
-    options = JournalOptions(
-        snapshot_entries_max=3, housekeeping_s=1.0, grace_s=0.0, sealed_segments_max=1
+    options = UpkeepOptions(
+        snapshot_entries_max=3, interval_s=1.0, grace_s=0.0, sealed_segments_max=1
     )
     left = await world.left_unpublished()
-    async with world.owned(JournalOptions(snapshot_entries_max=10**6)) as tier:
+    async with world.owned(UpkeepOptions(snapshot_entries_max=10**6)) as tier:
         for _ in range(20):
-            await put(tier, 7)  # it never looks for strays
+            await put(tier, 7)  # it never searches
     world.kill_all()
     async with world.owned(options) as tier:
         await put(tier, 1)
@@ -218,12 +218,12 @@ async def test_strays_among_segments_that_moved_to_manifests_are_found() -> None
 async def test_whole_manifests_are_not_read_and_each_queue_is_listed_once() -> None:
     world = World()
     queues = [QueueId(TOPIC, number) for number in range(10)]
-    options = JournalOptions(
+    options = UpkeepOptions(
         snapshot_entries_max=3,
-        housekeeping_s=1.0,
+        interval_s=1.0,
         grace_s=0.0,
         sealed_segments_max=1,
-        searched_queues_per_round_max=4,
+        orphan_queues_per_step_max=4,
     )
     async with world.owned(options) as tier:
         for _ in range(10):
@@ -235,10 +235,10 @@ async def test_whole_manifests_are_not_read_and_each_queue_is_listed_once() -> N
     async with world.owned() as tier:
         store = world.stores[1]
         at_start = store.calls.copy()
-        await world.clock.advance(JOURNAL.snapshot_age_s_max - 5)
+        await world.clock.advance(UPKEEP.snapshot_age_s_max - 5)
         assert store.calls == at_start, "nothing is looked for before the first snapshot"
         await world.clock.advance(60)
-        assert tier.journal.statistics().housekeeping.snapshots == 1
+        assert tier.upkeep.statistics().figures["snapshots"] == 1
         spent = store.calls - at_start
         # One listing for each queue, for manifests, for copies, and for the boundary.
         assert {prefix: n for prefix, n in store.listed.items() if prefix.startswith(TOPIC)} == {
@@ -261,16 +261,16 @@ async def test_a_search_that_fails_goes_on_in_the_next_round() -> None:
         for _ in range(10):
             await put(tier, 7)
         await world.clock.advance(5)
-        assert tier.journal.statistics().housekeeping.strays == 0
-        assert tier.journal.statistics().housekeeping.last_error
+        assert tier.upkeep.statistics().figures["orphans"] == 0
+        assert tier.upkeep.statistics().last_error
         store.faults = ()
         await world.clock.advance(5)
-        assert tier.journal.statistics().housekeeping.strays == len(left)
+        assert tier.upkeep.statistics().figures["orphans"] == len(left)
 
 
-async def test_copies_of_a_cut_that_was_never_published_are_buried() -> None:
+async def test_copies_of_a_cut_that_was_never_published_are_deleted() -> None:
     world = World()
-    stray = str(KeptName(1, 7, segment_name(QUEUE, LOG, 0)))
+    orphan = str(KeptName(1, 7, segment_name(QUEUE, LOG, 0)))
     strangers = ["@cut/notes", "@cut/0000000001-00000000000000000007/notes"]
     async with world.owned() as tier:
         await put(tier, 40)
@@ -278,11 +278,11 @@ async def test_copies_of_a_cut_that_was_never_published_are_buried() -> None:
         kept = {entry.name for entry in await world.memory.list("@cut/")}
         assert kept
     world.kill_all()
-    await world.memory.append([Append(name, 0, (b"x",)) for name in (stray, *strangers)])
+    await world.memory.append([Append(name, 0, (b"x",)) for name in (orphan, *strangers)])
     async with world.owned() as tier:
         for _ in range(4):
             await put(tier, 1)
-        await world.clock.advance(JOURNAL.grace_s + 5)
+        await world.clock.advance(UPKEEP.grace_s + 5)
         left = {entry.name for entry in await world.memory.list("@cut/")}
         assert left == {*kept, *strangers}
 
@@ -293,17 +293,17 @@ async def test_the_first_owner_and_names_in_tombstones_are_not_looked_at_again()
         for _ in range(10):
             await put(tier, 7)
         await world.clock.advance(10)
-        assert tier.journal.statistics().housekeeping.snapshots > 0
+        assert tier.upkeep.statistics().figures["snapshots"] > 0
         assert not any(prefix.startswith(TOPIC) for prefix in world.stores[0].listed)
         name = segment_name(QUEUE, LOG, 1)
         files = sort_files(tier.state, QUEUE, [name])
-        assert (files.strays, files.above, files.doubtful) == ((name,), (), ())
+        assert (files.orphans, files.above, files.doubtful) == ((name,), (), ())
         tier.state.apply([AddTombstones((Tombstone(name, 0, "test"),))])
-        assert sort_files(tier.state, QUEUE, [name]).strays == ()
+        assert sort_files(tier.state, QUEUE, [name]).orphans == ()
 
 
 @pytest.mark.parametrize("kind", [LOG, SegmentType.CONSUME_QUEUE])
-async def test_files_of_live_segments_and_at_the_end_are_never_strays(kind: SegmentType) -> None:
+async def test_files_of_live_segments_and_at_the_end_are_never_orphans(kind: SegmentType) -> None:
     world = World()
     async with world.owned() as tier:
         for _ in range(10):
@@ -313,16 +313,16 @@ async def test_files_of_live_segments_and_at_the_end_are_never_strays(kind: Segm
         live = [segment_name(QUEUE, kind, segment.base) for segment in queue.segments(kind)]
         end = segment_name(QUEUE, kind, queue.flat_end(kind))
         files = sort_files(tier.state, QUEUE, [*live, end])
-        assert (files.strays, files.above, files.doubtful) == ((), (end,), ())
+        assert (files.orphans, files.above, files.doubtful) == ((), (end,), ())
         unknown = sort_files(tier.state, QueueId("Elsewhere", 0), [*live, end])
-        assert (unknown.strays, unknown.above) == ((), ())
+        assert (unknown.orphans, unknown.above) == ((), ())
 
 
 async def test_after_a_clean_end_nothing_is_left_over() -> None:
     """However short an owner lived: the next commands are not told of orphans."""
     world = World()
     left = await world.left_unpublished()
-    async with world.owned(JournalOptions(snapshot_entries_max=10**6, grace_s=1.0)) as tier:
+    async with world.owned(UpkeepOptions(snapshot_entries_max=10**6, grace_s=1.0)) as tier:
         for _ in range(10):
             await put(tier, 7)
         assert len(await world.findings(tier)) == len(left)
@@ -334,6 +334,6 @@ async def test_after_a_clean_end_nothing_is_left_over() -> None:
     world.kill_all()
     async with world.owned() as tier:
         await put(tier, 100)
-        await world.clock.advance(JOURNAL.snapshot_age_s_max + 3 * JOURNAL.grace_s)
+        await world.clock.advance(UPKEEP.snapshot_age_s_max + 3 * UPKEEP.grace_s)
         assert not left & await world.names()
         assert await world.findings(tier) == []

@@ -44,7 +44,15 @@ def another(key: Key) -> str:
 
 def field_of(config: Config, sets: str) -> object:
     room, name = sets.split(".")
-    rooms = (config.tier, config.journal, config.posix, config.dispatch, config.hot, config.fetcher)
+    rooms = (
+        config.tier,
+        config.journal,
+        config.upkeep,
+        config.posix,
+        config.dispatch,
+        config.hot,
+        config.fetcher,
+    )
     return getattr(next(one for one in rooms if type(one).__name__ == room), name)
 
 

@@ -1,0 +1,34 @@
+"""Limits and times of upkeep, with the defaults."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class UpkeepOptions:
+    """When each step of upkeep has work, and how much one run of it does.
+
+    Memory besides the state: two snapshots while one is written and compared, the segments of
+    `manifests_per_level_max` manifests while they are merged, and one queue's listing.
+    """
+
+    interval_s: float = 10.0
+    """Interval between checks for work. A check reads the state, never the store."""
+    backoff_s_max: float = 300.0
+    """The interval doubles with each failure of a step in a row, up to this."""
+    finish_s_max: float = 10.0
+    """How long a clean end waits for the last run of all steps."""
+    snapshot_entries_max: int = 1000
+    """A snapshot is written after this many entries."""
+    snapshot_age_s_max: float = 300.0
+    """A snapshot is written when the oldest entry after the last one is this old."""
+    grace_s: float = 600.0
+    """Entries and snapshots stay readable for this long after they were replaced."""
+    tombstone_tries_max: int = 3
+    """Failed deletions after which a tombstone is kept, reported, and not tried again."""
+    tombstones_per_step_max: int = 1000
+    orphan_queues_per_step_max: int = 200
+    """Queues whose directories one run lists in search of files that were never published."""
+    sealed_segments_max: int = 8
+    """Sealed segments of one flat file that stay in the snapshot; more move to a manifest."""
+    manifests_per_level_max: int = 8
+    """Manifests of one flat file and level; more are merged to one of the next level."""

@@ -1,0 +1,79 @@
+"""Snapshots, so that a start reads one object and few entries."""
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+
+from container.journal.snapshot import write_snapshot
+from container.journal.truncation import VerifiedSnapshot
+from container.metadata.state import StateChange
+from container.upkeep.step import OwnedTier, Step
+
+LAST_ENTRIES_MAX = 32
+"""A clean end leaves fewer entries than this after the newest snapshot."""
+
+
+class SnapshotStep(Step):
+    """Writes a snapshot after enough entries, or when the oldest entry is old enough.
+
+    S1  `verified` ascends strictly by sequence;
+    S2  the entries counted are those after the newest verified snapshot.
+    """
+
+    name = "snapshot"
+
+    def __init__(self, tier: OwnedTier) -> None:
+        super().__init__(tier)
+        loaded = tier.journal.loaded
+        now_s = tier.clock.monotonic_s()
+        self.verified = [VerifiedSnapshot(loaded.snapshot, now_s)] if loaded.snapshot else []
+        """Snapshots that we have read whole, oldest first; truncation drops what it deletes."""
+        self.written = 0
+        """Snapshots written since the ownership was taken."""
+        self._damaged = len(loaded.damaged)
+        self._entries = tier.state.sequence - (loaded.snapshot.sequence if loaded.snapshot else 0)
+        self._first_entry_s = now_s
+
+    def published(self, changes: Sequence[StateChange]) -> None:  # noqa: ARG002
+        """Count the entry."""
+        if self._entries == 0:
+            self._first_entry_s = self.tier.clock.monotonic_s()
+        self._entries += 1
+
+    @property
+    def urgent(self) -> bool:
+        """Whether there are enough entries for a snapshot."""
+        return self._entries >= self.tier.options.snapshot_entries_max
+
+    async def step(self) -> None:
+        """Write a snapshot if one is due. Two requests."""
+        await self._write_after(self.tier.options.snapshot_entries_max)
+
+    async def finish(self) -> None:
+        """Write a snapshot unless the next start would replay few entries. Two requests."""
+        await self._write_after(min(self.tier.options.snapshot_entries_max, LAST_ENTRIES_MAX))
+
+    async def _write_after(self, entries: int) -> None:
+        tier, now_s = self.tier, self.tier.clock.monotonic_s()
+        aged = now_s - self._first_entry_s >= tier.options.snapshot_age_s_max
+        if self._entries == 0 or not (aged or self._entries >= entries):
+            return
+        covered = self._entries
+        name = await write_snapshot(
+            tier.store, tier.state, epoch=tier.journal.epoch, rng=tier.rng, clock=tier.clock
+        )
+        self._entries -= covered
+        self._first_entry_s = now_s
+        self.verified.append(VerifiedSnapshot(name, tier.clock.monotonic_s()))
+        self.written += 1
+
+    @property
+    def figures(self) -> Mapping[str, int]:
+        """Snapshots written, and those that were damaged when the ownership was taken."""
+        return {"snapshots": self.written, "damaged_snapshots": self._damaged}
+
+    def check(self) -> None:
+        """Assert S1 and S2."""
+        sequences = [one.name.sequence for one in self.verified]
+        assert all(low < high for low, high in pairwise(sequences)), f"S1: {sequences}"
+        newest = sequences[-1] if sequences else 0
+        assert self._entries == self.tier.state.sequence - newest, f"S2: {self._entries}"
