@@ -7,8 +7,9 @@ import numpy as np
 
 from container.names.queue_id import QueueId
 from container.record.batch import MessageBatch
-from container.record.checksum import body_crc_of
+from container.record.checksum import RECORD_CRC_BYTES, RECORD_CRC_PREFIX, body_crc_of
 from container.record.header import locate_parts
+from container.record.layout import PHYSICAL_OFFSET_AT, SYS_FLAG_AT
 from container.record.unit import UNIT_DTYPE
 from container.record.verification import damaged_bodies
 from dispatcher.batching import written_bytes
@@ -19,12 +20,6 @@ from dispatcher.tier_port import AnyTier
 from provider.errors import Corrupt, OutOfRange, StoreError
 from provider.ranges import QueueOffset
 
-PHYSICAL_OFFSET = slice(28, 36)
-"""Bytes of a record that tiering rewrites."""
-CRC_PROPERTY_BYTES = 20
-CRC_PROPERTY = b"__CRC32#\x01"
-"""How the optional last property begins; its CRC covers bytes 28..35, so tiering rewrites it."""
-
 NEAR_MESSAGES = 4096
 """The hot log's references to messages no further apart are fetched at once: 80 KiB at most."""
 REPAIR_NEWEST = 16
@@ -34,18 +29,21 @@ SEARCH_WAYS = 16
 
 
 def same_message(hot: bytes, tiered: bytes) -> bool:
-    """Whether a hot record and a tiered one are one message. Pure."""
+    """Whether a hot record and a tiered one are one message. Pure.
+
+    Tiering rewrites the physical offset, and the checksum of the whole record, which covers it.
+    """
     if len(hot) != len(tiered):
         return False
     end = len(hot)
     if _has_crc(hot) and _has_crc(tiered):
-        end -= CRC_PROPERTY_BYTES
-    before, behind = PHYSICAL_OFFSET.start, PHYSICAL_OFFSET.stop
-    return hot[:before] == tiered[:before] and hot[behind:end] == tiered[behind:end]
+        end -= RECORD_CRC_BYTES
+    before, after = PHYSICAL_OFFSET_AT, SYS_FLAG_AT
+    return hot[:before] == tiered[:before] and hot[after:end] == tiered[after:end]
 
 
 def _has_crc(record: bytes) -> bool:
-    return record[-CRC_PROPERTY_BYTES:].startswith(CRC_PROPERTY)
+    return record[-RECORD_CRC_BYTES:].startswith(RECORD_CRC_PREFIX)
 
 
 def differs_sentence(
