@@ -12,7 +12,7 @@ from provider.ranges import QueueOffset
 class MessageBatch:
     """Whole stored records of consecutive queue offsets, back to back in one buffer.
 
-    The buffer belongs to the batch and to nobody else: a commit rewrites bytes 28..35 in place.
+    The batch alone owns its buffer: a commit rewrites the records' physical offsets in place.
     """
 
     first_offset: QueueOffset
@@ -38,7 +38,7 @@ class MessageBatch:
 
     @property
     def next_offset(self) -> QueueOffset:
-        """The queue offset behind the last message."""
+        """The queue offset after the last message."""
         return QueueOffset(self.first_offset + len(self.starts))
 
     @property

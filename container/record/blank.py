@@ -47,7 +47,7 @@ class BlankRecord:
 class Coda:
     """The end of a sealed tier CommitLog segment, as RocketMQ 5.1.0 to 5.2.0 wrote it.
 
-    It counts as part of the segment: the next one's base lies behind it. We read it, never write
+    It counts as part of the segment: the next one's base lies after it. We read it, never write
     it.
     """
 

@@ -2,8 +2,7 @@
 
 Each equals its single-record function in `record/message.py`, `record/checksum.py` and
 `record/unit.py` (property tests), at some ten to hundred nanoseconds a message. Positions
-given here must lie inside the buffer; `record/verification.py` takes positions that nobody
-vouches for.
+given here must lie inside the buffer; `record/verification.py` takes any positions.
 """
 
 import numpy as np
@@ -74,7 +73,7 @@ def headers_at(buffer: Bytes, positions: NDArray[np.int64]) -> NDArray[np.void]:
 
 
 def born_host_growth(sys_flags: NDArray[np.integer]) -> NDArray[np.int64]:
-    """Bytes by which each record's store timestamp lies behind that of an IPv4 record."""
+    """Bytes by which the store timestamp of each record lies further on than with an IPv4 host."""
     return np.where((sys_flags & BORN_HOST_V6) != 0, HOST_GROWTH, 0)
 
 

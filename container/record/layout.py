@@ -1,7 +1,7 @@
 """Where the fields of a stored message lie: every position, bit and magic number, once.
 
-Two bits of the sysFlag say whether a host takes 8 or 20 bytes, so everything behind the born host
-moves. Nobody else may write such a position down.
+Two bits of the sysFlag say whether a host takes 8 or 20 bytes, so everything after the born host
+moves. No other module writes such a position down.
 """
 
 from dataclasses import dataclass

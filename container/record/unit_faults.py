@@ -1,8 +1,8 @@
 """The one rule for what a ConsumeQueue unit points at, by whole batches.
 
 RocketMQ's readers pass over a unit at whose place no such record is, so that its message is lost
-in silence. Ours never do: whoever reads stops before it and names it, and goes on behind it when
-asked for the next offset. Fetcher, checker, import and the way from hot to cold all judge by this.
+in silence. Ours never do: a reader stops before it and names it, and reads what follows when it is
+asked for the next offset. Fetcher, checker, import and dispatcher all judge by this rule.
 """
 
 from dataclasses import dataclass
@@ -72,11 +72,11 @@ def judge_records(
     """Compare what lies at each unit's place with the unit and its place in the queue. O(n).
 
     Looked at: that the record lies in the buffer, magic, size, queue id, queue offset, and bytes
-    28..35 (`positions`: where in its log each record lies). Not looked at: what stands behind the
+    28..35 (`positions`: where in its log each record lies). Not looked at: what follows the
     header. About 100 ns a record.
 
     A unit that points at a coda (RocketMQ 5.1 and 5.2 left 16 bytes between two segments) means
-    the record behind it: ask again with the place behind the coda, or use `find_records`.
+    the record after it: ask again with the place after the coda, or use `find_records`.
 
     Args:
         buffer: bytes of a log.
@@ -85,7 +85,7 @@ def judge_records(
         queue_id: the queue's number, or that of each unit's queue.
         queue_offsets: queue offset of each unit.
         positions: log position of each record.
-        heads_only: `buffer` ends behind the headers; the records need not lie in it whole.
+        heads_only: `buffer` ends after the headers; the records need not lie in it whole.
     """
     faults, _ = judge_headers(
         buffer,
@@ -149,7 +149,7 @@ class FoundRecords:
     """A run of a CommitLog, split by the units that point into it."""
 
     starts: NDArray[np.int64]
-    """First byte in the buffer of each unit's record, behind a coda if the unit points at one."""
+    """First byte in the buffer of each unit's record, after a coda if the unit points at one."""
     sizes: NDArray[np.int64]
     faults: Faults
     """What is wrong with each."""

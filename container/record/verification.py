@@ -1,4 +1,4 @@
-"""Batch kernels that trust nothing: look over units, verify records, walk a log.
+"""Batch kernels that trust nothing: judge units, verify records, walk a log.
 
 No damaged length can make them read outside the buffer or raise; they say what is wrong and where.
 """

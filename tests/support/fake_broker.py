@@ -169,13 +169,13 @@ class FakeBroker:
                 path.unlink()
         return self.min_position
 
-    def crash(self, cut_bytes: int) -> None:
+    def crash(self, lost_bytes: int) -> None:
         """Lose the last bytes of the CommitLog; the units stay. `abort` stays, too."""
-        while cut_bytes:
+        while lost_bytes:
             base = (self.position - 1) // self.commit_log_bytes * self.commit_log_bytes
-            length = min(cut_bytes, self.position - base)
+            length = min(lost_bytes, self.position - base)
             self.position -= length
-            cut_bytes -= length
+            lost_bytes -= length
             self._write_log(self.position, bytes(length))
 
     def stop(self) -> None:

@@ -114,7 +114,7 @@ class RocketMqHotLog:
 
         Raises:
             Unavailable, Denied: the log cannot be read right now.
-            Closed: it was closed, or its CommitLog was replaced: open it anew.
+            Closed: it was closed, or its CommitLog was replaced: open it again.
         """
         async with self._polling:
             await self._do(self._poll)
@@ -173,7 +173,7 @@ class RocketMqHotLog:
         self._scan.release(queue, offset)
 
     async def close(self) -> None:
-        """Let go of files, mappings and own threads; pins stay for the next start. Idempotent."""
+        """Close files, mappings and own threads; pins stay for the next start. Idempotent."""
         self._closed = True
         self._scan.close()
         if self._owned is not None:

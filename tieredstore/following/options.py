@@ -32,8 +32,8 @@ class HotLogOptions:
     round_bytes_max: int = 64 * MIB
     """Most bytes of records in one `records_of_round`; each queue has one message at least."""
     buffer_bytes_max: int = 48 * MIB
-    """Memory of rounds that is kept for the next ones once they are let go: the records of one,
-    and a window that they are sorted out of."""
+    """Memory that is kept from one round to the next: the records of a round, and the window that
+    they are sorted out of."""
     threads: int = 2
     """Threads that look and read; each blocks where the page cache has nothing."""
     commit_log_path: str = ""

@@ -16,7 +16,7 @@ class ScanStatistics:
     directory_looks: int = 0
     excluded_topics: int = 0
     made_bytes: int = 0
-    """Memory of units that were made anew and are not tiered."""
+    """Memory of units that were made from the CommitLog and are not tiered."""
     pinned_bytes: int = 0
     pins_dropped_untiered: int = 0
     findings: list[str] = field(default_factory=list[str])

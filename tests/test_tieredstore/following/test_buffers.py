@@ -1,4 +1,4 @@
-"""Memory of batches: used again when, and only when, nobody can see it any more."""
+"""Memory of batches: reused when, and only when, no view of it is left."""
 
 from collections.abc import Callable
 from typing import Any

@@ -24,13 +24,13 @@ __all__ = ["broker", "clock", "logs"]  # fixtures
 A0, A1 = QueueId("A", 0), QueueId("A", 1)
 
 
-@pytest.mark.parametrize("cut_bytes", [1, 50, 100, 101, 500, 3000, 5000])
+@pytest.mark.parametrize("lost_bytes", [1, 50, 100, 101, 500, 3000, 5000])
 async def test_units_without_records_after_a_crash_do_not_count(
-    broker: FakeBroker, clock: ManualClock, logs: list[RocketMqHotLog], cut_bytes: int
+    broker: FakeBroker, clock: ManualClock, logs: list[RocketMqHotLog], lost_bytes: int
 ) -> None:
     for _ in range(60):
         broker.put("A", 0, b"9")
-    broker.crash(cut_bytes)
+    broker.crash(lost_bytes)
     whole = sum(
         unit.position + unit.size - 2 <= broker.position  # a record's last two bytes are zero
         for unit in (broker.unit("A", 0, offset) for offset in range(60))

@@ -1,4 +1,4 @@
-"""A queue one of whose ConsumeQueue files is empty, missing or a stranger: never silent."""
+"""A queue one of whose ConsumeQueue files is empty, missing or foreign: never silent."""
 
 import os
 from collections.abc import Callable
@@ -245,7 +245,7 @@ async def test_a_file_that_goes_missing_under_a_reader_and_cannot_be_made_is_sai
     assert str(path) in seen.detail
 
 
-async def test_a_queue_that_the_broker_deleted_past_begins_anew_behind_that(
+async def test_a_queue_that_the_broker_deleted_past_begins_again_after_that(
     broker: FakeBroker, clock: ManualClock, logs: list[RocketMqHotLog]
 ) -> None:
     broker.put_many("A", 0, [bytes(150)] * 20)
@@ -284,7 +284,7 @@ async def test_files_that_the_broker_deleted_around_a_forgotten_one_are_a_gap(
     "name", ["00000000000000002000", "00000000000000819200", "09000000000000000000"]
 )
 @pytest.mark.parametrize("raw", [b"text\n", bytes(400), b"\x07" * 400, b"\x07" * 4000, b"x" * 403])
-async def test_a_stranger_beyond_the_end_hides_nothing_and_is_a_finding(
+async def test_a_foreign_file_beyond_the_end_hides_nothing_and_is_a_finding(
     filled: FakeBroker, clock: ManualClock, logs: list[RocketMqHotLog], name: str, raw: bytes
 ) -> None:
     path = filled.queue_files(A0)[0].parent / name
@@ -303,7 +303,7 @@ async def test_a_stranger_beyond_the_end_hides_nothing_and_is_a_finding(
         assert "ignored" in finding
 
 
-async def test_a_stranger_does_not_keep_files_that_are_added_from_being_seen(
+async def test_a_foreign_file_does_not_keep_files_that_are_added_from_being_seen(
     filled: FakeBroker, clock: ManualClock, logs: list[RocketMqHotLog]
 ) -> None:
     (filled.queue_files(A0)[0].parent / "00000000000000819200").write_bytes(b"\x07" * 400)
@@ -314,7 +314,7 @@ async def test_a_stranger_does_not_keep_files_that_are_added_from_being_seen(
     assert await bodies(log, A0, 0, 150) == 150
 
 
-async def test_a_copy_of_a_file_under_another_name_is_a_stranger(
+async def test_a_copy_of_a_file_under_another_name_is_foreign(
     filled: FakeBroker, clock: ManualClock, logs: list[RocketMqHotLog]
 ) -> None:
     paths = filled.queue_files(A0)

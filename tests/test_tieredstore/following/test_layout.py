@@ -140,25 +140,25 @@ def make_loop(path: Path) -> None:
     ],
 )
 @pytest.mark.parametrize("early", [True, False])
-def test_a_stranger_in_the_commit_log_is_a_finding_once_and_hides_nothing(
+def test_a_foreign_file_in_the_commit_log_is_a_finding_once_and_hides_nothing(
     tmp_path: Path, name: str, make: Callable[[Path], None], *, early: bool
 ) -> None:
     broker = FakeBroker(tmp_path, commit_log_bytes=5000)
     broker.put("A", 0)
-    stranger = tmp_path / "commitlog" / name
+    foreign = tmp_path / "commitlog" / name
     if early:
-        make(stranger)
+        make(foreign)
     scan = StoreScan(tmp_path, HotLogOptions(), TopicFilter("c", "b"))
     assert [seen.max_offset for seen in scan.poll(0.0).values()] == [1]
     if not early:
         assert scan.statistics.findings == []
-        make(stranger)
+        make(foreign)
     broker.put("A", 0)
     for now_s in (1.0, 2.0, 3.0):
         scan.poll(now_s)
     assert [seen.max_offset for seen in scan.queues.values()] == [2]
     (finding,) = scan.statistics.findings
-    assert str(stranger) in finding
+    assert str(foreign) in finding
     assert "ignored" in finding
 
 

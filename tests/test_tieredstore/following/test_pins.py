@@ -118,7 +118,7 @@ async def test_pins_of_an_earlier_run_are_dropped_when_they_were_tiered(
     assert again.statistics.pinned_bytes == 0
 
 
-async def test_a_file_that_was_written_anew_between_two_runs_is_pinned_anew(
+async def test_a_file_that_was_replaced_between_two_runs_is_pinned_again(
     broker: FakeBroker, clock: ManualClock, logs: list[RocketMqHotLog]
 ) -> None:
     write(broker, 50)

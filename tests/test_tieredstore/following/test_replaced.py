@@ -95,7 +95,7 @@ async def test_a_store_without_a_file_of_the_same_name_is_another_one(
         await poll_later(log, clock)
 
 
-async def test_a_file_behind_the_end_may_be_made_anew(
+async def test_a_file_after_the_end_may_be_made_again(
     broker: FakeBroker, clock: ManualClock, logs: list[RocketMqHotLog]
 ) -> None:
     broker.put("A", 0)

@@ -1,4 +1,4 @@
-"""A ConsumeQueue that cannot be read holds its own queue back, says so, and goes on by itself."""
+"""A ConsumeQueue that cannot be read holds its own queue back, and is told."""
 
 import errno
 import os

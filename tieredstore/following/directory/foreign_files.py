@@ -25,7 +25,7 @@ def odd_files(run: FileRun) -> list[str]:
 
 
 def odd_entries(directory: Path) -> list[str]:
-    """A sentence for each name that is none of 20 digits, or that no file stands behind.
+    """A sentence for each name that is none of 20 digits, or is not that of a file.
 
     One scan. None where the directory is away.
 

@@ -16,10 +16,10 @@ REPLACED = (
 class LogIdentity:
     """The inodes of the CommitLog's files, by first byte. Thread-safe.
 
-    Whoever moves another store into the place of the followed one leaves its units, mappings and
-    offsets in memory: nothing that is read from then on may be tiered.
+    When another store is moved into the place of the followed one, units, mappings and offsets of
+    the old one are still in memory: nothing that is read from then on may be tiered.
 
-    A copy whose files were given the very inodes of deleted ones goes unnoticed; files that are
+    A copy whose files were given the very inodes of deleted ones is not noticed; files that are
     mapped or open keep theirs.
     """
 
@@ -41,7 +41,7 @@ class LogIdentity:
 
         Args:
             read_end: where the CommitLog ended when it was read last. A broker may delete files
-                that begin there or behind, and make them anew.
+                that begin there or later, and create them again.
 
         Raises:
             Closed: a file before `read_end` is another one than it was; from then on always.
@@ -66,7 +66,7 @@ class LogIdentity:
                     if (base := parse_local_file_name(entry.name)) is not None
                 }
         except OSError:
-            return None  # away or unreadable: whoever wants its files finds that out
+            return None  # away or unreadable: reading its files tells so
         # a directory's times have a clock tick's resolution: one that changed is read once more
         self._is_sure, self._read_at = read_at == self._read_at, read_at
         if not inodes:

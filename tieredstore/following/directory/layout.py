@@ -32,7 +32,7 @@ CONFIRM_OFFSET_AT = 32
 """Int64 in the checkpoint: messages below it are confirmed by the replicas."""
 LIST_SEPARATORS = ",:"
 _NOTHING_THERE = frozenset({errno.ENOENT, errno.ELOOP})
-"""What looking behind a name answers where no file or directory is."""
+"""Errors of a name that leads to no file or directory."""
 
 
 class NotAStore(Denied):
@@ -69,7 +69,7 @@ class FileRun:
 
     @property
     def end(self) -> int:
-        """First byte behind the last file."""
+        """First byte after the last file."""
         return self.bases[-1] + self.file_bytes if self.bases else 0
 
 
@@ -108,10 +108,9 @@ def scan_run(directory: Path, unit_bytes: int = 1) -> FileRun:
     """The files of a CommitLog or ConsumeQueue directory, as they are now.
 
     Their length is the one that most files and distances between names agree on, and among equals
-    the longest. An empty file is one that the broker is just creating: it
-    is left out until the next look, and so is one that the broker deletes while we look. A
-    shorter one was truncated; it stays, and readers of what is missing find that out. One scan
-    and one `stat` a file.
+    the longest. An empty file is one that the broker is just creating: it is left out until the
+    next look, and so is one that the broker deletes during this one. A shorter file was truncated;
+    it stays, and readers of what is missing find that out. One scan and one `stat` a file.
 
     Raises:
         Unavailable, Denied: the directory cannot be read.

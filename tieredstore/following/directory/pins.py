@@ -1,8 +1,8 @@
 """Hard links that keep CommitLog files which a broker deletes before they are tiered.
 
-A broker deletes by age and disk use and asks nobody. A second link in a directory of ours keeps
-the file's bytes; it costs nothing until the broker lets go of its own link. Nothing is ever
-written through a pin, and the broker's directory is only ever read.
+A broker deletes by age and disk use, and asks no reader. A second link in a directory of ours
+keeps the file's bytes; it costs no disk until the broker removes its own link. Nothing is ever
+written through a pin, and the broker's directory is only ever read. Decision 0011.
 """
 
 import errno
@@ -26,7 +26,7 @@ class Pin:
     path: Path
     bytes: int
     is_last: bool
-    """Whether the broker let go of the file, so that only the pin keeps it."""
+    """Whether the broker deleted the file, so that only the pin keeps it."""
 
 
 class Pins:
@@ -136,7 +136,7 @@ class Pins:
             if base in self._pins:
                 if source.stat().st_ino == pin.stat().st_ino:
                     return
-                pin.unlink()  # the broker wrote this file anew after a crash
+                pin.unlink()  # after a crash, the broker wrote another file of this name
             os.link(source, pin)
         except FileExistsError:
             return  # made just now by another follower, which one of us replaces; `_read` finds it

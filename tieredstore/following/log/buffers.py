@@ -1,4 +1,4 @@
-"""Memory of batches, used again once nobody holds a view of it."""
+"""Memory of batches, reused once no view of it is left."""
 
 import threading
 import weakref
@@ -14,17 +14,18 @@ CLASSES_PER_DOUBLING = 4
 
 
 class _Block(NDArray[np.uint8]):
-    """Memory that outlives those who use it.
+    """Memory that outlives its leases.
 
-    A class of its own: else numpy would skip the lease when it looks for what a view keeps alive.
+    A plain array would not do: numpy makes a view of a view keep the first array alive, not the
+    lease between the two.
     """
 
 
 class BatchBuffers:
     """Gives out buffers, and takes each back when its last view is gone. Thread-safe.
 
-    Fresh memory costs a page fault for every 4 KiB, and what an allocator keeps of freed large
-    blocks nobody bounds: this keeps at most `free_bytes_max`, and drops the smallest beyond that.
+    Fresh memory costs a page fault for every 4 KiB, and an allocator keeps freed large blocks
+    without a bound: this keeps at most `free_bytes_max`, and drops the smallest beyond that.
     """
 
     def __init__(self, free_bytes_max: int) -> None:

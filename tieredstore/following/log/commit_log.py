@@ -27,7 +27,7 @@ FILES_OPEN_MAX = 8
 
 @dataclass(frozen=True, slots=True)
 class CommitLogTable:
-    """Which files there are, at one moment."""
+    """Which files there were at one moment."""
 
     directory: Path
     file_bytes: int
@@ -39,7 +39,7 @@ class CommitLogTable:
     live_position: int
     """First byte of the broker's own files: what is missing below it was deleted."""
     end: int
-    """First byte behind the last file."""
+    """First byte after the last file."""
 
     def base_of(self, position: int) -> int:
         """First byte of the file that holds `position`, whether it is there or not."""
@@ -57,9 +57,9 @@ def table_of(live: FileRun, pinned: Mapping[int, Path]) -> CommitLogTable:
 
 
 class _OpenFile:
-    """A descriptor for reading, closed when the last who uses it lets go.
+    """A descriptor for reading, closed with its last reference: reads may outlive the cache entry.
 
-    It reads on when the broker deletes the file, until the next look at the directory.
+    The bytes of a file that the broker deletes can be read until the next look at the directory.
     """
 
     __slots__ = ("descriptor",)
@@ -149,7 +149,7 @@ class CommitLogFiles:
         return length
 
     def close(self) -> None:
-        """Let go of open files. Idempotent."""
+        """Close the files, once no read uses them. Idempotent."""
         with self._lock:
             self._open.clear()
 
@@ -164,7 +164,7 @@ class CommitLogFiles:
         """The bytes of one record, mapped and not copied.
 
         Raises:
-            Corrupt: it would lie across files or behind the end of a truncated one.
+            Corrupt: it would lie across files or beyond the end of a truncated one.
             OutOfRange, Unavailable, Denied: as `view`.
         """
         base = self.table.base_of(position)

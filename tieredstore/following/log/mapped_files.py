@@ -56,7 +56,7 @@ class MappedFiles:
         """The whole file, as long as it is now; costs one `fstat` when it is mapped already.
 
         A view that ends early is how a truncated file shows: touching what is missing would
-        raise SIGBUS, so nothing behind the length of this moment is ever part of a view.
+        raise SIGBUS, so a view never reaches beyond the length of this moment.
 
         Raises:
             NotFound: it is not mapped, and it was deleted.
@@ -106,7 +106,7 @@ class MappedFiles:
         """Note that so many places within `span_bytes` of a file are about to be read.
 
         When what may be resident passes the bound, the kernel is asked what is, for the same page
-        is touched many times, and by reads that nobody noted. If it is too much, or cannot be
+        is touched many times, and by reads that were not noted. If it is too much, or cannot be
         told, all page table entries are dropped (`MADV_DONTNEED`; the pages stay in the page
         cache, so touching them again is cheap).
         """
@@ -152,7 +152,7 @@ class MappedFiles:
 
 
 def _resident_file_bytes() -> int | None:
-    """Bytes of mapped files that count as resident in this process; None if nobody can tell."""
+    """Bytes of mapped files that count as resident in this process; None if not known."""
     try:
         with open("/proc/self/statm", "rb", buffering=0) as file:  # noqa: PTH123 - on a hot path
             return int(file.read(256).split()[2]) * mmap.PAGESIZE

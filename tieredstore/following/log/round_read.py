@@ -285,7 +285,8 @@ def _cut_off(log: CommitLogFiles, records: _Records, index: int, end: int) -> Co
 def _hole(log: CommitLogFiles, position: int) -> Corrupt | None:
     """A broker deletes its oldest files first: nothing else can be missing, or waited for.
 
-    Not so between files that only pins keep and the broker's own: those that nobody pinned went.
+    Not so between files that only pins keep and the broker's own: what was not pinned there is
+    gone.
     """
     table = log.table
     base = table.base_of(position)

@@ -251,8 +251,9 @@ class ConsumeQueueFiles:
     def _drop_needless(self, low: int) -> None:
         """Drop made files that are there again, and those whose records the broker deleted.
 
-        A broker that deletes the files before a hole, of which it knows nothing, leaves the hole's
-        records: made files that do not touch its first file, at `low`, go only with theirs.
+        A broker that deletes the files before a hole does not know of the hole, and leaves its
+        records: a made file that does not touch the broker's first one, at `low`, is dropped only
+        once its own records are gone.
         """
         while low - self.run.file_bytes in self._made.bases:
             low -= self.run.file_bytes

@@ -59,7 +59,7 @@ class Verdict(NamedTuple):
     doubt: Doubt | None
     """What stopped this look; the next one compares with it."""
     damage: str = ""
-    """Why the queue cannot go on; "" if it can."""
+    """Why the queue stops at `end` although units follow; "" if it does not."""
 
 
 def judge_end(view: EndView) -> Verdict:
