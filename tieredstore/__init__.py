@@ -1,11 +1,155 @@
-"""What users import, configure and run: the tiered store, its command line and its hot logs."""
+"""Unlimited history for RocketMQ on cheap storage: read a tier, or tier a broker's store.
 
+Read a queue:
+
+    import tieredstore
+
+    async with tieredstore.open("tier") as tier:
+        print(tier.topics())
+        async for message in tier.messages("G_Orders", 0):
+            print(message.offset, message.tags, message.body)
+
+The same without `await`, in notebooks and scripts:
+
+    import tieredstore.sync
+
+    with tieredstore.sync.open("tier") as tier:
+        for message in tier.messages("G_Orders", 0):
+            print(message.offset, message.tags, message.body)
+
+Tier what a broker wrote, then what it writes:
+
+    async with tieredstore.follow("/var/rocketmq/store", "tier", conf="broker.conf") as follower:
+        await follower.drain()
+        await follower.run()
+
+What there is, by purpose (`help(tieredstore.NAME)` tells each):
+
+Reading      open, ReadableTier, Message, QueueSummary, QueueCursor, Finding
+Fetching     TieredMessageFetcher, FetcherOptions, FetchResult, FetchStatus, FetchedMessages,
+             FetcherStatistics, StoredMessage
+Tiering      follow, Follower, DispatchStatistics, QueueStatistics, QueueState, Progress,
+             TopicSummary, ScanStatistics
+Settings     Config, ConfigError
+Errors       StoreError, above: AlreadyExists, BytesMissing, Closed, Corrupt, Denied, Fenced,
+             NewerVersion, NotFound, OutOfRange, Refused, Unavailable
+Without await: the module tieredstore.sync
+Own storage: the package provider
+
+Names that are not listed here are internal and may change. A name is loaded when it is first used.
+"""
+
+import os
+from collections.abc import Mapping
+from importlib import import_module
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import container
 import dispatcher
 import fetcher
 import provider
+
+if TYPE_CHECKING:
+    from container.check.finding import Finding
+    from container.errors import BytesMissing, NewerVersion, Refused
+    from container.record.message import StoredMessage
+    from dispatcher.queue_progress import QueueState
+    from dispatcher.statistics import DispatchStatistics, Progress, QueueStatistics
+    from fetcher.fetcher import TieredMessageFetcher
+    from fetcher.options import FetcherOptions
+    from fetcher.result import FetchedMessages, FetchResult, FetchStatus
+    from fetcher.statistics import FetcherStatistics
+    from provider.errors import (
+        AlreadyExists,
+        Closed,
+        Corrupt,
+        Denied,
+        Fenced,
+        NotFound,
+        OutOfRange,
+        StoreError,
+        Unavailable,
+    )
+    from tieredstore import sync
+    from tieredstore.config.effective import Config
+    from tieredstore.config.sources import ConfigError
+    from tieredstore.follower import Follower
+    from tieredstore.following.statistics import ScanStatistics
+    from tieredstore.message import Message
+    from tieredstore.readable_tier import QueueCursor, ReadableTier
+    from tieredstore.summary import QueueSummary, TopicSummary
+
+__all__ = [  # noqa: RUF022 - grouped by purpose
+    # Reading
+    "open",
+    "ReadableTier",
+    "Message",
+    "QueueSummary",
+    "QueueCursor",
+    "Finding",
+    # Fetching
+    "TieredMessageFetcher",
+    "FetcherOptions",
+    "FetchResult",
+    "FetchStatus",
+    "FetchedMessages",
+    "FetcherStatistics",
+    "StoredMessage",
+    # Tiering
+    "follow",
+    "Follower",
+    "DispatchStatistics",
+    "QueueStatistics",
+    "QueueState",
+    "Progress",
+    "TopicSummary",
+    "ScanStatistics",
+    # Settings
+    "Config",
+    "ConfigError",
+    # Errors
+    "StoreError",
+    "AlreadyExists",
+    "BytesMissing",
+    "Closed",
+    "Corrupt",
+    "Denied",
+    "Fenced",
+    "NewerVersion",
+    "NotFound",
+    "OutOfRange",
+    "Refused",
+    "Unavailable",
+    # Without await
+    "sync",
+]
+
+__version__ = "0.1.0"
+
+_HOMES: Mapping[str, tuple[str, ...]] = {
+    "container.check.finding": ("Finding",),
+    "container.errors": ("BytesMissing", "NewerVersion", "Refused"),
+    "container.record.message": ("StoredMessage",),
+    "dispatcher.queue_progress": ("QueueState",),
+    "dispatcher.statistics": ("DispatchStatistics", "Progress", "QueueStatistics"),
+    "fetcher.fetcher": ("TieredMessageFetcher",),
+    "fetcher.options": ("FetcherOptions",),
+    "fetcher.result": ("FetchedMessages", "FetchResult", "FetchStatus"),
+    "fetcher.statistics": ("FetcherStatistics",),
+    "provider.errors": (
+        "AlreadyExists", "Closed", "Corrupt", "Denied", "Fenced", "NotFound", "OutOfRange",
+        "StoreError", "Unavailable",
+    ),
+    "tieredstore.config.effective": ("Config",),
+    "tieredstore.config.sources": ("ConfigError",),
+    "tieredstore.follower": ("Follower",),
+    "tieredstore.following.statistics": ("ScanStatistics",),
+    "tieredstore.message": ("Message",),
+    "tieredstore.readable_tier": ("QueueCursor", "ReadableTier"),
+    "tieredstore.summary": ("QueueSummary", "TopicSummary"),
+}  # fmt: skip
+"""Where a public name lives. Loaded on first use: the command line's `--help` needs none of it."""
 
 # Four of our five packages carry plain names that other distributions use too, and an import that
 # finds the wrong one fails far from its cause (decision 0001): so it fails here, by name.
@@ -17,4 +161,105 @@ for _layer in (container, dispatcher, fetcher, provider):
             f" has that name"
         )
 
-__version__ = "0.1.0"
+
+if not TYPE_CHECKING:  # else a type checker would take any name for ours
+
+    def __getattr__(name: str) -> object:
+        """Load a public name when it is first used."""
+        if name == "sync":
+            return import_module("tieredstore.sync")
+        for module, names in _HOMES.items():
+            if name in names:
+                found = getattr(import_module(module), name)
+                globals()[name] = found
+                return found
+        raise AttributeError(f"module 'tieredstore' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """The public names, loaded or not."""
+    return sorted({*globals(), *__all__})
+
+
+def open(  # noqa: A001 - `tieredstore.open`, as in zarr, gzip or rasterio
+    where: str | os.PathLike[str] | None = None,
+    *,
+    cluster: str | None = None,
+    broker: str | None = None,
+    conf: str | os.PathLike[str] | None = None,
+    settings: Mapping[str, object] | None = None,
+    java_metadata: str | os.PathLike[str] | None = None,
+    damaged: bool = False,
+) -> "ReadableTier":
+    """A reader of a broker's tier: `async with tieredstore.open("tier") as tier`.
+
+    Reads nothing itself: entering the block reads `conf` and opens the tier, and raises what
+    `ReadableTier.__aenter__` says.
+
+    Args:
+        where: the tier's directory, as a path or a `file://` URL; None: `tieredStoreFilePath` of
+            `conf` or of the environment.
+        cluster: the broker's cluster; not needed where the tier has only one that fits.
+        broker: the broker's name; likewise.
+        conf: a RocketMQ broker's configuration file, used as it is.
+        settings: further keys with their values, such as
+            `{"tieredStoreCrcCheckEnable": True}`; they win over `conf` and the environment.
+        java_metadata: a `tieredStoreMetadata.json`, to read a tier that RocketMQ's own tiered
+            store wrote.
+        damaged: of a damaged journal, open the part that is whole, so that it can be checked.
+    """
+    from tieredstore.readable_tier import ReadableTier  # noqa: PLC0415 - loaded on first use
+
+    return ReadableTier(
+        lambda: _config(where, cluster, broker, conf, settings),
+        java_metadata=None if java_metadata is None else Path(java_metadata),
+        damaged=damaged,
+    )
+
+
+def follow(
+    store_dir: str | os.PathLike[str],
+    where: str | os.PathLike[str] | None = None,
+    *,
+    cluster: str | None = None,
+    broker: str | None = None,
+    conf: str | os.PathLike[str] | None = None,
+    settings: Mapping[str, object] | None = None,
+) -> "Follower":
+    """What tiers a broker's store: `async with tieredstore.follow("store", "tier") as follower`.
+
+    Entering the block reads `conf`, opens the store and takes the tier over from its earlier
+    owner; `Follower.drain` and `Follower.run` then tier. The broker may run, and nothing is
+    written into its directory.
+
+    Args:
+        store_dir: the broker's `storePathRootDir`.
+        where: the tier's directory, made if missing; as in `open`.
+        cluster: the broker's cluster, a part of the tier's paths; None: `brokerClusterName`.
+        broker: the broker's name, likewise; None: `brokerName`, by default the host's name.
+        conf: the broker's configuration file, used as it is.
+        settings: further keys with their values; they win over `conf` and the environment.
+    """
+    from tieredstore.follower import Follower  # noqa: PLC0415 - loaded on first use
+
+    return Follower(lambda: _config(where, cluster, broker, conf, settings), Path(store_dir))
+
+
+def _config(
+    where: str | os.PathLike[str] | None,
+    cluster: str | None,
+    broker: str | None,
+    conf: str | os.PathLike[str] | None,
+    settings: Mapping[str, object] | None,
+) -> "Config":
+    """The configuration that arguments describe; they win over `settings`. Reads `conf`."""
+    from tieredstore.config.effective import Config  # noqa: PLC0415 - loaded on first use
+
+    arguments = {
+        "tieredStoreFilePath": None if where is None else os.fspath(where),
+        "brokerClusterName": cluster,
+        "brokerName": broker,
+    }
+    given = {name: value for name, value in arguments.items() if value is not None}
+    path = None if conf is None else Path(conf)
+    return Config.load(conf=path, settings={**(settings or {}), **given})

@@ -1,8 +1,11 @@
-"""Who owns the background tasks: a `with` block at the top."""
+"""Who owns the background tasks: a `with` block at the top; and what is said of its failure."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
+from typing import cast
+
+from provider.errors import Fenced, StoreError
 
 Worker = Callable[[], Awaitable[None]]
 """Runs until it is cancelled, or ends by itself."""
@@ -31,3 +34,16 @@ async def running(workers: Iterable[Worker]) -> AsyncGenerator[None]:
                 task.cancel()
     if block_failed is not None:
         raise block_failed
+
+
+def cause(error: BaseException) -> BaseException:
+    """The one failure that matters of a group of them: `Fenced`, then another verdict."""
+    if not isinstance(error, BaseExceptionGroup):
+        return error
+    group = cast("BaseExceptionGroup[BaseException]", error)
+    inner = [cause(one) for one in group.exceptions]
+    for wanted in (Fenced, StoreError):
+        for one in inner:
+            if isinstance(one, wanted):
+                return one
+    return inner[0]

@@ -2,8 +2,9 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Self
 
-from container.metadata.records import Queue
+from container.metadata.records import Gap, Queue
 from container.names.queue_id import QueueId, SegmentType
 from dispatcher.queue_progress import HALTED, QueueState
 from dispatcher.statistics import QueueStatistics
@@ -43,27 +44,69 @@ def time_range_of(queue: Queue) -> tuple[int | None, int | None]:
     return min(begins, default=None), max(ends, default=None)
 
 
+@dataclass(frozen=True, slots=True)
+class QueueSummary:
+    """One queue of a tier, as it was published when it was asked for."""
+
+    topic: str
+    queue_id: int
+    min_offset: int
+    """First queue offset in the tier."""
+    max_offset: int
+    """The commit offset: the first queue offset that is not in the tier."""
+    messages: int
+    """Messages that can be read: those between the offsets that lie in no gap."""
+    gaps: tuple[Gap, ...]
+    """Ranges of offsets in between that were lost before they could be tiered, in order."""
+    commit_log_bytes: int
+    """Length of all records together."""
+    first_timestamp: int | None
+    """Smallest store timestamp, Unix ms; None where there is no message."""
+    last_timestamp: int | None
+    """Largest store timestamp, Unix ms."""
+
+    @property
+    def lost(self) -> int:
+        """Messages that lie in gaps."""
+        return self.max_offset - self.min_offset - self.messages
+
+    @classmethod
+    def of(cls, queue: Queue) -> Self:
+        """What the metadata says of a queue. O(segments and gaps)."""
+        return cls(
+            *queue.id,
+            queue.min_offset,
+            queue.next_offset,
+            messages_of(queue),
+            queue.gaps,
+            log_bytes_of(queue),
+            *time_range_of(queue),
+        )
+
+
 @dataclass(slots=True)
 class TopicSummary:
-    """One topic after a run."""
+    """One topic of a tier after a run that tiered."""
 
     topic: str
     queues: int = 0
+    """Queues that the tier or the broker's log has."""
     messages: int = 0
-    """In the tier now."""
+    """Messages that can be read from the tier now."""
     messages_new: int = 0
-    """Of these, by this run."""
+    """Messages that this run added to the tier."""
     bytes: int = 0
-    """Of CommitLogs in the tier now."""
+    """Length of the topic's CommitLogs in the tier now."""
     bytes_new: int = 0
+    """Bytes that this run added to them."""
     behind: int = 0
-    """Messages of the hot log that are not in the tier."""
+    """Messages of the broker's log that are not in the tier."""
     lost: int = 0
-    """Messages in gaps."""
+    """Messages that lie in gaps."""
     over: list[tuple[int, str, str]] = field(default_factory=list[tuple[int, str, str]])
-    """Queue, state and reason of those that are not tiered any further."""
+    """Queue, state and reason of each queue that is no longer tiered."""
     is_broken: bool = False
-    """One of them needs a person."""
+    """True if one of them is stopped or damaged, which an operator must settle."""
 
 
 def summarize(

@@ -2,7 +2,6 @@
 
 import asyncio
 import signal
-from typing import cast
 
 import click
 
@@ -19,6 +18,7 @@ from provider.errors import (
 )
 from provider.posix_errors import as_verdict
 from tieredstore.config.sources import ConfigError
+from tieredstore.lifetime import cause
 
 FINDINGS, WRONG_USE, UNAVAILABLE, BUG = 1, 2, 3, 70
 
@@ -70,19 +70,6 @@ def explain(error: BaseException) -> tuple[int, str]:
             name = type(error).__name__
             sentence = f"a bug of tieredstore's: {name}: {error}; --debug shows where"
     return status, sentence
-
-
-def cause(error: BaseException) -> BaseException:
-    """The one failure that matters of a group of them."""
-    if not isinstance(error, BaseExceptionGroup):
-        return error
-    group = cast("BaseExceptionGroup[BaseException]", error)
-    inner = [cause(one) for one in group.exceptions]
-    for wanted in (Fenced, StoreError):
-        for one in inner:
-            if isinstance(one, wanted):
-                return one
-    return inner[0]
 
 
 def _usage(error: click.UsageError) -> str:

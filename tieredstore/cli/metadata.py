@@ -14,10 +14,12 @@ from provider.posix import PosixStore
 from tieredstore.cli.invocation import GIVEN_PATH, Invocation, json_option, pass_invocation
 from tieredstore.cli.output import count_text, size_text, write_json
 from tieredstore.cli.progress import bytes_bar
-from tieredstore.cli.reading import ReadableTier, read_bytes, with_reader
+from tieredstore.cli.reading import with_tier
 from tieredstore.config.effective import Config
 from tieredstore.config.sources import ConfigError
-from tieredstore.opening import existing_directory, open_owner, open_reader
+from tieredstore.opening import directory_of, existing_tier, open_reader, read_bytes
+from tieredstore.owning import open_owner
+from tieredstore.readable_tier import ReadableTier
 from tieredstore.summary import log_bytes_of, messages_of
 
 NAME_PART = 50
@@ -46,7 +48,7 @@ def export(invocation: Invocation, file: Path, *, overwrite: bool, as_json: bool
         raw = await java_metadata_of(tier.reader, clock=SystemClock())
         return raw, len(tier.reader.state.queues)
 
-    raw, queues = with_reader(invocation, None, convert)
+    raw, queues = with_tier(invocation, None, convert)
     _write(file, raw)
     if as_json:
         write_json([{"path": str(file), "queues": queues, "bytes": len(raw)}])
@@ -65,7 +67,7 @@ def import_(invocation: Invocation, file: Path, *, as_json: bool) -> None:
     store must not write to it any more.
     """
     config = invocation.load_config()
-    rows = asyncio.run(_import(config, existing_directory(config), read_bytes(file), str(file)))
+    rows = asyncio.run(_import(existing_tier(config), read_bytes(file), str(file)))
     if as_json:
         write_json(rows)
         return
@@ -74,19 +76,17 @@ def import_(invocation: Invocation, file: Path, *, as_json: bool) -> None:
     click.echo(f"{len(rows)} queues, {count_text(messages)} messages, {size_text(size)} are ours")
 
 
-async def _import(
-    config: Config, directory: Path, raw: bytes, path: str
-) -> list[dict[str, object]]:
-    await _refuse_ours(config, directory)
+async def _import(config: Config, raw: bytes, path: str) -> list[dict[str, object]]:
+    await _refuse_ours(config)
     clock = SystemClock()
-    async with open_reader(config, directory, raw, java_path=path) as reader:
+    async with open_reader(config, raw, java_path=path) as reader:
         total = sum(map(log_bytes_of, reader.state.queues.values()))
         with bytes_bar("importing", total) as progress:
             queues = await read_java_queues(
                 reader, extent_bytes_max=config.tier.extent_bytes_max, progress=progress
             )
         operations = import_of(reader, queues)
-        async with open_owner(config, directory, clock=clock, imported=operations) as tier:
+        async with open_owner(config, clock=clock, imported=operations) as tier:
             await tier.close()  # to own it once is all
     return [
         {
@@ -99,8 +99,9 @@ async def _import(
     ]
 
 
-async def _refuse_ours(config: Config, directory: Path) -> None:
-    """Before everything is read for nothing."""
+async def _refuse_ours(config: Config) -> None:
+    """Refuse a tier that has a journal of ours, before everything is read in vain."""
+    directory = directory_of(config)
     store = PosixStore(directory, options=config.posix)
     try:
         if (await TierReader.open(store)).state.queues:

@@ -9,23 +9,18 @@ import click
 
 from container.names.queue_id import QueueId
 from container.names.rocketmq import INT64_MAX
-from fetcher.fetcher import TRANSFER_BYTES_MAX, TieredMessageFetcher
-from fetcher.options import FetcherOptions
 from fetcher.result import FetchResult, FetchStatus
 from fetcher.tag_filter import parse_subscription
-from provider.clock import SystemClock
-from provider.errors import NotFound
 from tieredstore.cli.failures import FINDINGS
 from tieredstore.cli.invocation import Invocation, WholeNumber, json_option, pass_invocation
 from tieredstore.cli.message_columns import message_columns
 from tieredstore.cli.message_rows import message_cells, message_row
 from tieredstore.cli.output import write_json
-from tieredstore.cli.reading import QUEUE, TOPIC, ReadableTier, java_metadata_option, with_reader
+from tieredstore.cli.reading import QUEUE, TOPIC, java_metadata_option, with_tier
 from tieredstore.config.sources import ConfigError
+from tieredstore.readable_tier import GROUP, ReadableTier
 
-GROUP = "tieredstore-read"
 ONCE_MESSAGES = 32
-FETCH_MESSAGES_MAX = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,27 +80,22 @@ def command(
     except ValueError as error:
         raise ConfigError(f"--tags: {error}") from error
     order = ReadOrder(QueueId(topic, queue), offset, messages_max, tags, digest, as_json)
-    options = invocation.load_config().fetcher
 
     async def work(tier: ReadableTier) -> int:
-        async with TieredMessageFetcher(
-            tier.reader, options=options, clock=SystemClock()
-        ) as fetcher:
-            if once:
-                return await _read_once(tier, fetcher, order)
-            return await _read_all(tier, fetcher, order, options)
+        return await (_read_once if once else _read_all)(tier, order)
 
-    return with_reader(invocation, java_metadata, work)
+    return with_tier(invocation, java_metadata, work)
 
 
-async def _read_once(tier: ReadableTier, fetcher: TieredMessageFetcher, order: ReadOrder) -> int:
-    result = await fetcher.get_message(
+async def _read_once(tier: ReadableTier, order: ReadOrder) -> int:
+    queue = tier.reader.queue(order.queue)
+    first = queue.min_offset if queue is not None else 0
+    result = await tier.get_message(
         GROUP,
         *order.queue,
-        _first(tier, order),
+        first if order.offset is None else order.offset,
         messages_max=order.messages_max or ONCE_MESSAGES,
         subscription=order.tags,
-        bytes_max=TRANSFER_BYTES_MAX,
         exact_tags=True,
     )
     _print(result, order, with_head=True)
@@ -122,48 +112,14 @@ async def _read_once(tier: ReadableTier, fetcher: TieredMessageFetcher, order: R
     return FINDINGS if result.status is FetchStatus.NO_MATCHED_LOGIC_QUEUE else 0
 
 
-async def _read_all(
-    tier: ReadableTier, fetcher: TieredMessageFetcher, order: ReadOrder, options: FetcherOptions
-) -> int:
-    tier.find(*order.queue)
-    left = INT64_MAX if order.messages_max is None else order.messages_max
-    offset = _first(tier, order)
+async def _read_all(tier: ReadableTier, order: ReadOrder) -> int:
     with_head = True
-    while left > 0:
-        result = await fetcher.get_message(
-            GROUP,
-            *order.queue,
-            offset,
-            messages_max=min(left, FETCH_MESSAGES_MAX),
-            subscription=order.tags,
-            bytes_max=options.run_bytes_max,
-            exact_tags=True,
-        )
-        _refuse_beyond(result, order, offset)
-        if result.next_offset <= offset:
-            break
+    async for result in tier.results(
+        *order.queue, order.offset, messages_max=order.messages_max, tags=order.tags
+    ):
         _print(result, order, with_head=with_head)
         with_head = False
-        left -= len(result.messages)
-        offset = result.next_offset
     return 0
-
-
-def _first(tier: ReadableTier, order: ReadOrder) -> int:
-    if order.offset is not None:
-        return order.offset
-    queue = tier.reader.queue(order.queue)
-    return 0 if queue is None else queue.min_offset
-
-
-def _refuse_beyond(result: FetchResult, order: ReadOrder, offset: int) -> None:
-    """An offset behind the end is not the end of what was asked for."""
-    if result.status is FetchStatus.OFFSET_OVERFLOW_BADLY and offset == order.offset:
-        raise NotFound(
-            f"offset {offset} lies behind the end, {result.max_offset}: choose one in "
-            f"[{result.min_offset}, {result.max_offset})",
-            str(order.queue),
-        )
 
 
 def _print(result: FetchResult, order: ReadOrder, *, with_head: bool) -> None:

@@ -22,7 +22,8 @@ from tieredstore.config.effective import Config
 from tieredstore.config.sources import ConfigError
 from tieredstore.following.broker_hot_log import RocketMqHotLog
 from tieredstore.lifetime import running
-from tieredstore.opening import existing_directory, open_hot_log, open_owner
+from tieredstore.opening import existing_tier
+from tieredstore.owning import open_hot_log, open_owner
 
 REASON = "cut to the hot log by `tieredstore repair`"
 
@@ -83,11 +84,10 @@ def command(
     stay for tieredStoreCutGraceTime hours.
     """
     del cut_to_hot  # required: it is the only repair, and one says which one wants
-    config = invocation.load_config()
-    directory = existing_directory(config)
+    config = existing_tier(invocation.load_config())
     store = config.store_dir if store is None else store
     wanted = QueueId(topic, queue)
-    cut = asyncio.run(_work(config, directory, store, wanted, agreed=None))
+    cut = asyncio.run(_work(config, store, wanted, agreed=None))
     if cut is None:
         if not as_json:
             click.echo(f"{wanted}: the tier and the hot log agree, nothing is to be cut")
@@ -100,7 +100,7 @@ def command(
         )
     if not yes:
         _ask(cut)
-    asyncio.run(_work(config, directory, store, wanted, agreed=cut))
+    asyncio.run(_work(config, store, wanted, agreed=cut))
     if as_json:
         write_json([_row(cut)])
     else:
@@ -118,14 +118,12 @@ def _ask(cut: Cut) -> None:
     click.confirm("Go on?", abort=True, err=True)
 
 
-async def _work(
-    config: Config, directory: Path, store: Path, queue: QueueId, *, agreed: Cut | None
-) -> Cut | None:
+async def _work(config: Config, store: Path, queue: QueueId, *, agreed: Cut | None) -> Cut | None:
     """Find what is to be cut, and cut it if it is what was agreed to."""
     clock = SystemClock()
     async with (
         open_hot_log(config, store, clock=clock) as hot,
-        open_owner(config, directory, clock=clock) as tier,
+        open_owner(config, clock=clock) as tier,
         running([tier.run]),
     ):
         try:

@@ -9,7 +9,8 @@ from container.names.queue_id import FLAT_FILES, QueueId
 from container.names.rocketmq import segment_name
 from tieredstore.cli.invocation import Invocation, json_option, pass_invocation
 from tieredstore.cli.output import Row, count_text, size_text, write_json, write_table
-from tieredstore.cli.reading import QUEUE, TOPIC, ReadableTier, java_metadata_option, with_reader
+from tieredstore.cli.reading import QUEUE, TOPIC, java_metadata_option, with_tier
+from tieredstore.readable_tier import ReadableTier
 
 
 @click.command("segments")
@@ -30,14 +31,16 @@ def command(
 
     async def segments(tier: ReadableTier) -> list[tuple[QueueId, Segment]]:
         found: list[tuple[QueueId, Segment]] = []
-        for one in tier.find(topic, queue):
+        wanted = tier.queues(topic) if queue is None else [tier.queue(str(topic), queue)]
+        for summary in wanted:
+            one = QueueId(summary.topic, summary.queue_id)
             container = tier.reader.container(one)
             for kind in FLAT_FILES:
                 parts = await container.segments(kind) if container is not None else []
                 found += [(one, segment) for segment in parts]
         return found
 
-    found = with_reader(invocation, java_metadata, segments)
+    found = with_tier(invocation, java_metadata, segments)
     if as_json:
         write_json(_row(one, segment) for one, segment in found)
         return

@@ -2,17 +2,14 @@
 
 import asyncio
 import signal
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import click
-from prometheus_client import CollectorRegistry
 
-from container.metadata.records import Queue
 from container.names.queue_id import QueueId
-from dispatcher.dispatcher import TieredDispatcher
 from dispatcher.queue_progress import HALTED, QueueState
 from dispatcher.statistics import DispatchStatistics, Progress
 from provider.clock import SystemClock
@@ -22,11 +19,9 @@ from tieredstore.cli.output import Row, count_text, size_text, write_json, write
 from tieredstore.cli.printable import printable
 from tieredstore.cli.progress import Show, progress_bar
 from tieredstore.config.effective import Config
-from tieredstore.config.sources import ConfigError
+from tieredstore.follower import Follower
 from tieredstore.lifetime import running
-from tieredstore.metrics import TieringMetrics, served_metrics
-from tieredstore.opening import directory_of, open_hot_log, open_owner
-from tieredstore.summary import TopicSummary, summarize
+from tieredstore.summary import TopicSummary
 
 REPORT_S = 1.0
 
@@ -43,9 +38,6 @@ def command(invocation: Invocation, store_dir: Path, *, follow: bool, as_json: b
     3: storage fails; with --follow only if it still does at the end; the next start goes on there.
     """
     config = invocation.load_config()
-    if config.level == "DISABLE":
-        origin = config.settings["tieredStorageLevel"].origin
-        raise ConfigError(f"tieredStorageLevel=DISABLE ({origin}) switches tiering off")
     ended = asyncio.run(_run(config, store_dir, follow=follow))
     with suppress(BrokenPipeError):  # the status tells as well
         if as_json:
@@ -78,52 +70,41 @@ async def _run(config: Config, store_dir: Path, *, follow: bool) -> Ended:
     if follow:
         loop.add_signal_handler(signal.SIGINT, stop.set)
     loop.add_signal_handler(signal.SIGTERM, stop.set if follow else task.cancel)
+    findings, hindrance = Told(), ""
+    async with Follower(lambda: config, store_dir) as follower:
+        try:
+            if follow:
+                hindrance = await _follow(follower, config, stop, findings)
+            else:
+                with progress_bar("tiering") as show:
+                    await follower.drain(on_progress=_shown(show))
+                Told().tell(follower.scan_statistics().troubles)
+        finally:
+            findings.tell(follower.scan_statistics().findings)
+        return Ended(follower.topics(), follower.scan_statistics().troubles, hindrance)
+
+
+async def _follow(follower: Follower, config: Config, stop: asyncio.Event, findings: "Told") -> str:
+    """Follow until `stop`, saying what happens; returns what storage kept us from at the end."""
     clock = SystemClock()
-    registry = CollectorRegistry()
-    async with (
-        open_hot_log(config, store_dir, clock=clock) as hot,
-        open_owner(config, directory_of(config), clock=clock, registry=registry) as tier,
-        served_metrics(config.metrics_port if follow else 0, registry),
-    ):
-        before: Mapping[QueueId, Queue] = dict(tier.state.queues)
-        dispatcher = TieredDispatcher(hot, tier, options=config.dispatch, clock=clock)
-        registry.register(
-            TieringMetrics(dispatcher.statistics, lambda: hot.statistics, tier.journal.statistics)
-        )
+    troubles = Told()
 
-        troubles, findings = Told(), Told()
+    async def report() -> None:
+        while True:
+            scan = follower.scan_statistics()
+            troubles.tell([*_troubles(follower.statistics()), *scan.troubles])
+            findings.tell(scan.findings)
+            await clock.sleep(REPORT_S)
 
-        async def report() -> None:
-            while True:
-                statistics = dispatcher.statistics()
-                troubles.tell([*_troubles(statistics), *hot.statistics.troubles])
-                findings.tell(hot.statistics.findings)
-                await clock.sleep(REPORT_S)
-
-        hindrance = ""
-        async with running([tier.run]):
-            try:
-                if follow:
-                    # A stop that came while we opened: `close` alone commits what is there.
-                    workers = () if stop.is_set() else (dispatcher.run, report)
-                    async with running(workers):
-                        await stop.wait()
-                        rounds, stopped_s = dispatcher.statistics().rounds, clock.monotonic_s()
-                        await dispatcher.close()
-                    statistics = dispatcher.statistics()
-                    took_s = clock.monotonic_s() - stopped_s
-                    in_vain = 0 < config.dispatch.close_s_max <= took_s
-                    silent = in_vain and rounds == statistics.rounds
-                    hindrance = hindrance_of(statistics, silent=silent)
-                else:
-                    with progress_bar("tiering") as show:
-                        statistics = await dispatcher.drain(on_progress=_shown(show))
-                    troubles.tell(hot.statistics.troubles)
-            finally:
-                findings.tell(hot.statistics.findings)
-                await tier.close()
-        topics = summarize(before, tier.state.queues, statistics.queues)
-        return Ended(topics, hot.statistics.troubles, hindrance)
+    # A stop may have come while the tier was opened: then stopping alone commits what is there.
+    async with running(() if stop.is_set() else (follower.run, report)):
+        await stop.wait()
+        rounds, stopped_s = follower.statistics().rounds, clock.monotonic_s()
+        await follower.stop()
+    statistics = follower.statistics()
+    took_s = clock.monotonic_s() - stopped_s
+    is_in_vain = 0 < config.dispatch.close_s_max <= took_s
+    return hindrance_of(statistics, silent=is_in_vain and rounds == statistics.rounds)
 
 
 def hindrance_of(statistics: DispatchStatistics, *, silent: bool) -> str:

@@ -4,7 +4,6 @@ from pathlib import Path
 
 import click
 
-from container.metadata.records import Queue
 from tieredstore.cli.invocation import Invocation, json_option, pass_invocation
 from tieredstore.cli.output import (
     Row,
@@ -14,8 +13,9 @@ from tieredstore.cli.output import (
     write_json,
     write_table,
 )
-from tieredstore.cli.reading import ReadableTier, java_metadata_option, with_reader
-from tieredstore.summary import log_bytes_of, lost_of, time_range_of
+from tieredstore.cli.reading import java_metadata_option, with_tier
+from tieredstore.readable_tier import ReadableTier
+from tieredstore.summary import QueueSummary
 
 
 @click.command("topics")
@@ -25,10 +25,10 @@ from tieredstore.summary import log_bytes_of, lost_of, time_range_of
 def command(invocation: Invocation, java_metadata: Path | None, *, as_json: bool) -> None:
     """List the queues of a tier: offsets, times, bytes, gaps."""
 
-    async def queues(tier: ReadableTier) -> list[Queue]:
-        return [tier.reader.state.queues[queue] for queue in tier.find(None, None)]
+    async def queues(tier: ReadableTier) -> list[QueueSummary]:
+        return tier.queues()
 
-    found = with_reader(invocation, java_metadata, queues)
+    found = with_tier(invocation, java_metadata, queues)
     if as_json:
         write_json(map(_row, found))
         return
@@ -41,27 +41,26 @@ def command(invocation: Invocation, java_metadata: Path | None, *, as_json: bool
     )
 
 
-def _row(queue: Queue) -> Row:
-    first, last = time_range_of(queue)
+def _row(queue: QueueSummary) -> Row:
     return {
-        "topic": queue.id.topic,
-        "queue_id": queue.id.queue_id,
+        "topic": queue.topic,
+        "queue_id": queue.queue_id,
         "min_offset": queue.min_offset,
-        "commit_offset": queue.next_offset,
-        "first_timestamp": first,
-        "last_timestamp": last,
-        "commit_log_bytes": log_bytes_of(queue),
+        "commit_offset": queue.max_offset,
+        "first_timestamp": queue.first_timestamp,
+        "last_timestamp": queue.last_timestamp,
+        "commit_log_bytes": queue.commit_log_bytes,
         "gaps": [{"start": gap.start, "end": gap.end, "reason": gap.reason} for gap in queue.gaps],
     }
 
 
-def _cells(queue: Queue) -> list[str]:
+def _cells(queue: QueueSummary) -> list[str]:
     return [
-        queue.id.topic,
-        str(queue.id.queue_id),
+        queue.topic,
+        str(queue.queue_id),
         count_text(queue.min_offset),
-        count_text(queue.next_offset),
-        count_text(lost_of(queue)) if queue.gaps else "",
-        size_text(log_bytes_of(queue)),
-        time_text(time_range_of(queue)[1]),
+        count_text(queue.max_offset),
+        count_text(queue.lost) if queue.gaps else "",
+        size_text(queue.commit_log_bytes),
+        time_text(queue.last_timestamp),
     ]

@@ -7,7 +7,7 @@ import os
 import re
 import socket
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Self, TypeVar
@@ -23,6 +23,7 @@ from provider.options import PosixOptions
 from tieredstore.config.java_keys import JAVA_ONLY
 from tieredstore.config.key import Key, Kind, Value
 from tieredstore.config.keys import KEYS
+from tieredstore.config.location import directory_at
 from tieredstore.config.sources import (
     ConfigError,
     Given,
@@ -30,11 +31,13 @@ from tieredstore.config.sources import (
     read_defines,
     read_environment,
     read_file,
+    read_settings,
     refuse_misspelt,
 )
 from tieredstore.following.options import HotLogOptions
 
 DEFAULT_ORIGIN = "default"
+FOUND_ORIGIN = "the tier"
 ROCKSDB = "defaultRocksDB"
 RECORD_EXTRA_BYTES = 64 << 10
 """What a record may hold besides its body: properties up to 32,767 bytes, topic and fields."""
@@ -86,9 +89,10 @@ class Config:
         *,
         conf: Path | None = None,
         defines: Iterable[str] = (),
+        settings: Mapping[str, object] | None = None,
         environment: Mapping[str, str] | None = None,
     ) -> Self:
-        """Read a file, the environment and `key=value` definitions; later ones win.
+        """Read a file, the environment, `key=value` definitions and `settings`; later ones win.
 
         `environment` None means the process's own. Reads the file; blocks for that long.
 
@@ -101,26 +105,27 @@ class Config:
             *(read_file(conf) if conf is not None else ()),
             *read_environment(environment),
             *read_defines(defines),
+            *read_settings(settings or {}),
         ]
         for pair in given:
             refuse_misspelt(pair)
         last = {pair.name: pair for pair in given}
-        settings = {name: _setting(key, last.get(name)) for name, key in KEYS.items()}
+        effective = {name: _setting(key, last.get(name)) for name, key in KEYS.items()}
         for name in ("brokerClusterName", "brokerName"):
-            reason = check_path_component(str(settings[name].value))
+            reason = check_path_component(str(effective[name].value))
             if reason is not None:
-                raise ConfigError(f"{name} ({settings[name].origin}) is part of a path: {reason}")
+                raise ConfigError(f"{name} ({effective[name].origin}) is part of a path: {reason}")
         try:
             return cls(
-                settings=settings,
+                settings=effective,
                 java_only=[pair for name, pair in last.items() if name in JAVA_ONLY],
-                tier=_tier(settings),
-                journal=_build(JournalOptions, settings),
-                upkeep=_build(UpkeepOptions, settings),
-                posix=_build(PosixOptions, settings),
-                dispatch=_dispatch(settings),
-                hot=_hot(settings),
-                fetcher=_fetcher(settings),
+                tier=_tier(effective),
+                journal=_build(JournalOptions, effective),
+                upkeep=_build(UpkeepOptions, effective),
+                posix=_build(PosixOptions, effective),
+                dispatch=_dispatch(effective),
+                hot=_hot(effective),
+                fetcher=_fetcher(effective),
             )
         except ConfigError:
             raise
@@ -170,7 +175,20 @@ class Config:
                 "tieredStoreFilePath is not set: name the tier's directory with "
                 "-D tieredStoreFilePath=DIRECTORY or in the file given to --conf"
             )
-        return Path(value)
+        return directory_at(value)
+
+    def of_broker(self, cluster: str, broker: str) -> Self:
+        """The same configuration for a broker that was found in the tier."""
+        found = {"brokerClusterName": cluster, "brokerName": broker}
+        settings = {
+            name: replace(one, value=found[name], origin=FOUND_ORIGIN) if name in found else one
+            for name, one in self.settings.items()
+        }
+        return replace(self, settings=settings)
+
+    def gives(self, name: str) -> bool:
+        """Whether a key was given anywhere, so that its value is not the default."""
+        return self.settings[name].origin != DEFAULT_ORIGIN
 
     @property
     def memory_bytes_max(self) -> int:

@@ -18,6 +18,8 @@ NEAR = 0.85
 """How like a known key another one must be to count as a misspelling. All 562 keys of a broker
 5.5.0 are less like any of ours that they are not."""
 ENVIRONMENT_PREFIX = "TIEREDSTORE_"
+DEFINE_ORIGIN = "-D"
+SETTINGS_ORIGIN = "settings"
 FILE_BYTES_MAX = 256 << 10
 """Most bytes of a properties file; all keys of a broker with their meanings are a tenth of that."""
 CONTINUED_LINES_MAX = 1_000
@@ -121,8 +123,13 @@ def read_defines(defines: Iterable[str]) -> list[Given]:
         name, equals, text = define.partition("=")
         if not equals or not name.strip():
             raise ConfigError(f"-D takes key=value, not {define!r}")
-        found.append(Given(name.strip(), text.strip(), "-D"))
+        found.append(Given(name.strip(), text.strip(), DEFINE_ORIGIN))
     return found
+
+
+def read_settings(settings: Mapping[str, object]) -> list[Given]:
+    """The pairs that a program gave as values of any type."""
+    return [Given(name, str(value).strip(), SETTINGS_ORIGIN) for name, value in settings.items()]
 
 
 def refuse_misspelt(given: Given) -> None:
@@ -134,7 +141,10 @@ def refuse_misspelt(given: Given) -> None:
     if given.name in KEYS or given.name in JAVA_ONLY:
         return
     lower = {name.lower(): name for name in (*KEYS, *JAVA_ONLY)}
-    is_ours = given.name.lower().startswith(OURS) or given.origin == "-D"
+    is_ours = given.name.lower().startswith(OURS) or given.origin in {
+        DEFINE_ORIGIN,
+        SETTINGS_ORIGIN,
+    }
     near = get_close_matches(given.name.lower(), lower, 1, NEAR)
     if is_ours or near:
         hint = _did_you_mean(given.name.lower(), lower)

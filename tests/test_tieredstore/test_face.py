@@ -1,0 +1,416 @@
+"""What a program sees: `tieredstore.open`, `tieredstore.follow`, and the names beside them."""
+
+import ast
+import asyncio
+import gc
+import inspect
+import pydoc
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import tieredstore
+from tests.support.cli import run, settings
+from tests.support.fake_broker import FakeBroker
+from tests.support.golden import ROCKETMQ_533, GoldenTree, expected, unpack, unpacked
+from tieredstore.cli.message_rows import message_row
+
+CLUSTER, BROKER = "GoldenCluster", "golden-a"
+
+
+@pytest.fixture(scope="module")
+def tree() -> GoldenTree:
+    return unpacked(ROCKETMQ_533)
+
+
+@pytest.fixture(scope="module")
+def tier(tree: GoldenTree, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tier of the golden store; read only."""
+    root = tmp_path_factory.mktemp("face") / "tier"
+    run(*settings(tree, root), "tier", tree.store)
+    return root
+
+
+def below(root: Path, pattern: str) -> list[Path]:
+    """The files of that pattern in order."""
+    return sorted(root.glob(pattern))
+
+
+# Names.
+
+
+def test_every_public_name_is_there_with_a_docstring_of_its_own() -> None:
+    assert len(set(tieredstore.__all__)) == len(tieredstore.__all__)
+    for name in tieredstore.__all__:
+        found = getattr(tieredstore, name)
+        assert inspect.getdoc(found), name
+        inherited = [getattr(base, "__doc__", None) for base in getattr(found, "__mro__", ())[1:]]
+        assert found.__doc__ not in inherited, f"{name} has the docstring of its base"
+    assert set(tieredstore.__all__) <= set(dir(tieredstore))
+
+
+def test_editors_see_the_names_that_are_loaded_on_first_use() -> None:
+    parsed = ast.parse(Path(str(tieredstore.__file__)).read_text())
+    (seen,) = (
+        node
+        for node in parsed.body
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+    )
+    imported = {
+        (node.module, alias.name)
+        for node in seen.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    loaded = {(module, name) for module, names in tieredstore._HOMES.items() for name in names}
+    assert imported == loaded | {("tieredstore", "sync")}
+    assert {name for _, name in imported} == set(tieredstore.__all__) - {"open", "follow"}
+
+
+def test_the_help_of_the_package_lists_every_public_name() -> None:
+    text = pydoc.plain(pydoc.render_doc(tieredstore))
+    first_screen = "\n".join(text.splitlines()[:50])
+    for name in tieredstore.__all__:
+        assert name in first_screen, name
+    assert "async with tieredstore.open" in first_screen
+
+
+def test_a_name_that_is_not_there_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="Reeder"):
+        tieredstore.Reeder  # noqa: B018  # pyright: ignore[reportAttributeAccessIssue]
+
+
+@pytest.mark.parametrize("command", ["topics", "segments", "read", "check", "config"])
+def test_commands_that_read_load_no_arrow(command: str) -> None:
+    program = (
+        "import sys, tieredstore\n"
+        "assert 'numpy' not in sys.modules\n"
+        f"import tieredstore.cli.{command}\n"
+        "print([name for name in ('pyarrow', 'anyio', 'tieredstore.following.broker_hot_log')"
+        " if name in sys.modules])\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "[]\n"
+
+
+# Opening.
+
+
+async def test_the_only_broker_of_a_tier_needs_no_name(tier: Path) -> None:
+    for where in (tier, str(tier), tier.as_uri(), f"file://localhost{tier}"):
+        async with tieredstore.open(where) as opened:
+            assert (opened.cluster, opened.broker) == (CLUSTER, BROKER)
+            assert opened.directory.parent.parent == tier
+    async with tieredstore.open(tier, broker=BROKER) as opened:
+        assert opened.cluster == CLUSTER
+
+
+async def test_a_configuration_file_names_the_tier_and_arguments_win(
+    tier: Path, tmp_path: Path
+) -> None:
+    conf = tmp_path / "broker.conf"
+    conf.write_text(f"brokerClusterName={CLUSTER}\nbrokerName=b\ntieredStoreFilePath={tier}\n")
+    with pytest.raises(tieredstore.ConfigError, match=r"belongs to golden-a .*, not to b of"):
+        async with tieredstore.open(conf=conf):
+            pass
+    async with tieredstore.open(conf=conf, broker=BROKER) as opened:
+        assert opened.broker == BROKER
+    given = {"tieredStoreCrcCheckEnable": True, "readAheadMessageCountThreshold": 64}
+    async with tieredstore.open(tier, settings=given) as opened:
+        assert len([message async for message in opened.messages("G_Orders", 0)]) == 600
+
+
+async def test_a_tier_of_several_brokers_wants_a_name_and_lists_them(
+    tier: Path, tmp_path: Path
+) -> None:
+    broker = FakeBroker(tmp_path / "store")
+    broker.put("A", 0, b"body")
+    root = tmp_path / "tier"
+    for name in ("a", "b"):
+        async with tieredstore.follow(broker.directory, root, cluster="C", broker=name) as follower:
+            await follower.drain()
+    with pytest.raises(tieredstore.ConfigError) as refused:
+        async with tieredstore.open(root):
+            pass
+    assert "belongs to a of cluster C and b of cluster C: say which one" in str(refused.value)
+    assert "cluster='C', broker='a'" in str(refused.value)
+    async with tieredstore.open(root, broker="b") as opened:
+        assert opened.broker == "b"
+
+
+@pytest.mark.parametrize(
+    ("where", "words"),
+    [
+        ("s3://bucket/tier", "tiers at s3:// are not supported yet"),
+        ("file://elsewhere/tier", "no directory of this host"),
+        ("file://", "no directory of this host"),
+    ],
+)
+async def test_a_url_that_cannot_be_opened_is_refused(where: str, words: str) -> None:
+    with pytest.raises(tieredstore.ConfigError, match=words) as refused:
+        async with tieredstore.open(where):
+            pass
+    assert "\n" not in str(refused.value)
+
+
+async def test_a_tier_must_be_named_and_settings_be_spelt_right() -> None:
+    with pytest.raises(tieredstore.ConfigError, match="tieredStoreFilePath is not set"):
+        async with tieredstore.open():
+            pass
+    with pytest.raises(tieredstore.ConfigError, match="did you mean brokerName"):
+        async with tieredstore.open("tier", settings={"brokerNam": "b"}):
+            pass
+
+
+async def test_what_is_no_tier_is_one_sentence_that_says_why(tier: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for where, words in (
+        (tmp_path / "nowhere", "no such directory"),
+        (tmp_path, "no tier in this directory"),
+        (below(tier, "*/*")[0], "which is a part of one: give the one above"),
+    ):
+        with pytest.raises(tieredstore.NotFound, match=words) as refused:
+            async with tieredstore.open(where):
+                pass
+        assert str(where) in str(refused.value)
+        assert "\n" not in str(refused.value)
+    with pytest.raises(tieredstore.ConfigError, match="cannot be read"):
+        async with tieredstore.open(tmp_path / "file"):
+            pass
+
+
+async def test_a_java_tier_is_read_by_its_metadata_file(tree: GoldenTree) -> None:
+    with pytest.raises(tieredstore.NotFound, match="metadata file"):
+        async with tieredstore.open(tree.tier):
+            pass
+    async with tieredstore.open(tree.tier, java_metadata=tree.java_metadata) as opened:
+        assert opened.is_java
+        assert len([message async for message in opened.messages("G_Orders", 0)]) == 600
+        assert [finding async for finding in opened.check()] == []
+
+
+# Reading.
+
+
+async def test_queues_are_listed_with_their_offsets(tier: Path, tree: GoldenTree) -> None:
+    async with tieredstore.open(tier) as opened:
+        queues = opened.queues()
+        assert [(one.topic, one.queue_id) for one in queues] == [tuple(q) for q in tree.queues()]
+        assert opened.topics() == sorted({one.topic for one in queues})
+        one = opened.queue("G_Orders", 0)
+        assert (one.min_offset, one.max_offset, one.messages, one.lost) == (0, 600, 600, 0)
+        assert one in opened.queues("G_Orders")
+        assert sum(one.messages for one in queues) == len(expected(ROCKETMQ_533, "messages"))
+
+
+async def test_messages_are_those_that_the_broker_sent(tier: Path) -> None:
+    wanted = [
+        row
+        for row in expected(ROCKETMQ_533, "messages")
+        if (row["topic"], row["queue_id"]) == ("G_Orders", 0)
+    ]
+    async with tieredstore.open(tier) as opened:
+        found = [message async for message in opened.messages("G_Orders", 0)]
+        assert [message.offset for message in found] == [row["queue_offset"] for row in wanted]
+        for message, row in zip(found, wanted, strict=True):
+            assert message.properties == row["properties"]
+            assert message.tags == row["properties"].get("TAGS", "")
+            assert message.store_timestamp == row["store_timestamp"]
+            assert message.stored_at.timestamp() == row["store_timestamp"] / 1000
+            assert len(message.body) == row["body_length"]
+            assert message.born_host == row["born_host"].lstrip("/")
+            assert message.store_host == row["store_host"].lstrip("/")
+        part = opened.messages("G_Orders", 0, 17, messages_max=5)
+        assert [message.offset async for message in part] == [17, 18, 19, 20, 21]
+        tagged = opened.messages("G_Orders", 0, tags="TagA || 订单")
+        assert {message.tags async for message in tagged} == {"TagA", "订单"}
+        assert "G_Orders/0 17" in repr(found[17])
+
+
+async def test_the_command_prints_the_same_messages(tier: Path, tree: GoldenTree) -> None:
+    rows = run(*settings(tree, tier), "read", "G_Keys", "0", "--json").rows
+    async with tieredstore.open(tier) as opened:
+        found = [
+            message_row(raw, "G_Keys/0", digest=False)
+            async for result in opened.results("G_Keys", 0)
+            for raw in result.messages
+        ]
+    assert found == rows
+
+
+async def test_one_fetch_answers_with_rocketmqs_status(tier: Path) -> None:
+    async with tieredstore.open(tier) as opened:
+        result = await opened.get_message("group", "G_Orders", 0, 17)
+        assert result.status is tieredstore.FetchStatus.FOUND
+        assert len(result.messages) == 32
+        assert result.next_offset == 49
+        unknown = await opened.get_message("group", "G_None", 0, 0)
+        assert unknown.status is tieredstore.FetchStatus.NO_MATCHED_LOGIC_QUEUE
+        assert opened.statistics().runs_read > 0
+
+
+async def test_an_unknown_topic_or_queue_names_the_nearest(tier: Path) -> None:
+    async with tieredstore.open(tier) as opened:
+        with pytest.raises(tieredstore.NotFound, match="did you mean G_Orders"):
+            opened.messages("G_Order", 0)
+        with pytest.raises(
+            tieredstore.NotFound, match="nothing of G_Orders/9; the topic has queue"
+        ):
+            opened.queue("G_Orders", 9)
+        with pytest.raises(tieredstore.NotFound, match="nothing of Z; there are G_Batch, "):
+            opened.queues("Z")
+        with pytest.raises(tieredstore.NotFound, match="behind the end, 600"):
+            await anext(opened.messages("G_Orders", 0, 601))
+        assert [message async for message in opened.messages("G_Orders", 0, 600)] == []
+
+
+async def test_an_iteration_that_is_left_early_leaves_nothing_behind(tier: Path) -> None:
+    async with tieredstore.open(tier) as opened:
+        async for message in opened.messages("G_Orders", 0):
+            assert message.offset == 0
+            break
+        messages = opened.messages("G_Orders", 1)
+        await anext(messages)
+    with pytest.raises(tieredstore.Closed):
+        opened.queues()
+    with pytest.raises(tieredstore.Closed):
+        await opened.get_message("group", "G_Orders", 0, 0)
+
+
+async def test_check_tells_what_is_wrong_also_behind_a_damaged_journal(
+    tree: GoldenTree, tmp_path: Path
+) -> None:
+    given = [*settings(tree, tmp_path), "-D", "tieredStoreGroupCommitCount=10"]
+    run(*given, "tier", tree.store)
+    async with tieredstore.open(tmp_path) as opened:
+        assert [finding async for finding in opened.check()] == []
+    last = below(tmp_path, "*/*/@journal/*")[-1]
+    last.write_bytes(last.read_bytes()[:-1])
+    with pytest.raises(tieredstore.Corrupt):
+        async with tieredstore.open(tmp_path):
+            pass
+    async with tieredstore.open(tmp_path, damaged=True) as opened:
+        kinds = {finding.finding async for finding in opened.check()}
+    assert {"journal", "entry-damaged"} <= kinds
+
+
+async def test_a_tier_that_is_dropped_open_warns(tier: Path) -> None:
+    opened = tieredstore.open(tier)
+    await opened.__aenter__()
+    stack = opened._stack
+    assert stack is not None
+    with pytest.warns(ResourceWarning, match="ReadableTier.*was not closed"):
+        opened.__del__()
+    await opened.__aexit__(None, None, None)
+    del opened
+    gc.collect()
+
+
+# Following.
+
+
+async def test_a_store_is_tiered_and_what_comes_later_too(tmp_path: Path) -> None:
+    broker = FakeBroker(tmp_path / "store")
+    broker.put_many("A", 0, [b"%d" % number for number in range(10)])
+    root = tmp_path / "tier"
+    quick = {"tieredStoreScanInterval": 0, "tieredStorePollInterval": 1}
+    async with tieredstore.follow(
+        broker.directory, root, cluster="C", broker="b", settings=quick
+    ) as follower:
+        statistics = await follower.drain()
+        assert (statistics.messages, statistics.behind) == (10, 0)
+        async with asyncio.TaskGroup() as group:
+            running = group.create_task(follower.run())
+            async with tieredstore.open(root) as opened:
+                broker.put_many("A", 0, [b"later"] * 5)
+                await follower.drain()
+                assert await opened.refresh()
+                bodies = [message.body async for message in opened.messages("A", 0, 10)]
+                assert bodies == [b"later"] * 5
+            await follower.stop()
+            await running
+        assert [(one.topic, one.messages_new) for one in follower.topics()] == [("A", 15)]
+        assert follower.scan_statistics().troubles == []
+    with pytest.raises(tieredstore.Closed):
+        follower.statistics()
+
+
+async def test_running_until_cancelled_leaves_a_whole_tier(tmp_path: Path) -> None:
+    broker = FakeBroker(tmp_path / "store")
+    broker.put_many("A", 0, [b"x"] * 100)
+    root = tmp_path / "tier"
+
+    async def work() -> None:
+        async with (
+            tieredstore.follow(broker.directory, root, broker="b") as follower,
+            asyncio.TaskGroup() as group,
+        ):
+            group.create_task(follower.run())
+            await follower.drain()
+            task.cancel()
+
+    task = asyncio.get_running_loop().create_task(work())
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    async with tieredstore.open(root) as opened:
+        assert opened.queue("A", 0).messages == 100
+        assert [finding async for finding in opened.check()] == []
+
+
+async def test_an_owner_that_was_fenced_learns_it_as_one_error(tmp_path: Path) -> None:
+    broker = FakeBroker(tmp_path / "store")
+    broker.put("A", 0, b"first")
+    given = {"tieredStoreTakeoverTimeout": 0}
+
+    async def work() -> None:
+        root = tmp_path / "tier"
+        first = tieredstore.follow(broker.directory, root, broker="b", settings=given)
+        second = tieredstore.follow(broker.directory, root, broker="b", settings=given)
+        async with first as older:
+            await older.drain()
+            async with second:
+                broker.put("A", 0, b"second")
+                await older.drain()
+
+    with pytest.raises(tieredstore.Fenced):
+        await work()
+
+
+async def test_what_cannot_be_followed_is_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(tieredstore.StoreError, match="no such directory"):
+        async with tieredstore.follow(tmp_path / "none", tmp_path / "tier"):
+            pass
+    (tmp_path / "store" / "commitlog").mkdir(parents=True)
+    for where, words in (("store/tier", "inside one another"), ("store", "inside one another")):
+        with pytest.raises(tieredstore.ConfigError, match=words):
+            async with tieredstore.follow(tmp_path / "store", tmp_path / where):
+                pass
+    disabled = {"tieredStorageLevel": "DISABLE"}
+    with pytest.raises(tieredstore.ConfigError, match="switches tiering off"):
+        async with tieredstore.follow(tmp_path / "store", tmp_path / "t", settings=disabled):
+            pass
+    assert not (tmp_path / "tier").exists()
+
+
+async def test_a_follower_that_is_dropped_open_warns(tmp_path: Path) -> None:
+    broker = FakeBroker(tmp_path / "store")
+    broker.put("A", 0, b"body")
+    follower = tieredstore.follow(broker.directory, tmp_path / "tier", broker="b")
+    async with follower:
+        with pytest.warns(ResourceWarning, match="Follower.*was not closed"):
+            follower.__del__()
+
+
+def test_a_golden_store_is_followed_from_a_brokers_own_file(tmp_path: Path) -> None:
+    tree = unpack(ROCKETMQ_533, "closed", tmp_path)
+
+    async def work() -> int:
+        follower = tieredstore.follow(tree.store, tmp_path / "t", conf=ROCKETMQ_533.broker_conf)
+        async with follower:
+            return (await follower.drain()).messages
+
+    assert asyncio.run(work()) == len(expected(ROCKETMQ_533, "messages"))

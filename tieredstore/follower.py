@@ -1,0 +1,188 @@
+"""A broker's store directory on its way into a tier: what `tieredstore tier` and programs run."""
+
+import asyncio
+import warnings
+from collections.abc import Callable, Mapping
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from prometheus_client import CollectorRegistry
+
+from container.metadata.records import Queue
+from container.names.queue_id import QueueId
+from container.tier import Tier
+from dispatcher.dispatcher import TieredDispatcher
+from dispatcher.statistics import DispatchStatistics, Progress
+from provider.clock import Clock, SystemClock
+from provider.errors import Closed
+from tieredstore.config.effective import Config
+from tieredstore.config.sources import ConfigError
+from tieredstore.following.broker_hot_log import RocketMqHotLog
+from tieredstore.following.statistics import ScanStatistics
+from tieredstore.lifetime import cause, running
+from tieredstore.metrics import TieringMetrics, served_metrics
+from tieredstore.opening import directory_of
+from tieredstore.owning import open_hot_log, open_owner
+from tieredstore.summary import TopicSummary, summarize
+
+
+@dataclass(frozen=True, slots=True)
+class _Open:
+    """What is open while the block of a follower runs."""
+
+    config: Config
+    hot: RocketMqHotLog
+    tier: Tier
+    dispatcher: TieredDispatcher
+    before: Mapping[QueueId, Queue]
+    """What the tier held when it was opened."""
+    registry: CollectorRegistry
+
+
+class Follower:
+    """Tiers a broker's store directory. `tieredstore.follow` makes it: use `async with`.
+
+    The block owns the tier: an earlier owner that still runs finds itself fenced. Nothing is
+    tiered before `drain` or `run` is called. The broker's directory is never written.
+    """
+
+    def __init__(
+        self, load: Callable[[], Config], store_dir: Path, *, clock: Clock | None = None
+    ) -> None:
+        """Nothing is read before the block is entered; then `load` runs in a thread."""
+        self._load = load
+        self._store_dir = store_dir
+        self._clock = clock or SystemClock()
+        self._stack: AsyncExitStack | None = None
+        self._open: _Open | None = None
+
+    async def __aenter__(self) -> Self:
+        """Open the store directory, then take the tier or begin it.
+
+        Raises:
+            ConfigError: a setting is wrong, tiering is switched off, no tier is named, or store
+                and tier lie inside one another.
+            NotAStore: the directory is no RocketMQ store.
+            Denied: the storage cannot keep a tier, or the tier is another broker's.
+            Corrupt: the tier's journal is damaged.
+            Unavailable: the storage does not answer.
+        """
+        config, clock = await asyncio.to_thread(self._load), self._clock
+        if config.level == "DISABLE":
+            origin = config.settings["tieredStorageLevel"].origin
+            raise ConfigError(f"tieredStorageLevel=DISABLE ({origin}) switches tiering off")
+        registry = CollectorRegistry()
+        async with AsyncExitStack() as stack:
+            hot = await stack.enter_async_context(
+                open_hot_log(config, self._store_dir, clock=clock)
+            )
+            tier = await stack.enter_async_context(
+                open_owner(config, clock=clock, registry=registry)
+            )
+            dispatcher = TieredDispatcher(hot, tier, options=config.dispatch, clock=clock)
+            registry.register(
+                TieringMetrics(
+                    dispatcher.statistics, lambda: hot.statistics, tier.journal.statistics
+                )
+            )
+            await stack.enter_async_context(running([tier.run]))
+            stack.push_async_callback(tier.close)
+            self._open = _Open(config, hot, tier, dispatcher, dict(tier.state.queues), registry)
+            self._stack = stack.pop_all()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """End the journal and give the tier up.
+
+        What is not tiered yet stays in the broker's log, and the next start continues there.
+
+        Raises:
+            Fenced: someone newer took the tier while the block ran.
+        """
+        stack, self._stack = self._stack, None
+        if stack is None:
+            return
+        try:
+            await stack.__aexit__(kind, error, traceback)
+        except BaseExceptionGroup as group:
+            raise cause(group) from group
+
+    def __del__(self) -> None:
+        if self._stack is not None:
+            warnings.warn(f"{self!r} was not closed", ResourceWarning, stacklevel=2, source=self)
+
+    def __repr__(self) -> str:
+        if self._stack is None or self._open is None:
+            return f"<Follower of {self._store_dir}: not open>"
+        return f"<Follower of {self._store_dir} into {self.directory}>"
+
+    @property
+    def directory(self) -> Path:
+        """Where the broker's tier lies."""
+        return directory_of(self._opened().config)
+
+    async def drain(
+        self, *, on_progress: Callable[[Progress], None] | None = None
+    ) -> DispatchStatistics:
+        """Tier everything that the broker's log has now; returns when it is durable.
+
+        Queues that are stopped, refused or damaged raise nothing: they are in the result's `over`.
+        May be called again, beside `run`, and cancelled.
+
+        Args:
+            on_progress: called whenever something changed.
+
+        Raises:
+            Unavailable: nothing reached the tier for a minute.
+            Fenced: someone newer owns the tier.
+        """
+        return await self._opened().dispatcher.drain(on_progress=on_progress)
+
+    async def run(self) -> None:
+        """Tier what is there and what comes, until cancelled or `stop` is called.
+
+        Serves the metrics page meanwhile where `tieredStoreMetricsPort` is set. An outage of the
+        storage or of the broker's disk ends nothing: work continues when it is over.
+
+        Raises:
+            Fenced: someone newer owns the tier.
+            ConfigError: the port of the metrics page is taken.
+        """
+        opened = self._opened()
+        async with served_metrics(opened.config.metrics_port, opened.registry):
+            await opened.dispatcher.run()
+
+    async def stop(self) -> None:
+        """Commit what is there, for at most `tieredStoreShutdownTimeout`, then end `run`.
+
+        Raises nothing for what could not be committed: `statistics` has it as `behind`.
+        """
+        await self._opened().dispatcher.close()
+
+    def statistics(self) -> DispatchStatistics:
+        """How far tiering is, queue by queue, and what fails at present. O(queues)."""
+        return self._opened().dispatcher.statistics()
+
+    def scan_statistics(self) -> ScanStatistics:
+        """What was found in the store directory, and which parts of it cannot be read now."""
+        return self._opened().hot.statistics
+
+    def topics(self) -> list[TopicSummary]:
+        """What the tier holds and what this block added to it, topic by topic. O(queues)."""
+        opened = self._opened()
+        return summarize(
+            opened.before, opened.tier.state.queues, opened.dispatcher.statistics().queues
+        )
+
+    def _opened(self) -> _Open:
+        if self._stack is None or self._open is None:
+            raise Closed("the follower is not open: use `async with`", str(self._store_dir))
+        return self._open

@@ -1,0 +1,114 @@
+"""One message as a program reads it: body decompressed, properties by name."""
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from ipaddress import IPv6Address
+from typing import Self
+
+from container.record.body import decompress
+from container.record.fields import Host
+from container.record.layout import COMPRESSED
+from container.record.message import StoredMessage
+from provider.object_store import Buffer
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Message:
+    """One message of a queue. Owns its bytes: it keeps no cache alive and may be kept for long.
+
+    `message.stored` has the remaining fields of the record: flag, hosts, body CRC and so on.
+    """
+
+    topic: str
+    queue_id: int
+    offset: int
+    """Queue offset: the position in its queue, counted in messages."""
+    body: bytes
+    """The body, decompressed."""
+    properties: dict[str, str]
+    """All properties by name, RocketMQ's own (`TAGS`, `KEYS`, `UNIQ_KEY`) included."""
+    stored: StoredMessage
+    """The record, field by field; body and properties as they are stored."""
+
+    @classmethod
+    def decode(cls, raw: Buffer, *, path: str) -> Self:
+        """The message of one whole record, such as `FetchResult.messages` holds. Some 5 us.
+
+        Args:
+            raw: the record.
+            path: names the record's queue in errors.
+
+        Raises:
+            Corrupt: the record or its compressed body contradicts its format.
+        """
+        stored = StoredMessage.decode(raw, path=path, position=0)
+        body = stored.body
+        if body and stored.sys_flag & COMPRESSED:
+            position = stored.physical_offset
+            body = decompress(body, stored.sys_flag, path=path, position=position)
+        return cls(
+            stored.topic, stored.queue_id, stored.queue_offset, body, stored.property_map, stored
+        )
+
+    def __repr__(self) -> str:
+        labels = " ".join(filter(None, (self.tags, *self.keys)))
+        about = f" {labels}" if labels else ""
+        return (
+            f"<Message {self.topic}/{self.queue_id} {self.offset}:{about} {len(self.body)} bytes>"
+        )
+
+    @property
+    def tags(self) -> str:
+        """The tag that consumers subscribe to; "" where there is none."""
+        return self.properties.get("TAGS", "")
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The keys that the producer gave, for looking the message up."""
+        return tuple(self.properties.get("KEYS", "").split())
+
+    @property
+    def store_timestamp(self) -> int:
+        """When the broker stored it, Unix ms."""
+        return self.stored.store_timestamp
+
+    @property
+    def born_timestamp(self) -> int:
+        """When the producer made it, by the producer's clock, Unix ms."""
+        return self.stored.born_timestamp
+
+    @property
+    def stored_at(self) -> datetime:
+        """When the broker stored it, in UTC.
+
+        Raises:
+            OverflowError: the record's number is no time before the year 10,000.
+        """
+        return _EPOCH + timedelta(milliseconds=self.store_timestamp)
+
+    @property
+    def born_host(self) -> str:
+        """The producer's `ip:port`."""
+        return host_text(self.stored.born_host)
+
+    @property
+    def store_host(self) -> str:
+        """The broker's `ip:port`."""
+        return host_text(self.stored.store_host)
+
+    @property
+    def sys_flag(self) -> int:
+        """RocketMQ's bits, without that of a compressed body, for `body` is not."""
+        return self.stored.sys_flag & ~COMPRESSED if self.stored.body else self.stored.sys_flag
+
+
+def host_text(host: Host) -> str:
+    """`ip:port`; IPv6 in brackets with all its eight groups, as Java writes it."""
+    address, port = host
+    if ":" not in address:
+        return f"{address}:{port}"
+    packed = IPv6Address(address).packed
+    groups = (int.from_bytes(packed[at : at + 2]) for at in range(0, len(packed), 2))
+    return f"[{':'.join(f'{group:x}' for group in groups)}]:{port}"

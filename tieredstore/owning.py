@@ -1,0 +1,158 @@
+"""What a process that tiers opens: the tier as its owner, and the broker's directory."""
+
+import asyncio
+import os
+import socket
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from random import Random, SystemRandom
+
+from prometheus_client import CollectorRegistry
+
+from container.metadata.operations import Operation
+from container.names.tier_objects import JOURNAL_PREFIX
+from container.tier import Tier, TierIdentity
+from provider.clock import Clock
+from provider.in_place_segments import InPlaceDriver
+from provider.metered import MeteredStore
+from provider.names import TEMPORARY_PREFIX
+from provider.posix import PosixStore
+from tieredstore.config.effective import Config
+from tieredstore.config.sources import ConfigError
+from tieredstore.following.broker_hot_log import RocketMqHotLog
+from tieredstore.following.directory.layout import COMMIT_LOG, CONSUME_QUEUE
+from tieredstore.following.options import HotLogOptions
+from tieredstore.opening import directory_of, whole_paths
+
+
+@asynccontextmanager
+async def open_owner(
+    config: Config,
+    *,
+    clock: Clock,
+    rng: Random | None = None,
+    registry: CollectorRegistry | None = None,
+    imported: Sequence[Operation] = (),
+) -> AsyncGenerator[Tier]:
+    """The tier of the configured broker, taken from its earlier owner, or begun.
+
+    The journal is written only while `Tier.run` runs, which is the caller's to start. Requests to
+    the storage are counted in `registry`. A tier is not begun among files that no journal of ours
+    names, because it would write over them, unless they are `imported`: those become ours
+    together with the tier.
+
+    Raises:
+        ConfigError: there are files of a tier, and no journal.
+        Refused: there is something to be imported, and the tier has queues already.
+        Denied: the storage cannot keep a tier, or the tier is another broker's.
+        Corrupt, Unavailable: as `Tier.own`.
+    """
+    directory = directory_of(config)
+    if not imported:
+        await asyncio.to_thread(_refuse_foreign_files, directory)
+    files = PosixStore(directory, options=config.posix, clock=clock)
+    store = MeteredStore(files, clock=clock, registry=registry)
+    try:
+        owner = f"{socket.gethostname()}:{os.getpid()}"
+        with whole_paths(directory):
+            tier = await Tier.own(
+                store,
+                TierIdentity(config.cluster, config.broker, owner),
+                segments=InPlaceDriver(
+                    store, clock=clock, takeover_wait_s_max=config.tier.takeover_wait_s_max
+                ),
+                clock=clock,
+                rng=rng or SystemRandom(),
+                options=config.tier,
+                journal_options=config.journal,
+                upkeep_options=config.upkeep,
+                imported=imported,
+            )
+        yield tier
+    finally:
+        await store.close()
+
+
+def _refuse_foreign_files(directory: Path) -> None:
+    """Begin no tier among the segments of another one, such as RocketMQ's own.
+
+    An owner writes its journal first, so an interrupted start leaves no segments without one.
+    Reads names only, until the first file that decides.
+
+    Raises:
+        ConfigError: there are segments, and no journal.
+    """
+    try:
+        if any(map(_is_object, (directory / JOURNAL_PREFIX).glob("*"))):
+            return
+        found = next(filter(_is_object, directory.glob("[!@]*/**/*")), None)
+    except OSError:
+        return  # the store meets the same error, and names it
+    if found is not None:
+        raise ConfigError(
+            f"{directory} holds a tier's files, such as {found.relative_to(directory)}, and no "
+            f"journal of ours: `tieredstore metadata import FILE` makes a tier ours that "
+            f"RocketMQ's own store wrote; else name another directory"
+        )
+
+
+def _is_object(path: Path) -> bool:
+    return not path.name.startswith(TEMPORARY_PREFIX) and path.is_file()
+
+
+def _hot_options(config: Config, store_dir: Path) -> HotLogOptions:
+    """The options for a store directory, which may differ from the configured one.
+
+    A configured CommitLog directory inside the configured store directory is taken from the same
+    place inside `store_dir`.
+    """
+    commit_log = config.hot.commit_log_path
+    if not commit_log or not Path(commit_log).is_relative_to(config.store_dir):
+        return config.hot
+    inside = Path(commit_log).relative_to(config.store_dir)
+    return replace(config.hot, commit_log_path=str(store_dir / inside))
+
+
+def _refuse_overlap(store_dir: Path, commit_log: str, tier_root: Path) -> None:
+    """Keep the tier out of the broker's directories, and those out of the tier.
+
+    Raises:
+        ConfigError: one lies in the other, symbolic links resolved.
+    """
+    tier = Path(os.path.realpath(tier_root))
+    parts = (store_dir, Path(commit_log or store_dir / COMMIT_LOG), store_dir / CONSUME_QUEUE)
+    for part in parts:
+        store = Path(os.path.realpath(part))
+        if store.is_relative_to(tier) or tier.is_relative_to(store):
+            raise ConfigError(
+                f"the store {part} and the tier {tier_root} lie inside one another: "
+                f"give the tier a directory of its own"
+            )
+
+
+@asynccontextmanager
+async def open_hot_log(
+    config: Config, store_dir: Path, *, clock: Clock
+) -> AsyncGenerator[RocketMqHotLog]:
+    """A broker's store directory, opened to be followed; never written.
+
+    Raises:
+        ConfigError: the store and the tier lie inside one another.
+        NotAStore: the directory is no RocketMQ store.
+        Denied, Unavailable: the directory cannot be read.
+    """
+    options = _hot_options(config, store_dir)
+    await asyncio.to_thread(_refuse_overlap, store_dir, options.commit_log_path, config.tier_root)
+    hot = await RocketMqHotLog.open(
+        store_dir,
+        options=options,
+        clock=clock,
+        cluster=config.cluster,
+        broker=config.broker,
+    )
+    try:
+        yield hot
+    finally:
+        await hot.close()

@@ -1,0 +1,363 @@
+"""A tier that is open for reading: its queues, their messages, and a check of it all."""
+
+import asyncio
+import warnings
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from container.check.finding import Finding
+from container.check.tier import check_tier
+from container.names.queue_id import QueueId
+from container.names.rocketmq import INT64_MAX
+from container.tier_reader import TierReader
+from fetcher.fetcher import TRANSFER_BYTES_MAX, TieredMessageFetcher
+from fetcher.result import FetchResult, FetchStatus
+from fetcher.statistics import FetcherStatistics
+from provider.clock import Clock, SystemClock
+from provider.errors import Closed, NotFound
+from tieredstore.config.effective import Config
+from tieredstore.message import Message
+from tieredstore.opening import AS_ARGUMENTS, directory_of, existing_tier, open_reader, read_bytes
+from tieredstore.summary import QueueSummary
+
+GROUP = "tieredstore"
+"""The consumer group that read-ahead follows where the caller names none."""
+FETCH_MESSAGES_MAX = 4096
+TOPICS_LISTED_MAX = 8
+
+
+class QueueCursor:
+    """Goes through a queue in large steps: `async for result in cursor`. Nothing is to be closed.
+
+    Each step is one fetch that advanced; a step over a gap or over messages of other tags may hold
+    no message. Ends at the queue's end as it was published when the tier was opened or refreshed.
+    """
+
+    def __init__(
+        self,
+        fetcher: TieredMessageFetcher,
+        queue: QueueId,
+        offset: int,
+        *,
+        messages_max: int | None,
+        tags: str | None,
+        bytes_max: int,
+    ) -> None:
+        self.queue = queue
+        self.offset = offset
+        """Where the next step begins."""
+        self._first = offset
+        self._fetcher = fetcher
+        self._left = INT64_MAX if messages_max is None else messages_max
+        self._tags = tags
+        self._bytes_max = bytes_max
+
+    def __repr__(self) -> str:
+        return f"<QueueCursor {self.queue} at {self.offset}>"
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> FetchResult:
+        """One step; raises as `get_message`, and NotFound where it began beyond the end."""
+        if self._left <= 0:
+            raise StopAsyncIteration
+        result = await self._fetcher.get_message(
+            GROUP,
+            *self.queue,
+            self.offset,
+            messages_max=min(self._left, FETCH_MESSAGES_MAX),
+            subscription=self._tags,
+            bytes_max=self._bytes_max,
+            exact_tags=True,
+        )
+        if result.status is FetchStatus.OFFSET_OVERFLOW_BADLY and self.offset == self._first:
+            raise NotFound(
+                f"offset {self.offset} lies behind the end, {result.max_offset}: choose one in "
+                f"[{result.min_offset}, {result.max_offset})",
+                str(self.queue),
+            )
+        if result.next_offset <= self.offset:
+            raise StopAsyncIteration
+        self._left -= len(result.messages)
+        self.offset = result.next_offset
+        return result
+
+
+@dataclass(frozen=True, slots=True)
+class _Open:
+    """What is open while the block of a tier runs."""
+
+    config: Config
+    """With the cluster and broker that were found."""
+    reader: TierReader
+    fetcher: TieredMessageFetcher
+
+
+class ReadableTier:
+    """The tier of one broker, open for reading. `tieredstore.open` makes it: use `async with`.
+
+    Needs no broker and no ownership, and never writes. Any number may read a tier while it is
+    written. What is published later is seen after `refresh`.
+    """
+
+    def __init__(
+        self,
+        load: Callable[[], Config],
+        *,
+        java_metadata: Path | None = None,
+        damaged: bool = False,
+        clock: Clock | None = None,
+    ) -> None:
+        """Nothing is read before the block is entered; then `load` runs in a thread.
+
+        The other arguments are those of `tieredstore.open`.
+        """
+        self._load = load
+        self._java_metadata = java_metadata
+        self._damaged = damaged
+        self._clock = clock or SystemClock()
+        self._stack: AsyncExitStack | None = None
+        self._open: _Open | None = None
+
+    async def __aenter__(self) -> Self:
+        """Load the metadata: one snapshot and the journal entries after it.
+
+        Raises:
+            NotFound: there is no tier.
+            ConfigError: a setting is wrong, the URL is of an unknown kind, or the tier is of
+                another broker or of several; the sentence lists them.
+            Corrupt: the metadata is damaged; `damaged=True` opens the part that is whole.
+            Denied, Unavailable: the storage refuses or does not answer.
+        """
+        config = await asyncio.to_thread(lambda: existing_tier(self._load(), AS_ARGUMENTS))
+        raw, path = None, self._java_metadata
+        if path is not None:
+            raw = await asyncio.to_thread(read_bytes, path)
+        async with AsyncExitStack() as stack:
+            reader = await stack.enter_async_context(
+                open_reader(config, raw, java_path=str(path), damaged=self._damaged)
+            )
+            fetcher = TieredMessageFetcher(reader, options=config.fetcher, clock=self._clock)
+            await stack.enter_async_context(fetcher)
+            self._open = _Open(config, reader, fetcher)
+            self._stack = stack.pop_all()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Stop the reads under way and close the storage; later calls raise Closed."""
+        stack, self._stack = self._stack, None
+        if stack is not None:
+            await stack.__aexit__(kind, error, traceback)
+
+    def __del__(self) -> None:
+        if self._stack is not None:
+            warnings.warn(f"{self!r} was not closed", ResourceWarning, stacklevel=2, source=self)
+
+    def __repr__(self) -> str:
+        if self._stack is None or self._open is None:
+            return "<ReadableTier: not open>"
+        queues = len(self._open.reader.state.queues)
+        return f"<ReadableTier {self.cluster}/{self.broker}: {queues} queues>"
+
+    @property
+    def cluster(self) -> str:
+        """The broker's cluster."""
+        return self._opened().config.cluster
+
+    @property
+    def broker(self) -> str:
+        """The broker whose tier this is."""
+        return self._opened().config.broker
+
+    @property
+    def directory(self) -> Path:
+        """Where the broker's tier lies."""
+        return directory_of(self._opened().config)
+
+    @property
+    def is_java(self) -> bool:
+        """Whether RocketMQ's own tiered store wrote it, so that it has no journal."""
+        return self._java_metadata is not None
+
+    @property
+    def reader(self) -> TierReader:
+        """The tier below this one: metadata, segments, bytes. Internal, and may change."""
+        return self._opened().reader
+
+    @property
+    def fetcher(self) -> TieredMessageFetcher:
+        """What `get_message` asks: the cache that reads ahead."""
+        return self._opened().fetcher
+
+    async def refresh(self) -> bool:
+        """Look for what was published since; True if there was something. One request if not.
+
+        Raises:
+            Unavailable: the storage does not answer.
+            Corrupt: the journal is damaged.
+        """
+        return await self.reader.refresh()
+
+    def topics(self) -> list[str]:
+        """The names of all topics that have a queue, in order. O(queues)."""
+        return sorted({queue.topic for queue in self.reader.state.queues})
+
+    def queues(self, topic: str | None = None) -> list[QueueSummary]:
+        """All queues, or those of a topic, in order. O(queues and segments), no request.
+
+        Raises:
+            NotFound: the tier has no such topic; names the nearest.
+        """
+        found = [
+            QueueSummary.of(queue)
+            for name, queue in sorted(self.reader.state.queues.items())
+            if topic in (None, name.topic)
+        ]
+        if topic is not None and not found:
+            raise self._absent(topic, None)
+        return found
+
+    def queue(self, topic: str, queue_id: int) -> QueueSummary:
+        """One queue. O(segments), no request.
+
+        Raises:
+            NotFound: the tier has no such queue; names the nearest.
+        """
+        found = self.reader.queue(QueueId(topic, queue_id))
+        if found is None:
+            raise self._absent(topic, queue_id)
+        return QueueSummary.of(found)
+
+    async def get_message(
+        self,
+        group: str,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        *,
+        messages_max: int = 32,
+        subscription: str | None = None,
+        bytes_max: int | None = TRANSFER_BYTES_MAX,
+        exact_tags: bool = False,
+    ) -> FetchResult:
+        """One fetch, with RocketMQ's statuses; see `TieredMessageFetcher.get_message`."""
+        return await self.fetcher.get_message(
+            group,
+            topic,
+            queue_id,
+            offset,
+            messages_max=messages_max,
+            subscription=subscription,
+            bytes_max=bytes_max,
+            exact_tags=exact_tags,
+        )
+
+    def messages(
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int | None = None,
+        *,
+        messages_max: int | None = None,
+        tags: str | None = None,
+    ) -> AsyncIterator[Message]:
+        """Iterate over a queue's messages: `async for message in tier.messages("T", 0)`.
+
+        Reads ahead; holds one fetch at a time (`readAheadMessageSizeThreshold`). Gaps are passed
+        over; `queue` lists them. Arguments and errors as `results`.
+        """
+        return _decoded(self.results(topic, queue_id, offset, messages_max=messages_max, tags=tags))
+
+    def results(
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int | None = None,
+        *,
+        messages_max: int | None = None,
+        tags: str | None = None,
+    ) -> QueueCursor:
+        """Iterate over a queue fetch by fetch, records undecoded: for programs that need the rate.
+
+        Args:
+            topic: the topic.
+            queue_id: its queue.
+            offset: queue offset to begin at; None: the oldest message.
+            messages_max: messages at most; None: to the end.
+            tags: only these, as `TagA || TagB`, compared as texts; None or `*`: all.
+
+        Raises:
+            NotFound: the tier has no such queue, or, at the first step, `offset` lies beyond its
+                end.
+            ValueError: at the first step: `tags` has no tag.
+            Unavailable, Corrupt, OutOfRange, Closed: at any step; as `get_message`.
+        """
+        queue = self.queue(topic, queue_id)
+        return QueueCursor(
+            self.fetcher,
+            QueueId(topic, queue_id),
+            queue.min_offset if offset is None else offset,
+            messages_max=messages_max,
+            tags=tags,
+            bytes_max=self._opened().config.fetcher.run_bytes_max,
+        )
+
+    async def check(
+        self, *, progress: Callable[[int], None] = lambda _: None
+    ) -> AsyncIterator[Finding]:
+        """Iterate over everything that is wrong, never stopping at the first finding.
+
+        Compares metadata and bytes in both directions and reads every byte twice. `progress` is
+        told the bytes of CommitLogs checked since the last call.
+
+        Raises:
+            Unavailable: the storage does not answer, so nothing can be said.
+        """
+        damage = self.reader.damage
+        if damage is not None:
+            detail = f"{damage.reason}; what is published behind it cannot be checked"
+            yield Finding("journal", damage.path, damage.position, detail)
+        async for finding in check_tier(self.reader, journal=not self.is_java, progress=progress):
+            yield finding
+
+    def statistics(self) -> FetcherStatistics:
+        """What reading cost so far and what is cached. O(readers)."""
+        return self.fetcher.statistics()
+
+    def _opened(self) -> _Open:
+        if self._stack is None or self._open is None:
+            raise Closed("the tier is not open: use `async with`", "")
+        return self._open
+
+    def _absent(self, topic: str, queue_id: int | None) -> NotFound:
+        """What to say where a topic or a queue is not there."""
+        name = topic if queue_id is None else f"{topic}/{queue_id}"
+        topics = self.topics()
+        if topic in topics:
+            ids = ", ".join(str(one.queue_id) for one in self.queues(topic))
+            hint = f"; the topic has queue {ids}"
+        elif near := get_close_matches(topic, topics, 1):
+            hint = f"; did you mean {near[0]}?"
+        elif len(topics) <= TOPICS_LISTED_MAX:
+            hint = f"; there are {', '.join(topics)}" if topics else "; it holds no topic yet"
+        else:
+            hint = f"; it has {len(topics)} other topics"
+        return NotFound(f"the tier has nothing of {name}{hint}", str(self.directory))
+
+
+async def _decoded(results: QueueCursor) -> AsyncIterator[Message]:
+    path = str(results.queue)
+    async for result in results:
+        for raw in result.messages:
+            yield Message.decode(raw, path=path)

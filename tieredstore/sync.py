@@ -1,0 +1,252 @@
+"""The same face without `await`, for notebooks and scripts.
+
+```
+import tieredstore.sync
+
+with tieredstore.sync.open("tier") as tier:
+    for message in tier.messages("G_Orders", 0):
+        print(message.offset, message.tags, message.body)
+```
+
+Everything runs in an event loop in a thread of its own, which begins with `open` and ends with
+`close`. So it works where a loop runs already, as in Jupyter, and any thread may call it. What
+each call means, costs and raises is said in `tieredstore.ReadableTier` and `tieredstore.Follower`.
+"""
+
+import os
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Self, TypeVar
+
+from anyio.from_thread import BlockingPortal, start_blocking_portal
+
+import tieredstore
+from container.check.finding import Finding
+from dispatcher.statistics import DispatchStatistics
+from fetcher.fetcher import TRANSFER_BYTES_MAX
+from fetcher.result import FetchResult
+from fetcher.statistics import FetcherStatistics
+from tieredstore.follower import Follower
+from tieredstore.message import Message
+from tieredstore.readable_tier import QueueCursor, ReadableTier
+from tieredstore.summary import QueueSummary, TopicSummary
+
+OpenedT = TypeVar("OpenedT")
+
+__all__ = ["SyncFollower", "SyncTier", "follow", "open"]
+
+
+def open(  # noqa: A001 - as `tieredstore.open`
+    where: str | os.PathLike[str] | None = None,
+    *,
+    cluster: str | None = None,
+    broker: str | None = None,
+    conf: str | os.PathLike[str] | None = None,
+    settings: Mapping[str, object] | None = None,
+    java_metadata: str | os.PathLike[str] | None = None,
+    damaged: bool = False,
+) -> "SyncTier":
+    """Open a tier for reading, at once; arguments and errors as `tieredstore.open`.
+
+    Use it in a `with` block, or call `close`.
+    """
+    return SyncTier(
+        tieredstore.open(
+            where,
+            cluster=cluster,
+            broker=broker,
+            conf=conf,
+            settings=settings,
+            java_metadata=java_metadata,
+            damaged=damaged,
+        )
+    )
+
+
+def follow(
+    store_dir: str | os.PathLike[str],
+    where: str | os.PathLike[str] | None = None,
+    *,
+    cluster: str | None = None,
+    broker: str | None = None,
+    conf: str | os.PathLike[str] | None = None,
+    settings: Mapping[str, object] | None = None,
+) -> "SyncFollower":
+    """Own a tier and open a broker's store, at once; arguments and errors as `tieredstore.follow`.
+
+    Use it in a `with` block, or call `close`.
+    """
+    return SyncFollower(
+        tieredstore.follow(
+            store_dir, where, cluster=cluster, broker=broker, conf=conf, settings=settings
+        )
+    )
+
+
+class _Threaded:
+    """Keeps one asynchronous context manager open in a thread with an event loop."""
+
+    def __init__(self, opened: AbstractAsyncContextManager[object]) -> None:
+        self._opened = opened
+        self._stack: ExitStack | None = None
+        with ExitStack() as stack:
+            self._portal: BlockingPortal = stack.enter_context(
+                start_blocking_portal(name="tieredstore")
+            )
+            stack.enter_context(self._portal.wrap_async_context_manager(opened))
+            self._stack = stack.pop_all()
+
+    def __enter__(self) -> Self:
+        """It is open already."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Stop what is under way, close, and end the thread."""
+        stack, self._stack = self._stack, None
+        if stack is not None:
+            stack.__exit__(kind, error, traceback)
+
+    def __del__(self) -> None:
+        if getattr(self, "_stack", None) is not None:
+            warnings.warn(f"{self!r} was not closed", ResourceWarning, stacklevel=2, source=self)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self._opened!r}>"
+
+    def close(self) -> None:
+        """Stop what is under way, close, and end the thread. Idempotent."""
+        self.__exit__(None, None, None)
+
+
+class SyncTier(_Threaded):
+    """The tier of one broker, open for reading: `tieredstore.ReadableTier` without `await`."""
+
+    def __init__(self, tier: ReadableTier) -> None:
+        """Opens it; see `open`."""
+        self._tier = tier
+        super().__init__(tier)
+
+    @property
+    def cluster(self) -> str:
+        """The broker's cluster."""
+        return self._tier.cluster
+
+    @property
+    def broker(self) -> str:
+        """The broker whose tier this is."""
+        return self._tier.broker
+
+    @property
+    def directory(self) -> Path:
+        """Where the broker's tier lies."""
+        return self._tier.directory
+
+    def refresh(self) -> bool:
+        """Look for what was published since; True if there was something."""
+        return self._portal.call(self._tier.refresh)
+
+    def topics(self) -> list[str]:
+        """The names of all topics that have a queue, in order."""
+        return self._portal.call(self._tier.topics)
+
+    def queues(self, topic: str | None = None) -> list[QueueSummary]:
+        """All queues, or those of a topic, in order."""
+        return self._portal.call(self._tier.queues, topic)
+
+    def queue(self, topic: str, queue_id: int) -> QueueSummary:
+        """One queue."""
+        return self._portal.call(self._tier.queue, topic, queue_id)
+
+    def get_message(
+        self,
+        group: str,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        *,
+        messages_max: int = 32,
+        subscription: str | None = None,
+        bytes_max: int | None = TRANSFER_BYTES_MAX,
+        exact_tags: bool = False,
+    ) -> FetchResult:
+        """One fetch, with RocketMQ's statuses; see `TieredMessageFetcher.get_message`."""
+
+        async def fetch() -> FetchResult:
+            return await self._tier.get_message(
+                group,
+                topic,
+                queue_id,
+                offset,
+                messages_max=messages_max,
+                subscription=subscription,
+                bytes_max=bytes_max,
+                exact_tags=exact_tags,
+            )
+
+        return self._portal.call(fetch)
+
+    def messages(
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int | None = None,
+        *,
+        messages_max: int | None = None,
+        tags: str | None = None,
+    ) -> Iterator[Message]:
+        """Iterate over a queue's messages; arguments and errors as `ReadableTier.results`.
+
+        The thread is asked once for each fetch, not for each message. A loop may be left early.
+        """
+
+        def cursor() -> QueueCursor:
+            return self._tier.results(topic, queue_id, offset, messages_max=messages_max, tags=tags)
+
+        return self._decoded(self._portal.call(cursor))
+
+    def check(self) -> list[Finding]:
+        """Everything that is wrong with the tier; reads every byte twice."""
+
+        async def check() -> list[Finding]:
+            return [finding async for finding in self._tier.check()]
+
+        return self._portal.call(check)
+
+    def statistics(self) -> FetcherStatistics:
+        """What reading cost so far and what is cached."""
+        return self._portal.call(self._tier.statistics)
+
+    def _decoded(self, cursor: QueueCursor) -> Iterator[Message]:
+        path = str(cursor.queue)
+        while (result := self._portal.call(anext, cursor, None)) is not None:
+            for raw in result.messages:
+                yield Message.decode(raw, path=path)
+
+
+class SyncFollower(_Threaded):
+    """Tiers a broker's store directory: `tieredstore.Follower` without `await`."""
+
+    def __init__(self, follower: Follower) -> None:
+        """Opens it; see `follow`."""
+        self._follower = follower
+        super().__init__(follower)
+
+    def drain(self) -> DispatchStatistics:
+        """Tier everything that the broker's log has now; returns when it is durable."""
+        return self._portal.call(self._follower.drain)
+
+    def statistics(self) -> DispatchStatistics:
+        """How far tiering is, queue by queue, and what fails at present."""
+        return self._portal.call(self._follower.statistics)
+
+    def topics(self) -> list[TopicSummary]:
+        """What the tier holds and what this block added to it, topic by topic."""
+        return self._portal.call(self._follower.topics)
