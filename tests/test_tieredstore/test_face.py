@@ -1,7 +1,6 @@
-"""What a program sees: `tieredstore.open`, `tieredstore.follow`, and the names beside them."""
+"""What a program that reads sees: `tieredstore.open`, and the public names."""
 
 import ast
-import asyncio
 import gc
 import inspect
 import pydoc
@@ -14,7 +13,7 @@ import pytest
 import tieredstore
 from tests.support.cli import run, settings
 from tests.support.fake_broker import FakeBroker
-from tests.support.golden import ROCKETMQ_533, GoldenTree, expected, unpack, unpacked
+from tests.support.golden import ROCKETMQ_533, GoldenTree, expected, unpacked
 from tieredstore.cli.message_rows import message_row
 
 CLUSTER, BROKER = "GoldenCluster", "golden-a"
@@ -308,109 +307,3 @@ async def test_a_tier_that_is_dropped_open_warns(tier: Path) -> None:
     await opened.__aexit__(None, None, None)
     del opened
     gc.collect()
-
-
-# Following.
-
-
-async def test_a_store_is_tiered_and_what_comes_later_too(tmp_path: Path) -> None:
-    broker = FakeBroker(tmp_path / "store")
-    broker.put_many("A", 0, [b"%d" % number for number in range(10)])
-    root = tmp_path / "tier"
-    quick = {"tieredStoreScanInterval": 0, "tieredStorePollInterval": 1}
-    async with tieredstore.follow(
-        broker.directory, root, cluster="C", broker="b", settings=quick
-    ) as follower:
-        statistics = await follower.drain()
-        assert (statistics.messages, statistics.behind) == (10, 0)
-        async with asyncio.TaskGroup() as group:
-            running = group.create_task(follower.run())
-            async with tieredstore.open(root) as opened:
-                broker.put_many("A", 0, [b"later"] * 5)
-                await follower.drain()
-                assert await opened.refresh()
-                bodies = [message.body async for message in opened.messages("A", 0, 10)]
-                assert bodies == [b"later"] * 5
-            await follower.stop()
-            await running
-        assert [(one.topic, one.messages_new) for one in follower.topics()] == [("A", 15)]
-        assert follower.scan_statistics().troubles == []
-    with pytest.raises(tieredstore.Closed):
-        follower.statistics()
-
-
-async def test_running_until_cancelled_leaves_a_whole_tier(tmp_path: Path) -> None:
-    broker = FakeBroker(tmp_path / "store")
-    broker.put_many("A", 0, [b"x"] * 100)
-    root = tmp_path / "tier"
-
-    async def work() -> None:
-        async with (
-            tieredstore.follow(broker.directory, root, broker="b") as follower,
-            asyncio.TaskGroup() as group,
-        ):
-            group.create_task(follower.run())
-            await follower.drain()
-            task.cancel()
-
-    task = asyncio.get_running_loop().create_task(work())
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    async with tieredstore.open(root) as opened:
-        assert opened.queue("A", 0).messages == 100
-        assert [finding async for finding in opened.check()] == []
-
-
-async def test_an_owner_that_was_fenced_learns_it_as_one_error(tmp_path: Path) -> None:
-    broker = FakeBroker(tmp_path / "store")
-    broker.put("A", 0, b"first")
-    given = {"tieredStoreTakeoverTimeout": 0}
-
-    async def work() -> None:
-        root = tmp_path / "tier"
-        first = tieredstore.follow(broker.directory, root, broker="b", settings=given)
-        second = tieredstore.follow(broker.directory, root, broker="b", settings=given)
-        async with first as older:
-            await older.drain()
-            async with second:
-                broker.put("A", 0, b"second")
-                await older.drain()
-
-    with pytest.raises(tieredstore.Fenced):
-        await work()
-
-
-async def test_what_cannot_be_followed_is_one_sentence(tmp_path: Path) -> None:
-    with pytest.raises(tieredstore.StoreError, match="no such directory"):
-        async with tieredstore.follow(tmp_path / "none", tmp_path / "tier"):
-            pass
-    (tmp_path / "store" / "commitlog").mkdir(parents=True)
-    for where, words in (("store/tier", "inside one another"), ("store", "inside one another")):
-        with pytest.raises(tieredstore.ConfigError, match=words):
-            async with tieredstore.follow(tmp_path / "store", tmp_path / where):
-                pass
-    disabled = {"tieredStorageLevel": "DISABLE"}
-    with pytest.raises(tieredstore.ConfigError, match="switches tiering off"):
-        async with tieredstore.follow(tmp_path / "store", tmp_path / "t", settings=disabled):
-            pass
-    assert not (tmp_path / "tier").exists()
-
-
-async def test_a_follower_that_is_dropped_open_warns(tmp_path: Path) -> None:
-    broker = FakeBroker(tmp_path / "store")
-    broker.put("A", 0, b"body")
-    follower = tieredstore.follow(broker.directory, tmp_path / "tier", broker="b")
-    async with follower:
-        with pytest.warns(ResourceWarning, match="Follower.*was not closed"):
-            follower.__del__()
-
-
-def test_a_golden_store_is_followed_from_a_brokers_own_file(tmp_path: Path) -> None:
-    tree = unpack(ROCKETMQ_533, "closed", tmp_path)
-
-    async def work() -> int:
-        follower = tieredstore.follow(tree.store, tmp_path / "t", conf=ROCKETMQ_533.broker_conf)
-        async with follower:
-            return (await follower.drain()).messages
-
-    assert asyncio.run(work()) == len(expected(ROCKETMQ_533, "messages"))

@@ -1,0 +1,179 @@
+"""`tieredstore.sync`: the same face without `await`, in a thread of its own."""
+
+import asyncio
+import gc
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+from pathlib import Path
+
+import pytest
+
+import tieredstore
+from tests.support.cli import run, settings
+from tests.support.fake_broker import FakeBroker
+from tests.support.golden import ROCKETMQ_533, expected, unpacked
+from tieredstore import sync
+
+THREAD = "tieredstore"
+
+
+@pytest.fixture(scope="module")
+def tier(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tier of the golden store; read only."""
+    tree = unpacked(ROCKETMQ_533)
+    root = tmp_path_factory.mktemp("sync") / "tier"
+    run(*settings(tree, root), "tier", tree.store)
+    return root
+
+
+@pytest.fixture(autouse=True)
+def every_thread_ends() -> object:
+    yield
+    assert [thread for thread in threading.enumerate() if thread.name.startswith(THREAD)] == []
+
+
+def test_it_reads_what_the_asynchronous_face_reads(tier: Path) -> None:
+    async def read() -> tuple[list[tieredstore.Message], list[tieredstore.QueueSummary]]:
+        async with tieredstore.open(tier) as opened:
+            return [message async for message in opened.messages("G_Orders", 0)], opened.queues()
+
+    messages, queues = asyncio.run(read())
+    with sync.open(tier) as opened:
+        assert (opened.cluster, opened.broker) == ("GoldenCluster", "golden-a")
+        assert opened.queues() == queues
+        assert opened.topics() == sorted({queue.topic for queue in queues})
+        assert opened.queue("G_Orders", 0) in opened.queues("G_Orders")
+        assert list(opened.messages("G_Orders", 0)) == messages
+        assert list(opened.messages("G_Orders", 0, 17, messages_max=3)) == messages[17:20]
+        tagged = opened.messages("G_Orders", 0, tags="TagA")
+        assert list(tagged) == [one for one in messages if one.tags == "TagA"]
+        assert opened.get_message("group", "G_Orders", 0, 17).next_offset == 49
+        assert opened.statistics().runs_read > 0
+        assert opened.refresh() is False
+        assert opened.check() == []
+
+
+def test_it_works_where_a_loop_runs_in_the_same_thread_as_in_jupyter(tier: Path) -> None:
+    program = f"""
+import asyncio
+import tieredstore.sync
+
+async def cell():
+    with tieredstore.sync.open({str(tier)!r}) as tier:
+        return len(list(tier.messages("G_Orders", 0)))
+
+print(asyncio.run(cell()))
+"""
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, check=False
+    )
+    assert (done.stdout, done.stderr) == ("600\n", "")
+
+
+def test_errors_are_those_of_the_asynchronous_face(tier: Path, tmp_path: Path) -> None:
+    with pytest.raises(tieredstore.NotFound, match="no such directory"):
+        sync.open(tmp_path / "nowhere")
+    with pytest.raises(tieredstore.ConfigError, match="not supported yet"):
+        sync.open("s3://bucket")
+    with sync.open(tier) as opened:
+        with pytest.raises(tieredstore.NotFound, match="did you mean G_Orders"):
+            opened.messages("G_Order", 0)
+        with pytest.raises(ValueError, match="no tag"):
+            list(opened.messages("G_Orders", 0, tags="||"))
+
+
+def test_a_loop_that_is_left_early_and_a_block_that_fails_close_cleanly(tier: Path) -> None:
+    with sync.open(tier) as opened:
+        for message in opened.messages("G_Orders", 0):
+            assert message.offset == 0
+            break
+        left = opened.messages("G_Orders", 1)
+        next(left)
+    del left
+    gc.collect()
+
+    def fail() -> None:
+        with sync.open(tier) as opened:
+            next(opened.messages("G_Orders", 0))
+            raise KeyError("the caller's own")
+
+    with pytest.raises(KeyError, match="the caller's own"):
+        fail()
+
+
+def test_without_a_block_it_is_closed_by_a_call_and_warns_when_it_is_dropped(tier: Path) -> None:
+    opened = sync.open(tier)
+    assert opened.topics()
+    with pytest.warns(ResourceWarning, match="SyncTier.*was not closed"):
+        opened.__del__()
+    opened.close()
+    opened.close()
+    with pytest.raises(RuntimeError, match="not running"):
+        opened.topics()
+
+
+def test_several_threads_may_read_at_once(tier: Path) -> None:
+    counts: list[int] = []
+    with sync.open(tier) as opened:
+
+        def read() -> None:
+            counts.append(len(list(opened.messages("G_Orders", 0))))
+
+        threads = [threading.Thread(target=read) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert counts == [600] * 4
+
+
+def test_ctrl_c_in_a_waiting_call_closes_and_ends(tmp_path: Path) -> None:
+    """Storage that never answers: the call waits for ever, until SIGINT comes."""
+    broker = FakeBroker(tmp_path / "store")
+    broker.put("A", 0, b"body")
+    with sync.follow(broker.directory, tmp_path / "tier", broker="b") as follower:
+        follower.drain()
+    program = textwrap.dedent(
+        f"""
+        import asyncio, sys
+        import tieredstore.sync
+        from provider.posix import PosixStore
+
+        async def read_many(self, wanted):
+            print("waiting", flush=True)
+            await asyncio.get_running_loop().create_future()
+
+        with tieredstore.sync.open({str(tmp_path / "tier")!r}) as tier:
+            PosixStore.read = PosixStore.read_many = read_many
+            try:
+                list(tier.messages("A", 0))
+            except KeyboardInterrupt:
+                print("interrupted", flush=True)
+        print("closed", flush=True)
+        """
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-W", "error", "-c", program],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "waiting\n"
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=30)
+    assert (process.returncode, out.split(), err) == (0, ["interrupted", "closed"], "")
+
+
+def test_a_store_is_tiered_without_await(tmp_path: Path) -> None:
+    tree = unpacked(ROCKETMQ_533)
+    wanted = len(expected(ROCKETMQ_533, "messages"))
+    with sync.follow(tree.store, tmp_path, conf=ROCKETMQ_533.broker_conf) as follower:
+        assert follower.drain().messages == wanted
+        assert follower.statistics().behind == 0
+        assert sum(topic.messages for topic in follower.topics()) == wanted
+    with sync.open(tmp_path) as opened:
+        assert opened.check() == []
