@@ -18,23 +18,19 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 class Message:
     """One message of a queue. Owns its bytes: it keeps no cache alive and may be kept for long.
 
-    `message.stored` has the remaining fields of the record: flag, hosts, body CRC and so on.
+    `message.stored` has the remaining fields of the record: flag, body CRC and so on.
     """
 
-    topic: str
-    queue_id: int
-    offset: int
-    """Queue offset: the position in its queue, counted in messages."""
-    body: bytes
-    """The body, decompressed."""
-    properties: dict[str, str]
-    """All properties by name, RocketMQ's own (`TAGS`, `KEYS`, `UNIQ_KEY`) included."""
     stored: StoredMessage
     """The record, field by field; body and properties as they are stored."""
+    body: bytes
+    """The body, decompressed."""
 
     @classmethod
     def decode(cls, raw: Buffer, *, path: str) -> Self:
-        """The message of one whole record, such as `FetchResult.messages` holds. Some 5 us.
+        """The message of one whole record, such as `FetchResult.messages` holds.
+
+        Some 3 us where the body is not compressed.
 
         Args:
             raw: the record.
@@ -48,9 +44,7 @@ class Message:
         if body and stored.sys_flag & COMPRESSED:
             position = stored.physical_offset
             body = decompress(body, stored.sys_flag, path=path, position=position)
-        return cls(
-            stored.topic, stored.queue_id, stored.queue_offset, body, stored.property_map, stored
-        )
+        return cls(stored, body)
 
     def __repr__(self) -> str:
         labels = " ".join(filter(None, (self.tags, *self.keys)))
@@ -60,14 +54,37 @@ class Message:
         )
 
     @property
-    def tags(self) -> str:
-        """The tag that consumers subscribe to; "" where there is none."""
-        return self.properties.get("TAGS", "")
+    def topic(self) -> str:
+        """The topic."""
+        return self.stored.topic
 
     @property
-    def keys(self) -> tuple[str, ...]:
+    def queue_id(self) -> int:
+        """The queue's number."""
+        return self.stored.queue_id
+
+    @property
+    def offset(self) -> int:
+        """Queue offset: the position in its queue, counted in messages."""
+        return self.stored.queue_offset
+
+    @property
+    def tags(self) -> str:
+        """The tag that consumers subscribe to; "" where there is none."""
+        return self.stored.tags
+
+    @property
+    def keys(self) -> list[str]:
         """The keys that the producer gave, for looking the message up."""
-        return tuple(self.properties.get("KEYS", "").split())
+        return self.stored.keys
+
+    @property
+    def properties(self) -> dict[str, str]:
+        """All properties by name, RocketMQ's own (`UNIQ_KEY`, `TAGS`, `KEYS`) included.
+
+        Decoded at each reading, some 0.2 us a property.
+        """
+        return self.stored.property_map
 
     @property
     def store_timestamp(self) -> int:
