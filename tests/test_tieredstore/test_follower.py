@@ -9,6 +9,8 @@ import tieredstore
 from tests.support.fake_broker import FakeBroker
 from tests.support.golden import ROCKETMQ_533, expected, unpack
 
+assert tieredstore.Follower  # its imports read files, so they are not left to a running loop
+
 
 async def test_a_store_is_tiered_and_what_comes_later_too(tmp_path: Path) -> None:
     broker = FakeBroker(tmp_path / "store")
