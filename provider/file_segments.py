@@ -3,8 +3,9 @@
 A file segment (RocketMQ's word) is an append-only run of bytes `[base, base + size)` of one flat
 file: a queue's CommitLog or ConsumeQueue. It is made of extents, and an extent says in which
 object its bytes lie. A store that can append keeps one file per segment and grows it in place
-(`in_place_segments.py`); an object store will pack the slices of a round into one new object.
-The layer above plans slices and publishes placements; it does not know which of the two it is.
+(`in_place_segments.py`); on an object store the slices of a round share one new object
+(`packed_segments.py`). The layer above plans slices and publishes placements; it does not know
+which of the two it is.
 """
 
 from collections.abc import Mapping, Sequence
@@ -72,6 +73,17 @@ class FileSegments(Protocol):
 
         Raises:
             Unavailable: some copies may have been made; call again.
+        """
+        ...
+
+    async def earlier_objects(self) -> list[str]:
+        """Objects that earlier owners made under names that never come again, published or not.
+
+        Those that nothing refers to were never published, or are no longer: they can go. Files
+        with the names of segments are not among them; the layer above knows where those lie.
+
+        Raises:
+            Unavailable: try again.
         """
         ...
 

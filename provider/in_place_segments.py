@@ -157,6 +157,10 @@ class InPlaceSegments:
             made.append(copy)
         return made
 
+    async def earlier_objects(self) -> list[str]:
+        """None: every object has its segment's name. No request."""
+        return []
+
     def must_roll(self, segment_epoch: int) -> bool:
         """Whether a segment of `segment_epoch` may not be continued; `FileSegments.must_roll`."""
         return not self._alone and segment_epoch != self._epoch

@@ -81,11 +81,52 @@ class FileSegmentsContract:
         assert await content(store, first, 2) == b"ab"
         assert await content(store, second, 2) == b"cd"
 
+    async def test_where_extents_grow_a_slice_lies_right_after_the_one_before(
+        self, segments: FileSegments
+    ) -> None:
+        (first,) = await segments.write([SegmentSlice("s", 0, (b"ab",))])
+        (second,) = await segments.write([SegmentSlice("s", 2, (b"cd",))])
+        after_it = Placement(first.object_name, first.object_offset + 2)
+        assert second == after_it or not segments.extents_grow
+
+    async def test_what_is_preserved_outlives_a_new_segment_of_its_name(
+        self, store: ObjectStore, segments: FileSegments
+    ) -> None:
+        (placed,) = await segments.write([SegmentSlice("s", 0, (b"unpublished",))])
+        copies = await segments.preserve({"s": "@cut/s"})
+        await segments.write([SegmentSlice("s", 0, (b"another one",))])
+        kept = Placement(copies[0], 0) if copies else placed
+        assert await content(store, kept, 11) == b"unpublished"
+
+    async def test_what_this_owner_made_is_no_earlier_object(self, segments: FileSegments) -> None:
+        await segments.write([SegmentSlice("s", 0, (b"ours",))])
+        assert await segments.earlier_objects() == []
+
     async def test_no_slices_cost_nothing(self, segments: FileSegments) -> None:
         assert await segments.write([]) == []
 
     async def test_the_only_owner_need_not_roll(self, segments: FileSegments) -> None:
         assert not segments.must_roll(1)
+
+
+class PackedSegmentsContract(FileSegmentsContract):
+    """What holds beyond that where the slices of a round share one new object."""
+
+    async def test_a_round_is_one_object_however_many_slices_it_has(
+        self, store: ObjectStore, segments: FileSegments
+    ) -> None:
+        slices = [SegmentSlice(f"t/{n}/LOG/0", 0, (bytes([n]) * n,)) for n in range(1, 100)]
+        placements = await segments.write(slices)
+        assert len({placed.object_name for placed in placements}) == 1
+        assert len(await store.list("")) == 1
+
+    async def test_every_write_takes_another_name(self, segments: FileSegments) -> None:
+        same = [SegmentSlice("s", 0, (b"same",))]
+        names = {(await segments.write(same))[0].object_name for _ in range(20)}
+        assert len(names) == 20
+
+    async def test_segments_of_every_epoch_may_be_continued(self, segments: FileSegments) -> None:
+        assert not any(segments.must_roll(epoch) for epoch in range(5))
 
 
 class InPlaceSegmentsContract(FileSegmentsContract):

@@ -11,12 +11,13 @@ from provider.file_segments import FileSegments
 from provider.in_place_segments import InPlaceSegments
 from provider.memory import MemoryStore
 from provider.metered import MeteredStore
-from provider.object_store import AppendingStore
+from provider.object_store import AppendingStore, ObjectStore
 from provider.options import PosixOptions
+from provider.packed_segments import PackedSegments
 from provider.posix import PosixStore
 from provider.retrying import RetryingStore
-from provider.testing.faulty import FaultyObjectStore
-from provider.testing.file_segments_contract import InPlaceSegmentsContract
+from provider.testing.faulty import Fault, FaultyObjectStore
+from provider.testing.file_segments_contract import InPlaceSegmentsContract, PackedSegmentsContract
 from provider.testing.object_store_contract import AppendingStoreContract, SharedStoreContract
 
 
@@ -122,3 +123,36 @@ class TestInPlaceSegmentsOnPosix(InPlaceSegmentsContract):
     @pytest.fixture
     def segments(self, store: AppendingStore) -> FileSegments:
         return InPlaceSegments(store, alone=True, epoch=1, verify_owner=not_fenced)
+
+
+class TestPackedSegmentsInMemory(PackedSegmentsContract):
+    @pytest.fixture
+    def store(self) -> ObjectStore:
+        return MemoryStore()
+
+    @pytest.fixture
+    def segments(self, store: ObjectStore) -> FileSegments:
+        return PackedSegments(store, epoch=1, rng=Random(1))
+
+
+class TestPackedSegmentsOnPosix(PackedSegmentsContract):
+    @pytest.fixture
+    async def store(self, tmp_path: Path) -> AsyncIterator[ObjectStore]:
+        store = PosixStore(tmp_path)
+        yield store
+        await store.close()
+
+    @pytest.fixture
+    def segments(self, store: ObjectStore) -> FileSegments:
+        return PackedSegments(store, epoch=1, rng=Random(1))
+
+
+class TestPackedSegmentsWhoseRepliesAreLost(PackedSegmentsContract):
+    @pytest.fixture(params=[0.0, 0.4, 1.0])
+    def store(self, request: pytest.FixtureRequest) -> ObjectStore:
+        lost = Fault("lost_reply", "create", probability=request.param)
+        return FaultyObjectStore(MemoryStore(), faults=[lost])
+
+    @pytest.fixture
+    def segments(self, store: ObjectStore) -> FileSegments:
+        return PackedSegments(store, epoch=1, rng=Random(1))
