@@ -20,6 +20,7 @@ from container.record.blank import Coda
 from container.record.unit import UNIT_BYTES, Units
 from provider.errors import Corrupt, Denied, OutOfRange
 from provider.object_store import ObjectStore
+from provider.packed_segments import PartName
 from provider.ranges import ByteRange, QueueOffset
 
 UNITS_AT_ONCE = 4_096
@@ -75,16 +76,25 @@ async def check_tier(
             async for finding in _check_queue(container, tier.store, sizes, known, progress):
                 yield finding
     for name in sorted(sizes.keys() - known):
-        if not name.startswith("@") and not may_be_a_commit(tier.state, name):
+        if not is_metadata(name) and not may_be_a_commit(tier.state, name):
             yield Finding("orphan", name, 0, f"nothing refers to these {sizes[name]} bytes")
 
 
+def is_metadata(name: str) -> bool:
+    """Whether an object is none that holds messages, by its name; `check_journal` sees to those."""
+    return name.startswith("@") and PartName.parse(name) is None
+
+
 def may_be_a_commit(state: TierState, name: str) -> bool:
-    """Whether a commit that is not published, perhaps never will be, may have made this file.
+    """Whether a commit that is not published, perhaps never will be, may have made this object.
 
     One commit may end a segment and begin others, and the first commit of a queue is not known by
-    anything else. Whoever commits that range next writes the same files.
+    anything else. The next commit of that range writes the same files. A part can be published
+    only while the owner that made it has the tier.
     """
+    part = PartName.parse(name)
+    if part is not None:
+        return part.epoch >= state.broker.epoch
     parsed = parse_segment_name(name)
     if parsed is None or parsed.type not in FLAT_FILES:
         return False

@@ -32,6 +32,7 @@ from provider.file_segments import SegmentsDriver
 from provider.in_place_segments import InPlaceDriver
 from provider.memory import MemoryStore
 from provider.object_store import ObjectStore
+from provider.packed_segments import PackedDriver
 from provider.ranges import ByteRange, QueueOffset
 from provider.testing.faulty import Crashed, Fault, FaultyObjectStore
 from tests.support.fake_hot_log import FakeHotLog, FakeQueue
@@ -140,8 +141,11 @@ class StoreProcess:
         dispatch: DispatchOptions = DISPATCH_OPTIONS,
         journal: JournalOptions = JOURNAL_OPTIONS,
         upkeep: UpkeepOptions = UPKEEP_OPTIONS,
+        packed: bool = False,
     ) -> None:
+        """`packed`: segments lie in parts, as on an object store; else each is a file."""
         self.number = number
+        self.packed = packed
         self.clock = clock
         self.hot = hot
         self.client = memory.another_client()
@@ -190,7 +194,8 @@ class StoreProcess:
 
     def _driver(self, rng: Random) -> SegmentsDriver:
         """How this life writes segments."""
-        del rng  # names of files need none
+        if self.packed:
+            return PackedDriver(self.store, rng=rng)
         return InPlaceDriver(self.store, clock=self.clock, takeover_wait_s_max=0)
 
     async def live(self, job: Callable[["StoreProcess"], Awaitable[None]] | None = None) -> None:
@@ -394,9 +399,12 @@ async def drained(
     *,
     journal: JournalOptions = JOURNAL_OPTIONS,
     upkeep: UpkeepOptions = UPKEEP_OPTIONS,
+    packed: bool = False,
 ) -> StoreProcess:
     """A last life without faults, alone: tier everything, keep house, end cleanly."""
-    process = StoreProcess(memory, hot.reopened(), clock, number, journal=journal, upkeep=upkeep)
+    process = StoreProcess(
+        memory, hot.reopened(), clock, number, journal=journal, upkeep=upkeep, packed=packed
+    )
     await while_time_passes(clock, process.live(tiers_all), shown=process)
     assert process.error is None, process.error
     with suppress(StoreError):

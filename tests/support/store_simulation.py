@@ -62,7 +62,8 @@ class WatchedStore(MemoryStore):
 class StoreSimulation:
     """One seeded run."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, *, packed: bool = False) -> None:
+        self.packed = packed
         self.rng = Random(seed)
         self.seed = seed
         self.clock = SimulatedClock()
@@ -109,7 +110,12 @@ class StoreSimulation:
         handle = self.hot.reopened()
         self.handles.append(handle)
         process = StoreProcess(
-            self.memory, handle, self.clock, 1000 * self.seed + number, faults=faults
+            self.memory,
+            handle,
+            self.clock,
+            1000 * self.seed + number,
+            faults=faults,
+            packed=self.packed,
         )
         self.processes.append(process)
         process.start(group)
@@ -225,7 +231,13 @@ class StoreSimulation:
 
     async def _last_life(self, number: int) -> None:
         """An owner without faults, alone: it tiers everything, keeps house, ends cleanly."""
-        last = StoreProcess(self.memory, self.hot.reopened(), self.clock, 1000 * self.seed + number)
+        last = StoreProcess(
+            self.memory,
+            self.hot.reopened(),
+            self.clock,
+            1000 * self.seed + number,
+            packed=self.packed,
+        )
         async with asyncio.timeout(PATIENCE_S):
             await last.live(tiers_all)
         assert last.error is None, last.error
@@ -234,10 +246,10 @@ class StoreSimulation:
         last.kill()
 
 
-def simulate_store(seed: int) -> Counter[str]:
-    """Run one seed; what it did, by name."""
+def simulate_store(seed: int, *, packed: bool = False) -> Counter[str]:
+    """Run one seed; what it did, by name. `packed`: over a store of immutable objects."""
 
     async def run() -> Counter[str]:
-        return await StoreSimulation(seed).run()
+        return await StoreSimulation(seed, packed=packed).run()
 
     return simulated(run())

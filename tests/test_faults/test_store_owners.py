@@ -22,12 +22,15 @@ QUEUE = QueueId("T", 0)
 
 @pytest.mark.slow
 @pytest.mark.timeout(120)
+@pytest.mark.parametrize("packed", [False, True], ids=["in place", "packed"])
 @pytest.mark.parametrize("first", range(0, CHUNK * CHUNKS, CHUNK))
-def test_the_hot_log_is_what_is_published_whoever_owned_the_tier(first: int) -> None:
+def test_the_hot_log_is_what_is_published_whoever_owned_the_tier(
+    first: int, *, packed: bool
+) -> None:
     totals: Counter[str] = Counter()
     for seed in range(first, first + CHUNK):
         try:
-            totals.update(simulate_store(seed))
+            totals.update(simulate_store(seed, packed=packed))
         except BaseException as error:
             error.add_note(f"seed {seed}")
             raise

@@ -25,6 +25,7 @@ from tests.support.golden import (
     unpacked,
 )
 from tests.support.golden_reads import normal, read_all, without
+from tests.support.packed_tier import tier_packed
 
 # What a broker answers becomes one of four words at the client (golden/README.md).
 CLIENTS_WORD = {
@@ -38,13 +39,18 @@ CLIENTS_WORD = {
 }
 
 
+@pytest.mark.parametrize("packed", [False, True], ids=["in place", "packed"])
 @pytest.mark.parametrize(("golden", "kind"), GOLDEN_TREES, ids=tree_name)
 async def test_every_message_reads_as_the_client_saw_it(
-    golden: GoldenSet, kind: str, tmp_path: Path
+    golden: GoldenSet, kind: str, tmp_path: Path, *, packed: bool
 ) -> None:
     tree = unpacked(golden, kind)
-    run(*settings(tree, tmp_path / "tier"), "tier", tree.store)
     store = PosixStore(tmp_path / "tier" / tree.broker_directory.relative_to(tree.tier))
+    if packed:
+        assert await tier_packed(tree, store) == []
+        assert {one.name[0] for one in await store.list("")} == {"@"}, "every byte is in a part"
+    else:
+        run(*settings(tree, tmp_path / "tier"), "tier", tree.store)
     found = await read_all(await TierReader.open(store, verify=True), expected(golden, "messages"))
     await store.close()
     wanted = [normal(row, golden) for row in expected(golden, "messages")]

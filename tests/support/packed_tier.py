@@ -1,0 +1,51 @@
+"""A golden store tiered through parts, as onto an object store."""
+
+import asyncio
+from random import Random
+
+from container.check.tier import check_tier
+from container.options import TierOptions
+from container.tier import Tier, TierIdentity
+from dispatcher.dispatcher import TieredDispatcher
+from dispatcher.options import DispatchOptions
+from provider.clock import SystemClock
+from provider.object_store import ObjectStore
+from provider.packed_segments import PackedDriver
+from tests.support.golden import GoldenTree
+from tieredstore.following.broker_hot_log import RocketMqHotLog
+from tieredstore.following.options import HotLogOptions
+
+
+async def tier_packed(tree: GoldenTree, store: ObjectStore) -> list[str]:
+    """Tier everything in small rounds into `store`; what `check` finds afterwards."""
+    golden, clock, rng = tree.golden, SystemClock(), Random(7)
+    tier = await Tier.own(
+        store,
+        TierIdentity(golden.cluster, golden.broker, "a test"),
+        segments=PackedDriver(store, rng=rng),
+        clock=clock,
+        rng=rng,
+        options=TierOptions(
+            commit_log_bytes_max=golden.commit_log_segment_bytes,
+            consume_queue_bytes_max=golden.consume_queue_segment_bytes,
+        ),
+    )
+    hot = await RocketMqHotLog.open(
+        tree.store,
+        options=HotLogOptions(),
+        clock=clock,
+        cluster=golden.cluster,
+        broker=golden.broker,
+    )
+    dispatcher = TieredDispatcher(
+        hot, tier, options=DispatchOptions(batch_messages_max=16), clock=clock
+    )
+    async with asyncio.TaskGroup() as group:
+        worker = group.create_task(tier.run())
+        await dispatcher.drain()
+        await dispatcher.close()
+        found = [str(finding) async for finding in check_tier(tier)]
+        await tier.close()
+        worker.cancel()
+    await hot.close()
+    return found
