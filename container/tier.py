@@ -118,8 +118,17 @@ class Tier:
         except BaseException:
             await journal.close()
             raise
-        upkeep = Upkeep.of(journal, store, clock=clock, rng=rng, options=upkeep_options)
-        return cls(store, written, journal, upkeep, clock=clock, options=options or TierOptions())
+        options = options or TierOptions()
+        upkeep = Upkeep.of(
+            journal,
+            store,
+            clock=clock,
+            rng=rng,
+            options=upkeep_options,
+            segments=written,
+            cut_grace_ms=options.cut_grace_hours * HOUR_MS,
+        )
+        return cls(store, written, journal, upkeep, clock=clock, options=options)
 
     def __repr__(self) -> str:
         return f"<Tier epoch {self._journal.epoch}: {len(self.state.queues)} queues>"

@@ -11,24 +11,30 @@ from container.metadata.state import StateChange
 from container.upkeep.manifests import ManifestStep
 from container.upkeep.options import UpkeepOptions
 from container.upkeep.orphans import OrphanStep
+from container.upkeep.parts import PartsStep
 from container.upkeep.snapshots import SnapshotStep
 from container.upkeep.step import OwnedTier, Step
 from container.upkeep.tombstones import TombstoneStep
 from container.upkeep.truncation import TruncationStep
 from provider.clock import Clock, wait_at_most
 from provider.errors import Closed, Fenced, StoreError
+from provider.file_segments import FileSegments
 from provider.object_store import ObjectStore
 
 DOUBLINGS_MAX = 16
 
 
-def steps_of(tier: OwnedTier) -> list[Step]:
+def steps_of(
+    tier: OwnedTier, segments: FileSegments | None = None, *, cut_grace_ms: int = 0
+) -> list[Step]:
     """Every step of upkeep, in the order in which they are begun when several are due."""
     snapshots = SnapshotStep(tier)
+    shared = [PartsStep(tier, snapshots, segments, grace_ms=cut_grace_ms)] if segments else []
     return [
         ManifestStep(tier),
         snapshots,
         OrphanStep(tier, snapshots),
+        *shared,
         TruncationStep(tier, snapshots),
         TombstoneStep(tier),
     ]
@@ -114,11 +120,19 @@ class Upkeep:
         clock: Clock,
         rng: RandomSource,
         options: UpkeepOptions | None = None,
+        segments: FileSegments | None = None,
+        cut_grace_ms: int = 0,
     ) -> Self:
-        """The upkeep of the tier in `store`, whose ownership was just taken with `journal`."""
+        """The upkeep of the tier in `store`, whose ownership was just taken with `journal`.
+
+        `segments` says what earlier owners may have left; None for a journal alone. What a cut
+        freed stays for `cut_grace_ms`.
+        """
         options = options or UpkeepOptions()
         tier = OwnedTier(journal, store, clock, rng, options)
-        upkeep = cls(steps_of(tier), clock=clock, options=options)
+        upkeep = cls(
+            steps_of(tier, segments, cut_grace_ms=cut_grace_ms), clock=clock, options=options
+        )
         journal.subscribe(upkeep.published)
         return upkeep
 

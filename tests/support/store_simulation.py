@@ -19,14 +19,11 @@ from provider.object_store import Append
 from provider.testing.faulty import Fault
 from tests.support.simulated_time import SimulatedClock, simulated
 from tests.support.store_harness import (
-    Follower,
     StoreHotLog,
     StoreProcess,
-    assert_follows,
-    findings,
-    orphan_manifests,
     tiers_all,
 )
+from tests.support.store_reader import Follower, assert_follows, findings, orphan_manifests
 
 QUEUES = [QueueId("T", 0), QueueId("T", 1), QueueId("U", 0)]
 STEPS = 16

@@ -18,7 +18,7 @@ from provider.posix import PosixStore
 from tests.soak.follower import until
 from tests.support.cli import COMMAND, run
 from tests.support.fake_broker import FakeBroker
-from tests.support.store_harness import contents
+from tests.support.store_reader import contents
 
 CLUSTER, BROKER = "StoppedCluster", "stopped"
 QUEUE = QueueId("Orders", 0)

@@ -18,12 +18,14 @@ from provider.testing.faulty import Fault, FaultyObjectStore, flipped
 from tests.support.store_harness import (
     JOURNAL_OPTIONS,
     UPKEEP_OPTIONS,
-    QueueContents,
     StoreHotLog,
     StoreProcess,
+    drained,
+)
+from tests.support.store_reader import (
+    QueueContents,
     assert_follows,
     contents,
-    drained,
     findings,
     queue_contents,
 )

@@ -20,15 +20,12 @@ from provider.errors import Fenced
 from provider.memory import MemoryObjects, MemoryStore
 from provider.testing.faulty import Fault, Kind
 from tests.support.store_harness import (
-    Follower,
     StoreHotLog,
     StoreProcess,
-    contents,
     drained,
-    findings,
-    orphan_manifests,
     while_time_passes,
 )
+from tests.support.store_reader import Follower, contents, findings, orphan_manifests
 
 QUEUES = [QueueId("Orders", 0), QueueId("Orders", 1), QueueId("Refunds", 0)]
 HISTORY = range(3)

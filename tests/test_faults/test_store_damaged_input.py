@@ -17,7 +17,6 @@ import pytest
 
 from container.metadata.records import Gap
 from container.names.queue_id import QueueId
-from container.options import TierOptions
 from container.record.unit import ConsumeQueueUnit
 from container.tier import Tier, TierIdentity
 from container.tier_reader import TierReader
@@ -29,7 +28,7 @@ from provider.clock import SystemClock
 from provider.in_place_segments import InPlaceDriver
 from provider.posix import PosixStore
 from tests.support.fake_broker import FakeBroker
-from tests.support.store_harness import findings, queue_contents
+from tests.support.store_reader import findings, queue_contents
 from tieredstore.following.broker_hot_log import RocketMqHotLog
 from tieredstore.following.options import HotLogOptions
 
@@ -103,7 +102,6 @@ class World:
             segments=InPlaceDriver(store, clock=clock, takeover_wait_s_max=0),
             clock=clock,
             rng=Random(self.lives),
-            options=TierOptions(takeover_wait_s_max=0),
         )
         options = DispatchOptions(batch_messages_max=8, poll_s_max=0.02, backoff_s_max=0.5)
         dispatcher = TieredDispatcher(hot, tier, options=options, clock=clock)

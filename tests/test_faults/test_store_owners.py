@@ -11,7 +11,12 @@ from provider.clock import ManualClock, settle
 from provider.errors import Fenced
 from provider.memory import MemoryStore
 from provider.testing.faulty import Fault
-from tests.support.store_harness import StoreHotLog, StoreProcess, drained, findings
+from tests.support.store_harness import (
+    StoreHotLog,
+    StoreProcess,
+    drained,
+)
+from tests.support.store_reader import findings
 from tests.support.store_simulation import simulate_store
 
 CHUNK = 125

@@ -25,12 +25,11 @@ from tests.support.store_harness import (
     DISPATCH_OPTIONS,
     JOURNAL_OPTIONS,
     UPKEEP_OPTIONS,
-    Follower,
     StoreHotLog,
     StoreProcess,
-    findings,
     pass_time,
 )
+from tests.support.store_reader import Follower, findings
 
 QUEUES = [QueueId("T", number) for number in range(5)]
 WRITES = ("create", "append", "delete")

@@ -1,0 +1,214 @@
+"""A tier over a store of immutable objects: its parts, and which of them may go."""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from container.check.tier import check_tier
+from container.names.queue_id import QueueId, SegmentType
+from container.options import HOUR_MS, TierOptions
+from container.tier import Tier, TierIdentity
+from container.tier_reader import TierReader
+from container.upkeep.options import UpkeepOptions
+from provider.clock import ManualClock, settle
+from provider.errors import Fenced
+from provider.memory import MemoryStore
+from provider.packed_segments import PackedDriver, PartName
+from provider.ranges import QueueOffset
+from provider.testing.faulty import FaultyObjectStore
+from tests.support.messages import TOPIC, make_batch
+from tests.support.store_reader import queue_contents
+
+QUEUES = [QueueId(TOPIC, number) for number in range(3)]
+TIER = TierOptions(
+    commit_log_bytes_max=2_000,
+    consume_queue_bytes_max=200,
+    extent_bytes_max=1_000,
+    cut_grace_hours=1,
+)
+UPKEEP = UpkeepOptions(
+    interval_s=1.0,
+    snapshot_entries_max=3,
+    grace_s=10.0,
+    sealed_segments_max=1,
+    manifests_per_level_max=2,
+)
+
+
+class World:
+    """Objects in memory, a clock, and one owner after the other; nobody may append."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.memory = MemoryStore()
+        self.owners = 0
+
+    @asynccontextmanager
+    async def owned(self) -> AsyncIterator[Tier]:
+        self.owners += 1
+        rng = random.Random(self.owners)
+        store = FaultyObjectStore(self.memory.another_client(), clock=self.clock)
+        tier = await Tier.own(
+            store,
+            TierIdentity("Cluster", "broker-a", f"owner {self.owners}"),
+            segments=PackedDriver(store, rng=rng),
+            clock=self.clock,
+            rng=rng,
+            options=TIER,
+            upkeep_options=UPKEEP,
+        )
+        async with asyncio.TaskGroup() as group:
+            worker = group.create_task(run_until_fenced(tier))
+            try:
+                yield tier
+            finally:
+                worker.cancel()
+        assert store.calls["append"] == store.calls["register"] == 0
+
+    async def pass_time(self, seconds: float) -> None:
+        for _ in range(20):
+            await self.clock.advance(seconds / 20)
+            await settle(100)
+
+    async def parts(self) -> set[str]:
+        return {entry.name for entry in await self.memory.list("@parts/")}
+
+    async def reads_back(self, queue: QueueId) -> int:
+        """How many messages a reader sees, every checksum and both directions checked."""
+        reader = await TierReader.open(self.memory, verify=True)
+        assert [str(one) async for one in check_tier(reader)] == []
+        return len((await queue_contents(reader, queue)).offsets)
+
+
+async def run_until_fenced(tier: Tier) -> None:
+    try:
+        await tier.run()
+    except Fenced:
+        return
+
+
+async def put(tier: Tier, count: int, *queues: QueueId) -> None:
+    """One round: so many messages for each of the queues."""
+    plans = []
+    for queue in queues:
+        record = tier.queue(queue)
+        first = record.next_offset if record else 0
+        batch = make_batch(
+            first, count, 60, random.Random(first), topic=queue.topic, queue_id=queue.queue_id
+        )
+        plans.append(tier.plan_commit(queue, batch))
+    await tier.commit(plans)
+
+
+async def test_a_round_of_many_queues_is_one_part_and_one_entry() -> None:
+    world = World()
+    async with world.owned() as tier:
+        await put(tier, 5, *QUEUES)
+        await put(tier, 5, *QUEUES)
+        assert len(await world.parts()) == 2
+        assert {one.name[0] for one in await world.memory.list("")} == {"@"}
+        for queue in QUEUES:
+            assert await world.reads_back(queue) == 10
+
+
+async def test_gaps_cuts_and_owners_beside_each_other_leave_a_sound_tier() -> None:
+    world = World()
+    async with world.owned() as first:
+        await put(first, 30, *QUEUES)
+        await first.record_gap(QUEUES[0], QueueOffset(30), QueueOffset(40), "deleted")
+        await put(first, 9, *QUEUES)
+        before = await world.parts()
+        await first.cut_queue(QUEUES[1], QueueOffset(17), "the hot log was rewritten")
+        assert not {name for name in first.state.tombstones if PartName.parse(name)}
+        assert await world.parts() == before
+        async with world.owned() as second:
+            await put(second, 4, *QUEUES)
+            record = second.queue(QUEUES[0])
+            assert record is not None
+            assert {one.epoch for one in record.commit_log} <= {1, 2}
+            assert not any(
+                one.object_name.startswith(TOPIC) for one in record.commit_log[-1].extents
+            )
+            await second.cut_queue(QUEUES[2], QueueOffset(0), "all of it")
+            await put(second, 2, QUEUES[2])
+    assert [await world.reads_back(queue) for queue in QUEUES] == [43, 21, 2]
+
+
+async def left_unpublished(world: World) -> set[str]:
+    """An owner publishes a little, and makes a part that it does not publish."""
+    async with world.owned() as tier:
+        await put(tier, 3, *QUEUES)
+        published = await world.parts()
+        batch = make_batch(3, 2, 60, random.Random(1), topic=TOPIC, queue_id=0)
+        await tier._segments.write(tier.plan_commit(QUEUES[0], batch).slices)
+        return await world.parts() - published
+
+
+async def test_a_part_that_a_dead_owner_never_published_goes_after_the_grace_of_cuts() -> None:
+    world = World()
+    left = await left_unpublished(world)
+    assert len(left) == 1
+    async with world.owned() as tier:
+        for _ in range(4):
+            await put(tier, 1, *QUEUES)
+        await world.pass_time(20.0)
+        assert tier.upkeep.statistics().figures["parts_unreferenced"] == 1
+        assert left == {name for name in tier.state.tombstones if PartName.parse(name)}
+        assert left < await world.parts()
+        await world.pass_time(HOUR_MS / 1000 + 60)
+        assert not left & await world.parts()
+        assert tier.upkeep.statistics().last_error == ""
+    assert [await world.reads_back(queue) for queue in QUEUES] == [7, 7, 7]
+
+
+async def test_a_part_that_only_another_queues_manifest_names_is_kept() -> None:
+    world = World()
+    async with world.owned() as first:
+        for _ in range(20):
+            await put(first, 6, *QUEUES)
+        await world.pass_time(20.0)
+        await first.cut_queue(QUEUES[0], QueueOffset(0), "all of it")
+        await first.cut_queue(QUEUES[1], QueueOffset(0), "all of it")
+        await first.close()
+    async with world.owned() as second:
+        record = second.queue(QUEUES[2])
+        assert record is not None
+        assert {ref.type for ref in record.manifests} == set(SegmentType) - {SegmentType.INDEX}
+        for _ in range(4):
+            await put(second, 1, QUEUES[2])
+        await world.pass_time(20.0)
+        await world.pass_time(2 * HOUR_MS / 1000)
+        assert second.upkeep.statistics().last_error == ""
+        assert second.upkeep.statistics().figures["parts_unreferenced"] == 0
+    assert await world.reads_back(QUEUES[2]) == 124
+    assert await world.reads_back(QUEUES[0]) == 0
+
+
+async def test_parts_that_cuts_of_all_their_queues_freed_go() -> None:
+    world = World()
+    async with world.owned() as first:
+        for _ in range(3):
+            await put(first, 6, *QUEUES)
+        for queue in QUEUES:
+            await first.cut_queue(queue, QueueOffset(6), "rewritten")
+        await first.close()
+    freed = len(await world.parts()) - 1
+    async with world.owned() as second:
+        for _ in range(4):
+            await put(second, 1, *QUEUES)
+        await world.pass_time(20.0)
+        assert second.upkeep.statistics().figures["parts_unreferenced"] == freed == 2
+        await world.pass_time(2 * HOUR_MS / 1000)
+    assert len(await world.parts()) == 1 + 4
+    assert [await world.reads_back(queue) for queue in QUEUES] == [10, 10, 10]
+
+
+async def test_a_clean_end_leaves_nothing_for_check_to_find() -> None:
+    world = World()
+    left = await left_unpublished(world)
+    async with world.owned() as tier:
+        found = [one.path async for one in check_tier(tier) if one.finding == "orphan"]
+        assert set(found) == left
+        await tier.close()
+    assert await world.reads_back(QUEUES[0]) == 3
