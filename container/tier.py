@@ -18,16 +18,14 @@ from container.metadata.operations import (
     RecordGap,
 )
 from container.metadata.records import Gap, Queue, Tombstone, Topic
-from container.metadata.state import TierState
 from container.names.queue_id import QueueId
 from container.names.tier_objects import KeptName
 from container.options import HOUR_MS, TierOptions
 from container.queue.commit_plan import CommitPlan, CutRules, plan_commit
-from container.queue.manifest import ManifestReader
-from container.queue.message_queue_container import MessageQueueContainer
 from container.queue.sparse_read import read_records_at
 from container.queue.tail_cut import CUT_REASON, cut_queue
 from container.record.batch import MessageBatch
+from container.tier_view import TierView
 from container.upkeep.options import UpkeepOptions
 from container.upkeep.upkeep import Upkeep
 from provider.clock import Clock
@@ -48,7 +46,7 @@ class TierIdentity:
     """Host, process and time of the owner, for people."""
 
 
-class Tier:
+class Tier(TierView):
     """The tier of one broker, owned by us until somebody else takes it.
 
     The order is always: data durable, then published in the journal. What is not published does
@@ -65,13 +63,12 @@ class Tier:
         clock: Clock,
         options: TierOptions,
     ) -> None:
-        self._store = store
+        super().__init__(store, journal)
         self._segments = segments
         self._journal = journal
         self._upkeep = upkeep
         self._clock = clock
         self._options = options
-        self._manifests = ManifestReader(store)
         self._new_topics: dict[str, Topic] = {}
 
     @classmethod
@@ -134,16 +131,6 @@ class Tier:
         return f"<Tier epoch {self._journal.epoch}: {len(self.state.queues)} queues>"
 
     @property
-    def state(self) -> TierState:
-        """What is published now."""
-        return self._journal.state
-
-    @property
-    def store(self) -> ObjectStore:
-        """Where the tier lies."""
-        return self._store
-
-    @property
     def journal(self) -> Journal:
         """The journal, for statistics and for jobs that publish by themselves."""
         return self._journal
@@ -182,19 +169,9 @@ class Tier:
         await self._upkeep.finish()
         await self._journal.close()
 
-    def queue(self, queue: QueueId) -> Queue | None:
-        """What is published of a queue; None if the tier does not have it."""
-        return self.state.queues.get(queue)
-
     async def settle(self, queue: QueueId) -> None:
         """Wait until what cancelled calls left of a queue is known; see `Journal.settle`."""
         await self._journal.settle(queue)
-
-    def container(self, queue: QueueId) -> MessageQueueContainer | None:
-        """A queue for reading; None if the tier does not have it."""
-        if queue not in self.state.queues:
-            return None
-        return MessageQueueContainer(queue, self.queue, self._store, self._manifests)
 
     def plan_commit(self, queue: QueueId, batch: MessageBatch) -> CommitPlan:
         """Plan the commit of the next messages of a queue; see `commit_plan.plan_commit`.

@@ -5,23 +5,16 @@ from typing import Protocol, Self
 from container.journal.follower import JournalFollower
 from container.journal.options import JournalOptions
 from container.journal.reader import JournalReader
-from container.metadata.records import Queue
 from container.metadata.state import TierState
-from container.names.queue_id import QueueId
 from container.names.tier_objects import JOURNAL_PREFIX
-from container.queue.manifest import ManifestReader
-from container.queue.message_queue_container import Manifests, MessageQueueContainer
+from container.queue.message_queue_container import Manifests
+from container.tier_view import MetadataView, TierView
 from provider.errors import Corrupt, NotFound
 from provider.object_store import ObjectStore
 
 
-class MetadataView(Protocol):
-    """Where the newest metadata comes from: a follower of the journal, or a fixed state."""
-
-    @property
-    def state(self) -> TierState:
-        """What is published, as far as it was seen."""
-        ...
+class RefreshedMetadata(MetadataView, Protocol):
+    """Where a reader's metadata comes from: a follower of the journal, or a fixed state."""
 
     async def refresh(self) -> bool:
         """Look for newer metadata; True if there was some."""
@@ -44,13 +37,13 @@ class FixedMetadata:
         return False
 
 
-class TierReader:
+class TierReader(TierView):
     """Reads a tier alone. Several may read one tier while its owner writes it."""
 
     def __init__(
         self,
         store: ObjectStore,
-        metadata: MetadataView,
+        metadata: RefreshedMetadata,
         *,
         manifests: Manifests | None = None,
         verify: bool = False,
@@ -58,10 +51,8 @@ class TierReader:
     ) -> None:
         self.damage = damage
         """Why the metadata is older than it could be; None unless `open_damaged` made it."""
-        self._store = store
+        super().__init__(store, metadata, manifests=manifests, verify=verify)
         self._metadata = metadata
-        self._manifests = manifests or ManifestReader(store)
-        self._verify = verify
 
     @classmethod
     async def open(cls, store: ObjectStore, *, verify: bool = False) -> Self:
@@ -94,33 +85,6 @@ class TierReader:
         broker = self.state.broker
         return f"<TierReader {broker.cluster}/{broker.name}: {len(self.state.queues)} queues>"
 
-    @property
-    def state(self) -> TierState:
-        """What is published, as far as it was seen."""
-        return self._metadata.state
-
-    @property
-    def store(self) -> ObjectStore:
-        """Where the tier lies."""
-        return self._store
-
-    @property
-    def manifests(self) -> Manifests:
-        """Where sealed segments are found that left the snapshot."""
-        return self._manifests
-
     async def refresh(self) -> bool:
         """Look for newer metadata; True if there was some. One request when there is none."""
         return await self._metadata.refresh()
-
-    def queue(self, queue: QueueId) -> Queue | None:
-        """What is published of a queue; None if the tier does not have it."""
-        return self.state.queues.get(queue)
-
-    def container(self, queue: QueueId) -> MessageQueueContainer | None:
-        """A queue for reading; None if the tier does not have it."""
-        if queue not in self.state.queues:
-            return None
-        return MessageQueueContainer(
-            queue, self.queue, self._store, self._manifests, verify=self._verify
-        )

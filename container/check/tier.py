@@ -3,7 +3,6 @@
 from bisect import bisect_right
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
-from typing import Protocol
 
 from crc32c import crc32c
 
@@ -18,6 +17,7 @@ from container.names.rocketmq import parse_segment_name, segment_name
 from container.queue.message_queue_container import MessageQueueContainer
 from container.record.blank import Coda
 from container.record.unit import UNIT_BYTES, Units
+from container.tier_view import TierView
 from provider.errors import Corrupt, Denied, OutOfRange
 from provider.object_store import ObjectStore
 from provider.packed_segments import PartName
@@ -29,30 +29,12 @@ LOG_RANGE_BYTES_MAX = 128 << 20
 """No message is as long; what sound units of one read point to is far shorter."""
 
 
-class CheckedTier(Protocol):
-    """What the checker looks at: a tier's owner or a reader."""
-
-    @property
-    def state(self) -> TierState:
-        """What is published."""
-        ...
-
-    @property
-    def store(self) -> ObjectStore:
-        """Where the tier lies."""
-        ...
-
-    def container(self, queue: QueueId) -> MessageQueueContainer | None:
-        """A queue for reading."""
-        ...
-
-
 def _unseen(_bytes: int) -> None:
-    """Nobody watches."""
+    """Default progress callback: does nothing."""
 
 
 async def check_tier(
-    tier: CheckedTier, *, journal: bool = True, progress: Callable[[int], None] = _unseen
+    tier: TierView, *, journal: bool = True, progress: Callable[[int], None] = _unseen
 ) -> AsyncIterator[Finding]:
     """Yield everything that is wrong with a tier, never stopping at the first finding.
 

@@ -1,0 +1,59 @@
+"""What an owner's and a reader's view of a tier have in common: metadata, and queues to read."""
+
+from typing import Protocol
+
+from container.metadata.records import Queue
+from container.metadata.state import TierState
+from container.names.queue_id import QueueId
+from container.queue.manifest import ManifestReader
+from container.queue.message_queue_container import Manifests, MessageQueueContainer
+from provider.object_store import ObjectStore
+
+
+class MetadataView(Protocol):
+    """Where metadata comes from: the owner's journal, a follower of it, or a fixed state."""
+
+    @property
+    def state(self) -> TierState:
+        """What is published, as far as it was seen."""
+        ...
+
+
+class TierView:
+    """A tier as its metadata describes it."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        metadata: MetadataView,
+        *,
+        manifests: Manifests | None = None,
+        verify: bool = False,
+    ) -> None:
+        """`verify`: check the CRC-32C of everything that is read."""
+        self._store = store
+        self._view = metadata
+        self._manifests = manifests or ManifestReader(store)
+        self._verify = verify
+
+    @property
+    def state(self) -> TierState:
+        """What is published, as far as it was seen; an owner sees all of it."""
+        return self._view.state
+
+    @property
+    def store(self) -> ObjectStore:
+        """Where the tier lies."""
+        return self._store
+
+    def queue(self, queue: QueueId) -> Queue | None:
+        """What is published of a queue; None if the tier does not have it."""
+        return self.state.queues.get(queue)
+
+    def container(self, queue: QueueId) -> MessageQueueContainer | None:
+        """A queue for reading; None if the tier does not have it."""
+        if queue not in self.state.queues:
+            return None
+        return MessageQueueContainer(
+            queue, self.queue, self._store, self._manifests, verify=self._verify
+        )
