@@ -1,24 +1,24 @@
 """Messages of a tier by offset, as RocketMQ's store answers, from a cache that reads ahead."""
 
 import asyncio
+import warnings
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
 from container.names.queue_id import QueueId
 from container.record.kernels import store_timestamps
-from fetcher.followers import Followers, stretch_end
+from fetcher.cached_run import CachedRun, CacheKey
+from fetcher.fetch_cursor import FetchCursor
 from fetcher.loading import load_store_timestamp
 from fetcher.options import FetcherOptions
+from fetcher.plan import gap_at, stretch_end
+from fetcher.read_ahead import ReadAhead
 from fetcher.result import FetchedMessages, FetchResult, FetchStatus, Selection, offset_status
-from fetcher.run import Run
-from fetcher.run_cache import Lane
 from fetcher.run_reads import RunReads
 from fetcher.source import Tier, TierQueue
 from fetcher.statistics import FetcherStatistics
 from fetcher.tag_filter import Subscription, parse_subscription
-from fetcher.walk import Walk, gap_at
-from fetcher.window import WindowLimits
 from provider.clock import Clock, SystemClock
 from provider.errors import Closed, OutOfRange, StoreError
 from provider.ranges import QueueOffset
@@ -46,7 +46,8 @@ class TieredMessageFetcher:
     """Reads a tier. Use it as `async with fetcher:`; the block owns every read.
 
     Results do not depend on what is cached: a call returns the messages from `offset` on until
-    `messages_max`, `bytes_max`, `run_messages_max` offsets looked at, a gap, or the end is met.
+    `messages_max`, `bytes_max`, `run_messages_max` examined offsets, a gap, or the end is met.
+    One that is dropped while it is open warns (`ResourceWarning`).
     """
 
     def __init__(
@@ -55,25 +56,19 @@ class TieredMessageFetcher:
         self._tier = tier
         self._options = options = options or FetcherOptions()
         self._clock = clock or SystemClock()
-        limits = WindowLimits(
-            messages_min=options.window_messages_min,
-            messages_max=options.run_messages_max,
-            step_messages=options.window_step_messages,
-        )
-        self._reads = RunReads(options=options, limits=limits, clock=self._clock)
-        self._cache = self._reads.cache
-        self._followers = Followers(options, limits, self._reads)
+        self._reads = RunReads(options, self._clock)
+        self._read_ahead = ReadAhead(options, self._reads)
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._row_is_marked = False
-        """A row of calls without a wait is under way: the loop has not run since its first."""
-        self._row_began_s = 0.0
+        self._is_in_burst = False
+        """True during a burst of cache hits that has not yielded to the event loop."""
+        self._burst_began_s = 0.0
         self._hits = 0
         self._misses = 0
 
     async def __aenter__(self) -> Self:
         """Begin to serve. A fetcher is opened once."""
         self._loop = asyncio.get_running_loop()
-        await self._reads.__aenter__()
+        await self._reads.open()
         return self
 
     async def __aexit__(
@@ -82,14 +77,26 @@ class TieredMessageFetcher:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Stop the reads and wait for their end; calls that wait for one get `Closed`."""
-        await self._reads.__aexit__(kind, error, traceback)
+        """Close the fetcher; an error of the block is raised as it is."""
+        await self.close()
+
+    async def close(self) -> None:
+        """Stop the reads and wait for their end; calls that wait for one get `Closed`.
+
+        Idempotent. The end of an `async with` block does it.
+        """
+        await self._reads.close()
+
+    def __del__(self) -> None:
+        if self._reads.is_open:
+            warnings.warn(f"not closed: {self!r}", ResourceWarning, source=self, stacklevel=1)
 
     def __repr__(self) -> str:
         state = "open" if self._reads.is_open else "closed"
+        held = self._reads.counts()
         return (
-            f"<TieredMessageFetcher {state}: {len(self._cache)} runs of {self._cache.bytes_held} "
-            f"bytes, {len(self._reads.flights)} reads in flight, {len(self._followers)} readers>"
+            f"<TieredMessageFetcher {state}: {held['runs_held']} runs of {held['bytes_held']} "
+            f"bytes, {held['reads_in_flight']} reads in flight, {len(self._read_ahead)} readers>"
         )
 
     async def get_message(
@@ -108,13 +115,13 @@ class TieredMessageFetcher:
 
         Costs no request when the messages are cached, and then does not wait, except to let other
         tasks run once in `loop_hold_s_max`. Else one read of ConsumeQueue units and one round of
-        CommitLog ranges for each run that is missing, shared with everybody who wants it.
+        CommitLog ranges for each run that is missing, shared by all calls that want it.
 
-        Inside a gap the status is OFFSET_FOUND_NULL and the next offset is the gap's end. When an
-        error is met behind messages that were found, those are returned; the next call raises.
+        Inside a gap the status is OFFSET_FOUND_NULL and the next offset is the gap's end. An error
+        that is met after messages were found ends the result before it; the next call raises it.
 
         Args:
-            group: who reads; read-ahead follows each group.
+            group: name of the reading group; each has its own read-ahead.
             topic: the topic.
             queue_id: its queue.
             offset: queue offset of the first message.
@@ -122,12 +129,16 @@ class TieredMessageFetcher:
             subscription: tags, as `TagA || TagB`; None, "" or `*` for every message. Decided by
                 hash like in RocketMQ's broker, so that a collision lets a foreign tag through.
             bytes_max: ends the result with the message that reaches it; None: no such limit.
-            exact_tags: compare tags as texts too; some 10 us for each message whose hash matches.
+            exact_tags: compare tags as texts too; about 1 us for each message whose hash matches.
+
+        Returns:
+            Status, next offset, the queue's bounds, and the messages: `result.messages` has stored
+            records as views, `result.messages.decode()` makes `StoredMessage`s of them.
 
         Raises:
             Unavailable: storage did not answer; this is never "no message".
             Corrupt: the message at the offset reached is damaged; names queue and position.
-            OutOfRange: metadata and storage disagree, also after looking for newer metadata.
+            OutOfRange: metadata and storage disagree, even after a refresh of the metadata.
             Closed: the fetcher is not open.
             ValueError: `messages_max` is not positive, or the subscription has no tag.
 
@@ -147,7 +158,7 @@ class TieredMessageFetcher:
                 group, queue, QueueOffset(offset), messages_max, bytes_max, wanted, exact_tags
             )
             result = await self._from_newest_tier(request)
-        if self._row_is_long():
+        if self._burst_is_long():
             await self._clock.sleep(0)
         return result
 
@@ -168,58 +179,51 @@ class TieredMessageFetcher:
     def forget(self, queue: QueueId) -> None:
         """Drop what is cached of a queue that was deleted, or whose tail was cut off.
 
-        A queue whose end went back is noticed without it.
+        That a queue's end went back is noticed without it.
         """
         self._reads.forget(queue)
-        self._followers.forget(queue)
+        self._read_ahead.forget(queue)
 
     def statistics(self) -> FetcherStatistics:
-        """What was done and is held now. O(readers)."""
-        reads, cache = self._reads, self._cache
+        """What was done, and what is held now. O(readers)."""
         return FetcherStatistics(
             hits=self._hits,
             misses=self._misses,
-            runs_read=reads.runs_read,
-            bytes_read=reads.bytes_read,
-            reads_failed=reads.failed,
-            prefetches=reads.prefetches,
-            prefetches_used=cache.prefetches_used,
-            prefetches_wasted=cache.prefetches_wasted,
-            runs_held=len(cache),
-            bytes_held=cache.bytes_held,
-            unread_bytes=cache.unread_bytes,
-            reads_in_flight=len(reads.flights),
-            bytes_in_flight=reads.budget.bytes_in_use,
-            readers=len(self._followers),
-            windows={f"{queue} {group}": n for queue, group, n in self._followers.windows()},
+            readers=len(self._read_ahead),
+            windows={f"{queue} {group}": n for queue, group, n in self._read_ahead.windows()},
+            **self._reads.counts(),
         )
 
     def check(self) -> None:
-        """Assert the cache's invariants; for tests. O(runs held)."""
-        self._cache.check()
+        """Assert the invariants of the cache, the reads and the read-ahead; for tests.
+
+        O(messages held).
+        """
+        self._reads.check()
+        self._read_ahead.check()
 
     def _from_cache(
         self, group: str, queue: QueueId, offset: int, messages_max: int, bytes_max: int | None
     ) -> FetchResult | None:
-        """The whole answer if one cached run has it. On every call's way: kept short."""
+        """The whole answer if one cached run has it. Every call comes here first: kept short."""
         now_s = self._clock.monotonic_s()
-        lane = Lane(queue, None)
-        run = self._cache.find(lane, offset, now_s)
+        key = CacheKey(queue, None)
+        run = self._reads.cached(key, offset, now_s)
         if run is None:
             return None
         source = self._tier.container(queue)
         if source is None:
             return None
         minimum, maximum = source.min_offset, source.next_offset
-        if not minimum <= offset < maximum or self._cache.end_seen(queue) > maximum:
+        if not minimum <= offset < maximum or self._reads.has_beyond(queue, maximum):
             return None
-        looked_max = self._options.run_messages_max
+        examined_max = self._options.run_messages_max
         start = offset - run.first
-        stop = start + min(messages_max, looked_max)
+        stop = start + min(messages_max, examined_max)
         is_short = False
         if stop > len(run):
             stop = len(run)
-            is_short = run.end < min(maximum, offset + looked_max)
+            is_short = run.end < min(maximum, offset + examined_max)
         if bytes_max is not None:
             until = run.cut(start, stop, bytes_max)
             is_short = is_short and until == stop
@@ -227,14 +231,14 @@ class TieredMessageFetcher:
         if is_short:
             return None
         next_offset = QueueOffset(run.first + stop)
-        self._followers.follow(
-            group, source, lane, run, offset=offset, next_offset=next_offset, now_s=now_s
+        self._read_ahead.follow(
+            group, source, key, run, offset=offset, next_offset=next_offset, now_s=now_s
         )
         messages = FetchedMessages((Selection(run, start, stop),), stop - start)
         return FetchResult(FetchStatus.FOUND, next_offset, minimum, maximum, messages)
 
     async def _from_newest_tier(self, request: _Request) -> FetchResult:
-        """The answer, with one look for newer metadata if the tier contradicts what is known."""
+        """The answer, after a refresh of the metadata if the tier contradicts what is known."""
         if not self._reads.is_open:
             raise Closed("the fetcher is not open", f"{request.queue}", request.offset)
         try:
@@ -251,10 +255,10 @@ class TieredMessageFetcher:
         if source is None:
             self._reads.forget(queue)
             # RocketMQ's tier would answer `offset`, and its local store then corrects that to 0,
-            # which is what its clients see; a tier read alone has nobody behind it to correct it.
+            # which is what its clients see; no local store corrects what is read here.
             return FetchResult(FetchStatus.NO_MATCHED_LOGIC_QUEUE, _NONE, _NONE, _NONE)
         minimum, maximum = source.min_offset, source.next_offset
-        if self._cache.end_seen(queue) > maximum:
+        if self._reads.has_beyond(queue, maximum):
             self._reads.forget(queue)
         status, next_offset = offset_status(offset, minimum, maximum)
         gap = gap_at(source.gaps, offset)
@@ -263,7 +267,7 @@ class TieredMessageFetcher:
         if status is not FetchStatus.FOUND:
             return FetchResult(status, next_offset, minimum, maximum)
 
-        walk = Walk(
+        cursor = FetchCursor(
             offset,
             maximum,
             messages_max=request.messages_max,
@@ -272,69 +276,71 @@ class TieredMessageFetcher:
             subscription=request.subscription,
             exact_tags=request.exact_tags,
         )
-        await self._walk(walk, source, request)
-        status = FetchStatus.FOUND if walk.has_found else FetchStatus.NO_MATCHED_MESSAGE
-        return FetchResult(status, QueueOffset(walk.at), minimum, maximum, walk.messages)
+        await self._move(cursor, source, request)
+        status = FetchStatus.FOUND if cursor.has_found else FetchStatus.NO_MATCHED_MESSAGE
+        return FetchResult(status, QueueOffset(cursor.at), minimum, maximum, cursor.messages)
 
-    async def _walk(self, walk: Walk, source: TierQueue, request: _Request) -> None:
-        """Take runs until the walk is done, then see whether to read ahead."""
+    async def _move(self, cursor: FetchCursor, source: TierQueue, request: _Request) -> None:
+        """Take runs until the cursor is done, then see whether to read ahead."""
         now_s = self._clock.monotonic_s()
-        lane = Lane(request.queue, request.subscription)
+        key = CacheKey(request.queue, request.subscription)
         has_waited = False
         run = None
-        while not walk.is_done:
-            gap = gap_at(source.gaps, walk.at)
+        while not cursor.is_done:
+            gap = gap_at(source.gaps, cursor.at)
             if gap is not None:
-                if walk.has_found:
+                if cursor.has_found:
                     break
-                walk.skip(gap)
+                cursor.skip(gap)
                 continue
             try:
-                run = self._reads.cached(lane, walk.at, now_s)
+                run = self._reads.cached(key, cursor.at, now_s)
                 if run is None:
                     has_waited = True
-                    run = await self._wait_for(walk, source, lane, request)
+                    run = await self._wait_for(cursor, source, key, request)
             except StoreError:
-                if not walk.has_found:
+                if not cursor.has_found:
                     raise
                 break
-            walk.take(run)
+            cursor.take(run)
         self._hits += not has_waited
         self._misses += has_waited
         if run is not None:
-            self._followers.follow(
+            self._read_ahead.follow(
                 request.group,
                 source,
-                lane,
+                key,
                 run,
                 offset=request.offset,
-                next_offset=walk.at,
+                next_offset=cursor.at,
                 now_s=now_s,
             )
 
-    async def _wait_for(self, walk: Walk, source: TierQueue, lane: Lane, request: _Request) -> Run:
-        """The run at the walk's place, in the size that the reader's window allows."""
-        left = walk.limit - walk.at
-        messages = min(walk.messages_left, left)
+    async def _wait_for(
+        self, cursor: FetchCursor, source: TierQueue, key: CacheKey, request: _Request
+    ) -> CachedRun:
+        """The run at the cursor, in the size that the group's window allows."""
+        left = cursor.limit - cursor.at
+        messages = min(cursor.messages_left, left)
         if self._options.cache_enabled:
-            window = self._followers.demand_messages(request.queue, request.group, request.offset)
+            window = self._read_ahead.demand_messages(request.queue, request.group, request.offset)
             messages = max(messages, window)
-        units = messages if lane.subscription is None else max(left, messages)
-        end = min(stretch_end(source, walk.at), walk.at + units)
-        return await self._reads.run_at(source, lane, walk.at, end, messages=messages)
+        units = messages if key.subscription is None else max(left, messages)
+        end = min(stretch_end(source, cursor.at), cursor.at + units)
+        return await self._reads.run_at(source, key, cursor.at, end, messages=messages)
 
-    def _row_is_long(self) -> bool:
+    def _burst_is_long(self) -> bool:
         """Whether calls without a wait have kept others from running for `loop_hold_s_max`."""
         now_s = self._clock.monotonic_s()
-        if not self._row_is_marked and self._loop is not None:
-            self._row_is_marked = True
-            self._row_began_s = now_s
-            self._loop.call_soon(self._row_ended)
+        if not self._is_in_burst and self._loop is not None:
+            self._is_in_burst = True
+            self._burst_began_s = now_s
+            self._loop.call_soon(self._end_burst)
             return False
-        return now_s - self._row_began_s > self._options.loop_hold_s_max
+        return now_s - self._burst_began_s > self._options.loop_hold_s_max
 
-    def _row_ended(self) -> None:
-        self._row_is_marked = False
+    def _end_burst(self) -> None:
+        self._is_in_burst = False
 
     async def _timestamp(self, queue: QueueId, offset: int) -> int | None:
         source = self._tier.container(queue)
@@ -342,7 +348,7 @@ class TieredMessageFetcher:
             return None
         if gap_at(source.gaps, offset) is not None:
             return None
-        run = self._cache.find(Lane(queue, None), offset, self._clock.monotonic_s())
+        run = self._reads.cached(CacheKey(queue, None), offset, self._clock.monotonic_s())
         if run is not None:
             place = offset - run.first
             return int(store_timestamps(run.data, run.starts[place : place + 1])[0])

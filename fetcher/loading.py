@@ -12,9 +12,9 @@ from container.record.layout import BORN_HOST_V6, layout_of
 from container.record.unit import UNIT_BYTES, Units
 from container.record.unit_faults import Fault, Faults, judge_records, leading_good
 from container.record.verification import leading_good_units
+from fetcher.cached_run import CachedRun, CacheKey, compact
 from fetcher.options import FetcherOptions
 from fetcher.plan import places_in_reads, plan_reads, units_taken
-from fetcher.run import Run, compact
 from fetcher.single_flight import Flight, ReadBudget
 from fetcher.source import TierQueue
 from fetcher.tag_filter import matching
@@ -31,7 +31,7 @@ class _Picked(NamedTuple):
 
     end: int
     """First offset that the run does not cover."""
-    whole: bool
+    has_all: bool
     """Whether these are all messages of the run."""
     offsets: NDArray[np.int64]
     positions: NDArray[np.int64]
@@ -48,8 +48,8 @@ class _Picked(NamedTuple):
             tag_hashes=self.tag_hashes[:count],
         )
 
-    def behind_codas(self, at_coda: NDArray[np.bool_]) -> "_Picked":
-        """The same messages; those that were looked for at a coda lie behind it."""
+    def past_codas(self, at_coda: NDArray[np.bool_]) -> "_Picked":
+        """The same messages; those whose unit points at a coda lie after it."""
         positions = self.positions.copy()
         positions[at_coda] += Coda.SIZE
         return self._replace(positions=positions)
@@ -68,7 +68,7 @@ class _Picked(NamedTuple):
     def where(self, mask: NDArray[np.bool_]) -> "_Picked":
         """Some of the messages, of the same stretch."""
         return self._replace(
-            whole=False,
+            has_all=False,
             offsets=self.offsets[mask],
             positions=self.positions[mask],
             sizes=self.sizes[mask],
@@ -83,7 +83,7 @@ async def load_run(
     messages_max: int,
     options: FetcherOptions,
     budget: ReadBudget,
-) -> Run:
+) -> CachedRun:
     """Read the run that begins at `flight.start`; `flight.end` follows what it will cover.
 
     Takes up to `messages_max` wanted messages of `[start, end)`, and at least one of them or the
@@ -113,15 +113,16 @@ async def load_run(
                 raise
             picked = picked.leading(count)
     flight.end = picked.end
-    return Run(
+    return CachedRun(
+        CacheKey(queue.id, None) if picked.has_all else flight.key,
         QueueOffset(start),
         QueueOffset(picked.end),
         data,
-        offsets=None if picked.whole else picked.offsets,
+        offsets=picked.offsets,
         starts=starts,
         sizes=picked.sizes,
         tag_hashes=picked.tag_hashes,
-        reader=flight.reader,
+        ahead_of=flight.ahead_of,
     )
 
 
@@ -147,7 +148,7 @@ def _pick(
     low_bits = np.int32  # RocketMQ compares these
     tag_hashes: NDArray[np.int32] = units["tag_hash"].astype(low_bits)
     good = min(leading_good_units(positions, sizes), flight.end - flight.start)
-    subscription = flight.lane.subscription
+    subscription = flight.key.subscription
     wanted = None if subscription is None else matching(tag_hashes[:good], subscription)
     count = 0
     if good:
@@ -158,7 +159,7 @@ def _pick(
     offsets = np.arange(flight.start, end, dtype=np.int64)
     picked = _Picked(
         end=end,
-        whole=True,
+        has_all=True,
         offsets=offsets,
         positions=positions[:count],
         sizes=sizes[:count],
@@ -168,8 +169,8 @@ def _pick(
         mask = wanted[:count]
         total = int(picked.sizes.sum())
         share = int(picked.sizes[mask].sum()) / total
-        whole = share == 1 or (share >= options.whole_share_min and total <= options.kept_bytes_max)
-        if not whole:
+        fits = total <= options.kept_bytes_max
+        if share < 1 and not (share >= options.whole_share_min and fits):
             return picked.where(mask)
     return picked
 
@@ -184,7 +185,7 @@ async def _read_checked(
     data, starts = await _read(queue, flight, picked, options, budget)
     faults = picked.judge(data, starts, queue_id)
     if faults.any() and Fault.CODA in faults:
-        picked = picked.behind_codas(faults == Fault.CODA)
+        picked = picked.past_codas(faults == Fault.CODA)
         data, starts = await _read(queue, flight, picked, options, budget)
         faults = picked.judge(data, starts, queue_id)
     good, fault = leading_good(faults)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields
 from container.record.unit import UNIT_BYTES
 
 COLUMN_BYTES = 40
-"""What a cached message costs beside its bytes: four columns of 8 bytes, a tag hash, and slack."""
+"""What a cached message costs beside its bytes: four columns of 8 bytes and two of 4."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,34 +19,34 @@ class FetcherOptions:
     cache_enabled: bool = True
     """Keep runs and read ahead (`readAheadCacheEnable`); else each call reads what it returns."""
     run_messages_max: int = 4096
-    """Messages read at once, and offsets that one call looks at
+    """Messages read at once, and offsets that one call examines
     (`readAheadMessageCountThreshold`)."""
     run_bytes_max: int = 16 << 20
     """Bytes of records read at once, except for a larger message alone
     (`readAheadMessageSizeThreshold`)."""
     cache_age_s_max: float = 15.0
-    """A run goes when nobody looked at it for so long (`readAheadCacheExpireDuration`, in ms)."""
+    """A run that was not used for so long is dropped (`readAheadCacheExpireDuration`, in ms)."""
     cache_bytes_max: int = 256 << 20
     """Bytes that cached runs really occupy, columns included (`readAheadCacheSizeThresholdRate` is
     a share of Java's heap, which has no counterpart here)."""
     window_messages_min: int = 32
-    """Messages read for somebody who is not known to read on (RocketMQ: 32 for one at a time)."""
+    """Messages read for a group that is not known to read in order (RocketMQ: 32 at a time)."""
     window_step_messages: int = 512
     """Messages by which a window grows each time that it was used to its end."""
     gap_bytes_max: int = 16 << 10
-    """Unwanted bytes between two wanted messages that are read along to spare a request."""
+    """Unwanted bytes between two wanted messages that are read too, to save a request."""
     whole_share_min: float = 0.75
-    """A filtered read that needs this share of the bytes reads all, for all groups to share."""
+    """A filtered read that needs this share of the bytes reads all, which serves every group."""
     prefetches_max: int = 2
     """Reads ahead under way at once. Demand is not counted, and does not wait for these."""
     demands_max: int = 256
-    """Reads that somebody waits for under way at once; the next waits, a hit never does."""
+    """Reads under way at once that calls wait for; the next one waits, a hit never does."""
     bytes_in_flight_max: int = 64 << 20
     """Bytes of records being read at once; demand is served first. A larger message goes alone."""
     readers_max: int = 4096
-    """Windows kept, one per queue and group; the one longest out of use is forgotten first."""
+    """Windows kept, one per queue and group; the least recently used is forgotten first."""
     loop_hold_s_max: float = 0.0002
-    """After so long a row of hits a call lets other tasks run, so that read-ahead gets on."""
+    """Longest burst of cache hits, in seconds, before a call lets other tasks run, such as reads."""
 
     def __post_init__(self) -> None:
         for field in fields(self):

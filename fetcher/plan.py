@@ -1,9 +1,27 @@
-"""What to read: how many units a run takes, and in which ranges its bytes are fetched. Pure."""
+"""What to read: up to where, how many units, and in which ranges of bytes. Pure."""
+
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
+from container.metadata.records import Gap
+from fetcher.source import TierQueue
 from provider.ranges import ByteRange
+
+
+def gap_at(gaps: Sequence[Gap], offset: int) -> Gap | None:
+    """The gap that `offset` lies in."""
+    for gap in gaps:
+        if gap.start <= offset < gap.end:
+            return gap
+    return None
+
+
+def stretch_end(source: TierQueue, offset: int) -> int:
+    """Where the messages from `offset` on end: at the next gap, or at the commit offset."""
+    starts = (gap.start for gap in source.gaps if gap.start > offset)
+    return min([source.next_offset, *starts])
 
 
 def units_taken(
@@ -15,8 +33,8 @@ def units_taken(
 ) -> int:
     """How many leading units a run covers so that its wanted messages keep both limits.
 
-    At least one wanted message is taken whatever its size; unwanted ones behind the last are
-    covered too. `wanted` None means every one. O(n).
+    At least one wanted message is taken whatever its size; unwanted ones after the last are
+    covered too. `wanted` None means that all are. O(n).
     """
     places = np.arange(len(sizes)) if wanted is None else np.flatnonzero(wanted)
     ends = np.cumsum(sizes[places[:messages_max]])
@@ -42,11 +60,11 @@ def plan_reads(
     ends = starts + sizes
     firsts = [0, *(np.flatnonzero(starts[1:] - ends[:-1] > gap_bytes_max) + 1).tolist()]
     ranges: list[ByteRange] = []
-    for first, behind in zip(firsts, [*firsts[1:], len(starts)], strict=True):
+    for first, after in zip(firsts, [*firsts[1:], len(starts)], strict=True):
         at = first
-        while at < behind:
+        while at < after:
             limit = int(starts[at]) + read_bytes_max
-            fit = int(np.searchsorted(ends[at:behind], limit, side="right"))
+            fit = int(np.searchsorted(ends[at:after], limit, side="right"))
             until = at + max(1, fit)
             ranges.append(ByteRange(int(starts[at]), int(ends[until - 1])))
             at = until

@@ -1,98 +1,120 @@
-"""Where each group stands in each queue, and what to read before it asks. No I/O and no clock."""
+"""After each call: note where its group stands, and begin to read what it will want next."""
 
 from collections.abc import Iterator
 
 from container.names.queue_id import QueueId
-from fetcher.window import Window, WindowLimits, opened, used_to_its_end, wasted
+from fetcher.cached_run import CachedRun, CacheKey
+from fetcher.group_position import GroupPosition
+from fetcher.options import FetcherOptions
+from fetcher.plan import gap_at, stretch_end
+from fetcher.run_reads import RunReads
+from fetcher.source import TierQueue
+from fetcher.window import WindowLimits
 
 
-class Reader:
-    """One group in one queue.
+class ReadAhead:
+    """The positions of the groups seen last, and the rules for reading ahead of them.
 
-    Hits touch `next_offset` alone as long as it stays below `trigger`.
+    Nothing here waits; the reads belong to `RunReads`. At most `readers_max` positions are kept,
+    and the one longest without an occasion to read ahead is forgotten first.
     """
 
-    __slots__ = ("ahead_until", "last_offset", "next_offset", "trigger", "window")
-
-    def __init__(self, window: Window) -> None:
-        self.window = window
-        self.last_offset = -1
-        """Where the last call began."""
-        self.next_offset = -1
-        """Where it ended; -1 before the first."""
-        self.trigger = 0
-        """A call that ends beyond this looks whether to read ahead."""
-        self.ahead_until = -1
-        """How far was read ahead for this reader."""
-
-    def is_sequential(self, offset: int) -> bool:
-        """Whether a call at `offset` goes on where the last one ended."""
-        return offset == self.next_offset
-
-    def moved(self, offset: int, limits: WindowLimits, now_s: float) -> None:
-        """A call came at `offset`: to go on, to try again, or somewhere else."""
-        if offset in (self.next_offset, self.last_offset):
-            return
-        if self.next_offset < self.ahead_until and not (
-            self.next_offset < offset < self.ahead_until
-        ):
-            self.window = wasted(self.window, limits, now_s)
-        self.ahead_until = -1
-        self.trigger = offset
-
-    def shrink(self, limits: WindowLimits, now_s: float) -> None:
-        """Read-ahead for this reader was in vain, failed, or had no room."""
-        self.window = wasted(self.window, limits, now_s)
-
-
-def next_window(
-    window: Window,
-    limits: WindowLimits,
-    now_s: float,
-    *,
-    mean_bytes: int,
-    run_bytes_max: int,
-    room_bytes: int,
-) -> Window | None:
-    """The window to read ahead with, for a reader that came to the end of the last; pure.
-
-    One step more where the next read, at `mean_bytes` a message and `run_bytes_max` at most, fits
-    into `room_bytes`, else the same; None if not even that fits.
-    """
-    for candidate in (used_to_its_end(window, limits, now_s), window):
-        if min(candidate.messages * mean_bytes, run_bytes_max) <= room_bytes:
-            return candidate
-    return None
-
-
-class Readers:
-    """The readers seen last, at most `readers_max`."""
-
-    def __init__(self, readers_max: int, limits: WindowLimits) -> None:
-        self._readers_max = readers_max
-        self._limits = limits
-        self._readers: dict[tuple[QueueId, str], Reader] = {}
+    def __init__(self, options: FetcherOptions, reads: RunReads) -> None:
+        self._options = options
+        self._reads = reads
+        self._limits = WindowLimits(
+            messages_min=options.window_messages_min,
+            messages_max=options.run_messages_max,
+            step_messages=options.window_step_messages,
+        )
+        self._positions: dict[tuple[QueueId, str], GroupPosition] = {}
 
     def __len__(self) -> int:
-        return len(self._readers)
+        return len(self._positions)
 
-    def __iter__(self) -> Iterator[tuple[QueueId, str, Reader]]:
-        for (queue, group), reader in self._readers.items():
-            yield queue, group, reader
-
-    def get(self, queue: QueueId, group: str) -> Reader | None:
-        """The reader if it is known. No more than a look-up: it is on every call's way."""
-        return self._readers.get((queue, group))
-
-    def keep(self, queue: QueueId, group: str, now_s: float) -> Reader:
-        """The reader, new if need be, and now the last one to be forgotten."""
-        key = queue, group
-        reader = self._readers.pop(key, None) or Reader(opened(self._limits, now_s))
-        self._readers[key] = reader
-        while len(self._readers) > self._readers_max:
-            del self._readers[next(iter(self._readers))]
-        return reader
+    def windows(self) -> Iterator[tuple[QueueId, str, int]]:
+        """Queue, group, and messages of the next read ahead, for each position."""
+        for (queue, group), position in self._positions.items():
+            yield queue, group, position.window_messages
 
     def forget(self, queue: QueueId) -> None:
-        """Drop the readers of a queue."""
-        self._readers = {key: one for key, one in self._readers.items() if key[0] != queue}
+        """Drop the positions in a queue."""
+        self._positions = {key: one for key, one in self._positions.items() if key[0] != queue}
+
+    def check(self) -> None:
+        """Assert the bound on positions, and their invariants; for tests."""
+        assert len(self._positions) <= self._options.readers_max
+        for position in self._positions.values():
+            position.check()
+
+    def demand_messages(self, queue: QueueId, group: str, offset: int) -> int:
+        """How many messages a call at `offset` that must wait should read at once.
+
+        The window of a group that reads in order, else the least.
+        """
+        position = self._positions.get((queue, group))
+        if position is None or not position.is_sequential(offset):
+            return self._limits.messages_min
+        return position.window_messages
+
+    def follow(
+        self,
+        group: str,
+        source: TierQueue,
+        key: CacheKey,
+        run: CachedRun,
+        *,
+        offset: int,
+        next_offset: int,
+        now_s: float,
+    ) -> None:
+        """A call of `group` took `offset` to `next_offset`, the last of it from `run`."""
+        position = self._positions.get((key.queue, group))
+        if position is None:
+            position = self._keep(key.queue, group, now_s)
+        is_occasion = position.advance(offset, next_offset, now_s)
+        if is_occasion and self._options.cache_enabled:
+            self._keep(key.queue, group, now_s)
+            self._read_ahead(position, source, key, run, now_s)
+
+    def _keep(self, queue: QueueId, group: str, now_s: float) -> GroupPosition:
+        """The position, a new one if need be, and now the last to be forgotten."""
+        key = queue, group
+        position = self._positions.pop(key, None) or GroupPosition(self._limits, now_s)
+        self._positions[key] = position
+        while len(self._positions) > self._options.readers_max:
+            del self._positions[next(iter(self._positions))]
+        return position
+
+    def _read_ahead(
+        self,
+        position: GroupPosition,
+        source: TierQueue,
+        key: CacheKey,
+        run: CachedRun,
+        now_s: float,
+    ) -> None:
+        """Begin a read ahead unless it is there, nothing is left, or there is no room for it."""
+        if not self._reads.may_read_ahead:
+            return
+        at, run_messages_max = position.next_offset, self._options.run_messages_max
+        far = min(source.next_offset, at + run_messages_max)
+        frontier = self._reads.frontier(key, at, far)
+        if frontier >= source.next_offset or gap_at(source.gaps, frontier) is not None:
+            position.wait_until(frontier)
+            return
+        if frontier - at >= position.window_messages:
+            position.wait_until(frontier - position.window_messages)
+            return
+        position.wait_until(frontier)
+        messages = position.widen(
+            now_s,
+            mean_bytes=run.nbytes // max(len(run), 1),
+            run_bytes_max=self._options.run_bytes_max,
+            room_bytes=self._reads.room_bytes,
+        )
+        if messages is None:
+            return
+        units = messages if key.subscription is None else run_messages_max
+        end = min(stretch_end(source, frontier), frontier + units)
+        self._reads.read_ahead(source, key, frontier, end, position, messages=messages)

@@ -3,12 +3,14 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fetcher.run import Run
+from container.record.message import StoredMessage
+from fetcher.cached_run import CachedRun
 from provider.ranges import QueueOffset
 
 
@@ -58,7 +60,7 @@ def pull_status(status: FetchStatus, offset: int) -> PullStatus:
 class Selection(NamedTuple):
     """Some messages of one run: `start` to `stop`, or those at `indices`."""
 
-    run: Run
+    run: CachedRun
     start: int
     stop: int
     indices: NDArray[np.int64] | None = None
@@ -70,11 +72,11 @@ class Selection(NamedTuple):
 
 
 class FetchedMessages:
-    """A sequence of whole stored records in queue order; nothing is touched until it is asked for.
+    """A sequence of stored records in queue order; nothing is touched until it is asked for.
 
     Iterating gives read-only views; bytes 28..35 of each are its position in the queue's tier
-    CommitLog. The views keep the runs alive that they lie in, each up to
-    `FetcherOptions.run_bytes_max`: copy what is to be kept for long.
+    CommitLog. A view keeps alive the run that it lies in, up to `FetcherOptions.run_bytes_max`:
+    copy what is to be kept for long. `decode` gives messages with fields, which are copies.
     """
 
     __slots__ = ("_count", "selections")
@@ -109,6 +111,18 @@ class FetchedMessages:
                 return run.data[begin : begin + int(run.sizes[place])]
             at -= count
         raise AssertionError("the selections hold `count` messages")
+
+    def decode(self) -> Iterator[StoredMessage]:
+        """The messages with their fields: topic, body, tags, keys, times, hosts.
+
+        About 0.5 us a message of 1 KiB, and 0.1 us for each field that is read. A message holds
+        a copy of its record, of `message.size` bytes, and keeps nothing else alive.
+
+        Raises:
+            Corrupt: while iterating, in place of the first message whose record contradicts the
+                format inside; names queue and position. The messages before it were given.
+        """
+        return chain.from_iterable(part.run.decode(part.picked) for part in self.selections)
 
     @property
     def offsets(self) -> NDArray[np.int64]:

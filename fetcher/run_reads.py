@@ -2,81 +2,87 @@
 
 import asyncio
 from collections.abc import Coroutine
-from types import TracebackType
-from typing import Self
 
 from container.names.queue_id import QueueId
+from fetcher.cached_run import CachedRun, CacheKey
+from fetcher.group_position import GroupPosition
 from fetcher.loading import load_run
 from fetcher.options import FetcherOptions
-from fetcher.run import Run
-from fetcher.run_cache import Lane, RunCache
+from fetcher.run_cache import RunCache
 from fetcher.single_flight import Flight, Flights, ReadBudget
 from fetcher.source import TierQueue
-from fetcher.window import WindowLimits
 from provider.clock import Clock
 from provider.errors import Closed, OutOfRange
 
 
 class RunReads:
-    """Owns the cache and the tasks that read, from `async with` to its end.
+    """Owns the cache and the tasks that read, from `open` to `close`.
 
-    Every read is one task here and goes on when those who wait for it are cancelled; leaving the
-    block cancels the reads and waits for their end, and those who wait get `Closed`.
+    Every read is one task, and continues when the calls that wait for it are cancelled.
     """
 
-    def __init__(self, *, options: FetcherOptions, limits: WindowLimits, clock: Clock) -> None:
+    def __init__(self, options: FetcherOptions, clock: Clock) -> None:
         self._options = options
-        self._limits = limits
         self._clock = clock
         self._group = asyncio.TaskGroup()
         self._tasks: set[asyncio.Task[None]] = set()
         self._demands = asyncio.Semaphore(options.demands_max)
-        self.cache = RunCache(
+        self._cache = RunCache(
             bytes_max=options.cache_bytes_max if options.cache_enabled else 0,
             age_s_max=options.cache_age_s_max,
         )
-        self.flights = Flights()
-        self.budget = ReadBudget(options.bytes_in_flight_max)
-        self.is_open = False
-        self.runs_read = 0
-        self.bytes_read = 0
-        self.failed = 0
-        self.prefetches = 0
+        self._flights = Flights()
+        self._budget = ReadBudget(options.bytes_in_flight_max)
+        self._is_open = False
+        self._runs_read = 0
+        self._bytes_read = 0
+        self._failed = 0
+        self._prefetches = 0
 
-    async def __aenter__(self) -> Self:
+    @property
+    def is_open(self) -> bool:
+        """Whether reads can begin."""
+        return self._is_open
+
+    async def open(self) -> None:
+        """Begin to serve, once."""
         await self._group.__aenter__()
-        self.is_open = True
+        self._is_open = True
         self._start(self._expire())
-        return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.is_open = False
+    async def close(self) -> None:
+        """Cancel the reads and wait for their end; calls that wait for one get `Closed`.
+
+        Idempotent.
+        """
+        if not self._is_open:
+            return
+        self._is_open = False
         for task in self._tasks:
             task.cancel()
-        # Not told about the block's own error, the group does not wrap it.
+        # Not told about the error of the caller's block, the group does not wrap it.
         await self._group.__aexit__(None, None, None)
-        self.cache.clear()
+        self._cache.clear()
 
     def forget(self, queue: QueueId) -> None:
-        """Drop what is cached of a queue, and let nobody join the reads under way of it."""
-        self.cache.forget(queue)
-        self.flights.forget(queue)
+        """Drop what is cached of a queue, and let no call join the reads of it under way."""
+        self._cache.forget(queue)
+        self._flights.forget(queue)
 
-    def cached(self, lane: Lane, offset: int, now_s: float) -> Run | None:
-        """The run that covers `offset` if it is there, preferably one of all messages."""
-        run = self.cache.find(Lane(lane.queue, None), offset, now_s)
-        if run is None and lane.subscription is not None:
-            run = self.cache.find(lane, offset, now_s)
+    def has_beyond(self, queue: QueueId, end: int) -> bool:
+        """Whether offsets from `end` on were cached: if it is the queue's end, it went back."""
+        return self._cache.end_seen(queue) > end
+
+    def cached(self, key: CacheKey, offset: int, now_s: float) -> CachedRun | None:
+        """The run that covers `offset` if it is cached, preferably one of all messages."""
+        run = self._cache.find(CacheKey(key.queue, None), offset, now_s)
+        if run is None and key.subscription is not None:
+            run = self._cache.find(key, offset, now_s)
         return run
 
     async def run_at(
-        self, queue: TierQueue, lane: Lane, offset: int, end: int, *, messages: int
-    ) -> Run:
+        self, queue: TierQueue, key: CacheKey, offset: int, end: int, *, messages: int
+    ) -> CachedRun:
         """The run that covers `offset`.
 
         No request if it is cached or on its way, else one read of up to `messages` wanted ones
@@ -88,56 +94,102 @@ class RunReads:
         """
         while True:
             now_s = self._clock.monotonic_s()
-            run = self.cached(lane, offset, now_s)
+            run = self.cached(key, offset, now_s)
             if run is not None:
                 return run
-            if not self.is_open:
-                raise Closed("the fetcher is not open", f"{lane.queue}", offset)
-            whole = Lane(lane.queue, None)
-            flight = self.flights.find(whole, offset) or self.flights.find(lane, offset)
-            was_ahead = flight is not None and flight.reader is not None
+            if not self._is_open:
+                raise Closed("the fetcher is not open", f"{key.queue}", offset)
+            flight = self._flight_at(key, offset)
+            was_ahead = flight is not None and flight.ahead_of is not None
             if flight is None:
-                flight = self._begin(queue, Flight(lane, offset, end), messages)
+                flight = self._begin(queue, Flight(key, offset, end), messages)
             flight.is_wanted = True
             await flight.done.wait()
             run = flight.run
             if flight.is_stale:
-                raise OutOfRange("the queue was replaced meanwhile", f"{lane.queue}", offset)
+                raise OutOfRange("the queue was replaced meanwhile", f"{key.queue}", offset)
             if run is not None and offset < run.end:
-                self.cached(lane, offset, now_s)
+                self.cached(key, offset, now_s)
                 return run
             if flight.error is not None and not was_ahead:
                 raise flight.error
 
-    def read_ahead(self, queue: TierQueue, flight: Flight, *, messages: int) -> None:
-        """Begin to read before anybody asks. Returns at once."""
-        assert flight.reader is not None, "somebody's window is the reason for it"
-        self.prefetches += 1
-        flight.reader.ahead_until = flight.end
-        self._begin(queue, flight, messages)
+    @property
+    def may_read_ahead(self) -> bool:
+        """Whether another read ahead may begin now."""
+        return self._is_open and self._flights.ahead < self._options.prefetches_max
 
-    def frontier(self, lane: Lane, offset: int, far: int) -> int:
-        """How far from `offset` on all is cached or on its way, looking no farther than `far`."""
-        whole = Lane(lane.queue, None)
+    @property
+    def room_bytes(self) -> int:
+        """Bytes that reading ahead may still take: half of the cache, less what is unread."""
+        unread = self._cache.unread_bytes + self._budget.bytes_in_use
+        return self._options.cache_bytes_max // 2 - unread
+
+    def read_ahead(
+        self,
+        queue: TierQueue,
+        key: CacheKey,
+        start: int,
+        end: int,
+        position: GroupPosition,
+        *,
+        messages: int,
+    ) -> None:
+        """Begin to read `[start, end)` before `position` comes there. Returns at once."""
+        self._prefetches += 1
+        position.reading_ahead(end)
+        self._begin(queue, Flight(key, start, end, position), messages)
+
+    def frontier(self, key: CacheKey, offset: int, far: int) -> int:
+        """How far from `offset` on all is cached or on its way, up to about `far`."""
+        whole = CacheKey(key.queue, None)
         at = offset
         while at < far:
-            end = self.cache.end_of(whole, at) or self.cache.end_of(lane, at)
+            end = self._cache.end_of(whole, at) or self._cache.end_of(key, at)
             if end is None:
-                flight = self.flights.find(whole, at) or self.flights.find(lane, at)
+                flight = self._flight_at(key, at)
                 if flight is None:
                     break
                 end = flight.end
             at = end
         return at
 
+    def counts(self) -> dict[str, int]:
+        """The fields of `FetcherStatistics` that are about reads and the cache."""
+        return {
+            "runs_read": self._runs_read,
+            "bytes_read": self._bytes_read,
+            "reads_failed": self._failed,
+            "prefetches": self._prefetches,
+            "prefetches_used": self._cache.prefetches_used,
+            "prefetches_wasted": self._cache.prefetches_wasted,
+            "runs_held": len(self._cache),
+            "bytes_held": self._cache.bytes_held,
+            "unread_bytes": self._cache.unread_bytes,
+            "reads_in_flight": len(self._flights),
+            "bytes_in_flight": self._budget.bytes_in_use,
+        }
+
+    def check(self) -> None:
+        """Assert the invariants of the cache and of the reads under way; for tests."""
+        self._cache.check()
+        self._flights.check()
+        self._budget.check()
+        assert self._flights.ahead <= self._options.prefetches_max
+
+    def _flight_at(self, key: CacheKey, offset: int) -> Flight | None:
+        """The read under way that covers `offset`, preferably one of all messages."""
+        whole = CacheKey(key.queue, None)
+        return self._flights.find(whole, offset) or self._flights.find(key, offset)
+
     def _begin(self, queue: TierQueue, flight: Flight, messages: int) -> Flight:
         """Start a read that ends where something cached, or another read, begins."""
         start = flight.start
-        for lane in (flight.lane, Lane(flight.lane.queue, None)):
-            for known in (self.cache.next_first(lane, start), self.flights.next_start(lane, start)):
+        for key in (flight.key, CacheKey(flight.key.queue, None)):
+            for known in (self._cache.next_first(key, start), self._flights.next_start(key, start)):
                 if known is not None:
                     flight.end = min(flight.end, known)
-        self.flights.begin(flight)
+        self._flights.begin(flight)
         self._start(self._fly(queue, flight, messages))
         return flight
 
@@ -147,51 +199,50 @@ class RunReads:
         task.add_done_callback(self._tasks.discard)
 
     async def _fly(self, queue: TierQueue, flight: Flight, messages: int) -> None:
-        """Carry out one read; whatever comes of it is left in the flight for those who wait."""
+        """Carry out one read; its outcome is left in the flight for the calls that wait."""
         try:
-            if flight.reader is not None:
+            if flight.ahead_of is not None:
                 flight.run = await self._load(queue, flight, messages)
             else:
                 async with self._demands:
                     flight.run = await self._load(queue, flight, messages)
-        except Exception as error:  # noqa: BLE001 - raised by whoever waits for the flight
+        except Exception as error:  # noqa: BLE001 - raised by the calls that wait for the flight
             flight.error = error
-            self.failed += 1
-            if flight.reader is not None:
-                flight.reader.shrink(self._limits, self._clock.monotonic_s())
+            self._failed += 1
+            if flight.ahead_of is not None:
+                flight.ahead_of.shrink(self._clock.monotonic_s())
         else:
             self._keep(flight, flight.run)
         finally:
             if flight.run is None and flight.error is None:
-                flight.error = Closed(
-                    "the fetcher was closed", f"{flight.lane.queue}", flight.start
-                )
-            self.flights.end(flight)
+                flight.error = Closed("the fetcher was closed", f"{flight.key.queue}", flight.start)
+            self._flights.end(flight)
 
-    async def _load(self, queue: TierQueue, flight: Flight, messages: int) -> Run:
+    async def _load(self, queue: TierQueue, flight: Flight, messages: int) -> CachedRun:
         return await load_run(
-            queue, flight, messages_max=messages, options=self._options, budget=self.budget
+            queue, flight, messages_max=messages, options=self._options, budget=self._budget
         )
 
-    def _keep(self, flight: Flight, run: Run) -> None:
-        self.runs_read += 1
-        self.bytes_read += len(run.data)
-        if flight.reader is not None:
-            flight.reader.ahead_until = min(flight.reader.ahead_until, int(run.end))
+    def _keep(self, flight: Flight, run: CachedRun) -> None:
+        self._runs_read += 1
+        self._bytes_read += len(run.data)
+        if flight.ahead_of is not None:
+            flight.ahead_of.has_read_ahead(run.end)
         if flight.is_stale:
             return
-        lane = Lane(flight.lane.queue, None) if run.is_whole else flight.lane
         now_s = self._clock.monotonic_s()
-        self._shrink_for(self.cache.add(lane, run, now_s), now_s)
-
-    def _shrink_for(self, wasted: list[Run], now_s: float) -> None:
-        for run in wasted:
-            if run.reader is not None:
-                run.reader.shrink(self._limits, now_s)
+        _shrink_windows(self._cache.add(run, now_s), now_s)
 
     async def _expire(self) -> None:
-        """Drop old runs also when nobody calls."""
+        """Drop old runs also while there are no calls."""
         while True:
             await self._clock.sleep(max(self._options.cache_age_s_max / 2, 0.1))
             now_s = self._clock.monotonic_s()
-            self._shrink_for(self.cache.expire(now_s), now_s)
+            _shrink_windows(self._cache.expire(now_s), now_s)
+
+
+def _shrink_windows(wasted: list[CachedRun], now_s: float) -> None:
+    """Halve the windows of the groups for which these runs were read in vain."""
+    for run in wasted:
+        if run.ahead_of is not None:
+            run.ahead_of.shrink(now_s)

@@ -1,43 +1,51 @@
-"""Reads under way: one for each run, whoever asks; who waits for one does not own it."""
+"""Reads under way: one for each run, however many calls wait for it, and none of them owns it."""
 
 import asyncio
 from collections import defaultdict
+from itertools import chain, pairwise
 
 from container.names.queue_id import QueueId
-from fetcher.read_ahead import Reader
-from fetcher.run import Run
-from fetcher.run_cache import Lane
+from fetcher.cached_run import CachedRun, CacheKey
+from fetcher.group_position import GroupPosition
 
 
 class Flight:
-    """One read of `[start, end)` of a lane; `end` may come out lower once the sizes are known."""
+    """One read of `[start, end)` of a key; `end` may come out lower once the sizes are known."""
 
-    __slots__ = ("done", "end", "error", "is_stale", "is_wanted", "lane", "reader", "run", "start")
+    __slots__ = (
+        "ahead_of", "done", "end", "error", "is_stale", "is_wanted", "key", "run", "start",
+    )  # fmt: skip
 
-    def __init__(self, lane: Lane, start: int, end: int, reader: Reader | None = None) -> None:
-        """`reader`: for whom it is read ahead; None if somebody waits for it from the start."""
-        self.lane = lane
+    def __init__(
+        self, key: CacheKey, start: int, end: int, ahead_of: GroupPosition | None = None
+    ) -> None:
+        """`ahead_of`: for whom it is read ahead; None if a call waits for it from the start."""
+        self.key = key
         self.start = start
         self.end = end
-        self.reader = reader
-        self.is_wanted = reader is None
-        """Somebody waits for it, perhaps only since it was begun."""
+        self.ahead_of = ahead_of
+        self.is_wanted = ahead_of is None
+        """A call waits for it, or did."""
         self.is_stale = False
         """The queue was forgotten meanwhile: the outcome is of no use."""
-        self.run: Run | None = None
+        self.run: CachedRun | None = None
         self.error: Exception | None = None
         self.done = asyncio.Event()
 
     def __repr__(self) -> str:
         kind = "wanted" if self.is_wanted else "ahead"
-        return f"<Flight {self.lane.queue} [{self.start}, {self.end}) {kind}>"
+        return f"<Flight {self.key.queue} [{self.start}, {self.end}) {kind}>"
 
 
 class Flights:
-    """All reads under way. A look-up is linear in the few reads of one lane."""
+    """All reads under way. A look-up is linear in the few reads of one key.
+
+    F1  At most one read of a key covers an offset.
+    F2  A read is findable from `begin` to `end` or `forget`, and `len` counts it until `end`.
+    """
 
     def __init__(self) -> None:
-        self._by_lane: dict[Lane, list[Flight]] = {}
+        self._by_key: dict[CacheKey, list[Flight]] = {}
         self._ahead = 0
         self._count = 0
 
@@ -46,49 +54,64 @@ class Flights:
 
     @property
     def ahead(self) -> int:
-        """How many were begun for nobody who waits."""
+        """How many were begun as read-ahead."""
         return self._ahead
 
     def begin(self, flight: Flight) -> None:
         """Make a read findable."""
-        self._by_lane.setdefault(flight.lane, []).append(flight)
+        self._by_key.setdefault(flight.key, []).append(flight)
         self._count += 1
-        self._ahead += flight.reader is not None
+        self._ahead += flight.ahead_of is not None
 
     def end(self, flight: Flight) -> None:
-        """Wake who waits. The flight's outcome must be set."""
-        flights = self._by_lane.get(flight.lane, [])
+        """Wake the calls that wait. The flight's outcome must be set."""
+        flights = self._by_key.get(flight.key, [])
         if flight in flights:
             flights.remove(flight)
             if not flights:
-                del self._by_lane[flight.lane]
+                del self._by_key[flight.key]
         self._count -= 1
-        self._ahead -= flight.reader is not None
+        self._ahead -= flight.ahead_of is not None
         flight.done.set()
 
     def forget(self, queue: QueueId) -> None:
-        """Let nobody find the reads of a queue any more; they end for themselves."""
-        for lane in [lane for lane in self._by_lane if lane.queue == queue]:
-            for flight in self._by_lane.pop(lane):
+        """Make the reads of a queue unfindable; they come to their end by themselves."""
+        for key in [key for key in self._by_key if key.queue == queue]:
+            for flight in self._by_key.pop(key):
                 flight.is_stale = True
 
-    def find(self, lane: Lane, offset: int) -> Flight | None:
+    def find(self, key: CacheKey, offset: int) -> Flight | None:
         """The read under way that will cover `offset`."""
-        for flight in self._by_lane.get(lane, ()):
+        for flight in self._by_key.get(key, ()):
             if flight.start <= offset < flight.end:
                 return flight
         return None
 
-    def next_start(self, lane: Lane, offset: int) -> int | None:
-        """Where the next read under way behind `offset` begins."""
-        starts = (one.start for one in self._by_lane.get(lane, ()) if one.start > offset)
+    def next_start(self, key: CacheKey, offset: int) -> int | None:
+        """Where the next read under way after `offset` begins."""
+        starts = (one.start for one in self._by_key.get(key, ()) if one.start > offset)
         return min(starts, default=None)
+
+    def check(self) -> None:
+        """Assert the invariants; for tests."""
+        for flights in self._by_key.values():
+            spans = sorted((flight.start, flight.end) for flight in flights)
+            for (_, end), (start, _) in pairwise(spans):
+                assert end <= start, f"F1: {flights}"
+        findable = list(chain.from_iterable(self._by_key.values()))
+        assert not any(one.is_stale or one.done.is_set() for one in findable), f"F2: {findable}"
+        ahead = sum(flight.ahead_of is not None for flight in findable)
+        assert len(findable) <= self._count, f"F2: {findable}"
+        assert ahead <= self._ahead <= self._count, f"F2: {findable}"
 
 
 class ReadBudget:
-    """Bytes that may be read at once, demand first.
+    """Bytes that may be read at once, demand before read-ahead.
 
-    A read that is larger than everything takes everything. Cancelling a wait gives up its place.
+    A read that is larger than the budget takes all of it. Cancelling a wait gives up its place.
+
+    B1  What is free and what was granted and not given back make up the budget.
+    B2  A read waits only while bytes are in use, so that a `release` is to come.
     """
 
     def __init__(self, bytes_max: int) -> None:
@@ -123,15 +146,24 @@ class ReadBudget:
         self._bytes_free += count
         self._grant()
 
+    def check(self) -> None:
+        """Assert the invariants; for tests."""
+        assert 0 <= self._bytes_free <= self._bytes_max, "B1"
+        assert not self._waiting or self.bytes_in_use > 0, "B2"
+
     def _grant(self) -> None:
-        """Let in those who wait, demand before read-ahead, else in order of arrival."""
-        ranks: defaultdict[bool, list[asyncio.Event]] = defaultdict(list)
-        for granted, (flight, _) in self._waiting.items():
-            ranks[flight.is_wanted].append(granted)
-        for granted in ranks[True] + ranks[False]:
+        """Let reads in, in their turn, until one does not fit."""
+        for granted in self._turns():
             count = self._waiting[granted][1]
             if count > self._bytes_free:
                 return
             del self._waiting[granted]
             self._bytes_free -= count
             granted.set()
+
+    def _turns(self) -> list[asyncio.Event]:
+        """Who waits: demand before read-ahead, else in order of arrival."""
+        ranks: defaultdict[bool, list[asyncio.Event]] = defaultdict(list)
+        for granted, (flight, _) in self._waiting.items():
+            ranks[flight.is_wanted].append(granted)
+        return ranks[True] + ranks[False]

@@ -25,7 +25,7 @@ class TierQueue(Protocol):
 
     @property
     def next_offset(self) -> QueueOffset:
-        """The commit offset: behind the last offset that can be read."""
+        """The commit offset: the one after the last that can be read."""
         ...
 
     @property

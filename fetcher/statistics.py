@@ -19,16 +19,16 @@ class FetcherStatistics:
     reads_failed: int
     """Reads of a run that ended with an error."""
     prefetches: int
-    """Reads that were begun before anybody waited."""
+    """Reads that began before a call waited for them."""
     prefetches_used: int
-    """Runs read ahead that somebody looked at."""
+    """Runs read ahead that were served."""
     prefetches_wasted: int
-    """Runs read ahead that went without anybody looking at them."""
+    """Runs read ahead that were dropped unserved."""
     runs_held: int
     bytes_held: int
     """What the cached runs occupy."""
     unread_bytes: int
-    """The part of it that was read ahead and not looked at yet."""
+    """The part of it that was read ahead and not served yet."""
     reads_in_flight: int
     bytes_in_flight: int
     readers: int

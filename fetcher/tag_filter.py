@@ -11,7 +11,7 @@ from container.record.java_hash import tag_hash
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """The tags that somebody wants; at least one."""
+    """The tags that are wanted; at least one."""
 
     tags: frozenset[str]
     hashes: frozenset[int]

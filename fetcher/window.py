@@ -17,7 +17,7 @@ class WindowLimits:
     pause_s: float = 0.05
     """One cause may show itself several times within this; it counts once."""
     idle_s_max: float = 60.0
-    """A window that nobody used for so long starts again."""
+    """A window that was not used for so long starts again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class Window:
 
 
 def opened(limits: WindowLimits, now_s: float) -> Window:
-    """The window of somebody who has read nothing yet."""
+    """The window of a group that has read nothing yet."""
     return Window(limits.messages_min, now_s)
 
 

@@ -56,7 +56,7 @@ def decompress(
 ) -> bytes:
     """The body as the producer gave it. O(length); holds at most about twice `bytes_max`.
 
-    Bytes behind a complete zlib stream are ignored, further LZ4 and Zstandard frames are read, as
+    Bytes after a complete zlib stream are ignored, further LZ4 and Zstandard frames are read, as
     Java's streams do.
 
     Raises:

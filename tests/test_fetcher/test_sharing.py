@@ -4,12 +4,12 @@ import asyncio
 
 import pytest
 
+from fetcher.cached_run import CacheKey
 from fetcher.fetcher import TieredMessageFetcher
+from fetcher.group_position import GroupPosition
 from fetcher.options import FetcherOptions
-from fetcher.read_ahead import Reader
-from fetcher.run_cache import Lane
 from fetcher.single_flight import Flight, ReadBudget
-from fetcher.window import Window
+from fetcher.window import WindowLimits
 from provider.clock import ManualClock, settle
 from provider.errors import Closed, Unavailable
 from provider.ranges import QueueOffset
@@ -201,23 +201,27 @@ async def test_a_row_of_calls_that_need_not_wait_lets_other_tasks_run(
 
 async def test_demand_is_granted_before_read_ahead_that_waited_longer() -> None:
     budget = ReadBudget(100)
-    lane = Lane(QUEUE, None)
-    ahead = Flight(lane, 0, 1, Reader(Window(32, 0.0)))
+    key = CacheKey(QUEUE, None)
+    limits = WindowLimits(messages_min=32, messages_max=64, step_messages=32)
+    ahead = Flight(key, 0, 1, GroupPosition(limits, 0.0))
     order: list[str] = []
 
     async def take(flight: Flight, name: str) -> None:
         await budget.acquire(flight, 60)
         order.append(name)
+        budget.check()
 
-    first = await budget.acquire(Flight(lane, 0, 1), 500)
+    first = await budget.acquire(Flight(key, 0, 1), 500)
     tasks = [asyncio.create_task(take(ahead, "ahead"))]
     await settle()
-    tasks.append(asyncio.create_task(take(Flight(lane, 0, 1), "demand")))
-    cancelled = asyncio.create_task(take(Flight(lane, 0, 1), "cancelled"))
+    tasks.append(asyncio.create_task(take(Flight(key, 0, 1), "demand")))
+    cancelled = asyncio.create_task(take(Flight(key, 0, 1), "cancelled"))
     await settle()
     cancelled.cancel()
     await settle()
+    budget.check()
     budget.release(first)
+    budget.check()
     await settle()
     assert order == ["demand"]
     budget.release(60)

@@ -1,32 +1,21 @@
 """One call's way over a queue: which messages it takes from which runs, and where it stops."""
 
-from collections.abc import Sequence
-
 import numpy as np
 from numpy.typing import NDArray
 
 from container.metadata.records import Gap
-from container.record.header import locate_parts
-from container.record.properties import TAGS, decode_properties
+from fetcher.cached_run import CachedRun
 from fetcher.result import FetchedMessages, Selection
-from fetcher.run import Run
 from fetcher.tag_filter import Subscription, matching
 
 
-def gap_at(gaps: Sequence[Gap], offset: int) -> Gap | None:
-    """The gap that `offset` lies in."""
-    for gap in gaps:
-        if gap.start <= offset < gap.end:
-            return gap
-    return None
-
-
-class Walk:
+class FetchCursor:
     """Takes messages from `at` on until a limit is met; pure bookkeeping, nothing waits.
 
-    I1  `limit` is the first offset not looked at in any case, and at most the queue's end.
-    I2  The last message taken may exceed `bytes_max`: it is compared after adding, as RocketMQ
-        does, so that a large message gets through.
+    C1  `at <= limit <=` the queue's end. No offset from `limit` on is examined.
+    C2  What was taken are messages below `at`, ascending, `messages_max` at most.
+    C3  What was taken is below `bytes_max` without its last message. That one may exceed it: sizes
+        are compared after adding, as in RocketMQ, so that a large message is delivered.
     """
 
     def __init__(
@@ -40,7 +29,7 @@ class Walk:
         subscription: Subscription | None,
         exact_tags: bool,
     ) -> None:
-        """`end`: the queue's. `looked_max`: offsets looked at, those in gaps not counted."""
+        """`end`: the queue's. `looked_max`: offsets examined, those in gaps not counted."""
         self.at = offset
         self.limit = min(end, offset + looked_max)
         self.messages_left = messages_max
@@ -68,19 +57,33 @@ class Walk:
         return self._count > 0
 
     def skip(self, gap: Gap) -> None:
-        """Go on behind a gap."""
+        """Continue after a gap, which `at` lies in."""
         self.limit = min(self._end, self.limit + gap.end - self.at)
         self.at = gap.end
 
-    def take(self, run: Run) -> None:
-        """Look at what `run` covers, which begins at or before `at`, and take what is wanted."""
+    def take(self, run: CachedRun) -> None:
+        """Take what is wanted of a run, which begins at or before `at`."""
         until = min(run.end, self.limit)
-        if run.is_whole and self._subscription is None:
+        if run.has_all and self._subscription is None:
             self._take_slice(run, self.at - run.first, until - run.first)
         else:
             self._take_matching(run, until)
 
-    def _take_slice(self, run: Run, start: int, until: int) -> None:
+    def check(self) -> None:
+        """Assert the invariants; for tests. O(messages taken)."""
+        assert self.at <= self.limit <= self._end, f"C1: {self.at}, {self.limit}, {self._end}"
+        messages = self.messages
+        offsets, sizes = messages.offsets, messages.sizes
+        assert len(offsets) == self._count, "C2"
+        assert self.messages_left >= 0, "C2"
+        assert (np.diff(offsets) > 0).all(), f"C2: {offsets}"
+        if self._count:
+            assert offsets[-1] < self.at, f"C2: {offsets}, {self.at}"
+            assert self._bytes_left is None or self._bytes_left + sizes[-1] > 0, "C3"
+        if self.messages_left == 0 or (self._bytes_left is not None and self._bytes_left <= 0):
+            assert self.is_done, "C2, C3"
+
+    def _take_slice(self, run: CachedRun, start: int, until: int) -> None:
         stop = min(until, start + self.messages_left)
         if self._bytes_left is not None:
             stop = run.cut(start, stop, self._bytes_left)
@@ -88,15 +91,15 @@ class Walk:
         self.at = run.first + stop
         self._count_bytes(run.size_before[stop] - run.size_before[start])
 
-    def _take_matching(self, run: Run, until: int) -> None:
+    def _take_matching(self, run: CachedRun, until: int) -> None:
         start = int(np.searchsorted(run.offsets, self.at))
         stop = int(np.searchsorted(run.offsets, until))
         indices: NDArray[np.int64] = np.arange(start, stop)
-        if run.is_whole and self._subscription is not None:
+        if run.has_all and self._subscription is not None:
             indices = indices[matching(run.tag_hashes[start:stop], self._subscription)]
         if self._exact_tags and self._subscription is not None:
             tags = self._subscription.tags
-            indices = indices[np.array([_tag(run, i) in tags for i in indices.tolist()], np.bool_)]
+            indices = indices[np.array([one.tags in tags for one in run.decode(indices)], np.bool_)]
         picked = indices[: self.messages_left]
         if self._bytes_left is not None:
             sums = np.cumsum(run.sizes[picked])
@@ -116,11 +119,3 @@ class Walk:
         if self._bytes_left is not None:
             self._bytes_left -= count
             self._is_full |= self._bytes_left <= 0
-
-
-def _tag(run: Run, index: int) -> str:
-    """The TAGS property of one message, for callers who do not trust hashes."""
-    start = int(run.starts[index])
-    raw = run.data[start : start + int(run.sizes[index])]
-    _, parts = locate_parts(raw, path="cached run", position=start)
-    return decode_properties(bytes(raw[parts.properties :])).get(TAGS, "")

@@ -1,0 +1,131 @@
+"""A run: consecutive messages of a queue, or those of them with certain tags, in one buffer."""
+
+from bisect import bisect_left
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from container.names.queue_id import QueueId
+from container.record.decoding import MessageDecoder
+from container.record.message import StoredMessage
+from fetcher.group_position import GroupPosition
+from fetcher.options import COLUMN_BYTES
+from fetcher.tag_filter import Subscription
+from provider.object_store import Buffer
+from provider.ranges import QueueOffset
+
+RUN_BYTES = 1024
+"""Memory of a run beside its messages."""
+
+
+class CacheKey(NamedTuple):
+    """Runs that continue each other: those of a queue, complete or with certain tags only."""
+
+    queue: QueueId
+    subscription: Subscription | None
+
+
+class CachedRun:
+    """What is known of the offsets `[first, end)`: complete records as columns over one buffer.
+
+    R1  `offsets` ascends inside `[first, end)`; without a subscription it is all of them.
+    R2  Every record lies in `data`, and `size_before[i]` is the sum of the sizes before message i.
+    """
+
+    __slots__ = (
+        "_decoder", "ahead_of", "data", "end", "first", "key", "last_used_s", "nbytes", "offsets",
+        "size_before", "sizes", "starts", "tag_hashes", "unread",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        key: CacheKey,
+        first: QueueOffset,
+        end: QueueOffset,
+        data: Buffer,
+        *,
+        offsets: NDArray[np.int64],
+        starts: NDArray[np.int64],
+        sizes: NDArray[np.int64],
+        tag_hashes: NDArray[np.int32],
+        ahead_of: GroupPosition | None = None,
+    ) -> None:
+        """`ahead_of`: for whom the run was read ahead; None if a call waited for it."""
+        self.key = key
+        self.first = first
+        self.end = end
+        self.offsets = offsets
+        self.data = memoryview(data).toreadonly()
+        self.starts = starts
+        self.sizes = sizes
+        self.tag_hashes = tag_hashes
+        sums = np.zeros(len(sizes) + 1, np.int64)
+        np.cumsum(sizes, out=sums[1:])
+        self.size_before: memoryview[int] = sums.data  # a view's scalars are plain ints, and fast
+        self.nbytes = _pinned_bytes(self.data) + COLUMN_BYTES * len(starts) + RUN_BYTES
+        """Bytes that the run keeps in memory."""
+        self.ahead_of = ahead_of
+        self.unread = True
+        """Not served yet. This and the next are kept up to date by `RunCache`."""
+        self.last_used_s = 0.0
+        self._decoder: MessageDecoder | None = None
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def __repr__(self) -> str:
+        return f"<CachedRun [{self.first}, {self.end}): {len(self)} messages, {self.nbytes} bytes>"
+
+    @property
+    def has_all(self) -> bool:
+        """Whether it has every message of `[first, end)`, and so serves any subscription."""
+        return self.key.subscription is None
+
+    def cut(self, start: int, stop: int, bytes_max: int) -> int:
+        """Where to stop so that message `start` to the one before hold `bytes_max`, or just more.
+
+        The last message taken is the one that reaches it; never more than `stop`. O(log n).
+        """
+        before = self.size_before
+        wanted = before[start] + bytes_max
+        if before[stop - 1] < wanted:
+            return stop
+        return bisect_left(before, wanted, start + 1, stop)
+
+    def decode(self, picked: slice | NDArray[np.int64]) -> Iterator[StoredMessage]:
+        """Messages of the run; the first call checks all of them together."""
+        if self._decoder is None:
+            path = f"{self.key.queue}/COMMIT_LOG"
+            self._decoder = MessageDecoder(self.data, self.starts, self.sizes, path=path)
+        return self._decoder.messages(picked)
+
+    def check(self) -> None:
+        """Assert the invariants; for tests. O(n)."""
+        lengths = {len(self.offsets), len(self.starts), len(self.sizes), len(self.tag_hashes)}
+        assert len(lengths) == 1, f"R1: {self}"
+        assert (np.diff(self.offsets) > 0).all(), f"R1: {self}"
+        if len(self):
+            assert self.first <= self.offsets[0], f"R1: {self}"
+            assert self.offsets[-1] < self.end, f"R1: {self}"
+            assert self.starts.min() >= 0, f"R2: {self}"
+            assert (self.starts + self.sizes).max() <= len(self.data), f"R2: {self}"
+        assert not self.has_all or len(self) == self.end - self.first, f"R1: {self}"
+        assert list(self.size_before) == [0, *np.cumsum(self.sizes).tolist()], f"R2: {self}"
+
+
+def _pinned_bytes(view: memoryview) -> int:
+    """What a view keeps alive, which may be more than it shows."""
+    base = view.obj
+    return (
+        max(view.nbytes, memoryview(base).nbytes)
+        if isinstance(base, bytes | bytearray)
+        else (max(view.nbytes, base.nbytes) if isinstance(base, np.ndarray) else view.nbytes)
+    )
+
+
+def compact(data: Buffer) -> Buffer:
+    """`data`, copied if it is a small part of something larger that it would keep alive."""
+    view = memoryview(data)
+    return bytes(view) if _pinned_bytes(view) > view.nbytes + (view.nbytes >> 2) else view
