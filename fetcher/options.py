@@ -46,7 +46,7 @@ class FetcherOptions:
     readers_max: int = 4096
     """Windows kept, one per queue and group; the least recently used is forgotten first."""
     loop_hold_s_max: float = 0.0002
-    """Longest burst of cache hits, in seconds, before a call lets other tasks run, such as reads."""
+    """Longest burst of cache hits, in seconds, before a call lets other tasks run."""
 
     def __post_init__(self) -> None:
         for field in fields(self):
