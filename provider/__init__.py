@@ -16,10 +16,18 @@ from provider.errors import (
     StoreError,
     Unavailable,
 )
-from provider.file_segments import FileSegments, Placement, SegmentSlice
+from provider.file_segments import (
+    FileSegments,
+    Placement,
+    SegmentsDriver,
+    SegmentSlice,
+    SegmentsOwner,
+)
+from provider.in_place_segments import InPlaceDriver
 from provider.memory import MemoryStore
 from provider.names import check_name
 from provider.object_store import Append, AppendingStore, Buffer, ObjectEntry, ObjectStore
+from provider.packed_segments import PackedDriver
 from provider.ranges import ByteRange
 
 __all__ = [
@@ -34,14 +42,18 @@ __all__ = [
     "Denied",
     "Fenced",
     "FileSegments",
+    "InPlaceDriver",
     "ManualClock",
     "MemoryStore",
     "NotFound",
     "ObjectEntry",
     "ObjectStore",
     "OutOfRange",
+    "PackedDriver",
     "Placement",
     "SegmentSlice",
+    "SegmentsDriver",
+    "SegmentsOwner",
     "StoreError",
     "SystemClock",
     "Unavailable",

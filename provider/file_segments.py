@@ -38,10 +38,12 @@ class FileSegments(Protocol):
     """A place that keeps file segments.
 
     S1  What `write` has acknowledged is durable, and reads back equal at its placement.
-    S2  `write` again with the same slices after any failure is safe, and is how to go on.
-    S3  Nothing that `write` does changes a byte that was published before.
+    S2  After any failure the same slices may be written again; that is how to continue.
+    S3  No `write` changes a byte that was published before.
     S4  `must_roll` is true where S3 can only be kept by beginning a new segment: an earlier owner
-        may still be alive and may still write behind its own end of `segment`.
+        may still be alive and may still write after the published end of the segment.
+    S5  What `preserve` was told of outlives every later `write`, where it lies or as a copy.
+    S6  What `earlier_objects` returns can never be published again: references to it only go.
     """
 
     @property

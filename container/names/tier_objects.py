@@ -1,7 +1,8 @@
 """The names of the metadata's objects, all of them, relative to the broker's directory.
 
 Every name but a journal entry's and a boundary's is unique: it carries the owner's epoch and a
-nonce, and is never used twice. `@` cannot begin a RocketMQ topic, so nothing collides.
+nonce, and is never used twice. `@` cannot begin a RocketMQ topic, so nothing collides. Parts, which
+hold messages, have names of their driver (`provider/packed_segments.py`).
 """
 
 import re

@@ -281,9 +281,12 @@ async def drained(
     *,
     journal: JournalOptions = JOURNAL_OPTIONS,
     upkeep: UpkeepOptions = UPKEEP_OPTIONS,
+    packed: bool = False,
 ) -> StoreProcess:
     """A last life without faults, alone: tier everything, keep house, end cleanly."""
-    process = StoreProcess(memory, hot.reopened(), clock, number, journal=journal, upkeep=upkeep)
+    process = StoreProcess(
+        memory, hot.reopened(), clock, number, journal=journal, upkeep=upkeep, packed=packed
+    )
     await while_time_passes(clock, process.live(tiers_all), shown=process)
     assert process.error is None, process.error
     with suppress(StoreError):

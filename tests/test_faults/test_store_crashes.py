@@ -38,8 +38,9 @@ NIGHTLY = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
 class Run:
     """One tier and its lives; every run writes the same messages."""
 
-    def __init__(self, begun: "Run | None" = None) -> None:
-        """Begin anew, or where `begun` ended."""
+    def __init__(self, begun: "Run | None" = None, *, packed: bool = False) -> None:
+        """Begin an empty tier, of files or `packed` into parts; or where `begun` ended."""
+        self.packed = begun.packed if begun is not None else packed
         objects = MemoryObjects()
         self.clock = ManualClock()
         self.hot = StoreHotLog(self.clock, batch_messages_max=3)
@@ -63,7 +64,9 @@ class Run:
 
     async def life(self, number: int, bursts: range, faults: Sequence[Fault] = ()) -> StoreProcess:
         hot = self.hot.reopened()
-        process = StoreProcess(self.memory, hot, self.clock, number, faults=faults)
+        process = StoreProcess(
+            self.memory, hot, self.clock, number, faults=faults, packed=self.packed
+        )
 
         async def job(process: StoreProcess) -> None:
             for burst in bursts:
@@ -87,7 +90,7 @@ class Run:
             if lose_local:
                 self.hot.delete_below(queue, offset)
         self.write(LATER.stop)
-        await drained(self.memory, self.hot, self.clock, 99)
+        await drained(self.memory, self.hot, self.clock, 99, packed=self.packed)
         await self.follower.look()
         assert await findings(self.memory.another_client()) == []
         assert await orphan_manifests(self.memory.another_client()) == set()
@@ -116,10 +119,14 @@ async def published(memory: MemoryStore) -> Published:
     )
 
 
+PACKED = pytest.mark.parametrize("history", [True], ids=["packed"], indirect=True)
+"""The test is run on a tier of parts."""
+
+
 @pytest.fixture
-async def history() -> Run:
+async def history(request: pytest.FixtureRequest) -> Run:
     """What the first life left."""
-    run = Run()
+    run = Run(packed=getattr(request, "param", False))
     await run.life(1, HISTORY)
     return run
 
@@ -192,6 +199,30 @@ async def test_a_row_of_the_crash_matrix(
     _, kind, verb, prefix, deaths_min = row
     deaths = await die_at_every(history, undisturbed, kind, verb=verb, prefix=prefix)
     assert deaths >= deaths_min, f"only {deaths}"
+
+
+PART_ROWS: list[tuple[Kind, int]] = [("crash_before", 4), ("crash_after", 4), ("lost_reply", 0)]
+
+
+@PACKED
+@pytest.mark.parametrize(("kind", "deaths_min"), PART_ROWS)
+async def test_a_part_is_whole_or_nothing_whatever_becomes_of_its_writer(
+    kind: Kind, deaths_min: int, history: Run, undisturbed: Published
+) -> None:
+    deaths = await die_at_every(history, undisturbed, kind, verb="create", prefix="@parts/")
+    assert deaths >= deaths_min, f"only {deaths}"
+
+
+@PACKED
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("kind", ["crash_before", "crash_after", "late"])
+async def test_a_tier_of_parts_is_the_same_whatever_becomes_of_any_request(
+    kind: Kind, history: Run, undisturbed: Published
+) -> None:
+    step = 1 if NIGHTLY else 4
+    deaths = await die_at_every(history, undisturbed, kind, step=step)
+    assert kind == "late" or deaths * step > 60
 
 
 @pytest.mark.slow
