@@ -31,19 +31,19 @@ class MeteredStore(ForwardingStore):
         registry = registry or CollectorRegistry()
         self._requests = Counter(
             "tieredstore_provider_requests",
-            "Calls to the tier's storage that ended.",
+            "Finished calls to the tier's storage, by verb and outcome.",
             ["verb", "outcome"],
             registry=registry,
         )
         self._bytes = Counter(
             "tieredstore_provider_bytes",
-            "Bytes read from or written to the tier's storage.",
+            "Bytes read from or written to the tier's storage by successful calls, by verb.",
             ["verb"],
             registry=registry,
         )
         self._seconds = Histogram(
             "tieredstore_provider_seconds",
-            "Duration of calls to the tier's storage.",
+            "Duration of calls to the tier's storage in seconds, by verb.",
             ["verb"],
             buckets=_SECONDS,
             registry=registry,

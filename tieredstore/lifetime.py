@@ -1,4 +1,4 @@
-"""Who owns the background tasks: a `with` block at the top; and what is said of its failure."""
+"""Background tasks, owned by a `with` block, and the failure that ended them."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
@@ -8,7 +8,7 @@ from typing import cast
 from provider.errors import Fenced, StoreError
 
 Worker = Callable[[], Awaitable[None]]
-"""Runs until it is cancelled, or ends by itself."""
+"""A coroutine function that runs until it is cancelled, or returns earlier."""
 
 
 async def _call(worker: Worker) -> None:
@@ -17,10 +17,10 @@ async def _call(worker: Worker) -> None:
 
 @asynccontextmanager
 async def running(workers: Iterable[Worker]) -> AsyncGenerator[None]:
-    """Run `workers` while the block runs; on leaving, cancel them and wait for their end.
+    """Run `workers` while the block runs; leaving it cancels them and waits for their end.
 
-    A worker that fails cancels the block, and its failure is raised in an ExceptionGroup. If the
-    block fails, its own exception is raised, bare.
+    A worker that fails cancels the block and raises its failure in an ExceptionGroup. A failure of
+    the block itself is raised bare.
     """
     block_failed: Exception | None = None
     async with asyncio.TaskGroup() as group:

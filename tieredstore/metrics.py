@@ -1,7 +1,7 @@
 """Names, units and labels of every metric, and the page that a Prometheus server reads.
 
-RocketMQ's names where it has the metric (with the unit that the name says); the storage's own
-metrics are in `provider/metered.py`.
+Metrics that RocketMQ has too bear its names and units. Metrics of the storage are in
+`provider/metered.py`.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ QUEUE_LABELS = ("topic", "queue_id")
 
 
 class TieringMetrics(Collector):
-    """What tiering tells, read anew at each scrape. O(queues)."""
+    """The metrics of tiering, read at each scrape. O(queues)."""
 
     def __init__(
         self,
@@ -41,26 +41,36 @@ class TieringMetrics(Collector):
         yield from _queue_metrics(statistics)
         yield from _dispatch_metrics(statistics)
         scan = self._scan()
-        yield _gauge("tieredstore_pinned_bytes", "Bytes that only pins keep.", scan.pinned_bytes)
+        yield _gauge(
+            "tieredstore_pinned_bytes",
+            "Bytes of the broker's deleted CommitLog files that only our hard links keep.",
+            scan.pinned_bytes,
+        )
         yield _counter(
             "tieredstore_pins_dropped_untiered",
-            "Pinned files given up before they were tiered, for want of room.",
+            "Pinned files dropped before they were tiered, because pins exceeded their limit.",
             scan.pins_dropped_untiered,
         )
         journal = self._journal()
-        yield _counter("tieredstore_journal_entries", "Journal entries written.", journal.entries)
-        yield _gauge("tieredstore_epoch", "Epoch of the tier's owner.", journal.epoch)
+        yield _counter(
+            "tieredstore_journal_entries",
+            "Journal entries written by this process.",
+            journal.entries,
+        )
+        yield _gauge(
+            "tieredstore_epoch", "Epoch of this process's ownership of the tier.", journal.epoch
+        )
 
 
 def _queue_metrics(statistics: DispatchStatistics) -> Iterable[Metric]:
     behind = GaugeMetricFamily(
         "rocketmq_tiered_store_dispatch_behind",
-        "Messages of the hot log that are not in the tier.",
+        "Messages of the broker's log that are not yet durable in the tier, by queue.",
         labels=QUEUE_LABELS,
     )
     latency = GaugeMetricFamily(
         "rocketmq_tiered_store_dispatch_latency",
-        "Milliseconds that the first of them has been waiting.",
+        "Age in milliseconds of the oldest message not yet tiered, by queue.",
         labels=QUEUE_LABELS,
     )
     for queue in statistics.queues:
@@ -70,7 +80,9 @@ def _queue_metrics(statistics: DispatchStatistics) -> Iterable[Metric]:
     yield behind
     yield latency
     over = GaugeMetricFamily(
-        "tieredstore_queues_over", "Queues that are not tiered any further.", labels=("state",)
+        "tieredstore_queues_over",
+        "Queues that are no longer tiered, by state: stopped, refused or damaged.",
+        labels=("state",),
     )
     for state in (QueueState.STOPPED, QueueState.REFUSED, QueueState.DAMAGED):
         over.add_metric((state.value,), sum(q.state is state for q in statistics.halted))
@@ -83,17 +95,37 @@ def _dispatch_metrics(statistics: DispatchStatistics) -> Iterable[Metric]:
         "Messages committed to the tier by this process.",
         statistics.messages,
     )
-    yield _counter("tieredstore_dispatch_bytes", "Bytes committed.", statistics.bytes)
-    yield _counter("tieredstore_gaps", "Gaps recorded: messages lost.", statistics.gaps)
-    yield _counter("tieredstore_rounds_failed", "Rounds that failed.", statistics.rounds_failed)
+    yield _counter(
+        "tieredstore_dispatch_bytes",
+        "Bytes of records and ConsumeQueue units committed to the tier by this process.",
+        statistics.bytes,
+    )
+    yield _counter(
+        "tieredstore_gaps",
+        "Ranges of lost messages recorded as gaps by this process.",
+        statistics.gaps,
+    )
+    yield _counter(
+        "tieredstore_rounds_failed",
+        "Commit rounds that failed and were or will be retried.",
+        statistics.rounds_failed,
+    )
     yield _gauge(
         "tieredstore_bytes_in_flight",
-        "Bytes read and not yet committed.",
+        "Bytes read from the broker's log and not yet committed.",
         statistics.bytes_in_flight,
     )
-    yield _gauge("tieredstore_outage", "1 while nothing reaches the tier.", statistics.outage)
+    yield _gauge(
+        "tieredstore_outage",
+        "1 while no commit reaches the tier's storage, else 0.",
+        statistics.outage,
+    )
     failing = bool(statistics.hot_error)
-    yield _gauge("tieredstore_hot_log_failing", "1 while the store cannot be read.", failing)
+    yield _gauge(
+        "tieredstore_hot_log_failing",
+        "1 while the broker's store directory cannot be read, else 0.",
+        failing,
+    )
 
 
 def _gauge(name: str, text: str, value: float) -> GaugeMetricFamily:
@@ -106,7 +138,7 @@ def _counter(name: str, text: str, value: float) -> CounterMetricFamily:
 
 @asynccontextmanager
 async def served_metrics(port: int, registry: CollectorRegistry) -> AsyncGenerator[None]:
-    """Serve the registry's page on the loopback address while the block runs; not at port 0.
+    """Serve the registry's page on the loopback address while the block runs; port 0: serve none.
 
     Raises:
         ConfigError: the port is taken or not allowed.

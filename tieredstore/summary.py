@@ -1,4 +1,4 @@
-"""What a tier holds and what a run did, as plain values. Pure."""
+"""What a tier holds and what a run added, as plain values. Pure."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field

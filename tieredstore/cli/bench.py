@@ -22,23 +22,47 @@ MEGABYTE = 1_000_000
 @click.option(
     "--directory",
     type=click.Path(path_type=Path, file_okay=False, exists=True),
-    help="On the disk to be measured; a directory in it is made and removed again.",
+    help="A directory on the disk to be measured; a directory is made in it and removed.",
 )
-@click.option("--body-bytes", type=click.IntRange(1, 4 << 20), default=1024, show_default=True)
-@click.option("--queues", type=click.IntRange(1, 10_000), default=8, show_default=True)
-@click.option("--messages", type=click.IntRange(1, 100_000_000), default=524_288, show_default=True)
-@click.option("--rounds", type=click.IntRange(1, 100), default=5, show_default=True)
+@click.option(
+    "--body-bytes",
+    type=click.IntRange(1, 4 << 20),
+    default=1024,
+    show_default=True,
+    help="Length of each message's body.",
+)
+@click.option(
+    "--queues",
+    type=click.IntRange(1, 10_000),
+    default=8,
+    show_default=True,
+    help="Number of queues.",
+)
+@click.option(
+    "--messages",
+    type=click.IntRange(1, 100_000_000),
+    default=524_288,
+    show_default=True,
+    help="Number of messages over all queues.",
+)
+@click.option(
+    "--rounds",
+    type=click.IntRange(1, 100),
+    default=5,
+    show_default=True,
+    help="Rounds that are measured.",
+)
 @click.option(
     "--warm-up-rounds",
     type=click.IntRange(0, 100),
     default=3,
     show_default=True,
-    help="Whole rounds that come first and are not counted.",
+    help="Rounds that are run first and not counted.",
 )
 @click.option(
     "--store-results",
     type=click.Path(path_type=Path, file_okay=False),
-    help="Keep the results there as a JSON file.",
+    help="Write the results into this directory, as a JSON file.",
 )
 @json_option
 def command(
@@ -54,8 +78,8 @@ def command(
 ) -> None:
     """Measure tiering and cold reading on this machine, beside its raw limits.
 
-    Makes a store of its own; takes some four times its bytes of disk, about 2.5 GB by default.
-    Everything runs at default settings, and is written back to the device before it is timed.
+    Generates a store of its own and needs about four times its size of disk, 2.5 GB by default.
+    All settings are defaults. Everything is written back to the device before it is timed.
     """
     made = SyntheticStore(messages=messages, body_bytes=body_bytes, queues=queues)
     with (
@@ -81,7 +105,7 @@ def command(
 
 @contextmanager
 def _steps() -> Generator[Callable[[str], None]]:
-    """Says on standard error what is being done, where that is a terminal."""
+    """Shows the current step on standard error if that is a terminal."""
     if not sys.stderr.isatty():
         yield lambda _: None
         return
@@ -90,7 +114,7 @@ def _steps() -> Generator[Callable[[str], None]]:
 
 
 def print_result(result: BenchResult) -> None:
-    """The table, and what does not fit into it."""
+    """The table, and the lines below it."""
     made = result.made
     title = (
         f"{count_text(made.messages)} messages with bodies of {size_text(made.body_bytes)} in "
@@ -115,5 +139,5 @@ def _cells(line: Line) -> list[str]:
 
 
 def _range_text(spread: Spread, unit: int) -> str:
-    """The least and the most, in the unit of the row's first number."""
+    """Minimum and maximum, in the unit of the row's first number."""
     return f"{spread.low / unit:,.0f}-{spread.high / unit:,.0f}"

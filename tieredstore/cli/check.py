@@ -1,4 +1,4 @@
-"""`tieredstore check`: everything that is wrong with a tier."""
+"""`tieredstore check`: verifies a tier and prints everything that is wrong."""
 
 import sys
 from contextlib import suppress
@@ -22,9 +22,9 @@ from tieredstore.readable_tier import ReadableTier
 @json_option
 @pass_invocation
 def command(invocation: Invocation, java_metadata: Path | None, *, as_json: bool) -> int:
-    """Compare metadata and bytes in both directions; reads every byte twice.
+    """Verify a tier: journal, segments, checksums, records, and files that nothing refers to.
 
-    Never stops at the first finding. Ends with 1 if there is any.
+    Reads every byte twice and continues after a finding. Exit status 1: there are findings.
     """
 
     async def check(tier: ReadableTier) -> int:

@@ -1,4 +1,4 @@
-"""`tieredstore config`: every effective setting, its origin, unit and meaning."""
+"""`tieredstore config`: every effective setting with its unit, origin and meaning."""
 
 import shutil
 
@@ -14,15 +14,17 @@ from tieredstore.config.template import config_template
 
 WIDTH_MAX = 100
 LARGE_BYTES = 10_240
-"""From here on a number of bytes is easier to grasp in a larger unit."""
+"""Numbers of bytes from here on are also shown in a larger unit."""
 
 
 @click.command("config")
-@click.option("--template", is_flag=True, help="Print a file with every key and its default.")
+@click.option(
+    "--template", is_flag=True, help="Print a configuration file with every key at its default."
+)
 @json_option
 @pass_invocation
 def command(invocation: Invocation, *, template: bool, as_json: bool) -> None:
-    """Print every effective setting: value, unit, origin, meaning."""
+    """Print every effective setting with its unit, origin and meaning."""
     if template:
         click.echo(config_template(), nl=False)
         return

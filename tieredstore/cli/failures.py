@@ -1,4 +1,4 @@
-"""How a failure is told: an exit status and one sentence that says what to do."""
+"""What a failure prints: an exit status and one sentence that says what to do."""
 
 import asyncio
 import signal
@@ -38,11 +38,11 @@ VERDICTS: tuple[tuple[type[StoreError], int, str], ...] = (
     (Closed, UNAVAILABLE, "try again"),
     (AlreadyExists, UNAVAILABLE, "try again"),
 )
-"""Status and advice by class, the first that fits; advice where the reason gives none itself."""
+"""Exit status and advice by class, the first that fits; "" where the reason says what to do."""
 
 
 def explain(error: BaseException) -> tuple[int, str]:
-    """The exit status and the sentence for whatever ended a command; "" says nothing."""
+    """The exit status and the sentence for the error that ended a command; "" prints nothing."""
     error = cause(error)
     status, sentence = BUG, ""
     match error:

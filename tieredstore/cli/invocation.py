@@ -1,4 +1,4 @@
-"""What the words before the command say."""
+"""The options before the command, and types of arguments that several commands share."""
 
 import os
 import re
@@ -17,7 +17,7 @@ _DIGITS = re.compile(r"[+-]?(0|[1-9][0-9]*)", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class Invocation:
-    """The options of the group."""
+    """The options before the command."""
 
     conf: Path | None
     defines: tuple[str, ...]
@@ -34,7 +34,7 @@ class Invocation:
 
 
 class GivenPath(click.Path):
-    """A path; an empty text, such as an unset variable of a shell, is none."""
+    """A path; refuses an empty text, such as an unset shell variable."""
 
     def convert(
         self,
@@ -42,7 +42,7 @@ class GivenPath(click.Path):
         param: click.Parameter | None,
         ctx: click.Context | None,
     ) -> str | bytes | os.PathLike[str]:
-        """Refuse an empty text, which else would be the working directory."""
+        """Refuse an empty text, which would otherwise be the working directory."""
         if not os.fspath(value):
             self.fail("it is empty", param, ctx)
         return super().convert(value, param, ctx)
@@ -60,11 +60,11 @@ class WholeNumber(click.ParamType[int]):
     def convert(
         self, value: object, param: click.Parameter | None, ctx: click.Context | None
     ) -> int:
-        """Refuse what is no number, or out of bounds."""
+        """Refuse a text that is no number or out of bounds."""
         text = str(value)
         if not _DIGITS.fullmatch(text):
             self.fail(f"{text[:DIGITS_MAX]!r} is no whole number", param, ctx)
-        number = int(text[:DIGITS_MAX])  # as many are out of bounds however they go on
+        number = int(text[:DIGITS_MAX])  # so many digits are out of bounds in any case
         if not self._least <= number <= self._most:
             bound = f"less than {self._least}" if number < self._least else f"over {self._most}"
             self.fail(f"{text[:DIGITS_MAX]} is {bound}", param, ctx)

@@ -19,15 +19,27 @@ from tieredstore.cli.invocation import GIVEN_PATH, Invocation
 from tieredstore.cli.printable import printable
 
 COMMANDS: Mapping[str, tuple[str, str]] = {
-    "tier": ("tieredstore.cli.tier", "Tier what a RocketMQ store directory holds."),
-    "topics": ("tieredstore.cli.topics", "List the queues of a tier."),
-    "segments": ("tieredstore.cli.segments", "List the segments of queues."),
-    "read": ("tieredstore.cli.read", "Read messages of a queue by offset."),
-    "check": ("tieredstore.cli.check", "Find everything that is wrong with a tier."),
-    "metadata": ("tieredstore.cli.metadata", "Exchange metadata with RocketMQ's tiered store."),
-    "repair": ("tieredstore.cli.repair", "Lift a stop: cut a queue back to the hot log."),
-    "config": ("tieredstore.cli.config", "Print every effective setting and where it is from."),
-    "bench": ("tieredstore.cli.bench", "Measure this machine beside its raw limits."),
+    "tier": (
+        "tieredstore.cli.tier",
+        "Copy a RocketMQ store directory into a tier, once or continuously.",
+    ),
+    "topics": (
+        "tieredstore.cli.topics",
+        "List the queues of a tier with offsets, sizes and times.",
+    ),
+    "segments": ("tieredstore.cli.segments", "List the segment files of a tier's queues."),
+    "read": ("tieredstore.cli.read", "Read the messages of a queue by offset."),
+    "check": ("tieredstore.cli.check", "Verify a tier: metadata and bytes, in both directions."),
+    "metadata": ("tieredstore.cli.metadata", "Exchange metadata with RocketMQ's own tiered store."),
+    "repair": ("tieredstore.cli.repair", "Cut a stopped queue back to what the broker still has."),
+    "config": (
+        "tieredstore.cli.config",
+        "Print every effective setting with its origin and meaning.",
+    ),
+    "bench": (
+        "tieredstore.cli.bench",
+        "Measure tiering and reading beside this machine's raw limits.",
+    ),
 }
 """Module and one line of help of every command; a module's `command` is the command."""
 
@@ -36,7 +48,7 @@ class CommandLine(click.Group):
     """A group that imports a command when it is used, and ends with our statuses."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's
-        """All names, in the order of a first day's work."""
+        """All names, in the order in which a new user needs them."""
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - click's
@@ -65,7 +77,7 @@ class CommandLine(click.Group):
             formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
 
     def invoke(self, ctx: click.Context) -> object:
-        """Run the command; whoever reads the output may go before its end, as `head` does."""
+        """Run the command; the reader of the output may close it early, as `head` does."""
         status: object = 0
         try:
             status = super().invoke(ctx)
@@ -80,14 +92,14 @@ class CommandLine(click.Group):
         prog_name: str | None = None,
         **_others: object,
     ) -> None:
-        """Run, say in one sentence what went wrong, and exit with the status of it."""
+        """Run, print an error as one sentence, and exit with its status."""
         words = list(sys.argv[1:] if args is None else args)
         try:
             status = super().main(words, prog_name or "tieredstore", standalone_mode=False)
         except click.exceptions.NoArgsIsHelpError as error:
             status = error.exit_code
             _say(error.format_message())
-        except BaseException as error:  # noqa: BLE001 - every way to end is said in one sentence
+        except BaseException as error:  # noqa: BLE001 - every end is one sentence
             from tieredstore.cli.failures import explain  # noqa: PLC0415 - only for a failure
 
             status, sentence = explain(error)
@@ -105,27 +117,34 @@ class CommandLine(click.Group):
 @click.group(
     cls=CommandLine,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    epilog="Exit status: 0 done, 1 findings or not found, 2 wrong use, 3 storage unavailable.",
+    epilog="Exit status: 0 success, 1 findings or not found, 2 usage error, 3 storage unavailable,"
+    " 70 internal error, 130 and 143 interrupted by SIGINT and SIGTERM.",
 )
 @click.option(
     "--conf",
     type=GIVEN_PATH,
     metavar="FILE",
-    help="Properties file; a RocketMQ broker's own will do.",
+    help="Configuration in properties format; a RocketMQ broker's own file works.",
 )
 @click.option(
     "-D",
     "defines",
     multiple=True,
     metavar="KEY=VALUE",
-    help="Set one key, any number of times; wins over the file and the environment.",
+    help="Set one configuration key; repeatable. Overrides the file and the environment.",
 )
-@click.option("--debug", is_flag=True, help="Show a traceback where something fails.")
+@click.option("--debug", is_flag=True, help="Print a traceback with an error.")
 @click.version_option(__version__, prog_name="tieredstore")
 @click.pass_context
 def cli(ctx: click.Context, conf: Path | None, defines: tuple[str, ...], *, debug: bool) -> None:
-    """Unlimited history for RocketMQ on cheap storage."""
-    del debug  # looked at where errors are said
+    """Unlimited history for RocketMQ on cheap storage.
+
+    A tier is a directory that holds the messages of one or more brokers. Name it with
+    -D tieredStoreFilePath=DIRECTORY or in the configuration file. `tier` fills it; `topics`,
+    `segments`, `read` and `check` need the tier alone. The broker needs no name where the tier
+    has only one.
+    """
+    del debug  # `main` looks for it where it prints an error
     ctx.obj = Invocation(conf, defines)
 
 
@@ -137,20 +156,20 @@ def main() -> None:
 
 
 def _say(text: str) -> None:
-    """On standard error, if it takes it: the status tells as well."""
+    """Print on standard error; a closed one is ignored, for the exit status says it too."""
     with suppress(OSError):
         click.echo(text, err=True)
 
 
 def _give_up_output() -> None:
-    """Nobody takes it: what is buffered must not fail once more when the process ends."""
+    """Discard the output, so that flushing its buffer at exit does not fail again."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _open_closed_streams() -> None:
-    """Give streams that were closed before we began to the null device.
+    """Open the null device in place of standard streams that the caller closed.
 
-    Else the next file that is opened would take their place.
+    Otherwise the next file that is opened would get their number.
     """
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         if getattr(sys, name) is None:
@@ -162,9 +181,9 @@ def _open_closed_streams() -> None:
 
 
 def _allow_open_files() -> None:
-    """As many as we may have: 1,024, as most shells say, is too few for a thousand queues."""
+    """Raise the limit of open files to the hard limit: 1,024 is too few for a thousand queues."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with suppress(OSError, ValueError):  # some systems allow fewer than they say
+    with suppress(OSError, ValueError):  # some systems allow fewer than the limit they report
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 

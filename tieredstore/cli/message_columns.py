@@ -1,4 +1,4 @@
-"""How wide the columns of `read` are. Pure: lines are printed one by one, long before the last."""
+"""Widths of the columns of `read`, chosen before the first line is printed. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ BODY = 5
 TIME_CELLS, BYTES_CELLS = 19, 9
 OFFSET_CELLS_MIN, TAGS_CELLS_MIN, KEYS_CELLS_MIN = 6, 8, 12
 TAGS_CELLS_MORE, KEYS_CELLS_MORE = 8, 24
-"""What tags and keys get beyond their least where the terminal has room."""
+"""Cells that tags and keys get in addition if the terminal has room."""
 BODY_CELLS_MIN, DIGEST_CELLS = 24, 64
 BETWEEN = "  "
 CUT = "\u2026"
@@ -22,7 +22,7 @@ CUT = "\u2026"
 
 @dataclass(frozen=True, slots=True)
 class MessageColumns:
-    """The columns shown, by their numbers, and their widths in cells."""
+    """The columns shown, by number, with their widths in cells."""
 
     shown: tuple[int, ...]
     widths: tuple[int, ...]
@@ -33,7 +33,7 @@ class MessageColumns:
         return self.line(self.titles)
 
     def line(self, cells: Sequence[str]) -> str:
-        """One message; `cells` are those of all columns, shown or not."""
+        """One message; `cells` has all columns, shown or not."""
         parts = [
             cells[number].rjust(width) if number in NUMBERS else fitted(cells[number], width)
             for number, width in zip(self.shown, self.widths, strict=True)
@@ -42,17 +42,17 @@ class MessageColumns:
 
 
 def fitted(text: str, width: int) -> str:
-    """Text in so many cells, filled with spaces, or cut with a sign that it was cut."""
+    """Text in exactly `width` cells: filled with spaces, or cut and marked as cut."""
     if cell_len(text) <= width:
         return set_cell_size(text, width)
     return set_cell_size(text, max(0, width - 1)) + CUT * (width > 0)
 
 
 def message_columns(terminal: int, max_offset: int, *, digest: bool) -> MessageColumns:
-    """The columns for a terminal so many cells wide, and offsets below `max_offset`.
+    """The columns for a terminal of `terminal` cells and offsets below `max_offset`.
 
-    Tags, then keys get what the body does not need; on a narrow terminal bytes, time and keys are
-    left out, in this order.
+    Tags, then keys get the room that the body does not need. On a narrow terminal bytes, time and
+    keys are left out, in this order.
     """
     shown = [0, 1, 2, 3, 4, BODY]
     offset = max(OFFSET_CELLS_MIN, len(count_text(max_offset)))

@@ -23,7 +23,7 @@ from tieredstore.readable_tier import ReadableTier
 from tieredstore.summary import log_bytes_of, messages_of
 
 NAME_PART = 50
-"""Characters of a file's name that its temporary neighbour bears."""
+"""Characters of a file's name that the temporary file beside it repeats."""
 
 
 @click.group("metadata")
@@ -33,13 +33,13 @@ def command() -> None:
 
 @command.command("export", short_help="Write a metadata file for RocketMQ's tiered store.")
 @click.argument("file", type=GIVEN_PATH)
-@click.option("--overwrite", is_flag=True, help="Replace the file if it is there.")
+@click.option("--overwrite", is_flag=True, help="Replace FILE if it exists.")
 @json_option
 @pass_invocation
 def export(invocation: Invocation, file: Path, *, overwrite: bool, as_json: bool) -> None:
-    """Write a tieredStoreMetadata.json with which the Java store opens this tier.
+    """Write FILE, a tieredStoreMetadata.json with which RocketMQ's tiered store opens this tier.
 
-    Put it into the broker's store/config/ while the broker is stopped.
+    Stop the broker, put FILE into its store/config/, and start it again.
     """
     if file.exists() and not overwrite:
         raise ConfigError(f"{file} is there already: name another file, or say --overwrite")
@@ -56,15 +56,15 @@ def export(invocation: Invocation, file: Path, *, overwrite: bool, as_json: bool
         click.echo(f"{queues} queues written to {file}")
 
 
-@command.command("import", short_help="Make a tier ours that RocketMQ's store wrote.")
+@command.command("import", short_help="Take over a tier that RocketMQ's tiered store wrote.")
 @click.argument("file", type=GIVEN_PATH)
 @json_option
 @pass_invocation
 def import_(invocation: Invocation, file: Path, *, as_json: bool) -> None:
-    """Make the tier ours that the Java store wrote, by its metadata FILE.
+    """Take over a tier that RocketMQ's tiered store wrote, with its metadata FILE.
 
-    Reads every message twice for checksums of our own; no file of the tree changes. The Java
-    store must not write to it any more.
+    Reads every message twice to verify it and to compute checksums; no segment file changes.
+    RocketMQ's store must not write to the tier afterwards.
     """
     config = invocation.load_config()
     rows = asyncio.run(_import(existing_tier(config), read_bytes(file), str(file)))
@@ -87,7 +87,7 @@ async def _import(config: Config, raw: bytes, path: str) -> list[dict[str, objec
             )
         operations = import_of(reader, queues)
         async with open_owner(config, clock=clock, imported=operations) as tier:
-            await tier.close()  # to own it once is all
+            await tier.close()  # the entry that takes the tier has published the import
     return [
         {
             "topic": queue.id.topic,
@@ -113,10 +113,10 @@ async def _refuse_ours(config: Config) -> None:
 
 
 def _write(file: Path, raw: bytes) -> None:
-    """Whole or not at all, under a name beside it first.
+    """Write the file atomically, through a temporary file beside it.
 
     Raises:
-        ConfigError: it cannot be written there.
+        ConfigError: the file cannot be written.
     """
     beside = file.with_name(f".{file.name[:NAME_PART]}.{os.getpid()}.new")
     try:

@@ -1,4 +1,4 @@
-"""What commands print: JSON lines for programs, tables for people."""
+"""Output of commands: JSON lines for programs, tables for people."""
 
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,7 +16,7 @@ from tieredstore.cli.printable import printable
 Row = Mapping[str, object]
 
 TEXT_WIDTH_MIN = 16
-"""Cells that a column of text needs to be read, if it holds so much."""
+"""Cells that a column of long text needs to be readable."""
 BETWEEN = 3
 """Cells between two columns."""
 
@@ -36,8 +36,8 @@ def write_table(
 ) -> None:
     """A table as wide as the terminal, 80 columns where there is none; `numbers` to the right.
 
-    Text that is too long goes on in the next line; numbers are never cut. Where that leaves too
-    little for the text, each row is a list of names and values.
+    Long text is continued in the next line; numbers are never cut. If that leaves too little
+    room for text, each row is printed as a list of names and values.
     """
     console = Console(highlight=False, markup=False, emoji=False)
     cells = [[printable(cell) for cell in row] for row in rows]
@@ -52,7 +52,7 @@ def write_table(
         table.add_row(*row)
     with console.capture() as drawn:
         console.print(table)
-    # Rich fills lines with spaces, which only stand in the way of whoever copies or compares.
+    # Rich pads lines with spaces, which are in the way when a table is copied or compared.
     click.echo("\n".join(line.rstrip() for line in drawn.get().splitlines()))
 
 
@@ -87,13 +87,13 @@ def size_text(size: int) -> str:
     value = float(size)
     for unit in ("KiB", "MiB", "GiB", "TiB"):
         value /= 1024
-        if value < 1000:  # noqa: PLR2004 - four places are enough
+        if value < 1000:  # noqa: PLR2004 - four digits are enough
             return f"{value:.1f} {unit}"
     return f"{value / 1024:.1f} PiB"
 
 
 def time_text(timestamp_ms: int | None) -> str:
-    """A store timestamp for people, in UTC; nothing where there is none or it is no time."""
+    """A store timestamp for people, in UTC; "" for None, the number itself if it is no time."""
     if not timestamp_ms:
         return ""
     try:
@@ -104,5 +104,5 @@ def time_text(timestamp_ms: int | None) -> str:
 
 
 def count_text(count: int) -> str:
-    """A number with its thousands apart."""
+    """A number with separated thousands."""
     return f"{count:,}"

@@ -1,8 +1,8 @@
-"""Text from outside on a terminal: a name or a tag must not steer it, nor begin a new line."""
+"""Text from outside, made safe to print: a name must not control a terminal or break a line."""
 
 
 def printable(text: str) -> str:
-    """The text with a dot for everything that is no visible character or space. O(length)."""
+    """The text with a dot in place of every character that is not printable. O(length)."""
     if text.isprintable():
         return text
     return "".join(character if character.isprintable() else "." for character in text)

@@ -1,4 +1,4 @@
-"""A bar on standard error for whatever takes long."""
+"""A progress bar on standard error."""
 
 import sys
 from collections.abc import Callable, Generator
@@ -10,12 +10,12 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from tieredstore.cli.output import size_text
 
 Show = Callable[[int, int, str], None]
-"""Is told how much is done, of how much, and a note for people."""
+"""Takes the amount done, the total, and a note for people."""
 
 
 @contextmanager
 def progress_bar(title: str) -> Generator[Show | None]:
-    """A bar that vanishes at the end; None where standard error is no terminal."""
+    """A bar that is removed at the end; None if standard error is no terminal."""
     if not sys.stderr.isatty():
         yield None
         return
@@ -30,7 +30,7 @@ def progress_bar(title: str) -> Generator[Show | None]:
         *columns,
         console=Console(stderr=True),
         transient=True,
-        redirect_stdout=sys.stdout.isatty(),  # else what is printed would not reach its file
+        redirect_stdout=sys.stdout.isatty(),  # otherwise output to a file would be shown instead
     ) as bar:
         task = bar.add_task(title, total=None, note="")
 
@@ -42,7 +42,7 @@ def progress_bar(title: str) -> Generator[Show | None]:
 
 @contextmanager
 def bytes_bar(title: str, total: int) -> Generator[Callable[[int], None]]:
-    """A bar over `total` bytes, told the bytes done since the last call."""
+    """A bar over `total` bytes; takes the bytes done since the last call."""
     with progress_bar(title) as show:
         done = 0
 

@@ -25,7 +25,7 @@ ONCE_MESSAGES = 32
 
 @dataclass(frozen=True, slots=True)
 class ReadOrder:
-    """What is to be read, and how it is to be shown."""
+    """What to read, and how to print it."""
 
     queue: QueueId
     offset: int | None
@@ -42,18 +42,22 @@ class ReadOrder:
     "--offset",
     type=WholeNumber(0, INT64_MAX),
     metavar="N",
-    help="First queue offset; default: the oldest message.",
+    help="First queue offset. Default: the oldest message.",
 )
 @click.option(
     "--max",
     "messages_max",
     type=WholeNumber(1, INT64_MAX),
     metavar="N",
-    help="Most messages; default: all, with --once 32.",
+    help="Maximum number of messages. Default: all; with --once, 32.",
 )
-@click.option("--tags", metavar="EXPR", help='Only these tags, such as "TagA || TagB".')
-@click.option("--digest", is_flag=True, help="SHA-256 and length of bodies instead of bodies.")
-@click.option("--once", is_flag=True, help="One fetch, then its status and offsets.")
+@click.option(
+    "--tags", metavar="EXPR", help='Print only messages with these tags, such as "TagA || TagB".'
+)
+@click.option(
+    "--digest", is_flag=True, help="Print SHA-256 and length of each body instead of the body."
+)
+@click.option("--once", is_flag=True, help="Make one fetch, then print its status and offsets.")
 @java_metadata_option
 @json_option
 @pass_invocation
@@ -70,10 +74,10 @@ def command(
     once: bool,
     as_json: bool,
 ) -> int:
-    """Read messages of a QUEUE (a number) of a TOPIC, bodies decompressed.
+    """Read the messages of queue number QUEUE of TOPIC, with their bodies decompressed.
 
-    On a terminal what is too long is cut off (…), and a body that is no text shows its size; --json
-    gives all of it, Base64 where it is no text.
+    The table cuts long fields off (…) and shows the size of a body that is no text. --json prints
+    whole bodies: as text if they are UTF-8, else in Base64.
     """
     try:
         parse_subscription(tags)

@@ -19,7 +19,7 @@ java_metadata_option = click.option(
     "--java-metadata",
     type=GIVEN_PATH,
     metavar="FILE",
-    help="Read a tier that RocketMQ's own store wrote, by its tieredStoreMetadata.json.",
+    help="Read a tier that RocketMQ's tiered store wrote, with its tieredStoreMetadata.json.",
 )
 
 
@@ -31,7 +31,7 @@ class TopicType(click.ParamType[str]):
     def convert(
         self, value: object, param: click.Parameter | None, ctx: click.Context | None
     ) -> str:
-        """Refuse what cannot be a topic, without showing it as a path."""
+        """Refuse a text that cannot be a topic, before it becomes part of a path."""
         text = str(value)
         reason = check_path_component(text)
         if reason is not None:

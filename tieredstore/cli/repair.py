@@ -1,4 +1,4 @@
-"""`tieredstore repair`: lifts the stop of a queue whose hot log lost or rewrote its tail."""
+"""`tieredstore repair`: lifts the stop of a queue whose broker lost or rewrote its tail."""
 
 import asyncio
 import sys
@@ -30,19 +30,19 @@ REASON = "cut to the hot log by `tieredstore repair`"
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """What a repair takes away."""
+    """What a repair unpublishes."""
 
     queue: QueueId
     end: QueueOffset
-    """First offset that goes."""
+    """First offset that is unpublished."""
     next_offset: QueueOffset
-    """The commit offset before."""
+    """The commit offset before the repair."""
     is_whole: bool
-    """No message stays."""
+    """True if no message of the queue stays."""
 
     @property
     def messages(self) -> int:
-        """How many go."""
+        """Number of messages that are unpublished."""
         return self.next_offset - self.end
 
 
@@ -53,18 +53,18 @@ class Cut:
     "--cut-to-hot",
     is_flag=True,
     required=True,
-    help="Unpublish the newest messages, down to the last one that both have.",
+    help="Unpublish the newest messages, down to the last one that broker and tier share.",
 )
 @click.option(
     "--store",
     type=GIVEN_PATH,
     metavar="DIR",
-    help="The broker's store directory; default: storePathRootDir.",
+    help="The broker's store directory. Default: storePathRootDir.",
 )
 @click.option(
-    "--leave-nothing", is_flag=True, help="Agree that nothing of the QUEUE stays in the tier."
+    "--leave-nothing", is_flag=True, help="Allow that no message of QUEUE stays in the tier."
 )
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @json_option
 @pass_invocation
 def command(
@@ -78,12 +78,12 @@ def command(
     yes: bool,
     as_json: bool,
 ) -> None:
-    """Lift the stop of a QUEUE after the broker lost or rewrote its newest messages.
+    """Lift the stop of a QUEUE after its broker lost or rewrote the newest messages.
 
-    Stop `tier --follow` of this broker first. What is cut off is not readable any more; its bytes
-    stay for tieredStoreCutGraceTime hours.
+    Stop `tier --follow` of this broker first. Messages that are unpublished can no longer be read;
+    their bytes stay for tieredStoreCutGraceTime hours. Save them before with `read --json`.
     """
-    del cut_to_hot  # required: it is the only repair, and one says which one wants
+    del cut_to_hot  # required, so that a later repair of another kind changes no command
     config = existing_tier(invocation.load_config())
     store = config.store_dir if store is None else store
     wanted = QueueId(topic, queue)
@@ -104,7 +104,7 @@ def command(
     if as_json:
         write_json([_row(cut)])
     else:
-        click.echo(f"{wanted}: cut, the tier goes on at offset {cut.end}")
+        click.echo(f"{wanted}: cut, tiering continues at offset {cut.end}")
 
 
 def _ask(cut: Cut) -> None:
@@ -114,8 +114,8 @@ def _ask(cut: Cut) -> None:
         err=True,
     )
     if not sys.stdin.isatty():
-        raise ConfigError("nobody is there to be asked: say --yes")
-    click.confirm("Go on?", abort=True, err=True)
+        raise ConfigError("standard input is no terminal to confirm on: say --yes")
+    click.confirm("Unpublish them?", abort=True, err=True)
 
 
 async def _work(config: Config, store: Path, queue: QueueId, *, agreed: Cut | None) -> Cut | None:

@@ -1,4 +1,4 @@
-"""`tieredstore segments`: the files of queues."""
+"""`tieredstore segments`: the segment files of queues."""
 
 from pathlib import Path
 
@@ -27,7 +27,7 @@ def command(
     *,
     as_json: bool,
 ) -> None:
-    """List the segments of all queues, of a TOPIC's, or of one QUEUE."""
+    """List the segment files of all queues, of the queues of TOPIC, or of one QUEUE."""
 
     async def segments(tier: ReadableTier) -> list[tuple[QueueId, Segment]]:
         found: list[tuple[QueueId, Segment]] = []
@@ -79,7 +79,7 @@ def _cells(queue: QueueId, segment: Segment) -> list[str]:
 
 
 def _state(segment: Segment) -> str:
-    """For people: whether it may grow, or how far its copy or removal has come."""
+    """For people: growing or sealed, or the state of an unfinished copy or deletion."""
     if segment.state is not CopyState.COPY_FINISHED:
         return segment.state.name
     return "growing" if segment.sealed_ms is None else "sealed"

@@ -1,4 +1,4 @@
-"""`tieredstore tier`: what a store directory holds, into the tier, once or for good."""
+"""`tieredstore tier`: copies a store directory into the tier, once or continuously."""
 
 import asyncio
 import signal
@@ -28,14 +28,18 @@ REPORT_S = 1.0
 
 @click.command("tier")
 @click.argument("store_dir", type=GIVEN_PATH)
-@click.option("--follow", is_flag=True, help="Keep going until SIGINT or SIGTERM.")
+@click.option("--follow", is_flag=True, help="Continue with new messages until SIGINT or SIGTERM.")
 @json_option
 @pass_invocation
 def command(invocation: Invocation, store_dir: Path, *, follow: bool, as_json: bool) -> int:
-    """Tier what a broker's STORE_DIR (its storePathRootDir) holds; never writes there.
+    """Copy every message in STORE_DIR (a broker's storePathRootDir) into the tier.
 
-    The broker may run. Exit status 1: a queue was stopped, is damaged or could not be looked for.
-    3: storage fails; with --follow only if it still does at the end; the next start goes on there.
+    The broker may be running, stopped or crashed; STORE_DIR is never written. The tier has one
+    owner: starting this command fences a process that already tiers the same broker.
+
+    Exit status 1: a queue is stopped or damaged, or a part of the store could not be read.
+    Exit status 3: the tier's storage failed; with --follow, only if it still fails at the end.
+    The next start continues where this one ended.
     """
     config = invocation.load_config()
     ended = asyncio.run(_run(config, store_dir, follow=follow))
@@ -45,7 +49,7 @@ def command(invocation: Invocation, store_dir: Path, *, follow: bool, as_json: b
         else:
             _print(ended.topics)
     if ended.hindrance:
-        _say(f"{ended.hindrance}; start again, and tiering goes on there")
+        _say(f"{ended.hindrance}; the next start continues there")
         return UNAVAILABLE
     return FINDINGS if ended.troubles or any(one.is_broken for one in ended.topics) else 0
 
@@ -55,11 +59,11 @@ class Ended:
     """How a run ended."""
 
     topics: list[TopicSummary]
-    """What became of each topic."""
+    """The outcome, topic by topic."""
     troubles: Sequence[str]
-    """What of the store could not be looked at."""
+    """Parts of the store that could not be read."""
     hindrance: str
-    """What storage kept a follower from; see `hindrance_of`."""
+    """Why a follower could not finish; see `hindrance_of`."""
 
 
 async def _run(config: Config, store_dir: Path, *, follow: bool) -> Ended:
@@ -85,7 +89,7 @@ async def _run(config: Config, store_dir: Path, *, follow: bool) -> Ended:
 
 
 async def _follow(follower: Follower, config: Config, stop: asyncio.Event, findings: "Told") -> str:
-    """Follow until `stop`, saying what happens; returns what storage kept us from at the end."""
+    """Follow until `stop` and print what happens; returns `hindrance_of` the end."""
     clock = SystemClock()
     troubles = Told()
 
@@ -108,10 +112,10 @@ async def _follow(follower: Follower, config: Config, stop: asyncio.Event, findi
 
 
 def hindrance_of(statistics: DispatchStatistics, *, silent: bool) -> str:
-    """What storage kept a follower from at its end, and how far it is behind; "" for nothing.
+    """Why a follower could not tier everything before it ended, and its backlog; "" if it could.
 
-    A broker that goes on writing, or a backlog that was being worked on, is no hindrance; storage
-    that fails is one, and so is one that was `silent` for as long as we waited.
+    Messages that the broker wrote meanwhile, or a backlog that was shrinking, are no hindrance.
+    Storage that fails is one, and so is storage that was `silent` for the whole time of the stop.
     """
     if statistics.hot_error:
         return f"what the store has cannot be told, for it cannot be read: {statistics.hot_error}"
@@ -126,7 +130,7 @@ def hindrance_of(statistics: DispatchStatistics, *, silent: bool) -> str:
 
 
 class Told:
-    """Sentences that standard error has; each is said once while it holds, and again later."""
+    """Prints each sentence on standard error once while it holds, and again if it returns."""
 
     def __init__(self) -> None:
         self._told: frozenset[str] = frozenset()
@@ -135,7 +139,7 @@ class Told:
         return f"<Told: {len(self._told)} sentences>"
 
     def tell(self, sentences: Iterable[str]) -> None:
-        """Say those that are new."""
+        """Print the sentences that are new."""
         now = frozenset(sentences)
         for sentence in sorted(now - self._told):
             _say(sentence)
@@ -143,7 +147,7 @@ class Told:
 
 
 def _say(sentence: str) -> None:
-    """On standard error. If that is full or its reader is gone, tiering matters more."""
+    """Print on standard error; tiering continues if that is full or closed."""
     with suppress(OSError):
         click.echo(f"tieredstore: {printable(sentence)}", err=True)
 
@@ -158,7 +162,7 @@ def _troubles(statistics: DispatchStatistics) -> Iterator[str]:
 
 
 def _over(queue: QueueId, state: str, reason: str) -> str:
-    """What became of a queue; a refusal is one of its whole topic."""
+    """One sentence on a queue that is no longer tiered; a refusal concerns its whole topic."""
     name = queue.topic if state == QueueState.REFUSED.value else queue
     return printable(f"{name} is {state}: {reason}")
 

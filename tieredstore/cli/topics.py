@@ -23,7 +23,7 @@ from tieredstore.summary import QueueSummary
 @json_option
 @pass_invocation
 def command(invocation: Invocation, java_metadata: Path | None, *, as_json: bool) -> None:
-    """List the queues of a tier: offsets, times, bytes, gaps."""
+    """List the queues of a tier: first and next offset, lost messages, size, newest message."""
 
     async def queues(tier: ReadableTier) -> list[QueueSummary]:
         return tier.queues()

@@ -1,13 +1,13 @@
-"""Keys of the Java tiered store that mean nothing here: accepted, and `config` says why."""
+"""Keys of the Java tiered store that are accepted and have no effect; `config` says why."""
 
 from collections.abc import Mapping
 
-_NO_HEAP = "Java's heap has no counterpart here; readAheadCacheSize bounds the cache."
-_NO_INDEX = "No key index is built yet."
-_NO_RETENTION = "Retention is not done yet: nothing is deleted from the tier."
-_PLUG_IN = "Java classes are not loaded; the tier is a directory, the metadata its journal."
+_NO_HEAP = "There is no Java heap; readAheadCacheSize bounds the cache."
+_NO_INDEX = "There is no key index yet."
+_NO_RETENTION = "There is no retention yet: messages are never deleted from the tier."
+_PLUG_IN = "Java classes are not loaded; the tier is a directory with a journal of its own."
 _REFERENCES = "Waiting messages are bounded by tieredStoreWaitingMax and tieredStoreBytesInFlight."
-_WINDOW = "The read-ahead window adapts itself."
+_WINDOW = "The read-ahead window adapts to each reader."
 
 JAVA_ONLY: Mapping[str, str] = {
     "messageStorePlugIn": _PLUG_IN,
@@ -30,4 +30,4 @@ JAVA_ONLY: Mapping[str, str] = {
     "readAheadCacheCreateExpireDuration": _NO_HEAP,
     "readAheadCacheAfterReadExpireDuration": _NO_HEAP,
 }
-"""Keys of the Java tiered store that are accepted and change nothing here, each with the reason."""
+"""Each of these keys, and why it has no effect."""

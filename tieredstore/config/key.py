@@ -5,7 +5,7 @@ from enum import Enum
 
 Value = bool | int | str
 PORT = "port"
-"""The one unit that is no amount: nobody says 9,300 ports."""
+"""The only unit that names a number instead of counting something: it is not shown behind it."""
 
 
 class Kind(Enum):
@@ -29,13 +29,13 @@ class Key:
     name: str
     kind: Kind
     default: Value
-    """In the unit of `kind`; "" where it is the machine's own or must be given."""
+    """In the unit of `kind`; "" where it depends on the machine or must be given."""
     meaning: str
-    """One line."""
+    """One line that can be understood alone, for `config --json` prints it alone."""
     sets: str = ""
     """The field of an options class that it sets, such as `TierOptions.extent_bytes_max`."""
     unit: str = ""
-    """What a number counts, where `kind` does not say it."""
+    """What a number counts, if `kind` does not say it."""
     least: int = 1
     """Smallest number allowed."""
     most: int = 2**63 - 1

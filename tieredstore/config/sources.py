@@ -13,24 +13,24 @@ from tieredstore.config.key import PORT, Key, Kind, Value
 from tieredstore.config.keys import KEYS, LEVELS
 
 OURS = ("tiered", "readahead")
-"""How the keys begin of which an unknown one is an error, in lower case."""
+"""Prefixes, in lower case, of keys that are an error if they are unknown."""
 NEAR = 0.85
-"""How like a known key another one must be to count as a misspelling. All 562 keys of a broker
-5.5.0 are less like any of ours that they are not."""
+"""Similarity from which a key counts as a misspelling of a known one. Every one of the 562 keys of
+a broker 5.5.0 is less similar than this to each of ours that it is not."""
 ENVIRONMENT_PREFIX = "TIEREDSTORE_"
 DEFINE_ORIGIN = "-D"
 SETTINGS_ORIGIN = "settings"
 FILE_BYTES_MAX = 256 << 10
-"""Most bytes of a properties file; all keys of a broker with their meanings are a tenth of that."""
+"""Maximum length of a properties file; all keys of a broker with comments are a tenth of that."""
 CONTINUED_LINES_MAX = 1_000
-"""Most lines that may end with a backslash: joining them takes time with the square of them."""
+"""Maximum number of lines that end with a backslash: joining them takes quadratic time."""
 
 _SIZE = re.compile(r"([0-9]+)\s*([kmgt])(i?b)?", re.IGNORECASE)
 _SCALE = {"k": 10, "m": 20, "g": 30, "t": 40}
 _DURATION = re.compile(r"[1-9][0-9]{0,8}[smhd]", re.ASCII)
 _NUMBER = re.compile(r"[+-]?[0-9]{1,99}", re.ASCII)
 _NO_TEXT = re.compile(r"[\x00-\x08\x0e-\x1f]")
-"""Characters that no text file holds."""
+"""Characters that a text file does not contain."""
 
 
 class ConfigError(ValueError):
@@ -50,10 +50,10 @@ class Given:
 def read_file(path: Path) -> list[Given]:
     """The pairs of a properties file in order, with their lines.
 
-    UTF-8 where the bytes are that, else Latin-1, which is all that Java reads.
+    Decoded as UTF-8 if that is possible, else as Latin-1, as Java does.
 
     Raises:
-        ConfigError: the file cannot be read, is no text or too long, or holds an impossible
+        ConfigError: the file cannot be read, is no text, is too long, or holds an invalid
             escape.
     """
     try:
@@ -133,10 +133,10 @@ def read_settings(settings: Mapping[str, object]) -> list[Given]:
 
 
 def refuse_misspelt(given: Given) -> None:
-    """Let through what is known, and what only the broker itself knows.
+    """Accept known keys, and unknown ones that may be the broker's own.
 
     Raises:
-        ConfigError: the key is nearly one of ours, or looks like one of ours; names the nearest.
+        ConfigError: the key is similar to one of ours or has its prefix; names the nearest.
     """
     if given.name in KEYS or given.name in JAVA_ONLY:
         return
@@ -164,7 +164,7 @@ def parse_value(key: Key, given: Given) -> Value:
     """The value in the unit of the key.
 
     Raises:
-        ConfigError: it is none, or out of bounds; says what to write.
+        ConfigError: the text is no value of that kind, or out of bounds; says what to write.
     """
     text, place = given.text, f"{key.name} ({given.origin})"
     match key.kind:

@@ -4,15 +4,15 @@ from tieredstore.config.key import Key, Kind
 from tieredstore.config.keys import SECTIONS
 
 HEAD = """\
-# Every setting of tieredstore, in RocketMQ's properties format. A RocketMQ broker's own file can be
-# used as it is: what has the same name has the same meaning, and what only the broker needs is not
-# looked at. The environment (TIEREDSTORE_BROKER_NAME for brokerName) and `-D key=value` win over
-# this file. Lines that begin with # are comments; a value as it stands here is the default.
+# Every setting of tieredstore with its default, in RocketMQ's properties format. The file of a
+# RocketMQ broker can be used unchanged: keys of the same name have the same meaning, and keys that
+# only the broker needs are ignored. Environment variables (TIEREDSTORE_BROKER_NAME for brokerName)
+# override this file, and `-D key=value` overrides both.
 """
 
 
 def config_template() -> str:
-    """A configuration with every key; used as it is, it changes nothing."""
+    """A configuration file with every key at its default."""
     lines = [HEAD]
     for title, keys in SECTIONS:
         lines.append(f"# ---- {title} ----\n")
