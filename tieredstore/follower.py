@@ -14,6 +14,7 @@ from prometheus_client import CollectorRegistry
 from container.metadata.records import Queue
 from container.names.queue_id import QueueId
 from container.tier import Tier
+from container.upkeep.upkeep import UpkeepStatistics
 from dispatcher.dispatcher import TieredDispatcher
 from dispatcher.statistics import DispatchStatistics, Progress
 from provider.clock import Clock, SystemClock
@@ -85,7 +86,10 @@ class Follower:
             dispatcher = TieredDispatcher(hot, tier, options=config.dispatch, clock=clock)
             registry.register(
                 TieringMetrics(
-                    dispatcher.statistics, lambda: hot.statistics, tier.journal.statistics
+                    dispatcher.statistics,
+                    lambda: hot.statistics,
+                    tier.journal.statistics,
+                    tier.upkeep.statistics,
                 )
             )
             await stack.enter_async_context(running([tier.run]))
@@ -174,6 +178,10 @@ class Follower:
     def scan_statistics(self) -> ScanStatistics:
         """What was found in the store directory, and which parts of it cannot be read now."""
         return self._opened().hot.statistics
+
+    def upkeep_statistics(self) -> UpkeepStatistics:
+        """What the tier's upkeep did, and which of its steps fail at present. O(tombstones)."""
+        return self._opened().tier.upkeep.statistics()
 
     def topics(self) -> list[TopicSummary]:
         """What the tier holds and what this block added to it, topic by topic. O(queues)."""

@@ -13,6 +13,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from container.journal.journal import JournalStatistics
+from container.upkeep.upkeep import UpkeepStatistics
 from dispatcher.queue_progress import QueueState
 from dispatcher.statistics import DispatchStatistics
 from tieredstore.config.sources import ConfigError
@@ -30,10 +31,12 @@ class TieringMetrics(Collector):
         dispatch: Callable[[], DispatchStatistics],
         scan: Callable[[], ScanStatistics],
         journal: Callable[[], JournalStatistics],
+        upkeep: Callable[[], UpkeepStatistics],
     ) -> None:
         self._dispatch = dispatch
         self._scan = scan
         self._journal = journal
+        self._upkeep = upkeep
 
     def collect(self) -> Iterable[Metric]:
         """All families of one scrape."""
@@ -60,6 +63,7 @@ class TieringMetrics(Collector):
         yield _gauge(
             "tieredstore_epoch", "Epoch of this process's ownership of the tier.", journal.epoch
         )
+        yield from _upkeep_metrics(self._upkeep())
 
 
 def _queue_metrics(statistics: DispatchStatistics) -> Iterable[Metric]:
@@ -126,6 +130,30 @@ def _dispatch_metrics(statistics: DispatchStatistics) -> Iterable[Metric]:
         "1 while the broker's store directory cannot be read, else 0.",
         failing,
     )
+
+
+def _upkeep_metrics(statistics: UpkeepStatistics) -> Iterable[Metric]:
+    runs = CounterMetricFamily(
+        "tieredstore_upkeep_runs", "Runs of a step of upkeep that ended.", labels=("step",)
+    )
+    failures = CounterMetricFamily(
+        "tieredstore_upkeep_failures", "Runs of a step of upkeep that failed.", labels=("step",)
+    )
+    failing = GaugeMetricFamily(
+        "tieredstore_upkeep_failing", "1 while a step's last run failed.", labels=("step",)
+    )
+    figures = GaugeMetricFamily(
+        "tieredstore_upkeep_figure",
+        "What the steps of upkeep did since this owner took the tier, by name.",
+        labels=("figure",),
+    )
+    for name, step in statistics.steps.items():
+        runs.add_metric((name,), step.runs)
+        failures.add_metric((name,), step.failures)
+        failing.add_metric((name,), bool(step.last_error))
+    for name, value in statistics.figures.items():
+        figures.add_metric((name,), value)
+    yield from (runs, failures, failing, figures)
 
 
 def _gauge(name: str, text: str, value: float) -> GaugeMetricFamily:

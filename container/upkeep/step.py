@@ -49,7 +49,7 @@ class Step(ABC):
     def __init__(self, tier: OwnedTier) -> None:
         self.tier = tier
         self.interval_s = tier.options.interval_s
-        """Seconds between two runs, where none fails."""
+        """Seconds from the end of a run to the next one, where none fails."""
 
     @abstractmethod
     async def step(self) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from math import inf
 from typing import Self
 
 from container.journal.journal import Journal
@@ -48,8 +49,8 @@ class StepStatistics:
     """Runs that ended, most of them with nothing to do."""
     failures: int
     """Runs among them that failed."""
-    last_error: str
-    """Why the last run failed; empty if it did not."""
+    last_error: StoreError | None
+    """Why the last run failed; None if it did not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +63,14 @@ class UpkeepStatistics:
     """What the steps did, by name: `snapshots`, `objects_deleted` and so on."""
 
     @property
+    def errors(self) -> Mapping[str, StoreError]:
+        """Why the last run failed, by the name of each step whose last run did."""
+        return {name: one.last_error for name, one in self.steps.items() if one.last_error}
+
+    @property
     def last_error(self) -> str:
-        """The steps whose last run failed, each with its reason; empty if there is none."""
-        failing = ((name, step.last_error) for name, step in self.steps.items())
-        return "; ".join(f"{name}: {error}" for name, error in failing if error)
+        """`errors` as one sentence; empty if there is none."""
+        return "; ".join(f"{name}: {error}" for name, error in self.errors.items())
 
 
 @dataclass(slots=True)
@@ -77,15 +82,16 @@ class _Scheduled:
     ended: asyncio.Event = field(default_factory=asyncio.Event)
     """It does not run again."""
     next_s: float = 0.0
-    """Monotonic time at which it is due, if not before."""
+    """Monotonic time at which it is due, if not before; infinite while it is due or runs."""
     runs: int = 0
     failures: int = 0
     failures_in_a_row: int = 0
-    last_error: str = ""
+    last_error: StoreError | None = None
 
     def interval_s(self, backoff_s_max: float) -> float:
-        """Its interval, doubled by each failure in a row up to the limit."""
-        longer_s = self.step.interval_s * 2 ** min(self.failures_in_a_row, DOUBLINGS_MAX)
+        """Its interval, doubled by each failure in a row after the first, up to the limit."""
+        doublings = min(max(0, self.failures_in_a_row - 1), DOUBLINGS_MAX)
+        longer_s = self.step.interval_s * 2**doublings
         return min(longer_s, max(backoff_s_max, self.step.interval_s))
 
     def ran(self, error: StoreError | None) -> None:
@@ -93,7 +99,7 @@ class _Scheduled:
         self.runs += 1
         self.failures += error is not None
         self.failures_in_a_row = self.failures_in_a_row + 1 if error is not None else 0
-        self.last_error = "" if error is None else str(error)
+        self.last_error = error
 
 
 class Upkeep:
@@ -190,14 +196,16 @@ class Upkeep:
                 one.ended.set()  # `finish` does not wait for what does not run
 
     async def _tick(self) -> None:
-        """Make each step due at its interval."""
+        """Make each step due at its interval, counted from the end of its last run."""
+        pause_s_max = min(one.step.interval_s for one in self._scheduled)
         while True:
             now_s = self._clock.monotonic_s()
             for one in self._scheduled:
                 if now_s >= one.next_s:
                     one.due.set()
-                    one.next_s = now_s + one.interval_s(self._options.backoff_s_max)
-            await self._clock.sleep(min(one.next_s for one in self._scheduled) - now_s)
+                    one.next_s = inf
+            next_s = min(one.next_s for one in self._scheduled)
+            await self._clock.sleep(min(pause_s_max, next_s - now_s))
 
     async def _repeat(self, one: _Scheduled) -> None:
         """Run one step whenever it is due, until fenced or finished."""
@@ -215,6 +223,7 @@ class Upkeep:
             else:
                 one.ran(None)
                 self._wake_urgent()
+            one.next_s = self._clock.monotonic_s() + one.interval_s(self._options.backoff_s_max)
         one.ended.set()
 
     async def finish(self) -> None:

@@ -63,6 +63,8 @@ def test_a_follower_serves_its_metrics_on_loopback(tmp_path: Path) -> None:
         text = wait_for_messages(port, 3396, process)
         assert value_of(text, "rocketmq_tiered_store_dispatch_behind{") == 0
         assert value_of(text, "tieredstore_outage") == 0
+        assert value_of(text, "tieredstore_upkeep_failing{") == 0
+        assert 'tieredstore_upkeep_runs_total{step="snapshot"}' in text
         assert value_of(text, 'tieredstore_provider_requests_total{outcome="ok",verb="append"}') > 0
         taken = [*settings(tree, tmp_path / "b"), "-D", f"tieredStoreMetricsPort={port}"]
         done = run(*taken, "tier", tree.store, "--follow", status=2)

@@ -96,7 +96,10 @@ async def _follow(follower: Follower, config: Config, stop: asyncio.Event, findi
     async def report() -> None:
         while True:
             scan = follower.scan_statistics()
-            troubles.tell([*_troubles(follower.statistics()), *scan.troubles])
+            # Without the path, which differs from try to try.
+            errors = follower.upkeep_statistics().errors.items()
+            failing = [f"upkeep fails: {name}: {error.reason}" for name, error in errors]
+            troubles.tell([*_troubles(follower.statistics()), *scan.troubles, *failing])
             findings.tell(scan.findings)
             await clock.sleep(REPORT_S)
 

@@ -254,5 +254,5 @@ async def test_a_failing_step_backs_off_and_returns_to_its_interval() -> None:
         assert len(step.ran_s) == ran + 3
         statistics = upkeep.statistics().steps["flaky"]
         assert (statistics.runs, statistics.failures) == (len(step.ran_s), len(gaps) + 2)
-        assert statistics.last_error == ""
+        assert statistics.last_error is None
         await journal.close()

@@ -13,6 +13,7 @@ import pytest
 
 from container.journal.journal import JournalStatistics
 from container.names.queue_id import QueueId
+from container.upkeep.upkeep import UpkeepStatistics
 from dispatcher.queue_progress import QueueState
 from dispatcher.statistics import DispatchStatistics, QueueStatistics
 from provider.ranges import QueueOffset
@@ -186,6 +187,9 @@ def test_a_gauge_tells_that_the_hot_log_fails(error: str, value: int) -> None:
     def journal() -> JournalStatistics:
         raise AssertionError("nothing of the journal is wanted")
 
-    families = TieringMetrics(lambda: known, ScanStatistics, journal).collect()
+    def upkeep() -> UpkeepStatistics:
+        raise AssertionError("nothing of upkeep is wanted")
+
+    families = TieringMetrics(lambda: known, ScanStatistics, journal, upkeep).collect()
     gauge = next(family for family in families if family.name == "tieredstore_hot_log_failing")
     assert [sample.value for sample in gauge.samples] == [value]
