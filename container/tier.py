@@ -47,7 +47,7 @@ class TierIdentity:
 
 
 class Tier(TierView):
-    """The tier of one broker, owned by us until somebody else takes it.
+    """The tier of one broker, owned by us until another owner takes it.
 
     The order is always: data durable, then published in the journal. What is not published does
     not exist: a plan that failed half-way is made again from what is published then.
@@ -94,7 +94,7 @@ class Tier(TierView):
 
         Raises:
             Refused: there is something to be imported, and the tier has queues already.
-            Denied: the storage cannot keep a tier, or the tier is somebody else's.
+            Denied: the storage cannot keep a tier, or the tier is another broker's.
             Corrupt: the journal is damaged; position names the entry.
             Unavailable: try again.
         """
@@ -196,7 +196,7 @@ class Tier(TierView):
         Raises:
             Unavailable: unknown outcome, and nothing is published before the journal's own retry
                 has settled it; look at `queue`, plan again from there.
-            Fenced: somebody newer owns the tier; nothing of the round is or will be visible.
+            Fenced: a newer owner has the tier; nothing of the round is or will be visible.
             BytesMissing: a segment is not there, or shorter than published; path names it.
 
         Cancelling it leaves the outcome unknown, in the same way.
@@ -219,7 +219,7 @@ class Tier(TierView):
         A commit does that by itself; this is for a queue whose first message is still to come.
 
         Raises:
-            Fenced: somebody newer owns the tier.
+            Fenced: a newer owner has the tier.
         """
         if self.queue(queue) is None:
             await self._journal.publish(self._beginning_of(queue, offset))
@@ -240,10 +240,10 @@ class Tier(TierView):
     async def record_gap(
         self, queue: QueueId, start: QueueOffset, end: QueueOffset, reason: str
     ) -> None:
-        """Publish that `[start, end)` was lost; the queue goes on at `end`.
+        """Publish that `[start, end)` was lost; the next message of the queue has offset `end`.
 
         Raises:
-            Fenced: somebody newer owns the tier.
+            Fenced: a newer owner has the tier.
         """
         gap = Gap(start, end, reason, self._clock.now_ms())
         await self._journal.publish([RecordGap(queue, gap)])
@@ -256,7 +256,7 @@ class Tier(TierView):
 
         Raises:
             OutOfRange: the queue has no such offset.
-            Fenced: somebody newer owns the tier.
+            Fenced: a newer owner has the tier.
         """
         container = self.container(queue)
         if container is None:

@@ -62,7 +62,7 @@ class FileSegments(Protocol):
         Raises:
             OutOfRange: a segment is shorter than its published size: bytes were lost.
             Unavailable: unknown outcome; call again with the same slices (S2).
-            Fenced: somebody newer owns the tier.
+            Fenced: a newer owner has the tier.
         """
         ...
 
@@ -103,10 +103,10 @@ class SegmentsOwner(Protocol):
         ...
 
     async def verify_owner(self) -> None:
-        """Return if nobody newer owns the tier. Some requests.
+        """Return if no newer owner has the tier. Some requests.
 
         Raises:
-            Fenced: somebody newer owns the tier.
+            Fenced: a newer owner has the tier.
             Unavailable: it could not be found out.
         """
         ...

@@ -2,15 +2,15 @@
 
 Why no owner can change what another one published (decision 0002 has the long form):
 
-- An owner that is `alone` knows that every earlier owner is gone. It continues what they left, and
-  overwrites what lies behind the published end. Later owners know of it as long as it lives.
+- An owner that is `alone` knows that every earlier owner has ended. Such an owner continues their
+  segments, and overwrites what lies after the published end. Later owners see it while it lives.
 - An owner that is not alone never continues a segment of another epoch. An earlier owner that was
-  only paused can then write behind its own published end, in files that the newer one leaves alone.
+  only paused can then write after its own published end, in files that the newer one never opens.
 - A segment begins in a new file, made exclusively. If the file is there already, an owner that is
   alone asks whether it still owns the tier *after* it has seen the file. If it does, the file is
   not a newer owner's, since an owner takes its epoch before it writes; so a dead owner left it.
-- An owner that is not alone cannot tell. It finds out whether it was fenced itself, and whether the
-  other one is gone by now; else it stops with a sentence that says what to do.
+- An owner that is not alone cannot tell. It asks whether it was fenced itself, and whether the
+  other owner has ended by now. If neither holds, it stops with a sentence that says what to do.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -92,8 +92,8 @@ class InPlaceSegments:
         """Write for the owner of `epoch`.
 
         `alone` is what `AppendingStore.register` answered after the epoch was taken; `verify_owner`
-        asks the journal, and raises `Fenced` if somebody newer owns the tier. `ask_alone` asks
-        `register` again, as often as an owner that is not alone is in somebody's way.
+        asks the journal, and raises `Fenced` if a newer owner has the tier. `ask_alone` asks
+        `register` again, each time that a file of another owner is in the way.
         """
         self._store = store
         self._alone = alone
@@ -118,7 +118,7 @@ class InPlaceSegments:
             OutOfRange: a segment is shorter than its published size: bytes were lost.
             Unavailable: unknown outcome; or the file of a new segment was left by an owner that
                 may still live.
-            Fenced: somebody newer owns the tier.
+            Fenced: a newer owner has the tier.
         """
         for part in slices:
             if part.position > 0:
@@ -129,7 +129,7 @@ class InPlaceSegments:
             if not self._alone and self._ask_alone is not None:
                 self._alone = await self._ask_alone()
             if not self._alone:
-                await self._verify_owner()  # who was fenced waits for nobody
+                await self._verify_owner()  # a fenced owner must not wait
                 raise Unavailable(
                     "a file with the name of a new segment was left by another owner that may "
                     "still live; end that process, then start again",

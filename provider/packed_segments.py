@@ -6,9 +6,9 @@ that a round over many thin queues costs one request. It asks of the store what 
 
 Why no owner can change what another one published: a part is made by `create`, which replaces
 nothing, under a name that holds the owner's epoch and a nonce and is never used for other bytes. So
-every segment may be continued by every owner, whoever else still lives.
+every owner may continue every segment, even beside an earlier owner that still lives.
 
-What it leaves behind. A write whose reply never came, or that was never published, may have made
+What it leaves. A write whose reply never came, or that was never published, may have made
 a part that nothing refers to. The owner that made it does not look for it; a later one finds it by
 its epoch, in one listing of `@parts/`. Parts are shared, so nothing that concerns one queue may
 delete one: a part may go when no extent of any queue names it, in the state or in a manifest.

@@ -147,7 +147,7 @@ def _units_reach_the_end(queue: Queue) -> None:
 
 
 def record_gap(queue: Queue, operation: RecordGap) -> Queue:
-    """Go on behind lost offsets; the open segments are sealed."""
+    """Continue after lost offsets; the open segments are sealed."""
     gap = operation.gap
     path = queue_path(queue.id)
     refuse_unless(

@@ -62,7 +62,7 @@ class _Column(NamedTuple):
     """First byte in the flat file."""
     data: NDArray[np.uint8]
     ends: NDArray[np.int64]
-    """Byte of the flat file behind each item."""
+    """First byte of the flat file after each item."""
     timestamps: NDArray[np.int64]
     """Store timestamps of the messages, Unix ms."""
     oldest_ms: int
@@ -86,7 +86,7 @@ class CutRules(NamedTuple):
 
 
 def plan_commit(queue: Queue, batch: MessageBatch, rules: CutRules) -> CommitPlan:
-    """Plan the commit of `batch` behind what is published of `queue`.
+    """Plan the commit of `batch`, which continues what is published of `queue`.
 
     Rewrites bytes 28..35 of every record in `batch.data` to its tier position (and the optional
     whole-record CRC); doing that again for a second plan of the same batch is harmless.

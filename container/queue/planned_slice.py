@@ -43,7 +43,7 @@ class PlannedSlice(NamedTuple):
     extents: int
     """How many extents the segment has already."""
     growing: Extent | None
-    """The last of them, if the first run fits behind it and its checksum is known."""
+    """The last of them, if the first run fits into it, too, and its checksum is known."""
     created_ms: int
     epoch: int
     sealed_ms: int | None
@@ -89,7 +89,7 @@ def _extent(run: RunStatistics, object_name: str, shift: int) -> Extent:
 
 
 def _grown(extent: Extent, run: RunStatistics) -> Extent:
-    """A published extent with one more run behind it."""
+    """A published extent, continued by one more run."""
     return Extent(
         extent.position,
         extent.length + run.length,
