@@ -6,7 +6,7 @@ MIB = 1 << 20
 GIB = 1 << 30
 
 WINDOW_BYTES = 4 * MIB
-"""What is read of the CommitLog at once and sorted out of the CPU's cache."""
+"""What is read of the CommitLog at once, and fails or succeeds as one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,8 +32,7 @@ class HotLogOptions:
     round_bytes_max: int = 64 * MIB
     """Most bytes of records in one `records_of_round`; each queue has one message at least."""
     buffer_bytes_max: int = 48 * MIB
-    """Memory that is kept from one round to the next: the records of a round, and the window that
-    they are sorted out of."""
+    """Memory that is kept from one round to the next: the records of a round."""
     threads: int = 2
     """Threads that look and read; each blocks where the page cache has nothing."""
     commit_log_path: str = ""
@@ -62,11 +61,10 @@ class HotLogOptions:
     def memory_bytes_max(self) -> int:
         """Bytes: `resident_bytes_max + buffer_bytes_max`, and something for each of `threads`.
 
-        That is `round_bytes_max x 5 / 4`: the round that it reads, in memory of its size class;
-        and three windows, one to read into and what Arrow takes to sort it. Not in it: units made
-        for missing ConsumeQueue files (`made_files.MADE_BYTES_MAX`), those of the two CommitLog
-        files that were read last for queues whose files the broker deleted
+        That is `round_bytes_max x 5 / 4`: the round that it reads, in memory of its size class.
+        Not in it: units made for missing ConsumeQueue files (`made_files.MADE_BYTES_MAX`), those of
+        the two CommitLog files that were read last for queues whose files the broker deleted
         (`floors.FILES_KEPT_MAX`), and the window that they are made from.
         """
-        gathered = self.round_bytes_max + self.round_bytes_max // 4 + 3 * WINDOW_BYTES
+        gathered = self.round_bytes_max + self.round_bytes_max // 4
         return self.resident_bytes_max + self.threads * gathered + self.buffer_bytes_max

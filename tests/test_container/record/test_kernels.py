@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 from container.record import kernels
 from container.record.batch import MessageBatch
 from container.record.checksum import record_crc_is_valid, rewrite_physical_offset
-from container.record.gathering import take_ranges
 from container.record.header import RecordHeader
 from container.record.kernels import (
     decode_units,
@@ -38,18 +37,6 @@ def test_header_columns_equal_the_decoded_headers(batch: MessageBatch, before: b
         for name in kernels.HEADER_DTYPE.names or ():
             assert columns[name][index] == getattr(header, name)
         assert times[index] == header.store_timestamp == batch.store_timestamps[index]
-
-
-@given(st.binary(max_size=400), st.data())
-def test_ranges_are_taken_in_any_order(buffer: bytes, data: st.DataObject) -> None:
-    cuts = sorted(data.draw(st.lists(st.integers(0, len(buffer)), max_size=20)))
-    cuts = cuts[: len(cuts) // 2 * 2]
-    starts, ends = i8(cuts[::2]), i8(cuts[1::2])
-    order = data.draw(
-        st.lists(st.sampled_from(range(len(starts))), unique=True) if cuts else st.just([])
-    )
-    found = take_ranges(np.frombuffer(buffer, np.uint8), starts, ends - starts, i8(order))
-    assert found.tobytes() == b"".join(buffer[starts[n] : ends[n]] for n in order)
 
 
 @given(queue_records(), st.integers(0, 2**40), st.binary(max_size=7))

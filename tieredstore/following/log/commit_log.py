@@ -20,9 +20,10 @@ from provider.errors import Corrupt, OutOfRange
 from tieredstore.following.directory.layout import FileRun
 from tieredstore.following.file_errors import translated
 from tieredstore.following.log.mapped_files import MappedFiles
+from tieredstore.following.log.scatter import Places
 
 FILES_OPEN_MAX = 8
-"""Descriptors kept for `read_into`: rounds read few files at a time."""
+"""Descriptors kept for reading: rounds read few files at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,28 +126,31 @@ class CommitLogFiles:
     def read_into(self, position: int, target: NDArray[np.uint8]) -> int:
         """Read as many bytes from `position` on as there are, at most those of the target's length.
 
-        Stays in one file. One `preadv`, through a descriptor that is kept open.
+        Stays in one file.
 
         Raises:
             OutOfRange: there is no such file any more, or not yet.
             Unavailable, Denied: it cannot be read.
         """
-        base = self.table.base_of(position)
-        path = self.table.paths.get(base)
+        whole = Places(target, np.zeros(1, np.int64), np.array([len(target)]))
+        return self.fill(whole, position, len(target), 0, 1)
+
+    def fill(self, places: Places, position: int, length: int, first: int, last: int) -> int:
+        """Read into places as `Places.fill`, through a descriptor that is kept.
+
+        Stays in one file, and raises what `read_into` raises.
+        """
+        table = self.table
+        base = table.base_of(position)
+        path = table.paths.get(base)
         if path is None:
             raise OutOfRange("no such file in the CommitLog", self.path_of(position))
-        place, length = position - base, 0
-        wanted = target[: max(self.table.file_bytes - place, 0)]
         try:
             file = self._open_file(path)
-            while length < len(wanted):
-                count = os.preadv(file.descriptor, [wanted[length:].data], place + length)
-                if not count:
-                    break
-                length += count
+            count = places.fill(file.descriptor, position - base, length, first, last)
         except OSError as error:
             raise translated(error, path) from error
-        return length
+        return min(count, max(base + table.file_bytes - position, 0))
 
     def close(self) -> None:
         """Close the files, once no read uses them. Idempotent."""

@@ -1,19 +1,18 @@
 """Copy the records of many queues out of the CommitLog in one pass, and verify them together.
 
-The records of a round lie among each other: they are read in the order in which they lie, in
-windows that the CPU's cache holds, and sorted into their queues from there (decision 0006).
+The records of a round lie among each other: they are read in the order in which they lie, and
+the kernel puts each into its place among those of its queue (decisions 0006 and 0012).
 """
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from itertools import groupby, pairwise
+from itertools import groupby
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from container.record.batch import MessageBatch
-from container.record.gathering import take_ranges
 from container.record.kernels import store_timestamps
 from container.record.unit import UNIT_DTYPE
 from container.record.verification import leading_good_units, verify_records
@@ -21,11 +20,12 @@ from dispatcher.hot_log import Wanted
 from provider.errors import Corrupt, OutOfRange, StoreError
 from tieredstore.following.log.buffers import BatchBuffers
 from tieredstore.following.log.commit_log import CommitLogFiles
+from tieredstore.following.log.scatter import SKIPPED, Places
 from tieredstore.following.options import WINDOW_BYTES
 
-GAP_BYTES_MAX = 64 << 10
-"""Bytes of others between two records that are read along: no dearer than one more window, and
-what the kernel reads ahead anyway."""
+GAP_BYTES_MAX = 16 << 10
+"""Bytes of others between two records that are read along: copying more of them would cost more
+than another call."""
 
 
 class _Share(NamedTuple):
@@ -61,12 +61,12 @@ def gather_round(
 
     Copies first and verifies the copy, so that what was verified is what is tiered. A batch ends
     before its first record that fails, and where the round has `bytes_max` bytes, though it has
-    one message at least; an error is about its first record. About 0.3 us a record and three
-    copies of its bytes, two of them within the CPU's cache; blocks on cold pages.
+    one message at least; an error is about its first record. About 0.3 us a record and one copy of
+    its bytes; blocks on cold pages.
     """
     shares, records = _lay_out(log, wanted, bytes_max)
     data = buffers.take(int(records.sizes.sum()))
-    failures = list(_copy(log, records, data, buffers))
+    failures = list(_copy(log, records, data))
     if failures or not _all_good(data, records, shares):
         return [_judge(log, data, records, share, failures) for share in shares]
     stamps = store_timestamps(data, records.starts)
@@ -117,81 +117,71 @@ def _leading_true(
     return len(sizes)
 
 
-def _copy(
-    log: CommitLogFiles, records: _Records, data: NDArray[np.uint8], buffers: BatchBuffers
-) -> Iterator[_Failure]:
+def _copy(log: CommitLogFiles, records: _Records, data: NDArray[np.uint8]) -> Iterator[_Failure]:
     """Copy all records to their places; what is yielded could not be."""
+    if not len(records.positions):
+        return
     order = np.argsort(records.positions, kind="stable")
     positions = records.positions[order]
     ends = positions + records.sizes[order]
-    scratch = buffers.take(WINDOW_BYTES)
-    for first, last in _pieces(positions, ends, log.table.file_bytes):
-        indices = order[first:last]
-        span = int(ends[last - 1] - positions[first])
-        is_run = last - first == 1 or _is_run(indices, records.sizes, span)
-        start = int(records.starts[indices[0]])
-        target = data[start : start + span] if is_run else scratch[:span]
+    pieces = _pieces(positions, ends, log.table.file_bytes)
+    places, firsts = _places(positions, ends, records.starts[order], pieces, data)
+    columns = (positions[pieces[:-1]], ends[pieces[1:] - 1], firsts[:-1], firsts[1:])
+    for number, (begin, end, first, last) in enumerate(
+        zip(*(column.tolist() for column in columns), strict=True)
+    ):
         try:
-            length = log.read_into(int(positions[first]), target)
+            reached = begin + log.fill(places, begin, end - begin, first, last)
         except StoreError as error:
-            yield _Failure(indices, error)
+            yield _Failure(order[pieces[number] : pieces[number + 1]], error)
             continue
-        count: int = last - first
-        if length < span:
-            end = int(positions[first]) + length
-            count = int(np.searchsorted(ends[first:last], end, side="right"))
-            yield _Failure(indices[count:], _cut_off(log, records, int(indices[count]), end))
-        if not is_run and count:
-            inside = positions[first : first + count] - positions[first]
-            _sort_out(target, inside, indices[:count], records, data)
+        if reached < end:
+            part = slice(pieces[number], pieces[number + 1])
+            lost = order[part][np.searchsorted(ends[part], reached, side="right") :]
+            yield _Failure(lost, _cut_off(log, records, int(lost[0]), reached))
 
 
 def _pieces(
     positions: NDArray[np.int64], ends: NDArray[np.int64], file_bytes: int
-) -> Iterator[tuple[int, int]]:
-    """Runs of neighbours, at most a window long, in one file; what overlaps is no neighbour."""
-    gaps = positions[1:] - ends[:-1]
-    files = positions // max(file_bytes, 1)
-    apart = (gaps < 0) | (gaps > GAP_BYTES_MAX) | (files[1:] != files[:-1])
-    bounds = [0, *(np.flatnonzero(apart) + 1).tolist(), len(positions)]
-    for first, last in pairwise(bounds):
-        begin = first
-        while begin < last:
-            reach = int(positions[begin]) + WINDOW_BYTES
-            fitting = int(np.searchsorted(ends[begin:last], reach, side="right"))
-            end = begin + max(1, fitting)
-            yield begin, end
-            begin = end
+) -> NDArray[np.int64]:
+    """Where runs of neighbours begin, and the end: read by one call, they fail or succeed as one.
 
-
-def _is_run(indices: NDArray[np.int64], sizes: NDArray[np.int64], span: int) -> bool:
-    """Whether the piece lies in the buffer as it lies in the file."""
-    return bool((np.diff(indices) == 1).all()) and int(sizes[indices].sum()) == span
-
-
-def _sort_out(
-    window: NDArray[np.uint8],
-    inside: NDArray[np.int64],
-    indices: NDArray[np.int64],
-    records: _Records,
-    data: NDArray[np.uint8],
-) -> None:
-    """Copy the records that begin at `inside` of the window, in ascending order, to their places.
-
-    First into the order of the places, which Arrow does without a step of Python for each record,
-    then every queue's run of them in one piece.
+    Neighbours lie in one file and begin in the same window of it; what overlaps is none.
     """
-    by_place = np.argsort(indices)
-    placed = indices[by_place]
-    sorted_out = take_ranges(window, inside, records.sizes[indices], by_place)
-    ends = np.cumsum(records.sizes[placed])
-    lasts = np.flatnonzero(np.diff(placed) != 1)
-    run_ends = [*ends[lasts].tolist(), len(sorted_out)]
-    targets = records.starts[placed[np.concatenate(([0], lasts + 1))]].tolist()
-    begin = 0
-    for target, end in zip(targets, run_ends, strict=True):
-        data[target : target + end - begin] = sorted_out[begin:end]
-        begin = end
+    gaps = positions[1:] - ends[:-1]
+    apart = (gaps < 0) | (gaps > GAP_BYTES_MAX)
+    for unit in (max(file_bytes, 1), WINDOW_BYTES):
+        apart |= np.diff(positions // unit) != 0
+    return np.concatenate(([0], np.flatnonzero(apart) + 1, [len(positions)]))
+
+
+def _places(
+    positions: NDArray[np.int64],
+    ends: NDArray[np.int64],
+    starts: NDArray[np.int64],
+    pieces: NDArray[np.int64],
+    data: NDArray[np.uint8],
+) -> tuple[Places, NDArray[np.int64]]:
+    """Where the bytes of all pieces go, in the order of the log; each piece's first place.
+
+    What lies back to back both in the log and in the buffer is one place; what lies between two
+    records of a piece is skipped.
+    """
+    gaps = np.zeros(len(positions), np.int64)
+    gaps[1:] = positions[1:] - ends[:-1]
+    gaps[pieces[:-1]] = 0
+    is_head = gaps > 0
+    is_head[1:] |= starts[1:] != starts[:-1] + (ends - positions)[:-1]
+    is_head[pieces[:-1]] = True
+    heads = np.flatnonzero(is_head)
+    tails = np.append(heads[1:], len(positions)) - 1
+    begins = np.full((len(heads), 2), SKIPPED, np.int64)
+    begins[:, 1] = starts[heads]
+    lengths = np.stack((gaps[heads], ends[tails] - positions[heads]), axis=1)
+    wanted = lengths.reshape(-1) > 0
+    places = Places(data, begins.reshape(-1)[wanted], lengths.reshape(-1)[wanted])
+    counted = np.append(0, np.cumsum(wanted))
+    return places, counted[2 * np.searchsorted(heads, pieces)]
 
 
 def _all_good(data: NDArray[np.uint8], records: _Records, shares: Sequence[_Share]) -> bool:
