@@ -262,12 +262,12 @@ class StoredMessage:
     @property
     def tags(self) -> str:
         """The property TAGS; "" if there is none. 0.3 us, however many properties there are."""
-        return self._property(_TAGS_BEGIN)
+        return self._property(*_TAGS)
 
     @property
     def keys(self) -> list[str]:
         """The user keys: the property KEYS, split at blanks."""
-        return split_keys(self._property(_KEYS_BEGIN))
+        return split_keys(self._property(*_KEYS))
 
     @property
     def message_id(self) -> str:
@@ -285,24 +285,28 @@ class StoredMessage:
         port_at = end - PORT_BYTES
         return address_text(self._record[start:port_at]), _int32_at(self._record, port_at)[0]
 
-    def _property(self, begin: bytes) -> str:
+    def _property(self, name: str, begin_first: bytes, begin_later: bytes) -> str:
         """The value that `decode_properties` would give, found without decoding the others."""
         record, properties_at = self._record, self._properties_at
-        at = record.rfind(begin, properties_at)
+        at = record.rfind(begin_later, properties_at)
         if at >= 0:
-            at += len(begin)
-        elif record.startswith(begin[1:], properties_at):
-            at = properties_at + len(begin) - 1
+            at += len(begin_later)
+        elif record.startswith(begin_first, properties_at):
+            at = properties_at + len(begin_first)
         else:
             return ""
         end = record.find(_PAIR_END, at)
-        if end == at:  # an empty value does not count, so an earlier pair of that name may
-            return self.property_map.get(begin[1:-1].decode(), "")
-        return record[at : end if end >= 0 else None].decode("utf-8", "replace")
+        if end <= at:  # the last pair may lack its end; an empty value does not count
+            return self.property_map.get(name, "")
+        return record[at:end].decode("utf-8", "replace")
 
 
-_TAGS_BEGIN, _KEYS_BEGIN = (f"{PAIR_END}{name}{NAME_END}".encode() for name in (TAGS, KEYS))
-"""How these properties begin, unless one is the first."""
+def _begins_of(name: str) -> tuple[str, bytes, bytes]:
+    """A property's name, and how it begins where it is the first one, and where it is not."""
+    return name, f"{name}{NAME_END}".encode(), f"{PAIR_END}{name}{NAME_END}".encode()
+
+
+_TAGS, _KEYS = _begins_of(TAGS), _begins_of(KEYS)
 
 
 def _decoded(record: bytes) -> StoredMessage:

@@ -50,6 +50,8 @@ def decode_properties(raw: bytes) -> dict[str, str]:
 
 def split_keys(keys: str) -> list[str]:
     """The user keys in a KEYS value, in order, without the empty pieces of doubled blanks."""
+    if KEY_SEPARATOR not in keys:  # as nearly always
+        return [keys] if keys else []
     return list(filter(None, keys.split(KEY_SEPARATOR)))
 
 
