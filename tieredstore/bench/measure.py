@@ -9,7 +9,6 @@ from pathlib import Path
 from random import Random
 
 from container.options import TierOptions
-from container.record.message import StoredMessage
 from container.tier import Tier, TierIdentity
 from container.tier_reader import TierReader
 from dispatcher.dispatcher import TieredDispatcher
@@ -42,7 +41,7 @@ class ReadShape:
     """Messages a call, the size of a client's pull or of a program's batch."""
     readers: int = 1
     decodes: bool = False
-    """Make a `StoredMessage` of every record; else records stay views of the cache."""
+    """Read offset, time and body of every message; else records stay views of the cache."""
     messages_read_max: int = sys.maxsize
 
 
@@ -147,6 +146,6 @@ async def _read_all(
             size += result.messages.bytes
             offset = result.next_offset
             if shape.decodes:
-                for position, record in enumerate(result.messages):
-                    StoredMessage.decode(record, path=made.topic, position=position)
+                for message in result.messages.decode():
+                    _ = message.queue_offset, message.store_timestamp, message.body
     counts.append((count, size))
