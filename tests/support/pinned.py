@@ -9,27 +9,18 @@ from dispatcher.hot_log import Wanted, records_of_queue
 from provider.clock import ManualClock
 from provider.ranges import QueueOffset
 from tests.support.fake_broker import FakeBroker
-from tests.support.followed import CheckedHotLog
+from tests.support.followed import follow
 from tieredstore.following.broker_hot_log import RocketMqHotLog
-from tieredstore.following.options import HotLogOptions
 
 
-async def follow(
+async def follow_pinned(
     broker: FakeBroker, clock: ManualClock, logs: list[RocketMqHotLog], bytes_max: int = 1 << 30
 ) -> RocketMqHotLog:
+    """Follow with a directory of pins beside the store, and poll once."""
     pins = broker.directory.parent / "pins"
-    options = HotLogOptions(pin_path=str(pins), pinned_bytes_max=bytes_max)
-    log = await CheckedHotLog.open(
-        broker.directory, options=options, clock=clock, cluster="c", broker="b"
-    )
-    logs.append(log)
+    log = await follow(broker, clock, logs, pin_path=str(pins), pinned_bytes_max=bytes_max)
     await log.poll()
     return log
-
-
-async def poll_later(log: RocketMqHotLog, clock: ManualClock) -> None:
-    await clock.advance(1.0)
-    await log.poll()
 
 
 def pinned(broker: FakeBroker) -> list[str]:

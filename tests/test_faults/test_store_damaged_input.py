@@ -28,6 +28,7 @@ from provider.clock import SystemClock
 from provider.in_place_segments import InPlaceDriver
 from provider.posix import PosixStore
 from tests.support.fake_broker import FakeBroker
+from tests.support.followed import CheckedHotLog
 from tests.support.store_reader import findings, queue_contents
 from tieredstore.following.broker_hot_log import RocketMqHotLog
 from tieredstore.following.options import HotLogOptions
@@ -75,7 +76,7 @@ class World:
         self.lives += 1
         async with asyncio.timeout(HANGS_AFTER_S):
             store, clock = PosixStore(self.root / "tier"), SystemClock()
-            hot = await RocketMqHotLog.open(
+            hot = await CheckedHotLog.open(
                 self.broker.directory,
                 options=HotLogOptions(
                     poll_s_max=0.01,

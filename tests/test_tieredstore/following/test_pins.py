@@ -11,8 +11,8 @@ from provider.clock import ManualClock
 from provider.errors import Denied, OutOfRange, Unavailable
 from provider.ranges import QueueOffset
 from tests.support.fake_broker import FakeBroker
-from tests.support.followed import broker, clock, logs
-from tests.support.pinned import follow, pinned, poll_later, read, write
+from tests.support.followed import broker, clock, logs, poll_later
+from tests.support.pinned import follow_pinned, pinned, read, write
 from tieredstore.following.broker_hot_log import RocketMqHotLog
 from tieredstore.following.directory.layout import scan_run
 from tieredstore.following.directory.pins import Pins
@@ -31,7 +31,7 @@ async def test_files_that_the_broker_deletes_stay_readable_through_their_pins(
     broker: FakeBroker, clock: ManualClock, logs: list[RocketMqHotLog]
 ) -> None:
     write(broker, 100)
-    log = await follow(broker, clock, logs)
+    log = await follow_pinned(broker, clock, logs)
     before = await read(log, A0, 0)
     for _ in range(4):
         broker.delete_oldest_file()
@@ -47,13 +47,13 @@ async def test_units_of_deleted_consume_queue_files_are_rebuilt_after_a_restart(
     broker: FakeBroker, clock: ManualClock, logs: list[RocketMqHotLog]
 ) -> None:
     write(broker, 100)
-    log = await follow(broker, clock, logs)
+    log = await follow_pinned(broker, clock, logs)
     before = await read(log, A0, 0)
     await log.close()
     for _ in range(5):
         broker.delete_oldest_file()
     assert int(broker.queue_files(A0)[0].name) > 0  # units went, too
-    again = await follow(broker, clock, logs)
+    again = await follow_pinned(broker, clock, logs)
     seen = again.queue(A0)
     assert seen is not None
     assert (seen.min_offset, seen.max_offset) == (0, 100)
@@ -65,7 +65,7 @@ async def test_pins_go_once_everything_in_them_is_tiered(
     broker: FakeBroker, clock: ManualClock, logs: list[RocketMqHotLog]
 ) -> None:
     write(broker, 100)
-    log = await follow(broker, clock, logs)
+    log = await follow_pinned(broker, clock, logs)
     files = len(pinned(broker))
     assert files == broker.position // 4096 + 1
     await log.release(A0, QueueOffset(100))
@@ -84,7 +84,7 @@ async def test_over_the_bound_the_oldest_pins_go_and_a_finding_says_so(
     broker: FakeBroker, clock: ManualClock, logs: list[RocketMqHotLog]
 ) -> None:
     write(broker, 100)
-    log = await follow(broker, clock, logs, bytes_max=2 * 4096)
+    log = await follow_pinned(broker, clock, logs, bytes_max=2 * 4096)
     for _ in range(4):
         broker.delete_oldest_file()
     await poll_later(log, clock)
@@ -106,11 +106,11 @@ async def test_pins_of_an_earlier_run_are_dropped_when_they_were_tiered(
     broker: FakeBroker, clock: ManualClock, logs: list[RocketMqHotLog]
 ) -> None:
     write(broker, 100)
-    log = await follow(broker, clock, logs)
+    log = await follow_pinned(broker, clock, logs)
     await log.close()
     for _ in range(3):
         broker.delete_oldest_file()
-    again = await follow(broker, clock, logs)
+    again = await follow_pinned(broker, clock, logs)
     assert again.statistics.pinned_bytes == 3 * 4096
     for queue in (A0, B0):
         await again.release(queue, QueueOffset(100))
@@ -122,12 +122,12 @@ async def test_a_file_that_was_replaced_between_two_runs_is_pinned_again(
     broker: FakeBroker, clock: ManualClock, logs: list[RocketMqHotLog]
 ) -> None:
     write(broker, 50)
-    await (await follow(broker, clock, logs)).close()
+    await (await follow_pinned(broker, clock, logs)).close()
     path = broker.log_path(broker.position)
     copy = path.read_bytes()
     path.unlink()
     path.write_bytes(copy)
-    await follow(broker, clock, logs)
+    await follow_pinned(broker, clock, logs)
     pin = broker.directory.parent / "pins" / "commitlog" / path.name
     assert pin.stat().st_ino == path.stat().st_ino
 
@@ -136,7 +136,7 @@ async def test_a_commit_log_that_is_away_for_a_while_costs_no_pin_and_no_message
     broker: FakeBroker, clock: ManualClock, logs: list[RocketMqHotLog]
 ) -> None:
     write(broker, 100)
-    log = await follow(broker, clock, logs)
+    log = await follow_pinned(broker, clock, logs)
     before = await read(log, A0, 0)
     for _ in range(4):
         broker.delete_oldest_file()
@@ -199,7 +199,7 @@ async def test_units_that_went_between_two_scans_are_rebuilt_at_once(
     broker: FakeBroker, clock: ManualClock, logs: list[RocketMqHotLog]
 ) -> None:
     broker.put_many("A", 0, [bytes(150)] * 20)  # fills a ConsumeQueue file
-    log = await follow(broker, clock, logs)
+    log = await follow_pinned(broker, clock, logs)
     broker.put_many("A", 0, [bytes(150)] * 30)
     broker.delete_oldest_file()
     broker.delete_oldest_file()
@@ -230,7 +230,7 @@ async def test_a_pin_directory_that_is_removed_is_made_again_and_pins_what_is_th
     broker: FakeBroker, clock: ManualClock, logs: list[RocketMqHotLog], what: str
 ) -> None:
     write(broker, 100)
-    log = await follow(broker, clock, logs)
+    log = await follow_pinned(broker, clock, logs)
     before, kept = await read(log, A0, 0), pinned(broker)
     shutil.rmtree(broker.directory.parent / what)
     await poll_later(log, clock)
@@ -248,7 +248,7 @@ async def test_a_pin_directory_that_is_removed_with_the_only_copies_is_a_loss_an
     broker: FakeBroker, clock: ManualClock, logs: list[RocketMqHotLog]
 ) -> None:
     write(broker, 100)
-    log = await follow(broker, clock, logs)
+    log = await follow_pinned(broker, clock, logs)
     for _ in range(2):
         broker.delete_oldest_file()
     await poll_later(log, clock)
@@ -267,7 +267,7 @@ async def test_a_pin_that_is_removed_is_made_again(
     broker: FakeBroker, clock: ManualClock, logs: list[RocketMqHotLog]
 ) -> None:
     write(broker, 100)
-    log = await follow(broker, clock, logs)
+    log = await follow_pinned(broker, clock, logs)
     kept = pinned(broker)
     (broker.directory.parent / "pins" / "commitlog" / kept[1]).unlink()
     for _ in range(2):
@@ -279,7 +279,7 @@ async def test_a_file_in_the_place_of_the_pin_directory_is_said_and_waited_for(
     broker: FakeBroker, clock: ManualClock, logs: list[RocketMqHotLog]
 ) -> None:
     write(broker, 10)
-    log = await follow(broker, clock, logs)
+    log = await follow_pinned(broker, clock, logs)
     kept = pinned(broker)
     directory = broker.directory.parent / "pins" / "commitlog"
     shutil.rmtree(directory)

@@ -9,8 +9,8 @@ from dispatcher.hot_log import HotQueueState
 from provider.clock import ManualClock
 from provider.ranges import QueueOffset
 from tests.support.fake_broker import FakeBroker
-from tests.support.followed import broker, clock, logs
-from tests.support.pinned import follow, pinned, poll_later, read, write
+from tests.support.followed import broker, clock, logs, poll_later
+from tests.support.pinned import follow_pinned, pinned, read, write
 from tieredstore.following.broker_hot_log import RocketMqHotLog
 from tieredstore.following.directory.layout import scan_run
 from tieredstore.following.log.commit_log import CommitLogFiles, table_of
@@ -28,7 +28,7 @@ async def test_a_queue_whose_file_goes_during_the_first_look_keeps_its_pins(
     broker: FakeBroker, clock: ManualClock, logs: list[RocketMqHotLog]
 ) -> None:
     broker.put_many("A", 0, [bytes(150)] * 50)
-    await (await follow(broker, clock, logs)).close()  # pins all, and is killed
+    await (await follow_pinned(broker, clock, logs)).close()  # pins all, and is killed
     broker.put_many("B", 0, [bytes(150)] * 50)
     files = MappedFiles(8, 1 << 20)
     tail = ConsumeQueueTail(A0, ConsumeQueueFiles(files, broker.queue_files(A0)[0].parent))
@@ -49,7 +49,7 @@ async def test_a_queue_that_is_damaged_at_its_first_look_keeps_the_pins_of_its_m
     broker: FakeBroker, clock: ManualClock, logs: list[RocketMqHotLog]
 ) -> None:
     write(broker, 100)
-    log = await follow(broker, clock, logs)
+    log = await follow_pinned(broker, clock, logs)
     before = await read(log, A0, 0)
     files = pinned(broker)
     await log.close()
@@ -58,7 +58,7 @@ async def test_a_queue_that_is_damaged_at_its_first_look_keeps_the_pins_of_its_m
     path = broker.queue_files(A0)[0]
     whole = path.read_bytes()
     os.truncate(path, 100)
-    again = await follow(broker, clock, logs)
+    again = await follow_pinned(broker, clock, logs)
     seen = again.queue(A0)
     assert seen is not None
     assert (seen.max_offset, seen.state) == (0, HotQueueState.DAMAGED)
@@ -78,7 +78,7 @@ async def test_a_damaged_queue_keeps_the_pins_of_what_is_behind_its_end(
     write(broker, 50)
     bad = broker.unit("A", 0, 49)
     broker.damage(bad.position + 20, b"\7")
-    log = await follow(broker, clock, logs)
+    log = await follow_pinned(broker, clock, logs)
     write(broker, 50)
     await poll_later(log, clock)
     seen = log.queue(A0)
@@ -96,14 +96,14 @@ async def test_a_truncated_file_that_floors_are_looked_for_in_stops_its_queue_al
     broker: FakeBroker, clock: ManualClock, logs: list[RocketMqHotLog], length: int
 ) -> None:
     write(broker, 100)
-    await (await follow(broker, clock, logs)).close()
+    await (await follow_pinned(broker, clock, logs)).close()
     for _ in range(4):
         broker.delete_oldest_file()
     path = broker.queue_files(A0)[0]
     assert int(path.name) > 0
     whole = path.read_bytes()
     os.truncate(path, length)
-    log = await follow(broker, clock, logs)
+    log = await follow_pinned(broker, clock, logs)
     assert len(await read(log, B0, 0)) == 100
     seen = log.queue(A0)
     assert seen is not None
@@ -118,7 +118,7 @@ async def test_a_new_queues_messages_stay_pinned_until_its_directory_is_found(
 ) -> None:
     """The broker writes more than a file between two looks at the directories."""
     broker.put("A", 0, b"first")
-    log = await follow(broker, clock, logs)
+    log = await follow_pinned(broker, clock, logs)
     broker.put("New", 0, b"of a queue that nobody knows yet")
     first = broker.min_position
     for _ in range(4):

@@ -49,7 +49,13 @@ class FollowedLog:
         return f"<FollowedLog {self._directory}: {self.tail}, {self._pins}>"
 
     def check(self) -> None:
-        """Assert what holds of the pins after a scan."""
+        """Assert what holds after a scan, of the pins too.
+
+        L1  0 <= min_position <= live_position <= end, and files begin at multiples of their length.
+        """
+        table = self.files.table
+        assert 0 <= table.min_position <= table.live_position <= table.end, f"L1: {self.files}"
+        assert all(base == table.base_of(base) for base in table.paths), f"L1: {self.files}"
         if self._pins is not None:
             self._pins.check(self._live)
 

@@ -49,6 +49,14 @@ class Floors:
     def __repr__(self) -> str:
         return f"<Floors of {len(self._floors)} queues in {len(self._spans)} files>"
 
+    def check(self) -> None:
+        """Assert that floors lie below their queues' files, and spans in files that were walked."""
+        for queue, floor in self._floors.items():
+            assert floor < self._found_for[queue], f"{queue} at {floor}: {self}"
+            assert queue in self._wanted, f"{queue}: {self}"
+        assert self._kept.keys() <= self._spans.keys(), f"{self}"
+        assert self._growing is None or self._growing in self._spans, f"{self}"
+
     def find(self, queues: Mapping[QueueId, ConsumeQueueFiles]) -> dict[QueueId, StoreError]:
         """Look for the floors of all queues; returns why some could not be looked for.
 

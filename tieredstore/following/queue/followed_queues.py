@@ -72,6 +72,7 @@ class FollowedQueues:
         made = sum(tail.files.made.bytes for tail in self._tails.values())
         assert made == self._budget.taken, f"Q1: {made} bytes, {self._budget}"
         assert self._budget.room >= 0, f"Q1: {self._budget}"
+        self._floors.check()
 
     @property
     def has_report(self) -> bool:
