@@ -4,7 +4,6 @@ No damaged length can make them read outside the buffer or raise; they say what 
 """
 
 from dataclasses import dataclass
-from struct import Struct
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +24,6 @@ from container.record.layout import (
 )
 from container.record.unit_faults import judge_headers, leading_good
 
-_SIZE_AND_MAGIC = Struct(">iI")
 _MAGICS = (MAGIC_V1, MAGIC_V2)
 _INT64_MAX = np.int64(2**63 - 1)
 
@@ -184,7 +182,7 @@ def walk_records(buffer: Bytes, start: int = 0, end: int | None = None) -> Walk:
     """
     raw = as_bytes(buffer)
     end = len(raw) if end is None else min(end, len(raw))
-    unpack = _SIZE_AND_MAGIC.unpack_from
+    unpack = BlankRecord.LAYOUT.unpack_from
     view = raw.data
     starts: list[int] = []
     sizes: list[int] = []

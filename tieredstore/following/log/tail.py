@@ -1,13 +1,10 @@
 """Notices that the CommitLog of a followed broker grew, by 8 bytes at its known end."""
 
-from struct import Struct
-
 from container.record.blank import BLANK_MAGIC, BlankRecord
 from container.record.layout import MAGIC_V1, MAGIC_V2, RECORD_BYTES_MIN
 from provider.errors import Corrupt, NotFound
 from tieredstore.following.log.commit_log import CommitLogFiles
 
-_SIZE_AND_MAGIC = Struct(">iI")
 STEPS_MAX = 4096
 """Records that one look passes over; what is beyond shows as growth once more."""
 
@@ -60,7 +57,7 @@ def _step(signature: bytes) -> int:
     """Length of what begins with these bytes; 0 if it is nothing whole."""
     if len(signature) < BlankRecord.SIZE:
         return 0
-    size, magic = _SIZE_AND_MAGIC.unpack(signature)
+    size, magic = BlankRecord.LAYOUT.unpack(signature)
     if magic in (MAGIC_V1, MAGIC_V2) and size >= RECORD_BYTES_MIN:
         return size
     return size if magic == BLANK_MAGIC and size >= BlankRecord.SIZE else 0

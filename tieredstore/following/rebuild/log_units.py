@@ -65,8 +65,8 @@ def _windows(
             return
         place += walk.next
         if not walk.next:
-            is_cut = len(window) == len(memory) >= BlankRecord.SIZE
-            size = int(window[:4].view(">i4")[0]) if is_cut else 0
+            is_full = len(window) == len(memory) >= BlankRecord.SIZE
+            size = int(window[:4].view(">i4")[0]) if is_full else 0
             if not len(memory) < size <= end - place:
                 return  # the file ends inside the record
             memory = np.empty(size, np.uint8)
