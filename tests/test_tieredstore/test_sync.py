@@ -138,9 +138,11 @@ def test_ctrl_c_in_a_waiting_call_closes_and_ends(tmp_path: Path) -> None:
         follower.drain()
     program = textwrap.dedent(
         f"""
-        import asyncio, sys
+        import asyncio, signal
         import tieredstore.sync
         from provider.posix import PosixStore
+
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may ignore it for us
 
         async def read_many(self, wanted):
             print("waiting", flush=True)
@@ -161,10 +163,14 @@ def test_ctrl_c_in_a_waiting_call_closes_and_ends(tmp_path: Path) -> None:
         stderr=subprocess.PIPE,
         text=True,
     )
-    assert process.stdout is not None
-    assert process.stdout.readline() == "waiting\n"
-    process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=30)
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "waiting\n"
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=30)
+    finally:
+        process.kill()
+        process.communicate()
     assert (process.returncode, out.split(), err) == (0, ["interrupted", "closed"], "")
 
 
