@@ -1,6 +1,7 @@
 """A tier as its owner sees it: plans commits, makes them durable, publishes them."""
 
 import asyncio
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -129,6 +130,11 @@ class Tier(TierView):
 
     def __repr__(self) -> str:
         return f"<Tier epoch {self._journal.epoch}: {len(self.state.queues)} queues>"
+
+    def __del__(self) -> None:
+        journal: Journal | None = getattr(self, "_journal", None)  # None if `__init__` failed
+        if journal is not None and not journal.is_over:
+            warnings.warn(f"unclosed tier {self!r}", ResourceWarning, stacklevel=2, source=self)
 
     @property
     def journal(self) -> Journal:

@@ -70,7 +70,10 @@ async def open_owner(
                 upkeep_options=config.upkeep,
                 imported=imported,
             )
-        yield tier
+        try:
+            yield tier
+        finally:
+            await tier.journal.close()
     finally:
         await store.close()
 

@@ -6,6 +6,7 @@ begins another number before it knows what became of the last one.
 """
 
 import asyncio
+import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -61,7 +62,11 @@ class Journal:
     J2  the entry in flight has the number after the last published one;
     J3  while a transaction waits, the journal is neither idle nor over;
     J4  the published state is of our epoch, and every entry since our fence is ours.
+
+    A journal that is dropped without being closed or over gives a `ResourceWarning`.
     """
+
+    _is_open = False  # for `__del__` where `__init__` failed
 
     def __init__(
         self,
@@ -95,6 +100,7 @@ class Journal:
         self._running = False
         self._closing = False
         self._entries = self._transactions = self._bytes = 0
+        self._is_open = True
 
     @classmethod
     async def take_ownership(
@@ -136,6 +142,10 @@ class Journal:
             f"<Journal {mood}: epoch {self._epoch}, entry {self._state.sequence},"
             f" {self._waiting_now} waiting>"
         )
+
+    def __del__(self) -> None:
+        if self._is_open:
+            warnings.warn(f"unclosed journal {self!r}", ResourceWarning, stacklevel=2, source=self)
 
     @property
     def state(self) -> TierState:
@@ -325,6 +335,7 @@ class Journal:
         """Publish nothing more, and fail every waiting transaction with the reason."""
         if self._over is None:
             self._over = error
+            self._is_open = False
         waiting = [*(self._entry.transactions if self._entry else ()), *self._waiting]
         self._waiting.clear()
         self._entry = None
