@@ -23,6 +23,7 @@ from provider.errors import AlreadyExists, NotFound, OutOfRange, StoreError, Una
 from provider.object_store import Buffer, ObjectEntry
 from provider.ranges import ByteRange
 from provider.testing.faulty import flipped
+from tests.support.simulated_time import note
 
 _Result = TypeVar("_Result")
 
@@ -215,12 +216,20 @@ class RivalStore:
 
     async def _call(self, verb: str, name: str, effect: Callable[[], _Result]) -> _Result:
         self._shared.counts[verb] += 1
+        number = self._shared.counts.total()
+        note(number, verb, name)
         await self._pass(verb, name)
         if self._chance(self._weather.refused):
             raise Unavailable("refused", name)
         self._shared.land(self._loop.time())
         try:
-            return effect()
+            result = effect()
+        except StoreError as error:
+            note(number, str(error))
+            raise
+        else:
+            note(number, result if isinstance(result, list | bytes) else "done")
+            return result
         finally:
             await self._pass(verb, name)
 

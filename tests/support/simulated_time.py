@@ -5,6 +5,7 @@ that can never come is an error at once.
 """
 
 import asyncio
+import itertools
 import selectors
 from collections.abc import Coroutine
 from typing import Any, TypeVar
@@ -28,12 +29,36 @@ class _TimeSelector(selectors.SelectSelector):
         return []
 
 
+_numbers = itertools.count()
+
+
+class _NumberedTask(asyncio.Task[Any]):
+    """A task whose place in a set does not depend on its address: task groups keep sets."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        self._number = next(_numbers)
+        super().__init__(*args, **options)
+
+    def __hash__(self) -> int:
+        return self._number
+
+
 class SimulatedLoop(asyncio.SelectorEventLoop):
-    """A loop on a time of its own, from 0 on. Without threads and sockets."""
+    """A loop on a time of its own, from 0 on. Without threads and sockets.
+
+    What runs on it runs in the same order each time: `trace` collects what a simulation notes, for
+    comparing two runs of one seed.
+    """
 
     def __init__(self) -> None:
+        global _numbers  # noqa: PLW0603 - each loop counts from 0
+        _numbers = itertools.count()
         self._time = _TimeSelector()
+        self.trace: list[tuple[Any, ...]] = []
         super().__init__(self._time)
+        self.set_task_factory(
+            lambda loop, work, **options: _NumberedTask(work, loop=loop, **options)
+        )
 
     def time(self) -> float:
         return self._time.now_s
@@ -54,6 +79,22 @@ class SimulatedClock:
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
+
+
+def note(*what: Any) -> None:
+    """Add to the trace of the simulated loop that runs; nothing on another loop."""
+    loop = asyncio.get_running_loop()
+    if isinstance(loop, SimulatedLoop):
+        loop.trace.append((loop.time(), *what))
+
+
+def traced(work: Coroutine[Any, Any, object]) -> list[tuple[Any, ...]]:
+    """Run `work` as `simulated` does; what was noted meanwhile."""
+    with asyncio.Runner(loop_factory=SimulatedLoop) as runner:
+        loop = runner.get_loop()
+        assert isinstance(loop, SimulatedLoop)
+        runner.run(work)
+        return loop.trace
 
 
 def simulated(work: Coroutine[Any, Any, _Result]) -> _Result:

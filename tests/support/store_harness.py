@@ -33,6 +33,7 @@ from provider.testing.faulty import Crashed, Fault, FaultyObjectStore
 from tests.support.fake_hot_log import FakeHotLog, FakeQueue
 from tests.support.memory_tier import InlineExecutor
 from tests.support.messages import make_record
+from tests.support.simulated_time import note
 
 TIER_OPTIONS = TierOptions(
     commit_log_bytes_max=1_000,
@@ -110,13 +111,16 @@ class SleepingStore(FaultyObjectStore):
         self.awake = asyncio.Event()
         self.awake.set()
 
-    async def _call(self, *args: Any, **options: Any) -> Any:
+    async def _call(self, verb: str, names: Sequence[str], *args: Any, **options: Any) -> Any:
         await self.awake.wait()
+        note(verb, tuple(names))
         try:
-            result = await super()._call(*args, **options)
-        except StoreError:
+            result = await super()._call(verb, names, *args, **options)
+        except StoreError as error:
+            note(verb, str(error))
             await self.awake.wait()
             raise
+        note(verb, result if isinstance(result, list | bytes | int) else "done")
         await self.awake.wait()
         return result
 
