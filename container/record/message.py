@@ -287,18 +287,16 @@ class StoredMessage:
 
     def _property(self, name: str, begin_first: bytes, begin_later: bytes) -> str:
         """The value that `decode_properties` would give, found without decoding the others."""
-        record, properties_at = self._record, self._properties_at
-        at = record.rfind(begin_later, properties_at)
-        if at >= 0:
-            at += len(begin_later)
-        elif record.startswith(begin_first, properties_at):
-            at = properties_at + len(begin_first)
-        else:
-            return ""
-        end = record.find(_PAIR_END, at)
-        if end <= at:  # the last pair may lack its end; an empty value does not count
+        properties = self._record[self._properties_at :]
+        _, is_later, value = properties.rpartition(begin_later)
+        if not is_later:
+            if not properties.startswith(begin_first):
+                return ""
+            value = properties[len(begin_first) :]
+        value = value.partition(_PAIR_END)[0]
+        if not value:  # an empty one does not count, so an earlier pair of that name may
             return self.property_map.get(name, "")
-        return record[at:end].decode("utf-8", "replace")
+        return value.decode("utf-8", "replace")
 
 
 def _begins_of(name: str) -> tuple[str, bytes, bytes]:
