@@ -1,8 +1,8 @@
-"""Reading the journal: the newest valid snapshot, then the entries behind it.
+"""Reads the journal: the newest valid snapshot, then the entries after it (decision 0008).
 
-A reader may meet entries being deleted, and an entry that an old owner created again under a
-number that was deleted. Both are told by the boundary: what was read below a boundary that is
-seen *afterwards* is not believed, and the newest snapshot is taken instead.
+Entries may be deleted while they are read, and an old owner may have created an entry again under a
+deleted number. The boundary tells both: an entry at or below a boundary that is listed *after* it
+was read is not believed, and the newest snapshot is loaded instead.
 """
 
 from dataclasses import dataclass
@@ -76,10 +76,11 @@ class JournalReader:
         self._clock = clock or SystemClock()
 
     async def listed(self, prefix: str, *, after: str = "") -> list[ObjectEntry]:
-        """A listing that shows what is newest, or something newer. One request.
+        """A listing that shows the newest object, or a newer one. One request.
 
-        A listing may miss what is created or deleted while it runs. What is newest stays for
-        longer than `listing_s_max` once it is replaced, so a shorter listing does not miss both.
+        A listing may miss objects that are created or deleted while it runs. The newest object
+        stays for longer than `listing_s_max` once it is replaced, so that a shorter listing does
+        not miss both.
 
         Raises:
             Unavailable: try again; also where every listing took longer than that.
@@ -115,7 +116,7 @@ class JournalReader:
             loaded = await self._newest_snapshot()
             if await self.catch_up(loaded.state):
                 return loaded
-            if attempt and loaded.snapshot == last:  # nobody replaced it, so it is all there is
+            if attempt and loaded.snapshot == last:  # not replaced: there is no other
                 if loaded.damaged:
                     raise loaded.damaged[0]
                 raise Corrupt("entries were deleted, and no snapshot holds them", SNAPSHOT_PREFIX)
@@ -123,7 +124,7 @@ class JournalReader:
         raise Unavailable("the journal is cut faster than it can be read", JOURNAL_PREFIX)
 
     async def load_whole_part(self) -> tuple[Loaded, Corrupt | None]:
-        """The state before the first damaged entry, and the damage; for looking, not for owning.
+        """The state before the first damaged entry, and the damage; for reading only.
 
         Raises:
             NewerVersion: a newer program wrote what is needed.
@@ -141,7 +142,7 @@ class JournalReader:
             names = [parse_name(entry.name) for entry in await self.listed(SNAPSHOT_PREFIX)]
             try:
                 return await self._newest_of([n for n in names if isinstance(n, SnapshotName)])
-            except NotFound:  # replaced by a newer one while we looked; the others are older still
+            except NotFound:  # a newer one replaced it meanwhile; the others are older
                 continue
         raise Unavailable("snapshots are replaced faster than they can be read", SNAPSHOT_PREFIX)
 
@@ -157,10 +158,10 @@ class JournalReader:
         return Loaded(TierState(), None, tuple(damaged))
 
     async def catch_up(self, state: TierState) -> bool:
-        """Apply what is behind `state.sequence`; False if that was deleted: load again.
+        """Apply the entries after `state.sequence`; False if they were deleted: load again.
 
-        One listing; where there is something new also a read of each entry and a listing of the
-        boundary per `catch_up_bytes_max`. `state` changes entry by entry, never within one.
+        One listing; where there are new entries also a read of each and a listing of the boundary
+        per `catch_up_bytes_max`. `state` changes entry by entry, never within one.
 
         Raises:
             Corrupt: an entry is damaged or missing; the state is as it was before that entry.
@@ -197,7 +198,7 @@ class JournalReader:
         return batch
 
     async def _apply(self, state: TierState, batch: list[tuple[EntryName, int]]) -> bool:
-        """Read and apply some entries; False if they were deleted, or are a stranger's."""
+        """Read and apply some entries; False if they were deleted, whoever created them since."""
         wanted = [(str(name), ByteRange(0, size)) for name, size in batch if size > 0]
         try:
             raws = await self._store.read_many(wanted)
@@ -206,16 +207,16 @@ class JournalReader:
         if await self.boundary() >= batch[0][0].sequence:
             return False
         if raws is None:
-            raise Corrupt("a journal entry went, and nothing says that it may", str(batch[0][0]))
+            raise Corrupt("a journal entry was deleted above the boundary", str(batch[0][0]))
         read = iter(raws)
         for name, size in batch:
             apply_entry(state, next(read) if size > 0 else b"", name)
         return True
 
     async def _missing(self, state: TierState) -> bool:
-        """Look for an entry that a listing has not shown; False if it was deleted.
+        """Read and apply an entry that a listing has not shown; False if it was deleted.
 
-        A listing may miss what is created while it runs, so the entry is asked for by name.
+        A listing may miss an entry that is created while it runs, so this reads it by its name.
         """
         name = EntryName(state.sequence + 1)
         try:
