@@ -20,6 +20,7 @@ METRICS = {
     "read_1024_by_1": "read, 1,024 a call\n(Java: 32)",
     "read_32_by_4": "read, 32 a call,\n4 readers",
     "read_32_decoded": "read and decode,\n32 a call",
+    "read_32_properties": "read, decode and\nmap all properties",
 }
 LINE = "#444444"
 SIDES = (
@@ -31,7 +32,7 @@ COLUMNS = (
     ("messages_s", 1e-6, "million messages a second"),
     ("cpu_us", 1, "CPU microseconds a message (all threads, user and system)"),
 )
-PANEL_SIZE = (13.0, 3.0)
+PANEL_SIZE = (13.0, 3.5)
 """Inches, of both panels of a case."""
 BAR = 0.26
 HEADROOM = 1.25

@@ -1,7 +1,6 @@
 """Measures tiering one store, and reading the tier back, once."""
 
 import asyncio
-import sys
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from dispatcher.dispatcher import TieredDispatcher
 from dispatcher.options import DispatchOptions
 from fetcher.fetcher import TRANSFER_BYTES_MAX, TieredMessageFetcher
 from fetcher.options import FetcherOptions
-from fetcher.result import FetchStatus
+from fetcher.result import FetchedMessages, FetchStatus
 from provider.clock import SystemClock
 from provider.in_place_segments import InPlaceDriver
 from provider.posix import PosixStore
@@ -41,15 +40,18 @@ class ReadShape:
     """Messages a call, the size of a client's pull or of a program's batch."""
     readers: int = 1
     decodes: bool = False
-    """Read offset, time and body of every message; else records stay views of the cache."""
-    messages_read_max: int = sys.maxsize
+    """Make a `StoredMessage` of every record and read its offset, time, tags and body; else records
+    stay views of the cache."""
+    reads_properties: bool = False
+    """Of every decoded message, also make the map of all properties."""
 
 
 READ_SHAPES = (
     ReadShape("read_32_by_1", 32),
     ReadShape("read_1024_by_1", 1_024),
     ReadShape("read_32_by_4", 32, readers=4),
-    ReadShape("read_32_decoded", 32, decodes=True, messages_read_max=100_000),
+    ReadShape("read_32_decoded", 32, decodes=True),
+    ReadShape("read_32_properties", 32, decodes=True, reads_properties=True),
 )
 
 
@@ -114,8 +116,7 @@ async def measure_reading(tier_dir: Path, made: SyntheticStore, shape: ReadShape
     finally:
         await store.close()
     messages = sum(count for count, _ in counts)
-    wanted = min(made.messages, shape.messages_read_max)
-    assert messages >= wanted * shape.readers, f"{messages} messages were read"
+    assert messages == made.messages * shape.readers, f"{messages} messages were read"
     size = sum(size for _, size in counts)
     return Figure(shape.metric, messages, size, elapsed.seconds, elapsed.cpu_seconds)
 
@@ -131,7 +132,7 @@ async def _read_all(
     bytes_max = None if shape.messages_max > CLIENT_BATCH_MESSAGES else TRANSFER_BYTES_MAX
     for queue_id in range(made.queues):
         offset = 0
-        while count < shape.messages_read_max:
+        while True:
             result = await fetcher.get_message(
                 group,
                 made.topic,
@@ -146,6 +147,12 @@ async def _read_all(
             size += result.messages.bytes
             offset = result.next_offset
             if shape.decodes:
-                for message in result.messages.decode():
-                    _ = message.queue_offset, message.store_timestamp, message.body
+                _read_fields(result.messages, shape)
     counts.append((count, size))
+
+
+def _read_fields(messages: FetchedMessages, shape: ReadShape) -> None:
+    for message in messages.decode():
+        _ = message.queue_offset, message.store_timestamp, message.tags, message.body
+        if shape.reads_properties:
+            _ = message.property_map

@@ -24,6 +24,7 @@ METRICS = {
     "read_1024_by_1": "read, 1,024 a call",
     "read_32_by_4": "read, 32, 4 readers",
     "read_32_decoded": "read and decode, 32",
+    "read_32_properties": "and all properties",
 }
 """Every metric in the order of the table, with its words. Raw limits move 4 MiB at a time."""
 RAW_OF = {TIER: RAW_WRITE, **{shape.metric: RAW_READ for shape in READ_SHAPES}}
