@@ -359,5 +359,5 @@ class ReadableTier:
 async def _decoded(results: QueueCursor) -> AsyncIterator[Message]:
     path = str(results.queue)
     async for result in results:
-        for raw in result.messages:
-            yield Message.decode(raw, path=path)
+        for stored in result.messages.decode():
+            yield Message.of(stored, path=path)

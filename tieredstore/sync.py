@@ -227,8 +227,8 @@ class SyncTier(_Threaded):
     def _decoded(self, cursor: QueueCursor) -> Iterator[Message]:
         path = str(cursor.queue)
         while (result := self._portal.call(anext, cursor, None)) is not None:
-            for raw in result.messages:
-                yield Message.decode(raw, path=path)
+            for stored in result.messages.decode():
+                yield Message.of(stored, path=path)
 
 
 class SyncFollower(_Threaded):
