@@ -1,4 +1,7 @@
-"""The README's code blocks, run as a reader would run them: in order, in one directory."""
+"""The README's code blocks, run as a reader would run them: in order, in one directory.
+
+A `text` block below a code block is its output; a line `...` in it stands for any lines.
+"""
 
 import os
 import re
@@ -8,22 +11,36 @@ from pathlib import Path
 
 import pytest
 
+import tieredstore
 from tests.support.golden import ROCKETMQ_533, unpack
 
 README = Path(__file__).parents[2] / "README.md"
-BLOCK = re.compile(r"^```(bash|python)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+BLOCK = re.compile(
+    r"^```(bash|python)\n(.*?)^```\n(?:```text\n(.*?)^```$)?", re.MULTILINE | re.DOTALL
+)
+
+
+def pattern_of(shown: str) -> str:
+    """What matches the shown output, blanks at the ends of lines and empty lines apart."""
+    lines = [line.rstrip() for line in shown.splitlines() if line.strip()]
+    return "".join(
+        r"(?:.*\n)*?" if line.strip() == "..." else re.escape(line) + r"\n" for line in lines
+    )
 
 
 @pytest.mark.slow
-def test_the_readmes_blocks_run_in_order(tmp_path: Path) -> None:
+@pytest.mark.timeout(240)
+def test_the_readmes_blocks_run_in_order_and_print_what_they_show(tmp_path: Path) -> None:
     sample = ROCKETMQ_533
     unpack(sample, "closed", tmp_path)
     (tmp_path / "tier").rename(tmp_path / "java-tier")
     (tmp_path / "broker.conf").write_text(sample.broker_conf.read_text())
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    environment = {**os.environ, "PATH": path, "COLUMNS": "80"}
     blocks = BLOCK.findall(README.read_text())
-    assert len(blocks) >= 3
-    for language, text in blocks:
+    assert len(blocks) >= 8
+    assert sum(bool(shown) for _, _, shown in blocks) >= 6
+    for language, text, shown in blocks:
         command = (
             ["bash", "-euo", "pipefail", "-c", text]
             if language == "bash"
@@ -32,10 +49,39 @@ def test_the_readmes_blocks_run_in_order(tmp_path: Path) -> None:
         done = subprocess.run(
             command,
             cwd=tmp_path,
-            env={**os.environ, "PATH": path},
+            env=environment,
             capture_output=True,
             text=True,
             check=False,
             timeout=60,
         )
         assert done.returncode == 0, f"{text}\n{done.stdout}\n{done.stderr}"
+        if shown:
+            said = [line.rstrip() for line in done.stdout.splitlines() if line.strip()]
+            printed = "".join(f"{line}\n" for line in said)
+            assert re.fullmatch(pattern_of(shown), printed), f"{text}\n{printed}"
+
+
+def test_the_tree_of_folders_is_the_one_that_is_there() -> None:
+    """Every folder that the README names exists, and every package and room is named."""
+    block = README.read_text().split("## The source")[1].split("```")[1]
+    named: set[str] = set()
+    parent = ""
+    for line in block.splitlines():
+        if not line.strip():
+            continue
+        name = line.split()[0]
+        parent = name if not line.startswith(" ") else parent
+        named.add(name if name == parent else f"{parent}{name}")
+    root = Path(str(tieredstore.__file__)).parents[1]
+    rooms = {
+        f"{path.parent.relative_to(root)}/"
+        for package in ("tieredstore", "dispatcher", "fetcher", "container", "provider")
+        for path in (root / package).glob("**/__init__.py")
+        if len(path.relative_to(root).parts) <= 3
+    }
+    assert rooms <= named
+    absent = [
+        name for name in named if not any((top / name).is_dir() for top in (root, README.parent))
+    ]
+    assert absent == []
