@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from container.record.batch import MessageBatch
 from dispatcher.hot_log import HotLog, Wanted
-from dispatcher.queue_progress import ClaimedRange
+from dispatcher.references import ClaimedRange
 from dispatcher.tier_port import AnyTier, CommitPlan
 from provider.errors import StoreError
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from container.names.queue_id import QueueId
-from dispatcher.queue_progress import HALTED, QueueState
+from dispatcher.queue_state import HALTED, QueueState
 from provider.ranges import QueueOffset
 
 

@@ -1,4 +1,7 @@
-"""A dispatcher between a hot log and a tier in memory, on a clock that the test moves."""
+"""A dispatcher between a hot log and a tier in memory, on a clock that the test moves.
+
+After every step of the clock the dispatcher's invariants are asserted.
+"""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable
@@ -48,6 +51,7 @@ class World:
         for _ in range(round(seconds / step_s)):
             await self.clock.advance(step_s)
             await settle(60)
+            self.dispatcher.check()
 
     async def wait_for(self, what: Callable[[], bool], *, seconds: float, step_s: float = 0.05):
         started_s = self.clock.monotonic_s()

@@ -6,7 +6,7 @@ import pytest
 
 from container.names.queue_id import QueueId
 from dispatcher.hot_log import HotQueueState
-from dispatcher.queue_progress import QueueState
+from dispatcher.queue_state import QueueState
 from provider.errors import Closed, Corrupt, Denied, Fenced, Unavailable
 from tests.support.dispatch_world import World
 
