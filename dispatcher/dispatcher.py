@@ -16,7 +16,7 @@ from dispatcher.options import DispatchOptions
 from dispatcher.queue_progress import QueueProgress
 from dispatcher.queue_state import QueueState
 from dispatcher.statistics import DispatchStatistics, Progress, QueueStatistics
-from dispatcher.tier_port import AnyTier
+from dispatcher.tier_port import TierPort
 from dispatcher.work import DispatchWork
 from provider.clock import Clock
 from provider.errors import Closed, StoreError
@@ -34,7 +34,7 @@ class TieredDispatcher:
     def __init__(
         self,
         hot: HotLog,
-        tier: AnyTier,
+        tier: TierPort,
         *,
         options: DispatchOptions,
         clock: Clock,
@@ -42,7 +42,7 @@ class TieredDispatcher:
     ) -> None:
         """Nothing is read or written before `run` or `drain`.
 
-        `tier` is a `TierPort`. `executor` runs its `plan_commit`; None is the event loop's own.
+        `executor` runs the tier's `plan_commit`; None is the event loop's own.
         """
         self._options = options
         self._clock = clock

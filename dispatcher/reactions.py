@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from container.errors import BytesMissing, Refused
 from container.names.queue_id import QueueId
-from dispatcher.tier_port import CommitPlan
+from container.queue.commit_plan import CommitPlan
 from provider.errors import (
     AlreadyExists,
     Closed,

@@ -14,7 +14,7 @@ from dispatcher.queue_start import (
     TierIsAhead,
     decide_step,
 )
-from dispatcher.tier_port import AnyTier
+from dispatcher.tier_port import TierPort
 from provider.errors import Corrupt, OutOfRange
 from provider.ranges import QueueOffset
 
@@ -40,7 +40,7 @@ class Contradicted:
 
 async def open_queue(
     hot_log: HotLog,
-    tier: AnyTier,
+    tier: TierPort,
     hot: HotQueue,
     *,
     backfill: Backfill,
@@ -81,7 +81,7 @@ async def open_queue(
             return Opened(step.offset)
 
 
-async def _contradiction(hot_log: HotLog, tier: AnyTier, hot: HotQueue, newest: int) -> str:
+async def _contradiction(hot_log: HotLog, tier: TierPort, hot: HotQueue, newest: int) -> str:
     """What a person must know if the two differ; empty if they agree."""
     if newest == 0:
         return ""
@@ -101,7 +101,7 @@ async def _first_offset(hot_log: HotLog, hot: HotQueue, step: BeginAt | BeginAtT
     return await find_by_time(hot_log, hot, step.timestamp_ms)
 
 
-async def _begun(tier: AnyTier, hot: HotQueue, offset: QueueOffset, backfill: Backfill) -> Opened:
+async def _begun(tier: TierPort, hot: HotQueue, offset: QueueOffset, backfill: Backfill) -> Opened:
     """Remember where a queue begins that does not begin at its oldest message.
 
     Else a process that dies before its first commit would be followed by one that begins later,

@@ -1,37 +1,16 @@
 """What the dispatcher needs from a tier, and nothing more."""
 
 from collections.abc import Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Protocol
 
 from container.metadata.records import Queue
 from container.names.queue_id import QueueId
+from container.queue.commit_plan import CommitPlan
 from container.record.batch import MessageBatch
 from provider.ranges import QueueOffset
 
 
-class CommitPlan(Protocol):
-    """One queue's batch with its slices and journal operations; opaque but for three numbers."""
-
-    @property
-    def queue(self) -> QueueId:
-        """Whose messages it commits."""
-        ...
-
-    @property
-    def next_offset(self) -> QueueOffset:
-        """The queue's commit offset once it has landed."""
-        ...
-
-    @property
-    def bytes(self) -> int:
-        """Bytes that it will write: records and units."""
-        ...
-
-
-PlanT = TypeVar("PlanT", bound=CommitPlan)
-
-
-class TierPort(Protocol[PlanT]):
+class TierPort(Protocol):
     """A tier that messages are committed to, by its owner.
 
     T1  What `queue` returns is durable, and readers see it.
@@ -52,7 +31,7 @@ class TierPort(Protocol[PlanT]):
         """
         ...
 
-    def plan_commit(self, queue: QueueId, batch: MessageBatch) -> PlanT:
+    def plan_commit(self, queue: QueueId, batch: MessageBatch) -> CommitPlan:
         """Turn a batch into what a commit writes. Pure, thread-safe, heavy on the CPU.
 
         Rewrites bytes 28..35 of the batch in place. `batch.first_offset` must equal the published
@@ -60,7 +39,7 @@ class TierPort(Protocol[PlanT]):
         """
         ...
 
-    async def commit(self, plans: Sequence[PlanT]) -> None:
+    async def commit(self, plans: Sequence[CommitPlan]) -> None:
         """One round: make the bytes of all plans durable together, then one journal transaction.
 
         Raises:
@@ -112,7 +91,3 @@ class TierPort(Protocol[PlanT]):
             Unavailable: try again.
         """
         ...
-
-
-AnyTier = TierPort[Any]
-"""A tier whose plans come from itself and go back to it, whatever they are."""

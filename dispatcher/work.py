@@ -6,6 +6,7 @@ from concurrent.futures import Executor
 from functools import partial
 from typing import Any
 
+from container.queue.commit_plan import CommitPlan
 from dispatcher.alarm import Alarm
 from dispatcher.hot_log import HotLog, HotQueue
 from dispatcher.options import DispatchOptions
@@ -26,7 +27,7 @@ from dispatcher.round_plan import Load
 from dispatcher.round_preparation import prepare_round
 from dispatcher.statistics import Counters
 from dispatcher.tier_health import TierHealth, backoff_s
-from dispatcher.tier_port import AnyTier, CommitPlan
+from dispatcher.tier_port import TierPort
 from provider.clock import Clock
 from provider.errors import Denied, StoreError
 
@@ -52,7 +53,7 @@ class DispatchWork:
     def __init__(
         self,
         hot: HotLog,
-        tier: AnyTier,
+        tier: TierPort,
         *,
         options: DispatchOptions,
         clock: Clock,

@@ -7,6 +7,7 @@ import pytest
 from container.names.queue_id import QueueId
 from dispatcher.queue_progress import QueueProgress
 from dispatcher.queue_state import QueueState
+from provider.ranges import QueueOffset
 from tests.support.dispatch_world import World
 
 A = QueueId("Orders", 0)
@@ -27,7 +28,7 @@ async def waiting_world() -> tuple[World, QueueProgress]:
 
 
 def set_dispatch_offset_back(world: World, queue: QueueProgress) -> None:
-    queue.dispatch_offset -= 1
+    queue.dispatch_offset = QueueOffset(queue.dispatch_offset - 1)
 
 
 def lose_the_claim(world: World, queue: QueueProgress) -> None:
@@ -106,7 +107,7 @@ async def test_every_change_of_a_queue_reaches_its_table() -> None:
     table = world.dispatcher._work.table
     assert queue.claim(1 << 20).end == 4
     table.check()
-    queue.give_back(queue.commit_offset + 1)
+    queue.give_back(QueueOffset(queue.commit_offset + 1))
     table.check()
     queue.failed(5.0, "injected")
     table.check()

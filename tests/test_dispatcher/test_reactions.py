@@ -22,10 +22,11 @@ from provider.errors import (
     StoreError,
     Unavailable,
 )
-from tests.support.memory_tier import MemoryPlan
+from provider.ranges import QueueOffset
+from tests.support.memory_tier import memory_plan
 
 A, B = QueueId("Orders", 0), QueueId("Orders", 1)
-PLANS = [MemoryPlan(queue, 0, (b"x",)) for queue in (A, B)]
+PLANS = [memory_plan(queue, QueueOffset(0), [b"x"]) for queue in (A, B)]
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import pytest
 
 from container.names.queue_id import QueueId
+from container.queue.commit_plan import CommitPlan
 from container.record.batch import MessageBatch
 from container.record.unit import Units
 from dispatcher.hot_log import HotQueue, Wanted
@@ -13,7 +14,7 @@ from provider.errors import StoreError, Unavailable
 from provider.ranges import QueueOffset
 from tests.support.dispatch_world import World
 from tests.support.fake_hot_log import FakeHotLog
-from tests.support.memory_tier import MemoryPlan, MemoryTier
+from tests.support.memory_tier import MemoryTier
 
 QUEUES = [QueueId("Orders", number) for number in range(8)]
 
@@ -45,7 +46,7 @@ class TracedTier(MemoryTier):
 
     trace: list[str]
 
-    async def commit(self, plans: Sequence[MemoryPlan]) -> None:
+    async def commit(self, plans: Sequence[CommitPlan]) -> None:
         ranges = [(str(plan.queue), plan.expected_offset, plan.next_offset) for plan in plans]
         self.trace.append(f"commit at {self._clock.monotonic_s():.3f} {ranges}")
         await super().commit(plans)
