@@ -17,6 +17,7 @@ from dispatcher.queue_progress import QueueProgress
 from dispatcher.queue_state import QueueState
 from dispatcher.statistics import DispatchStatistics, Progress, QueueStatistics
 from dispatcher.tier_port import TierPort
+from dispatcher.topic_filter import TopicFilter
 from dispatcher.work import DispatchWork
 from provider.clock import Clock
 from provider.errors import Closed, StoreError
@@ -38,15 +39,19 @@ class TieredDispatcher:
         *,
         options: DispatchOptions,
         clock: Clock,
+        topics: TopicFilter | None = None,
         executor: Executor | None = None,
     ) -> None:
         """Nothing is read or written before `run` or `drain`.
 
+        `topics` says which topics are never tiered, whatever the hot log reports; None: all are.
         `executor` runs the tier's `plan_commit`; None is the event loop's own.
         """
         self._options = options
         self._clock = clock
-        self._work = DispatchWork(hot, tier, options=options, clock=clock, executor=executor)
+        self._work = DispatchWork(
+            hot, tier, options=options, clock=clock, topics=topics, executor=executor
+        )
         self._serving = False
         self._closing = False
         self._closed = False

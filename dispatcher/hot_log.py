@@ -49,8 +49,9 @@ class Wanted(NamedTuple):
 class HotLog(Protocol):
     """A log that holds the newest messages of a broker, by queue and offset.
 
-    Cancelling a call changes nothing. Whatever looks or reads raises `Closed` once `close` was
-    called, or another log took this one's place.
+    Cancelling a call changes nothing. `poll`, `wait` and every read raise `Closed` after `close`,
+    or once another log took this one's place. A log need not know which topics are never tiered:
+    the dispatcher leaves out what it reports of them.
 
     H1  A message at an offset below `max_offset` never changes while the log is open.
     H2  `max_offset` covers only messages whose record was verified, or will be verified by

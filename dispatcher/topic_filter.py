@@ -34,7 +34,11 @@ def is_excluded(topic: str, *, cluster: str, broker: str) -> bool:
 
 
 class TopicFilter:
-    """The rule for one broker, with a blacklist on top."""
+    """The rule for one broker, and a blacklist.
+
+    The dispatcher applies it to what any hot log reports. A hot log may know it too, to spend
+    nothing on topics that are never tiered.
+    """
 
     def __init__(self, cluster: str, broker: str, blacklist: frozenset[str] = frozenset()) -> None:
         self._cluster = cluster

@@ -28,6 +28,7 @@ from dispatcher.round_preparation import prepare_round
 from dispatcher.statistics import Counters
 from dispatcher.tier_health import TierHealth, backoff_s
 from dispatcher.tier_port import TierPort
+from dispatcher.topic_filter import TopicFilter
 from provider.clock import Clock
 from provider.errors import Denied, StoreError
 
@@ -57,6 +58,7 @@ class DispatchWork:
         *,
         options: DispatchOptions,
         clock: Clock,
+        topics: TopicFilter | None,
         executor: Executor | None,
     ) -> None:
         self.table = QueueTable(options)
@@ -76,6 +78,7 @@ class DispatchWork:
         self._tier = tier
         self._options = options
         self._clock = clock
+        self._topics = topics
         self._executor = executor
 
     def workers(self) -> list[Callable[[], Worker]]:
@@ -143,7 +146,7 @@ class DispatchWork:
     async def _poll_once(self) -> None:
         self.polls_begun += 1
         number = self.polls_begun
-        seen = await self._hot.poll()
+        seen = [hot for hot in await self._hot.poll() if not self._is_excluded(hot)]
         first = self.poll_finished == 0
         self.table.observe(seen, self._clock.monotonic_s(), first=first)
         needing = self.table.needs_references()
@@ -152,6 +155,9 @@ class DispatchWork:
         self.poll_finished = number
         if seen or needing or self.forcing:
             self.alarm.ring()
+
+    def _is_excluded(self, hot: HotQueue) -> bool:
+        return self._topics is not None and self._topics.excludes(hot.id.topic)
 
     async def _refill(self, queue: QueueProgress) -> None:
         """Fetch the references that a queue wants, unless another worker does."""
