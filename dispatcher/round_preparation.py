@@ -21,7 +21,7 @@ class Prepared:
     failures: list[tuple[ClaimedRange, StoreError]] = field(
         default_factory=list[tuple[ClaimedRange, StoreError]]
     )
-    """Queues whose messages could not be read or planned; the others are not concerned."""
+    """Queues whose messages could not be read or planned; the others are not affected."""
 
 
 async def prepare_round(

@@ -1,4 +1,4 @@
-"""What the dispatcher needs from a tier, and nothing more."""
+"""What the dispatcher needs from a tier, and nothing more. `container.tier.Tier` is one."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -15,8 +15,8 @@ class TierPort(Protocol):
 
     T1  What `queue` returns is durable, and readers see it.
     T2  A commit lands whole or not at all, per queue.
-    T3  Whatever interrupts a commit, after `settle` planning again from `queue` and committing
-        again is safe.
+    T3  After any interruption of a commit, it is safe to call `settle`, to plan again from what
+        `queue` returns, and to commit again.
     """
 
     def queue(self, queue: QueueId) -> Queue | None:
@@ -45,7 +45,7 @@ class TierPort(Protocol):
         Raises:
             Unavailable: the outcome is unknown; `queue` tells it.
             OutOfRange, AlreadyExists, Refused: a queue is refused for as long as something lasts
-                (`refusals.MAY_PASS`); which one, the path tells, or a round of one queue.
+                (`Reaction.REST`); the path names the queue, unless the round has only one.
             Fenced: someone newer owns the tier; stop everything.
         """
         ...
@@ -82,8 +82,8 @@ class TierPort(Protocol):
 
         `offsets` ascend, are at least one, are published, and lie in no gap. Returns the leading
         ones that fit into `bytes_max` together, at least one. Few requests however many they are.
-        Without `history`, None stands for old ones that cost more to find the longer the queue's
-        history is.
+        Without `history`, None replaces old records that cost more to find the longer the
+        queue's history is.
 
         Raises:
             OutOfRange: they were deleted meanwhile.

@@ -44,7 +44,7 @@ class DispatchWork:
     becomes `fatal`, and the alarm rings.
 
     D1  What the tier has of a queue is a prefix of what the hot log had of it, gaps apart: a READY
-        queue goes on where the tier ends.
+        queue resumes where the tier ends.
     D2  At most one commit of a queue is in flight; a range that failed is tried again, the same,
         before any later one.
     D3  Whatever interrupts a commit, the tier is asked what became of it before anything else.
