@@ -4,7 +4,6 @@ import math
 from collections.abc import Callable
 
 from container.names.queue_id import QueueId
-from dispatcher.queue_state import ACTIVE
 from dispatcher.work import DispatchWork
 from provider.clock import Clock
 from provider.errors import StoreError, Unavailable
@@ -46,7 +45,7 @@ class Backlog:
 
     def _is_done(self, queue: QueueId, offset: QueueOffset) -> bool:
         progress = self._work.table[queue]
-        reached = progress.state in ACTIVE and progress.commit_offset >= offset
+        reached = progress.is_active and progress.commit_offset >= offset
         return progress.is_halted or reached
 
 

@@ -8,7 +8,7 @@ from dispatcher.arrivals import Arrivals
 from dispatcher.batching import due_at_s, messages_within, written_bytes
 from dispatcher.hot_log import HotQueue, HotQueueState
 from dispatcher.options import DispatchOptions
-from dispatcher.queue_state import ACTIVE, HALTED, QueueState
+from dispatcher.queue_state import HALTED, QueueState
 from dispatcher.reactions import Reaction
 from dispatcher.references import ClaimedRange, ReferenceCount, References
 from dispatcher.round_plan import ROUND_QUEUES_ANY, Waiting
@@ -85,7 +85,7 @@ class QueueProgress:
 
     def check(self) -> None:
         """Assert I1 to I4 as far as one queue shows them. O(1); made after every change."""
-        claimed, kept = self.claimed, len(self.references)
+        claimed, kept = self.claimed, len(self.references.units)
         assert self.commit_offset <= self.dispatch_offset <= self.referenced_offset, f"I1: {self}"
         assert (claimed is not None) == (self.state is QueueState.IN_FLIGHT), f"I2: {self}"
         if claimed is None:
@@ -93,14 +93,14 @@ class QueueProgress:
         else:
             assert claimed.start == self.commit_offset, f"I2: {self} claimed {claimed.start}"
             assert claimed.end == self.dispatch_offset, f"I2: {self} claimed to {claimed.end}"
-        assert kept == 0 or self.state in ACTIVE, f"I3: {self} keeps {kept} references"
+        assert kept == 0 or self.is_active, f"I3: {self} keeps {kept} references"
         if self.state is QueueState.READY:
             assert self._retry_messages <= kept, f"I4: {self} keeps {kept} references"
 
     @property
     def referenced_offset(self) -> QueueOffset:
         """The offset after the last message that is referenced."""
-        return QueueOffset(self.dispatch_offset + len(self.references))
+        return QueueOffset(self.dispatch_offset + len(self.references.units))
 
     @property
     def behind(self) -> int:
@@ -115,6 +115,11 @@ class QueueProgress:
     def is_halted(self) -> bool:
         """Nothing is committed until something outside changes."""
         return self.state in HALTED
+
+    @property
+    def is_active(self) -> bool:
+        """It is being tiered."""
+        return self.state is QueueState.READY or self.state is QueueState.IN_FLIGHT
 
     @property
     def must_open(self) -> bool:
@@ -194,12 +199,13 @@ class QueueProgress:
 
     def references_wanted(self) -> int:
         """How many more references are worth fetching now."""
-        if self.state not in ACTIVE:
+        kept = len(self.references.units)
+        missing = self.hot.max_offset - self.dispatch_offset - kept
+        if missing <= 0 or not self.is_active:
             return 0
-        missing = self.hot.max_offset - self.referenced_offset
-        wanted = min(missing, self._options.commit_messages_max - len(self.references))
+        wanted = min(missing, self._options.commit_messages_max - kept)
         room = self._options.references_max - self._count.kept
-        return max(0, min(wanted, max(room, REFERENCES_MIN - len(self.references))))
+        return max(0, min(wanted, max(room, REFERENCES_MIN - kept)))
 
     def add_references(self, start: QueueOffset, units: Units) -> None:
         """Keep references that were fetched from `start`; drops them if the queue moved since."""
@@ -270,17 +276,6 @@ class QueueProgress:
         self._arrivals.forget_below(self.commit_offset)
         self._changed()
 
-    def failed(
-        self, now_s: float, reason: str, *, round_queues_max: int = ROUND_QUEUES_ANY
-    ) -> None:
-        """The commit under way did not land: the same range is due again after a pause.
-
-        It will then share its round with no more than `round_queues_max` queues, itself included.
-        """
-        self._fail(now_s, reason)
-        self._round_queues_max = round_queues_max
-        self._changed()
-
     def react(
         self,
         reaction: Reaction,
@@ -289,16 +284,20 @@ class QueueProgress:
         *,
         halted: QueueState = QueueState.DAMAGED,
         tier_next: QueueOffset | None = None,
+        round_queues_max: int = ROUND_QUEUES_ANY,
     ) -> None:
         """Do what an error means for this queue, or for the commit of it that is under way.
 
-        `halted` is the state that HALT brings it to, `tier_next` where the tier is known to end.
+        RETRY makes the same range due again after a pause, in a round of `round_queues_max`
+        queues at most, this one included. `halted` is the state that HALT brings it to,
+        `tier_next` is where the tier is known to end.
         """
         if tier_next is not None:
             self.commit_offset = tier_next
         match reaction:
             case Reaction.RETRY if self.claimed is not None:
                 self._fail(now_s, reason)
+                self._round_queues_max = round_queues_max
             case Reaction.RETRY:
                 self._pause(now_s)
                 self.reason = reason
@@ -319,10 +318,8 @@ class QueueProgress:
         self._round_queues_max = ROUND_QUEUES_ANY
         self._changed()
 
-    # Parts of changes; none of them notifies.
-
     def _changed(self) -> None:
-        """Ends every change: draw its consequences, assert the invariants, tell the table."""
+        """Ends every change: draw its consequences, assert the invariants, notify."""
         self._reconsider()
         self.check()
         self._notify(self)
@@ -331,23 +328,27 @@ class QueueProgress:
         """Follow what the hot log has now; not while a commit is under way."""
         if self.state is QueueState.IN_FLIGHT:
             return
-        lost = self.hot.min_offset > self.commit_offset
-        caught_up = self._heals_at is not None and self.hot.max_offset >= self._heals_at
         if self.hot.state is HotQueueState.REFUSED:
             self._halt(QueueState.REFUSED, self.hot.detail)
         elif self.hot.state is HotQueueState.UNREADABLE:
             self._halt(QueueState.STOPPED, self.hot.detail)
             self._heals_at = QueueOffset(0)  # opened again as soon as it can be read
-        elif (
-            self.state is QueueState.REFUSED
-            or (self.state in {QueueState.READY, QueueState.DAMAGED} and lost)
-            or (self.state in {QueueState.STOPPED, QueueState.DAMAGED} and caught_up)
-            or (self.state is QueueState.DAMAGED and self._is_mended())
-        ):
+        elif self._is_outdated():
             self._unsettle()
 
-    def _is_mended(self) -> bool:
-        return self._damage_told and self.hot.state is HotQueueState.READY
+    def _is_outdated(self) -> bool:
+        """Whether the hot log has changed so that the state must be found again."""
+        hot, state = self.hot, self.state
+        lost = hot.min_offset > self.commit_offset
+        caught_up = self._heals_at is not None and hot.max_offset >= self._heals_at
+        if state is QueueState.READY:
+            return lost
+        if state is QueueState.STOPPED:
+            return caught_up
+        if state is QueueState.DAMAGED:
+            mended = self._damage_told and hot.state is HotQueueState.READY
+            return lost or caught_up or mended
+        return state is QueueState.REFUSED
 
     def _unsettle(self) -> None:
         self.state, self.reason = QueueState.UNSETTLED, ""
@@ -388,7 +389,6 @@ class QueueProgress:
         self._give_back(claimed.start)
         self.claimed = None
         self._retry_messages = len(claimed.references)
-        self._round_queues_max = ROUND_QUEUES_ANY
         self.state, self.reason = QueueState.READY, reason
         self._pause(now_s)
 

@@ -21,7 +21,5 @@ class QueueState(Enum):
     """Its next message in the hot log cannot be trusted."""
 
 
-ACTIVE = frozenset({QueueState.READY, QueueState.IN_FLIGHT})
-"""States in which a queue is being tiered."""
 HALTED = frozenset({QueueState.STOPPED, QueueState.REFUSED, QueueState.DAMAGED})
 """States in which nothing of a queue is committed until something outside changes."""

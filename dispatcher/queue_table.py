@@ -119,7 +119,7 @@ class QueueTable:
         self, queue: QueueProgress
     ) -> tuple[tuple[dict[QueueId, QueueProgress], bool], ...]:
         """Every place, and whether the queue belongs there."""
-        is_ready = queue.state is QueueState.READY and len(queue.references) > 0
+        is_ready = queue.state is QueueState.READY and len(queue.references.units) > 0
         return (
             (self._to_open, queue.must_open),
             (self._opening, queue.opening),

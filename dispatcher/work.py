@@ -23,7 +23,7 @@ from dispatcher.reactions import (
 )
 from dispatcher.references import ClaimedRange
 from dispatcher.resuming import Contradicted, Opened, open_queue
-from dispatcher.round_plan import Load
+from dispatcher.round_plan import ROUND_QUEUES_ANY, Load
 from dispatcher.round_preparation import prepare_round
 from dispatcher.statistics import Counters
 from dispatcher.tier_health import TierHealth, backoff_s
@@ -318,12 +318,12 @@ class DispatchWork:
                 landed.append(plan)
             elif published is not None and published.next_offset != queue.commit_offset:
                 queue.unsettle()
-            elif refused is None:
-                queue.failed(now_s, str(error), round_queues_max=max(1, len(plans) // 2))
-            elif plan.queue != refused:
-                queue.failed(now_s, str(error))
-            else:
+            elif plan.queue == refused:
                 queue.react(reaction, reason, now_s, halted=QueueState.STOPPED)
+            else:
+                half = max(1, len(plans) // 2)
+                queues_max = half if refused is None else ROUND_QUEUES_ANY
+                queue.react(Reaction.RETRY, str(error), now_s, round_queues_max=queues_max)
         if len(landed) == len(plans):
             await self._landed(plans)
             return

@@ -7,6 +7,7 @@ import pytest
 from container.names.queue_id import QueueId
 from dispatcher.queue_progress import QueueProgress
 from dispatcher.queue_state import QueueState
+from dispatcher.reactions import Reaction
 from provider.ranges import QueueOffset
 from tests.support.dispatch_world import World
 
@@ -42,7 +43,7 @@ def keep_references_of_a_halted_queue(world: World, queue: QueueProgress) -> Non
 
 def lose_a_failed_range(world: World, queue: QueueProgress) -> None:
     queue.claim(1 << 20)
-    queue.failed(0.0, "injected")
+    queue.react(Reaction.RETRY, "injected", 0.0)
     queue.references.take(1, int(queue.references.sizes()[0]))
 
 
@@ -109,7 +110,7 @@ async def test_every_change_of_a_queue_reaches_its_table() -> None:
     table.check()
     queue.give_back(QueueOffset(queue.commit_offset + 1))
     table.check()
-    queue.failed(5.0, "injected")
+    queue.react(Reaction.RETRY, "injected", 5.0)
     table.check()
     queue.retry_now(5.0)
     table.check()
