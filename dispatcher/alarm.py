@@ -6,17 +6,22 @@ from provider.clock import Clock
 
 
 class Alarm:
-    """Wakes everyone who waits; a ring between two waits is not kept.
+    """Wakes every waiter, in the order in which they began to wait.
 
-    A waiter therefore looks at the state and waits without awaiting anything in between.
+    A ring between two waits is not kept: a waiter looks at the state and then waits, without
+    awaiting anything in between.
     """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._waiters: set[asyncio.Event] = set()
+        self._waiters: dict[asyncio.Event, None] = {}
+        """Keys only: a set's order would be another one in each process."""
+
+    def __repr__(self) -> str:
+        return f"<Alarm: {len(self._waiters)} waiting>"
 
     def ring(self) -> None:
-        """Wake everyone who waits now."""
+        """Wake all that wait now."""
         for rung in self._waiters:
             rung.set()
 
@@ -26,7 +31,7 @@ class Alarm:
         Cancelling leaves nothing behind.
         """
         rung = asyncio.Event()
-        self._waiters.add(rung)
+        self._waiters[rung] = None
         try:
             if seconds is None:
                 await rung.wait()
@@ -37,4 +42,4 @@ class Alarm:
                 await rung.wait()
                 sleeper.cancel()
         finally:
-            self._waiters.discard(rung)
+            del self._waiters[rung]

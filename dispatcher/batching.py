@@ -38,6 +38,6 @@ def due_at_s(
 
 def messages_within(sizes: Bytes, *, messages_max: int, bytes_max: int) -> int:
     """How many of the first messages fit both limits; at least one, however large it is."""
-    assert len(sizes) > 0, "somebody cuts a batch of nothing"
+    assert len(sizes) > 0, "a batch of nothing is cut"
     fitting = int(np.searchsorted(np.cumsum(sizes[:messages_max]), bytes_max, side="right"))
     return max(1, fitting)

@@ -14,15 +14,15 @@ class CommonOffsets:
     """The offsets of `[low, end)` that lie in no gap; none if `low >= end`."""
 
     low: QueueOffset
-    """In no gap itself."""
+    """Lies in no gap."""
     end: QueueOffset
     gaps: tuple[Gap, ...] = ()
-    """In order; offsets that the tier passes over."""
+    """Ranges of offsets that the tier does not have, in order."""
 
     @classmethod
     def of(cls, hot: HotQueue, tier: Queue) -> Self:
-        """What both have of a queue; where the hot log ends within a gap, before that."""
-        low = _behind_gaps(max(hot.min_offset, tier.min_offset), tier.gaps)
+        """What both have of a queue; ends before a gap in which the hot log ends."""
+        low = _after_gaps(max(hot.min_offset, tier.min_offset), tier.gaps)
         end = min(hot.max_offset, tier.next_offset)
         before = next((gap.start for gap in tier.gaps if gap.start < end < gap.end), end)
         return cls(low, max(before, tier.min_offset), tier.gaps)
@@ -30,8 +30,8 @@ class CommonOffsets:
     def sampled(self, end: QueueOffset, *, newest: int) -> list[QueueOffset]:
         """The `newest` ones below `end`, those 1, 2, 4, 8 ... below it, and the first; ascending.
 
-        In place of one that lies in a gap stands the last before the gap. At most
-        `newest + log2(end - low) + 2`: 24 of a million with `newest` 3.
+        An offset in a gap is replaced by the last one before the gap. Returns at most
+        `newest + log2(end - low) + 2` offsets: 24 of a million with `newest` 3.
         """
         reach = end - self.low
         if reach <= 0:
@@ -41,11 +41,11 @@ class CommonOffsets:
         return sorted({self._at_or_below(end - back) for back in distances if back <= reach})
 
     def spread(self, start: QueueOffset, end: QueueOffset, *, count: int) -> list[QueueOffset]:
-        """At most `count` of `[start, end)`, evenly spaced, ascending; empty only if all of it is.
+        """At most `count` offsets of `[start, end)`, evenly spaced, ascending.
 
-        All of them if they are no more than `count`.
+        Returns all of them if there are no more than `count`, none only if there are none.
         """
-        start = _behind_gaps(start, self.gaps)
+        start = _after_gaps(start, self.gaps)
         room = end - start
         if room <= count:
             steps = range(max(room, 0))
@@ -62,7 +62,7 @@ class CommonOffsets:
         return QueueOffset(offset)
 
 
-def _behind_gaps(offset: int, gaps: tuple[Gap, ...]) -> QueueOffset:
+def _after_gaps(offset: int, gaps: tuple[Gap, ...]) -> QueueOffset:
     for gap in gaps:
         if gap.start <= offset < gap.end:
             offset = gap.end

@@ -1,23 +1,26 @@
-"""Moves messages from the hot log to the tier, for as long as somebody asks for it.
+"""Moves messages from the hot log to the tier, for as long as a call of it lasts.
 
-Here stands who works, and until when: `run` for good, `drain` and `close` until what is there now
-has landed. What the workers do is in `work.py`, which queue goes next in `round_plan.py`.
+This file says who works, and until when: `run` for good, `drain` and `close` until what is there
+now has landed. `work.py` says what the workers do, `round_plan.py` which queues go next.
 """
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from concurrent.futures import Executor
+from contextlib import suppress
 
-from dispatcher.goal import Goal
+from dispatcher.goal import Backlog, Goal
 from dispatcher.hot_log import HotLog, HotQueueState
 from dispatcher.options import DispatchOptions
-from dispatcher.queue_progress import QueueProgress, QueueState
+from dispatcher.queue_progress import QueueProgress
+from dispatcher.queue_state import QueueState
 from dispatcher.statistics import DispatchStatistics, Progress, QueueStatistics
-from dispatcher.tier_port import AnyTier
+from dispatcher.tier_port import TierPort
+from dispatcher.topic_filter import TopicFilter
 from dispatcher.work import DispatchWork
 from provider.clock import Clock
-from provider.errors import Closed, StoreError, Unavailable
+from provider.errors import Closed, StoreError
 
 DRAIN_PATIENCE_S = 60.0
 """Seconds without a landed commit after which `drain` gives up on a tier that fails."""
@@ -26,37 +29,36 @@ DRAIN_PATIENCE_S = 60.0
 class TieredDispatcher:
     """Commits every message of a hot log to a tier, in order, each exactly once.
 
-    D1  What the tier has of a queue is a prefix of what the hot log had of it, gaps apart.
-    D2  At most one commit of a queue is in flight; a range that failed is tried again, the same,
-        before any later one.
-    D3  Whatever interrupts a commit, the tier is asked what became of it before anything else.
-    D4  Bytes in flight never exceed `options.bytes_in_flight_max`, unless one message alone does.
+    What it promises while it works, D1 to D4, stands at `DispatchWork`.
     """
 
     def __init__(
         self,
         hot: HotLog,
-        tier: AnyTier,
+        tier: TierPort,
         *,
         options: DispatchOptions,
         clock: Clock,
+        topics: TopicFilter | None = None,
         executor: Executor | None = None,
     ) -> None:
         """Nothing is read or written before `run` or `drain`.
 
-        `tier` is a `TierPort`. `executor` runs its `plan_commit`; None is the event loop's own.
+        `topics` says which topics are never tiered, whatever the hot log reports; None: all are.
+        `executor` runs the tier's `plan_commit`; None is the event loop's own.
         """
         self._options = options
         self._clock = clock
-        self._work = DispatchWork(hot, tier, options=options, clock=clock, executor=executor)
-        self._fatal: StoreError | None = None
+        self._work = DispatchWork(
+            hot, tier, options=options, clock=clock, topics=topics, executor=executor
+        )
         self._serving = False
         self._closing = False
         self._closed = False
 
     def __repr__(self) -> str:
-        if self._closed or self._fatal:
-            state = "closed" if self._closed else f"failed ({self._fatal})"
+        if self._closed or self._work.fatal:
+            state = "closed" if self._closed else f"failed ({self._work.fatal})"
         else:
             state = "serving" if self._serving else "idle"
         counters = self._work.counters
@@ -78,11 +80,7 @@ class TieredDispatcher:
             Closed: the hot log or the tier was closed, or this dispatcher is.
         """
         self._check_open()
-        while self._serving:  # a drain is at work: go on after it
-            await self._work.alarm.wait(None)
-        error = await self._serve(lambda: self._closed)
-        if error is not None:
-            raise error
+        await self._work_until(lambda: self._closed)
 
     async def drain(
         self,
@@ -103,31 +101,37 @@ class TieredDispatcher:
             Closed: the hot log, the tier or this dispatcher was closed.
         """
         self._check_open()
-        error = await self._reach(
-            force=force, patience_s=patience_s, until_s=math.inf, on_progress=on_progress
+        backlog = Backlog(
+            self._work, None if on_progress is None else lambda: on_progress(self.progress())
         )
-        if error is not None:
-            raise error
+        await self._work_until(backlog.is_tiered, force=force, patience_s=patience_s)
         return self.statistics()
 
     async def close(self) -> None:
         """Commit what is there, for at most `close_s_max` seconds, then stop `run`. Idempotent.
 
-        Raises nothing for what could not be committed: `statistics` tells, and the next start
-        goes on there. The hot log and the tier stay open.
+        Raises nothing for what could not be committed: `statistics` tells it, and the next start
+        resumes there. The hot log and the tier stay open. Cancelling stops `run` all the same.
         """
         if self._closing:
             return
         self._closing = True
         try:
-            if self._fatal is None:
-                until_s = self._clock.monotonic_s() + self._options.close_s_max
-                await self._reach(force=True, patience_s=None, until_s=until_s)
+            with suppress(StoreError):
+                await self._work_until(
+                    Backlog(self._work).is_tiered,
+                    force=True,
+                    seconds_max=self._options.close_s_max,
+                )
         finally:
             self._closed = True
             self._work.alarm.ring()
         while self._serving:
             await self._work.alarm.wait(None)
+
+    def check(self) -> None:
+        """Assert D1 to D4 of `DispatchWork`; for tests, whenever none of its steps is under way."""
+        self._work.check(working=self._serving)
 
     def progress(self) -> Progress:
         """How far this process is with what it has to do. O(queues)."""
@@ -176,89 +180,49 @@ class TieredDispatcher:
     def _check_open(self) -> None:
         if self._closing:
             raise Closed("the dispatcher is closed", "dispatcher")
-        if self._fatal is not None:
-            raise self._fatal
+        if self._work.fatal is not None:
+            raise self._work.fatal
 
-    # Serving: who works, and until when.
-
-    async def _serve(
+    async def _work_until(
         self,
-        done: Callable[[], bool],
+        is_reached: Callable[[], bool],
         *,
+        force: bool = False,
         patience_s: float | None = None,
-        until_s: float = math.inf,
-    ) -> StoreError | None:
-        """Run all workers until `done`; returns what made them give up, if anything did."""
-        workers: list[Callable[[], Awaitable[None]]] = [self._work.poll]
-        workers += [self._work.open] * self._options.openings_max
-        workers += [self._work.commit_rounds] * self._options.rounds_max
+        seconds_max: float = math.inf,
+    ) -> None:
+        """Run the workers, or wait beside the call that runs them, until the goal is over.
+
+        One call at a time owns the workers. When it returns or is cancelled before the others are
+        done, the next of them takes over.
+
+        Raises:
+            Unavailable: nothing landed for `patience_s`.
+            Fenced, Closed: what ended all dispatching.
+        """
+        goal = Goal(
+            is_reached, self._work, self._clock, patience_s=patience_s, seconds_max=seconds_max
+        )
+        self._work.forcing += force
+        self._work.alarm.ring()
+        try:
+            while not goal.is_over():
+                await (goal.wait() if self._serving else self._serve(goal))
+        finally:
+            self._work.forcing -= force
+        if goal.error is not None:
+            raise goal.error
+
+    async def _serve(self, goal: Goal) -> None:
+        """Own the workers until `goal` is over. Cancelling cancels them."""
         self._serving = True
-        self._work.restart()
         try:
             async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(self._guard(worker)) for worker in workers]
-                error = await self._until(done, patience_s=patience_s, until_s=until_s)
+                tasks = [group.create_task(worker()) for worker in self._work.workers()]
+                while not goal.is_over():
+                    await goal.wait()
                 for task in tasks:
                     task.cancel()
         finally:
             self._serving = False
             self._work.alarm.ring()
-        return error
-
-    async def _guard(self, worker: Callable[[], Awaitable[None]]) -> None:
-        """A store error that a worker does not handle is everybody's end."""
-        try:
-            await worker()
-        except StoreError as error:
-            self._fatal = error
-            self._work.alarm.ring()
-
-    async def _until(
-        self, done: Callable[[], bool], *, patience_s: float | None, until_s: float
-    ) -> StoreError | None:
-        """Watch the workers until `done`, `until_s` on the clock, or nothing lands any more.
-
-        Returns what made them give up, or that nothing landed for `patience_s`.
-        """
-        started_s = self._clock.monotonic_s()
-        while not done():
-            if self._fatal is not None:
-                return self._fatal
-            now_s = self._clock.monotonic_s()
-            end_s = until_s
-            if patience_s is not None:
-                end_s = min(end_s, max(started_s, self._work.counters.last_success_s) + patience_s)
-            if now_s >= until_s:
-                return None
-            if now_s >= end_s:
-                why = self._work.counters.last_error or "no answer"
-                return Unavailable(f"nothing landed for {patience_s:.0f} s ({why})", "tier")
-            await self._work.alarm.wait(None if math.isinf(end_s) else end_s - now_s)
-        return self._fatal
-
-    async def _reach(
-        self,
-        *,
-        force: bool,
-        patience_s: float | None,
-        until_s: float,
-        on_progress: Callable[[Progress], None] | None = None,
-    ) -> StoreError | None:
-        """Work, or watch `run` work, until all that the next poll sees is tiered."""
-        goal = Goal(self._work, progress=self.progress, on_progress=on_progress)
-        self._work.forcing += force
-        self._work.alarm.ring()
-        try:
-            while not goal.is_reached() and self._clock.monotonic_s() < until_s:
-                work = self._until if self._serving else self._serve
-                alone = not self._serving
-                error = await work(
-                    lambda: goal.is_reached() or not (alone or self._serving),  # noqa: B023 - awaited here
-                    patience_s=patience_s,
-                    until_s=until_s,
-                )
-                if error is not None:
-                    return error
-        finally:
-            self._work.forcing -= force
-        return None

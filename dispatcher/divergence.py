@@ -16,7 +16,7 @@ from dispatcher.batching import written_bytes
 from dispatcher.common_offsets import CommonOffsets
 from dispatcher.hot_log import HotLog, HotQueue, Wanted
 from dispatcher.options import COMPARED_BYTES_MAX
-from dispatcher.tier_port import AnyTier
+from dispatcher.tier_port import TierPort
 from provider.errors import Corrupt, OutOfRange, StoreError
 from provider.ranges import QueueOffset
 
@@ -51,7 +51,7 @@ def differs_sentence(
 ) -> str:
     """What a person must know about a tier that contradicts its hot log.
 
-    `common_end` is what `find_common_end` says, if that could be found out.
+    `common_end` is what `find_common_end` returned, if it could.
     """
     below = "" if common_end is None else f", and the same below offset {common_end}"
     return (
@@ -62,20 +62,20 @@ def differs_sentence(
 
 
 async def compare_sampled(
-    hot_log: HotLog, tier: AnyTier, hot: HotQueue, *, newest: int
+    hot_log: HotLog, tier: TierPort, hot: HotQueue, *, newest: int
 ) -> QueueOffset | None:
     """Compare the newest messages that both have, and older ones at doubling distances.
 
     Returns the lowest offset at which they were seen to differ, or None. A store that was
-    restored from a backup, or swapped for another one, may have the same newest messages again;
-    the others tell, down to the first that both have, or that the tier finds without reading its
-    history. Older ones that cannot be read, or whose bits rotted in the hot log, say nothing and
-    are passed over.
+    restored from a backup, or replaced by another one, may have the same newest messages again.
+    The older ones tell it, down to the first that both have, or that the tier finds without
+    reading its history. Older ones that cannot be read, or whose bits rotted in the hot log, are
+    skipped.
 
     Compares `newest + log2(n) + 2` messages at most, n being what both have: 24 of a million.
     Costs one call to the tier, one `records_of_round` of the hot log, and one `references` for
-    all within `NEAR_MESSAGES` and for each doubling beyond: 1 for 4,000 messages, 6 for 100,000;
-    more where they are larger than `COMPARED_BYTES_MAX` together, or one cannot be read. Holds
+    all within `NEAR_MESSAGES` and for each doubling beyond: 1 for 4,000 messages, 6 for 100,000.
+    Costs more if they are larger than `COMPARED_BYTES_MAX` together, or one cannot be read. Holds
     `COMPARED_BYTES_MAX` of each side, or one message. Changes nothing, so it may be cancelled.
 
     Raises:
@@ -97,9 +97,9 @@ async def compare_sampled(
 
 
 async def _readable_difference(
-    hot_log: HotLog, tier: AnyTier, queue: QueueId, offsets: Sequence[QueueOffset]
+    hot_log: HotLog, tier: TierPort, queue: QueueId, offsets: Sequence[QueueOffset]
 ) -> QueueOffset | None:
-    """As `first_difference`; passes over what cannot be read, which it finds by halving."""
+    """As `first_difference`, but skips what cannot be read; finds that by halving."""
     try:
         return await first_difference(hot_log, tier, queue, offsets)
     except (Corrupt, OutOfRange):
@@ -112,23 +112,23 @@ async def _readable_difference(
     return found
 
 
-async def find_common_end(hot_log: HotLog, tier: AnyTier, queue: QueueId) -> QueueOffset | None:
+async def find_common_end(hot_log: HotLog, tier: TierPort, queue: QueueId) -> QueueOffset | None:
     """The offset that `repair --cut-to-hot` cuts a queue to; None where there is nothing to cut.
 
     That is the largest offset such that every tiered message below it is in the hot log and the
-    same there, or is older than what the hot log has. It is not within a gap: what the hot log may
-    have there now can be tiered then.
+    same there, or is older than what the hot log has. The offset is not within a gap, so that what
+    the hot log may have there now can be tiered after the repair.
 
-    Two logs that part go on apart: what differs is taken to be a suffix of what both have, but
-    for single messages that coincide again. On that assumption the border between a message that
-    agrees and one above it that differs is found by search. What it found is then looked at as
-    `compare_sampled` does: the `REPAIR_NEWEST` messages below it, and those at doubling distances
-    down to the first that both have. While one of these differs, the search goes on below it.
+    The search assumes that two logs which differ once differ from there on, apart from single
+    messages that coincide again. On that assumption it finds the border between a message that
+    agrees and one above it that differs. It then verifies the border as `compare_sampled` does:
+    the `REPAIR_NEWEST` messages below it, and those at doubling distances down to the first that
+    both have. While one of these differs, the search continues below it.
 
-    Compares `REPAIR_NEWEST + log2(n) + 2` messages in one call to the tier if nothing differs;
-    else that twice, and `SEARCH_WAYS` in each of about log17(n) calls: 5 for a million. The tier
-    also reads what it needs of its history. Memory and cancelling as `compare_sampled`. The hot
-    log must have been polled.
+    Compares `REPAIR_NEWEST + log2(n) + 2` messages in one call to the tier if nothing differs.
+    Otherwise it does that twice, and compares `SEARCH_WAYS` messages in each of about log17(n)
+    calls: 5 for a million. The tier also reads what it needs of its history. Memory and cancelling
+    are those of `compare_sampled`. The hot log must have been polled.
 
     Raises:
         Unavailable, Corrupt, OutOfRange: as `first_difference`.
@@ -154,7 +154,7 @@ async def find_common_end(hot_log: HotLog, tier: AnyTier, queue: QueueId) -> Que
 
 async def first_difference(
     hot_log: HotLog,
-    tier: AnyTier,
+    tier: TierPort,
     queue: QueueId,
     offsets: Sequence[QueueOffset],
     *,
@@ -162,9 +162,10 @@ async def first_difference(
 ) -> QueueOffset | None:
     """The first of `offsets` at which the two have different messages; None if there is none.
 
-    `offsets` ascend; both have all of them. Without `history`, those are left out that cost the
-    tier more to find the longer the queue's history is. With it, a record that rotted in the tier
-    is a difference: cut off, it is tiered anew. Cost and memory: see `compare_sampled`.
+    `offsets` ascend; both have all of them. Without `history`, offsets are left out that cost the
+    tier more to find the longer the queue's history is. With `history`, a record that rotted in
+    the tier is a difference: the repair cuts it off, and it is tiered again. Cost and memory are
+    those of `compare_sampled`.
 
     Raises:
         Unavailable: one of the two cannot be read now.
@@ -205,7 +206,7 @@ async def _difference_from(
 
 
 async def _wanted(hot_log: HotLog, queue: QueueId, offsets: Sequence[QueueOffset]) -> list[Wanted]:
-    """Where the hot log has the messages at `offsets`: one request for those near each other."""
+    """Where the hot log has the messages at `offsets`; one request for those near each other."""
     wanted: list[Wanted] = []
     start, units = QueueOffset(0), np.zeros(0, UNIT_DTYPE)
     for offset in offsets:
@@ -218,7 +219,7 @@ async def _wanted(hot_log: HotLog, queue: QueueId, offsets: Sequence[QueueOffset
 
 
 def _pieces(wanted: Sequence[Wanted]) -> Iterator[list[Wanted]]:
-    """What may be read at once of the hot log: at most `COMPARED_BYTES_MAX`, or one. Pure."""
+    """Parts that may be read at once: at most `COMPARED_BYTES_MAX`, or one message. Pure."""
     piece: list[Wanted] = []
     room = COMPARED_BYTES_MAX
     for one in wanted:
@@ -238,7 +239,7 @@ def _first_record(batch: MessageBatch) -> bytes:
 
 
 def _raise_if_damaged(queue: QueueId, batch: MessageBatch) -> None:
-    """Bits that rotted in the hot log make no other message of a record."""
+    """Refuse a hot record whose bits rotted: it differs, but is not another message."""
     if len(damaged_bodies(batch.data, batch.starts[:1], batch.sizes[:1])):
         offset = batch.first_offset
         reason = f"the hot log's record at offset {offset} fails its checksum"
@@ -246,7 +247,7 @@ def _raise_if_damaged(queue: QueueId, batch: MessageBatch) -> None:
 
 
 def _raise_if_rotten(queue: QueueId, offset: QueueOffset, tiered: bytes) -> None:
-    """Nor do those that rotted in the tier. By the body: Java leaves the other checksum stale."""
+    """The same for a tiered record, by its body: Java leaves the other checksum stale."""
     header, parts = locate_parts(tiered, path=str(queue), position=offset)
     if body_crc_of(tiered[parts.body : parts.body_end]) != header.body_crc:
         raise Corrupt(

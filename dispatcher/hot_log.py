@@ -21,7 +21,7 @@ class HotQueueState(Enum):
     DAMAGED = "damaged"
     """Its next message cannot be trusted; `detail` says what is wrong and where."""
     UNREADABLE = "unreadable"
-    """It cannot be looked at now, `detail` says why; its offsets are old, or 0 if never seen."""
+    """It cannot be read now; `detail` says why. Its offsets are old, or 0 if it was never read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,25 +32,27 @@ class HotQueue:
     min_offset: QueueOffset
     """First message that can still be read (pinned ones included)."""
     max_offset: QueueOffset
-    """Behind the last message that is whole and may be tiered; never goes back while running."""
+    """The offset after the last message that is whole and may be tiered; never decreases while the
+    log is open."""
     state: HotQueueState = HotQueueState.READY
     detail: str = ""
 
 
 class Wanted(NamedTuple):
-    """Messages of one queue to be read."""
+    """Messages of one queue that are to be read."""
 
     queue: QueueId
     start: QueueOffset
     references: Units
-    """Of `[start, start + len(references))`; at least one."""
+    """Those of `[start, start + len(references))`; at least one."""
 
 
 class HotLog(Protocol):
     """A log that holds the newest messages of a broker, by queue and offset.
 
-    Cancelling a call changes nothing. Whatever looks or reads raises `Closed` once `close` was
-    called, or another log took this one's place.
+    Cancelling a call changes nothing. `poll`, `wait` and every read raise `Closed` after `close`,
+    or once another log took this one's place. A log need not know which topics are never tiered:
+    the dispatcher leaves out what it reports of them.
 
     H1  A message at an offset below `max_offset` never changes while the log is open.
     H2  `max_offset` covers only messages whose record was verified, or will be verified by
@@ -59,9 +61,9 @@ class HotLog(Protocol):
     """
 
     async def poll(self) -> Sequence[HotQueue]:
-        """Look for new messages and new queues; returns the queues that changed since last time.
+        """Look for new messages and queues; returns the queues that changed since the last poll.
 
-        The first call returns every queue. Cheap when nothing happened.
+        The first call returns every queue. The call is cheap when nothing changed.
 
         Raises:
             Unavailable, Denied: the log cannot be read right now; try again.
@@ -113,11 +115,14 @@ class HotLog(Protocol):
         ...
 
     async def release(self, queue: QueueId, offset: QueueOffset) -> None:
-        """Everything of `queue` below `offset` is durable in the tier: its pins may go."""
+        """Everything of `queue` below `offset` is durable in the tier: its pins may be dropped.
+
+        Raises no `StoreError`: what cannot be dropped now is dropped after a later release.
+        """
         ...
 
     async def close(self) -> None:
-        """Let go of files and mappings. Idempotent."""
+        """Close files and mappings. Idempotent."""
         ...
 
 

@@ -19,10 +19,10 @@ class DispatchOptions:
     """How messages become commits.
 
     A *batch* is what the three `batch_*` limits close: they say **when** a queue is due, and keep
-    the meaning of RocketMQ's keys. A queue that is behind when its turn comes takes up to
-    `batches_per_commit_max` batches back to back as one commit: 4,096 messages with bodies of
-    100 B are under 1 MB, and at one journal entry and three syncs a commit such small ones cannot
-    reach 1.6 million messages a second; eight of them can.
+    the meaning of RocketMQ's keys. A queue with a backlog commits up to `batches_per_commit_max`
+    batches at once: 4,096 messages with bodies of 100 B are under 1 MB, and at one journal entry
+    and three syncs a commit such small ones cannot reach 1.6 million messages a second; eight of
+    them together can.
 
     Raises:
         ValueError: the sizes cannot work together; one sentence says which and why.
@@ -37,31 +37,33 @@ class DispatchOptions:
     (`tieredStoreGroupCommitTimeout`; RocketMQ's 30 s would keep a lone message unreadable that
     long, ours must be readable from a POSIX tier within a second)."""
     batches_per_commit_max: int = 8
-    """Batches that one commit of a queue that is behind takes together."""
+    """Batches that one commit of a queue with a backlog holds at most."""
     bytes_in_flight_max: int = 64 << 20
-    """Bytes of records and units taken and not yet durable, over all queues. One message larger
-    than this is taken all the same, alone."""
+    """Bytes of records and units claimed and not yet durable, over all queues. A single message
+    larger than this is still committed, in a round of its own."""
     rounds_max: int = 2
     """Rounds under way at once: one is read and planned while another is written and synced."""
     references_max: int = 1 << 20
-    """References of waiting messages kept, over all queues; beyond it 256 for each queue."""
+    """References of waiting messages kept over all queues; beyond it, 256 for each queue."""
     poll_s_max: float = 0.2
-    """Longest wait for the hot log between two polls; with the age limit it bounds the delay."""
+    """Longest wait for the hot log between two polls, in seconds; with the age limit it bounds the
+    delay of a message."""
     backfill: Backfill = "all"
-    """Applies to queues that exist when the dispatcher starts; later ones begin at their start."""
+    """Applies to queues that exist when the dispatcher starts; later ones begin at their first
+    message."""
     openings_max: int = 4
-    """Queues that are compared with the tier at once when the dispatcher starts."""
+    """Queues that are opened, and compared with the tier, at the same time."""
     compared_messages_max: int = 3
     """Newest tiered messages that are compared with the hot log when a queue is opened, besides
     sampled older ones; 0: nothing is compared."""
     message_bytes_max: int = (4 << 20) + (64 << 10)
     """Largest record that the broker writes; only `memory_bytes_max` needs it."""
     backoff_s_min: float = 0.1
-    """Pause after the first failure; each further one doubles it."""
+    """Pause after the first failure, in seconds; each further failure doubles it."""
     backoff_s_max: float = 30.0
-    """Longest pause between two tries."""
+    """Longest pause between two tries, in seconds."""
     close_s_max: float = 10.0
-    """Longest that `close` goes on committing."""
+    """Longest that `close` commits, in seconds."""
 
     def __post_init__(self) -> None:
         for name in (

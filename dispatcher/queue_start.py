@@ -1,7 +1,7 @@
-"""How a queue goes on, from where the hot log and the tier end. Pure: values in, a step out.
+"""Where a queue starts, given where the hot log and the tier end. Pure: values in, a step out.
 
 RocketMQ destroys a queue's whole tiered history when the hot log lost messages that were not
-tiered yet. Here nothing is ever destroyed: a hole is recorded, a contradiction stops the queue.
+tiered yet. Nothing is ever destroyed here: a hole is recorded, a contradiction halts the queue.
 """
 
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ class BeginAtTime:
 
 @dataclass(frozen=True, slots=True)
 class RecordGapFirst:
-    """`[start, end)` was lost before it was tiered: record that, then go on at `end`."""
+    """`[start, end)` was lost before it was tiered: record that, then resume at `end`."""
 
     start: QueueOffset
     end: QueueOffset
@@ -48,19 +48,19 @@ class HotLogIsDamaged:
 
     reason: str
     next_offset: QueueOffset
-    """Where the tier ends; where it has nothing, where the hot log ends as far as one can tell."""
+    """Where the tier ends. If it has nothing: where the hot log ends, as far as is known."""
     heals_at: QueueOffset
-    """A hot log that reaches this offset can tell, though it is damaged."""
+    """A hot log that reaches this offset can tell, although it is damaged."""
 
 
 @dataclass(frozen=True, slots=True)
-class GoOnAt:
-    """Both ends meet at `offset`: go on there if the newest tiered messages agree."""
+class ResumeAt:
+    """Both ends meet at `offset`: resume there if the newest tiered messages agree."""
 
     offset: QueueOffset
 
 
-Step = BeginAt | BeginAtTime | RecordGapFirst | TierIsAhead | HotLogIsDamaged | GoOnAt
+Step = BeginAt | BeginAtTime | RecordGapFirst | TierIsAhead | HotLogIsDamaged | ResumeAt
 
 
 def decide_step(
@@ -83,7 +83,7 @@ def decide_step(
         if is_damaged:
             return HotLogIsDamaged(hot.detail, tier.next_offset, tier.next_offset)
         return TierIsAhead(ahead_sentence(hot, tier))
-    return GoOnAt(tier.next_offset)
+    return ResumeAt(tier.next_offset)
 
 
 def _beginning(hot: HotQueue, backfill: Backfill, now_ms: int) -> BeginAt | BeginAtTime:

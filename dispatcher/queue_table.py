@@ -8,7 +8,9 @@ from operator import attrgetter
 from container.names.queue_id import QueueId
 from dispatcher.hot_log import HotQueue
 from dispatcher.options import DispatchOptions
-from dispatcher.queue_progress import QueueProgress, QueueState, ReferenceCount
+from dispatcher.queue_progress import REFERENCES_MIN, QueueProgress
+from dispatcher.queue_state import QueueState
+from dispatcher.references import ReferenceCount
 from dispatcher.round_plan import Load, RoundPlan, Waiting, plan_round
 from dispatcher.tier_health import TierHealth
 
@@ -19,18 +21,27 @@ OPENING_WAIT_S = 0.25
 class QueueTable:
     """The queues by name, and by what they wait for, so that idle ones cost nothing.
 
-    Whoever changes a queue calls `index` afterwards.
+    A queue tells every change of itself, and is put into the right places then.
+
+    Q1  The count of references is that of all queues.
+    Q2  A queue is in the place of everything that it waits for, and in no other. Of queues that
+        keep `REFERENCES_MIN` references this is not said of the place of those that need more.
     """
 
     def __init__(self, options: DispatchOptions) -> None:
         self.count = ReferenceCount()
-        self.busy = 0
-        """Queues that somebody is opening."""
         self._options = options
         self._queues: dict[QueueId, QueueProgress] = {}
-        self._unsettled: dict[QueueId, QueueProgress] = {}
+        self._to_open: dict[QueueId, QueueProgress] = {}
+        self._opening: dict[QueueId, QueueProgress] = {}
         self._ready: dict[QueueId, QueueProgress] = {}
         self._needs_references: dict[QueueId, QueueProgress] = {}
+
+    def __repr__(self) -> str:
+        return (
+            f"<QueueTable: {len(self)} queues, {len(self._to_open)} to open, "
+            f"{len(self._ready)} ready, {self.count.kept} references>"
+        )
 
     def __len__(self) -> int:
         return len(self._queues)
@@ -41,42 +52,41 @@ class QueueTable:
     def __getitem__(self, queue: QueueId) -> QueueProgress:
         return self._queues[queue]
 
+    def check(self) -> None:
+        """Assert Q1, Q2 and every queue's own invariants. O(queues + references)."""
+        kept = sum(len(queue.references) for queue in self)
+        assert self.count.kept == kept, f"Q1: {self} but {kept} references are kept"
+        for queue in self:
+            queue.check()
+            queue.references.check()
+            for place, wants in self._places(queue):
+                if place is self._needs_references and len(queue.references) >= REFERENCES_MIN:
+                    continue  # what the others keep decides, and changes without this queue
+                assert (place.get(queue.id) is queue) == wants, f"Q2: {queue} wants {wants}"
+
     def observe(self, seen: Iterable[HotQueue], now_s: float, *, first: bool) -> None:
-        """Take over what a poll saw; `first` is the poll that returns every queue."""
+        """Take in what a poll saw; `first` is the poll that returns every queue."""
         for hot in seen:
             queue = self._queues.get(hot.id)
             if queue is None:
-                queue = self._queues[hot.id] = QueueProgress(hot, self._options, self.count)
-                queue.is_old = first
+                queue = self._queues[hot.id] = QueueProgress(
+                    hot, self._options, self.count, is_old=first, notify=self._sort
+                )
             queue.observe(hot, now_s)
-            self.index(queue)
 
-    def index(self, queue: QueueProgress) -> None:
-        """Note what a queue waits for after it changed."""
-        queue.reconsider()
-        to_open = queue.state is QueueState.UNSETTLED or queue.rests
-        _put(self._unsettled, queue, wants=to_open and not queue.busy)
-        ready = queue.state is QueueState.READY and len(queue.references) > 0
-        _put(self._ready, queue, wants=ready)
-        _put(self._needs_references, queue, wants=queue.references_wanted() > 0)
-
-    def restart(self) -> None:
-        """Whoever worked on queues was cut off: ask the tier what became of it."""
-        self.busy = 0
+    def cut_off(self) -> None:
+        """All workers were cancelled: the tier will be asked what became of their commits."""
         for queue in self:
-            queue.busy = queue.refilling = False
-            if queue.state is QueueState.IN_FLIGHT:
-                queue.unsettle()
-            self.index(queue)
+            queue.cut_off()
 
     def needs_references(self) -> list[QueueProgress]:
-        """Queues that want references."""
+        """Queues of which more references are worth fetching."""
         return list(self._needs_references.values())
 
     def next_to_open(self, now_s: float) -> tuple[QueueProgress | None, float]:
         """The next queue to settle with the tier, or when there will be one."""
         wake_at_s = math.inf
-        for queue in self._unsettled.values():
+        for queue in self._to_open.values():
             if not queue.failures or queue.retry_at_s <= now_s:
                 return queue, now_s
             wake_at_s = min(wake_at_s, queue.retry_at_s)
@@ -85,10 +95,10 @@ class QueueTable:
     def plan_round(self, now_s: float, load: Load, health: TierHealth, *, force: bool) -> RoundPlan:
         """The next round. With `force` everything is due as soon as no queue is being opened.
 
-        While queues are being opened, others wait for them a little: queues lie among each other
-        in the hot log, and a round of one of many reads the log of all.
+        While queues are being opened, others wait for them a little: the queues' records are
+        interleaved in the hot log, and a round of one of many reads the log of all.
         """
-        opening = any(not queue.failures for queue in self._unsettled.values()) or self.busy > 0
+        opening = bool(self._opening) or any(not queue.failures for queue in self._to_open.values())
         at_once = force and not opening
         waiting = [queue.waiting(now_s, at_once=at_once) for queue in self._ready.values()]
         if opening:
@@ -100,17 +110,30 @@ class QueueTable:
             _as_health_allows(waiting, health), now_s=now_s, load=load, options=self._options
         )
 
-    def resume(self, now_s: float) -> None:
-        """An outage is over: every queue may be tried again."""
+    def retry_now(self, now_s: float) -> None:
+        """An outage has ended: every queue may be tried again."""
         for queue in self:
-            queue.resume(now_s)
+            queue.retry_now(now_s)
 
+    def _places(
+        self, queue: QueueProgress
+    ) -> tuple[tuple[dict[QueueId, QueueProgress], bool], ...]:
+        """Every place, and whether the queue belongs there."""
+        is_ready = queue.state is QueueState.READY and len(queue.references.units) > 0
+        return (
+            (self._to_open, queue.must_open),
+            (self._opening, queue.opening),
+            (self._ready, is_ready),
+            (self._needs_references, queue.references_wanted() > 0),
+        )
 
-def _put(place: dict[QueueId, QueueProgress], queue: QueueProgress, *, wants: bool) -> None:
-    if wants:
-        place[queue.id] = queue
-    else:
-        place.pop(queue.id, None)
+    def _sort(self, queue: QueueProgress) -> None:
+        """Put a queue that changed where it belongs."""
+        for place, wants in self._places(queue):
+            if wants:
+                place[queue.id] = queue
+            else:
+                place.pop(queue.id, None)
 
 
 def _as_health_allows(waiting: list[Waiting], health: TierHealth) -> list[Waiting]:

@@ -1,4 +1,4 @@
-"""Finding out where a queue goes on: what the tier has, what the hot log has, do they agree."""
+"""Finding out where a queue resumes: what the tier has, what the hot log has, do they agree."""
 
 from dataclasses import dataclass
 
@@ -8,20 +8,20 @@ from dispatcher.options import Backfill
 from dispatcher.queue_start import (
     BeginAt,
     BeginAtTime,
-    GoOnAt,
     HotLogIsDamaged,
     RecordGapFirst,
+    ResumeAt,
     TierIsAhead,
     decide_step,
 )
-from dispatcher.tier_port import AnyTier
+from dispatcher.tier_port import TierPort
 from provider.errors import Corrupt, OutOfRange
 from provider.ranges import QueueOffset
 
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """The queue goes on at `offset`."""
+    """The queue resumes at `offset`."""
 
     offset: QueueOffset
     gap: bool = False
@@ -30,17 +30,17 @@ class Opened:
 
 @dataclass(frozen=True, slots=True)
 class Contradicted:
-    """The queue stops."""
+    """The queue halts: the tier and the hot log contradict each other."""
 
     reason: str
     tier_next: QueueOffset
     heals_at: QueueOffset | None = None
-    """Look again once the hot log reaches this offset; None: only a repair helps."""
+    """Open the queue again once the hot log reaches this offset; None: only a repair helps."""
 
 
 async def open_queue(
     hot_log: HotLog,
-    tier: AnyTier,
+    tier: TierPort,
     hot: HotQueue,
     *,
     backfill: Backfill,
@@ -48,10 +48,11 @@ async def open_queue(
     now_ms: int,
     damage: str = "",
 ) -> Opened | Contradicted | HotLogIsDamaged:
-    """Decide where a queue goes on, recording a gap where messages were lost.
+    """Decide where a queue resumes; record a gap where messages were lost.
 
-    One request to the tier, or two; more only for a queue that stops. May be cancelled and called
-    again after any failure. What is compared where both have the queue: `compare_sampled`.
+    Costs one request to the tier, or two; more only for a queue that halts. May be cancelled, and
+    called again after any failure. Where both have the queue, `compare_sampled` says what is
+    compared.
 
     Raises:
         Unavailable: try again.
@@ -71,7 +72,7 @@ async def open_queue(
             return Opened(end, gap=True)
         case HotLogIsDamaged():
             return step
-        case TierIsAhead() | GoOnAt():
+        case TierIsAhead() | ResumeAt():
             assert published is not None, "only a tier that has the queue is compared"
             reason = await _contradiction(hot_log, tier, hot, compared_messages)
             if reason:
@@ -81,7 +82,7 @@ async def open_queue(
             return Opened(step.offset)
 
 
-async def _contradiction(hot_log: HotLog, tier: AnyTier, hot: HotQueue, newest: int) -> str:
+async def _contradiction(hot_log: HotLog, tier: TierPort, hot: HotQueue, newest: int) -> str:
     """What a person must know if the two differ; empty if they agree."""
     if newest == 0:
         return ""
@@ -90,7 +91,7 @@ async def _contradiction(hot_log: HotLog, tier: AnyTier, hot: HotQueue, newest: 
         return ""
     try:
         common_end = await find_common_end(hot_log, tier, hot.id)
-    except (Corrupt, OutOfRange):  # the repair will say why
+    except (Corrupt, OutOfRange):  # the repair command will say why
         common_end = None
     return differs_sentence(hot.id, differing, common_end)
 
@@ -101,11 +102,11 @@ async def _first_offset(hot_log: HotLog, hot: HotQueue, step: BeginAt | BeginAtT
     return await find_by_time(hot_log, hot, step.timestamp_ms)
 
 
-async def _begun(tier: AnyTier, hot: HotQueue, offset: QueueOffset, backfill: Backfill) -> Opened:
-    """Remember where a queue begins that does not begin at its oldest message.
+async def _begun(tier: TierPort, hot: HotQueue, offset: QueueOffset, backfill: Backfill) -> Opened:
+    """Publish where a queue begins that does not begin at its oldest message.
 
-    Else a process that dies before its first commit would be followed by one that begins later,
-    and what came in between would never be tiered.
+    Otherwise a process that dies before its first commit would be followed by one that begins
+    later, and the messages between the two beginnings would never be tiered.
     """
     if backfill != "all":
         await tier.begin_queue(hot.id, offset)

@@ -28,7 +28,8 @@ class Waiting:
     due_at_s: float
     """When its batch closes; for a failed queue, when it may be tried again."""
     ready_s: float
-    """Its place in the line: when it was first seen, or last served, whichever is later."""
+    """Its place in the line: when its first message was seen, or when it was last served, whichever
+    is later."""
     round_queues_max: int = ROUND_QUEUES_ANY
     """Queues that may be in its round, itself included; smaller after failures."""
     failed: bool = False
@@ -44,11 +45,11 @@ class Grant:
 
 @dataclass(frozen=True, slots=True)
 class RoundPlan:
-    """The next round, or when to look again."""
+    """The next round, or when to plan again."""
 
     grants: tuple[Grant, ...] = ()
     wake_at_s: float = math.inf
-    """Without grants: the moment at which time alone may change the answer."""
+    """Without grants: the moment at which time alone may change the plan."""
     failed: bool = False
     """The round is of queues that failed before."""
 
@@ -78,16 +79,17 @@ def plan_round(
 ) -> RoundPlan:
     """Choose the next round.
 
-    - Queues that failed go in rounds of their own and never with one that did not.
-    - A round takes along every queue that has waited for half its age limit, so that rounds that
-      age sets off are at least that far apart, however many thin queues there are.
-    - A queue that wants no more than its equal share of the round always gets it: so a thin queue
-      waits for its age limit and at most one commit, whatever the others do.
+    - Queues that failed get rounds of their own, without any queue that did not fail.
+    - A round includes every queue that has waited for half its age limit. Rounds that age makes
+      due are therefore at least that far apart, however many thin queues there are.
+    - A queue that wants no more than its equal share of the round always gets it. A thin queue
+      therefore waits for its age limit and at most one commit, whatever the others do.
     - The rest is divided among the queues that want more, longest unserved first, at least a
-      sixteenth of a batch each, leaving equal numbers of them to the rounds that may still begin
-      beside it. Not a whole batch: queues lie among each other in the hot log, and few of them
-      with much each would read far more of it than they take. Not less: each costs two syncs.
-    - Bytes in flight stay below the bound; a single message above it goes alone.
+      sixteenth of a batch each, and equal numbers of them are left to the rounds that may still
+      begin beside this one. A share is less than a batch because the queues' records are
+      interleaved in the hot log: a few queues with much each would read far more of it than they
+      claim. A share is not smaller still because each one costs two syncs.
+    - Bytes in flight stay below the bound; a single message above it gets a round of its own.
 
     O(n log n) in the queues that wait.
     """
@@ -113,7 +115,7 @@ def plan_round(
 
 
 def _leading_retries(retries: Sequence[Waiting]) -> list[Waiting]:
-    """As many of the first as all of them agree to travel with."""
+    """The longest prefix whose members all allow a round of that size."""
     chosen: list[Waiting] = []
     round_queues_max = ROUND_QUEUES_ANY
     for queue in retries:
@@ -139,8 +141,8 @@ def _fill(
     first = thick[0]
     spare = free - sum(grant.bytes_max for grant in filling.grants)
     if first.first_bytes > spare and (first is candidates[0] or not filling.grants):
-        # Longest in line and too large to go beside the others: it goes alone, or begins nothing
-        # before there is room, for else it might never find any.
+        # Longest in line and too large to share the round: it gets one of its own, or nothing
+        # begins before there is room for it. Otherwise it might never find any.
         fits = first.first_bytes <= free or load.rounds == 0
         return (Grant(first.queue, first.first_bytes),) if fits else ()
     rounds_free = options.rounds_max - load.rounds

@@ -5,10 +5,11 @@ from collections.abc import Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 
+from container.queue.commit_plan import CommitPlan
 from container.record.batch import MessageBatch
 from dispatcher.hot_log import HotLog, Wanted
-from dispatcher.queue_progress import ClaimedRange
-from dispatcher.tier_port import AnyTier, CommitPlan
+from dispatcher.references import ClaimedRange
+from dispatcher.tier_port import TierPort
 from provider.errors import StoreError
 
 
@@ -20,11 +21,11 @@ class Prepared:
     failures: list[tuple[ClaimedRange, StoreError]] = field(
         default_factory=list[tuple[ClaimedRange, StoreError]]
     )
-    """Queues whose messages could not be read or planned; the others are not concerned."""
+    """Queues whose messages could not be read or planned; the others are not affected."""
 
 
 async def prepare_round(
-    claimed: Sequence[ClaimedRange], *, hot: HotLog, tier: AnyTier, executor: Executor | None
+    claimed: Sequence[ClaimedRange], *, hot: HotLog, tier: TierPort, executor: Executor | None
 ) -> Prepared:
     """Read and plan what a round claimed. Never raises a `StoreError`; cancelling leaves nothing.
 
@@ -37,7 +38,7 @@ async def prepare_round(
 
 
 def _plan(
-    tier: AnyTier, claimed: Sequence[ClaimedRange], answers: Sequence[MessageBatch | StoreError]
+    tier: TierPort, claimed: Sequence[ClaimedRange], answers: Sequence[MessageBatch | StoreError]
 ) -> Prepared:
     prepared = Prepared()
     for share, answer in zip(claimed, answers, strict=True):

@@ -1,9 +1,9 @@
-"""What the dispatcher tells about itself: values, taken at one moment."""
+"""What the dispatcher reports about itself: values of one moment."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from container.names.queue_id import QueueId
-from dispatcher.queue_progress import HALTED, QueueState
+from dispatcher.queue_state import HALTED, QueueState
 from provider.ranges import QueueOffset
 
 
@@ -18,11 +18,11 @@ class QueueStatistics:
     commit_offset: QueueOffset
     """First message that is not durable in the tier."""
     dispatch_offset: QueueOffset
-    """First message that no commit has taken."""
+    """First message that no commit has claimed."""
     behind: int
     """Messages of the hot log that are not durable in the tier."""
     oldest_age_s: float
-    """How long the first of them has been waiting; 0 if there is none."""
+    """Age of the oldest message that is not durable in the tier; 0 if there is none."""
     failures: int
     """Tries that failed in a row."""
 
@@ -69,7 +69,7 @@ class DispatchStatistics:
 
     @property
     def oldest_age_s(self) -> float:
-        """How long the oldest of them has been waiting."""
+        """Age of the oldest message of all queues that is not durable in the tier, in seconds."""
         return max((queue.oldest_age_s for queue in self.queues), default=0.0)
 
     @property
@@ -93,15 +93,16 @@ class Counters:
     gaps: int = 0
     last_error: str = ""
     hot_error: str = ""
-    last_success_s: float = field(default=0.0)
+    last_success_s: float = 0.0
+    """When a round landed last; on the monotonic clock."""
 
     def begin(self, bytes_claimed: int) -> None:
-        """A round took so many bytes."""
+        """A round claimed so many bytes."""
         self.rounds_in_flight += 1
         self.bytes_in_flight += bytes_claimed
         self.bytes_in_flight_peak = max(self.bytes_in_flight_peak, self.bytes_in_flight)
 
     def end(self, bytes_claimed: int) -> None:
-        """That round is over, one way or another."""
+        """That round has ended, one way or another."""
         self.rounds_in_flight -= 1
         self.bytes_in_flight -= bytes_claimed

@@ -1,4 +1,4 @@
-"""Whether failures are one queue's or the whole tier's, and when to try again. Pure state."""
+"""Whether one queue fails or the whole tier, and when to try again. Pure state."""
 
 OUTAGE_AFTER = 3
 """Failed rounds without a success between them that make an outage of the whole tier."""
@@ -13,9 +13,9 @@ class TierHealth:
     """Failed rounds since the last that landed.
 
     While single rounds fail, their queues are tried again in halves, so that a bad one cannot
-    fail its neighbours for long. In an outage that would be many requests for nothing: then one
-    failed queue at a time is tried as a probe, a different one each time, at intervals that grow;
-    the first round that lands, of whatever queue, ends the outage for all.
+    fail its neighbours for long. In an outage, halves would cost many requests for nothing. One
+    failed queue at a time is then tried as a probe, a different one each time, at intervals that
+    grow. The first round that lands, of any queue, ends the outage for all.
     """
 
     def __init__(self, *, backoff_s_min: float, backoff_s_max: float) -> None:
@@ -31,7 +31,7 @@ class TierHealth:
 
     @property
     def outage(self) -> bool:
-        """Whether the failures are taken for the whole tier's."""
+        """Whether the failures count as the whole tier's."""
         return self.failures >= OUTAGE_AFTER
 
     def failed(self, now_s: float) -> None:

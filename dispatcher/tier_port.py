@@ -1,43 +1,22 @@
-"""What the dispatcher needs from a tier, and nothing more."""
+"""What the dispatcher needs from a tier, and nothing more. `container.tier.Tier` is one."""
 
 from collections.abc import Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Protocol
 
 from container.metadata.records import Queue
 from container.names.queue_id import QueueId
+from container.queue.commit_plan import CommitPlan
 from container.record.batch import MessageBatch
 from provider.ranges import QueueOffset
 
 
-class CommitPlan(Protocol):
-    """One queue's batch with its slices and journal operations; opaque but for three numbers."""
-
-    @property
-    def queue(self) -> QueueId:
-        """Whose messages it commits."""
-        ...
-
-    @property
-    def next_offset(self) -> QueueOffset:
-        """The queue's commit offset once it has landed."""
-        ...
-
-    @property
-    def bytes(self) -> int:
-        """Bytes that it will write: records and units."""
-        ...
-
-
-PlanT = TypeVar("PlanT", bound=CommitPlan)
-
-
-class TierPort(Protocol[PlanT]):
+class TierPort(Protocol):
     """A tier that messages are committed to, by its owner.
 
     T1  What `queue` returns is durable, and readers see it.
     T2  A commit lands whole or not at all, per queue.
-    T3  Whatever interrupts a commit, after `settle` planning again from `queue` and committing
-        again is safe.
+    T3  After any interruption of a commit, it is safe to call `settle`, to plan again from what
+        `queue` returns, and to commit again.
     """
 
     def queue(self, queue: QueueId) -> Queue | None:
@@ -52,7 +31,7 @@ class TierPort(Protocol[PlanT]):
         """
         ...
 
-    def plan_commit(self, queue: QueueId, batch: MessageBatch) -> PlanT:
+    def plan_commit(self, queue: QueueId, batch: MessageBatch) -> CommitPlan:
         """Turn a batch into what a commit writes. Pure, thread-safe, heavy on the CPU.
 
         Rewrites bytes 28..35 of the batch in place. `batch.first_offset` must equal the published
@@ -60,13 +39,13 @@ class TierPort(Protocol[PlanT]):
         """
         ...
 
-    async def commit(self, plans: Sequence[PlanT]) -> None:
+    async def commit(self, plans: Sequence[CommitPlan]) -> None:
         """One round: make the bytes of all plans durable together, then one journal transaction.
 
         Raises:
             Unavailable: the outcome is unknown; `queue` tells it.
             OutOfRange, AlreadyExists, Refused: a queue is refused for as long as something lasts
-                (`refusals.MAY_PASS`); which one, the path tells, or a round of one queue.
+                (`Reaction.REST`); the path names the queue, unless the round has only one.
             Fenced: someone newer owns the tier; stop everything.
         """
         ...
@@ -103,8 +82,8 @@ class TierPort(Protocol[PlanT]):
 
         `offsets` ascend, are at least one, are published, and lie in no gap. Returns the leading
         ones that fit into `bytes_max` together, at least one. Few requests however many they are.
-        Without `history`, None stands for old ones that cost more to find the longer the queue's
-        history is.
+        Without `history`, None replaces old records that cost more to find the longer the
+        queue's history is.
 
         Raises:
             OutOfRange: they were deleted meanwhile.
@@ -112,7 +91,3 @@ class TierPort(Protocol[PlanT]):
             Unavailable: try again.
         """
         ...
-
-
-AnyTier = TierPort[Any]
-"""A tier whose plans come from itself and go back to it, whatever they are."""

@@ -16,7 +16,7 @@ SYSTEM_TOPICS = frozenset(
         "CHECKPOINT_TOPIC",
     }
 )
-"""RocketMQ's own topics, as `TopicValidator` lists them."""
+"""RocketMQ's own topics, as its class `TopicValidator` lists them."""
 
 
 def is_excluded(topic: str, *, cluster: str, broker: str) -> bool:
@@ -34,7 +34,11 @@ def is_excluded(topic: str, *, cluster: str, broker: str) -> bool:
 
 
 class TopicFilter:
-    """The rule for one broker, with a blacklist on top."""
+    """The rule for one broker, and a blacklist.
+
+    The dispatcher applies it to what any hot log reports. A hot log may know it too, to spend
+    nothing on topics that are never tiered.
+    """
 
     def __init__(self, cluster: str, broker: str, blacklist: frozenset[str] = frozenset()) -> None:
         self._cluster = cluster
@@ -45,7 +49,7 @@ class TopicFilter:
         return f"<TopicFilter of {self._broker}: {len(self._blacklist)} blacklisted>"
 
     def exclude(self, topic: str) -> None:
-        """From now on `topic` is not tiered; what is tiered of it stays."""
+        """Tier no new messages of `topic`; those that are tiered stay readable."""
         self._blacklist.add(topic)
 
     def excludes(self, topic: str) -> bool:

@@ -1,50 +1,64 @@
 """The three kinds of workers: one polls, some open queues, some commit rounds. Thin shells."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from concurrent.futures import Executor
+from functools import partial
+from typing import Any
 
+from container.queue.commit_plan import CommitPlan
 from dispatcher.alarm import Alarm
-from dispatcher.hot_log import HotLog
+from dispatcher.hot_log import HotLog, HotQueue
 from dispatcher.options import DispatchOptions
-from dispatcher.queue_progress import ClaimedRange, QueueProgress, QueueState
+from dispatcher.queue_progress import QueueProgress
 from dispatcher.queue_start import HotLogIsDamaged
+from dispatcher.queue_state import QueueState
 from dispatcher.queue_table import QueueTable
-from dispatcher.refusals import MAY_PASS, refusal_sentence, refused_queue
-from dispatcher.resuming import Contradicted, open_queue
-from dispatcher.round_plan import Load
+from dispatcher.reactions import (
+    Reaction,
+    reaction_to_reading,
+    reaction_to_tiering,
+    refusal_sentence,
+    refused_queue,
+)
+from dispatcher.references import ClaimedRange
+from dispatcher.resuming import Contradicted, Opened, open_queue
+from dispatcher.round_plan import ROUND_QUEUES_ANY, Load
 from dispatcher.round_preparation import prepare_round
 from dispatcher.statistics import Counters
 from dispatcher.tier_health import TierHealth, backoff_s
-from dispatcher.tier_port import AnyTier, CommitPlan
+from dispatcher.tier_port import TierPort
+from dispatcher.topic_filter import TopicFilter
 from provider.clock import Clock
-from provider.errors import (
-    Closed,
-    Corrupt,
-    Denied,
-    Fenced,
-    OutOfRange,
-    StoreError,
-    Unavailable,
-)
+from provider.errors import Denied, StoreError
 
+Worker = Coroutine[Any, Any, None]
 WAIT_S_MIN = 0.001
 
 
 class DispatchWork:
     """What the workers share, and what each of them does until cancelled.
 
-    Workers handle every `StoreError` that concerns one queue or one round. What they let through
-    (`Fenced`, `Closed`) is the end of all dispatching.
+    What an error means stands in `reactions.py`. Workers deal with every `StoreError` that
+    concerns one queue or one round. An error that they let through ends all dispatching: it
+    becomes `fatal`, and the alarm rings.
+
+    D1  What the tier has of a queue is a prefix of what the hot log had of it, gaps apart: a READY
+        queue resumes where the tier ends.
+    D2  At most one commit of a queue is in flight; a range that failed is tried again, the same,
+        before any later one.
+    D3  Whatever interrupts a commit, the tier is asked what became of it before anything else.
+    D4  Bytes in flight never exceed `options.bytes_in_flight_max`, unless one message alone does.
     """
 
     def __init__(
         self,
         hot: HotLog,
-        tier: AnyTier,
+        tier: TierPort,
         *,
         options: DispatchOptions,
         clock: Clock,
+        topics: TopicFilter | None,
         executor: Executor | None,
     ) -> None:
         self.table = QueueTable(options)
@@ -53,8 +67,10 @@ class DispatchWork:
         self.health = TierHealth(
             backoff_s_min=options.backoff_s_min, backoff_s_max=options.backoff_s_max
         )
+        self.fatal: StoreError | None = None
+        """What ended all dispatching."""
         self.forcing = 0
-        """How many want everything committed at once."""
+        """How many callers want everything committed at once."""
         self.polls_begun = 0
         self.poll_finished = 0
         """Number of the last poll whose results are in the table."""
@@ -62,19 +78,56 @@ class DispatchWork:
         self._tier = tier
         self._options = options
         self._clock = clock
+        self._topics = topics
         self._executor = executor
 
-    def restart(self) -> None:
-        """Forget whoever was cut off; called before workers start."""
+    def workers(self) -> list[Callable[[], Worker]]:
+        """Begins all workers of one call that owns them; each runs until cancelled or `fatal`."""
         self.health.probing = False
-        self.table.restart()
+        self.table.cut_off()
+        kinds = [self._poll]
+        kinds += [self._open_queues] * self._options.openings_max
+        kinds += [self._commit_rounds] * self._options.rounds_max
+        return [partial(self._guarded, kind) for kind in kinds]
+
+    def check(self, *, working: bool) -> None:
+        """Assert D1 to D4 as far as one moment shows them. O(queues + references).
+
+        For tests, between two steps of the event loop; `working` is whether workers run. The tier
+        of a test itself sees that its bytes are the hot log's and that no commit overtakes another.
+        """
+        self.table.check()
+        for queue in self.table:
+            tier = self._tier.queue(queue.id)
+            if tier is not None and queue.state is QueueState.READY:
+                assert tier.next_offset == queue.commit_offset, f"D1: {queue}, {tier}"
+            if tier is not None and queue.state is QueueState.IN_FLIGHT:
+                assert queue.commit_offset <= tier.next_offset <= queue.dispatch_offset, (
+                    f"D2: {queue}, {tier}"
+                )
+        claims = [queue.claimed for queue in self.table if queue.claimed is not None]
+        counters = self.counters
+        if working and self.fatal is None:  # else the next workers ask the tier first
+            bytes_claimed = sum(claimed.bytes for claimed in claims)
+            assert bytes_claimed <= counters.bytes_in_flight, f"D3: {claims}, {counters}"
+        if counters.bytes_in_flight > self._options.bytes_in_flight_max:
+            messages = sum(len(claimed.references) for claimed in claims)
+            assert counters.rounds_in_flight == 1, f"D4: {counters}"
+            assert messages <= 1, f"D4: {claims}, {counters}"
+
+    async def _guarded(self, worker: Callable[[], Worker]) -> None:
+        try:
+            await worker()
+        except StoreError as error:
+            self.fatal = error
+            self.alarm.ring()
 
     # Polling.
 
-    async def poll(self) -> None:
+    async def _poll(self) -> None:
         """Worker: keep the table up to date with the hot log.
 
-        A refusal is only believed at the first look: later it is somebody's slip, and passes.
+        `Denied` is fatal on the first poll only; later ones are treated as transient.
         """
         failures = 0
         while True:
@@ -82,8 +135,9 @@ class DispatchWork:
                 await self._poll_once()
                 await self._hot.wait(self._options.poll_s_max)
                 failures, self.counters.hot_error = 0, ""
-            except (Unavailable, Denied) as error:
-                if isinstance(error, Denied) and not self.poll_finished:
+            except StoreError as error:
+                is_first_denial = isinstance(error, Denied) and not self.poll_finished
+                if reaction_to_reading(error) is not Reaction.RETRY or is_first_denial:
                     raise
                 failures += 1
                 self.counters.last_error = self.counters.hot_error = str(error)
@@ -92,7 +146,7 @@ class DispatchWork:
     async def _poll_once(self) -> None:
         self.polls_begun += 1
         number = self.polls_begun
-        seen = await self._hot.poll()
+        seen = [hot for hot in await self._hot.poll() if not self._is_excluded(hot)]
         first = self.poll_finished == 0
         self.table.observe(seen, self._clock.monotonic_s(), first=first)
         needing = self.table.needs_references()
@@ -102,8 +156,11 @@ class DispatchWork:
         if seen or needing or self.forcing:
             self.alarm.ring()
 
+    def _is_excluded(self, hot: HotQueue) -> bool:
+        return self._topics is not None and self._topics.excludes(hot.id.topic)
+
     async def _refill(self, queue: QueueProgress) -> None:
-        """Fetch the references that a queue wants, unless somebody else does."""
+        """Fetch the references that a queue wants, unless another worker does."""
         wanted = queue.references_wanted()
         if queue.refilling or not wanted:
             return
@@ -112,35 +169,31 @@ class DispatchWork:
         try:
             units = await self._hot.references(queue.id, start, messages_max=wanted)
             queue.add_references(start, units)
-        except (Unavailable, Denied) as error:
-            self.counters.last_error = str(error)  # the next poll tries again
-        except (OutOfRange, Corrupt) as error:
-            if start == queue.commit_offset and queue.state is QueueState.READY:
-                self._unreadable(queue, error)
+        except StoreError as error:
+            # RETRY is left to the next poll; an error further on, to when the commits get there.
+            reaction = self._noted(reaction_to_reading(error), error)
+            is_next = start == queue.commit_offset and queue.state is QueueState.READY
+            if reaction is not Reaction.RETRY and is_next:
+                queue.react(reaction, str(error), self._clock.monotonic_s())
         finally:
             queue.refilling = False
-        self.table.index(queue)
 
     # Opening.
 
-    async def open(self) -> None:
+    async def _open_queues(self) -> None:
         """Worker: settle queues with the tier, one at a time."""
         while True:
             now_s = self._clock.monotonic_s()
             queue, wake_at_s = self.table.next_to_open(now_s)
             if queue is None:
-                await self.alarm.wait(_until(wake_at_s, now_s))
+                await self.alarm.wait(_seconds_until(wake_at_s, now_s))
                 continue
-            queue.busy = True
-            self.table.busy += 1
-            self.table.index(queue)
+            queue.mark_opening(opening=True)
             try:
                 await self._open(queue)
                 await self._refill(queue)
             finally:
-                queue.busy = False
-                self.table.busy -= 1
-                self.table.index(queue)
+                queue.mark_opening(opening=False)
             self.alarm.ring()
 
     async def _open(self, queue: QueueProgress) -> None:
@@ -155,82 +208,76 @@ class DispatchWork:
                 now_ms=self._clock.now_ms(),
                 damage=queue.damage,
             )
-            if isinstance(outcome, Contradicted):
-                queue.commit_offset = outcome.tier_next
-                queue.stop(QueueState.STOPPED, outcome.reason)
-                queue.heals_at = outcome.heals_at
-                return
-            if isinstance(outcome, HotLogIsDamaged):
-                if queue.hot.state is hot.state:  # else it says something else by now: look again
-                    queue.commit_offset = outcome.next_offset
-                    queue.stop(QueueState.DAMAGED, outcome.reason)
-                    queue.heals_at = outcome.heals_at
-                return
-            self.counters.gaps += outcome.gap
-            queue.open(outcome.offset)
-            await self._hot.release(queue.id, outcome.offset)
-        except (Fenced, Closed):
-            raise
-        except (Unavailable, Denied) as error:
-            self.counters.last_error = str(error)
-            if queue.state is QueueState.UNSETTLED or queue.rests:
-                queue.pause(self._clock.monotonic_s())
-                queue.reason = str(error)
         except StoreError as error:
             self._not_opened(queue, error)
+        else:
+            await self._opened(queue, hot, outcome)
+
+    async def _opened(
+        self, queue: QueueProgress, hot: HotQueue, outcome: Opened | Contradicted | HotLogIsDamaged
+    ) -> None:
+        match outcome:
+            case Opened(offset, gap):
+                self.counters.gaps += gap
+                queue.open(offset)
+                await self._hot.release(queue.id, offset)
+            case Contradicted(reason, tier_next, heals_at):
+                queue.contradict(QueueState.STOPPED, reason, tier_next=tier_next, heals_at=heals_at)
+            case HotLogIsDamaged(reason, next_offset, heals_at):
+                if queue.hot.state is hot.state:  # else the hot log was mended: open it again
+                    queue.contradict(
+                        QueueState.DAMAGED, reason, tier_next=next_offset, heals_at=heals_at
+                    )
 
     def _not_opened(self, queue: QueueProgress, error: StoreError) -> None:
-        self.counters.last_error = str(error)
-        published = self._tier.queue(queue.id)
-        if published is not None:
-            queue.commit_offset = published.next_offset
-        if isinstance(error, MAY_PASS):
-            queue.rest(self._clock.monotonic_s(), refusal_sentence(error))
-        else:
-            queue.stop(QueueState.DAMAGED, str(error))
+        reaction = self._noted(reaction_to_tiering(error), error)
+        now_s = self._clock.monotonic_s()
+        if reaction is not Reaction.RETRY:
+            published = self._tier.queue(queue.id)
+            tier_next = None if published is None else published.next_offset
+            queue.react(reaction, refusal_sentence(error), now_s, tier_next=tier_next)
+        elif queue.state is QueueState.UNSETTLED or queue.rests:
+            queue.react(reaction, str(error), now_s)
 
     # Rounds.
 
-    async def commit_rounds(self) -> None:
-        """Worker: take the next round, read it, plan it, commit it; then the next."""
+    async def _commit_rounds(self) -> None:
+        """Worker: claim the next round, read it, plan it, commit it; then the next."""
         while True:
             now_s = self._clock.monotonic_s()
             load = Load(self.counters.bytes_in_flight, self.counters.rounds_in_flight)
             plan = self.table.plan_round(now_s, load, self.health, force=self.forcing > 0)
             if not plan.grants:
-                await self.alarm.wait(_until(plan.wake_at_s, now_s))
+                await self.alarm.wait(_seconds_until(plan.wake_at_s, now_s))
                 continue
-            round_ = [self.table[grant.queue].claim(grant.bytes_max) for grant in plan.grants]
-            bytes_claimed = sum(claimed.bytes for claimed in round_)
+            claims = [self.table[grant.queue].claim(grant.bytes_max) for grant in plan.grants]
+            bytes_claimed = sum(claimed.bytes for claimed in claims)
             self.counters.begin(bytes_claimed)
             self.health.probing |= plan.failed
+            self.alarm.ring()  # another worker may begin the next round
             try:
-                await self._commit_round(round_)
+                await self._commit_round(claims)
             finally:
                 self.counters.end(bytes_claimed)
                 if plan.failed:
                     self.health.probing = False
                 self.alarm.ring()
 
-    async def _commit_round(self, round_: Sequence[ClaimedRange]) -> None:
-        for claimed in round_:
-            self.table.index(self.table[claimed.queue])
-        self.alarm.ring()  # another lane may begin the next round
+    async def _commit_round(self, claims: Sequence[ClaimedRange]) -> None:
         prepared = await prepare_round(
-            round_, hot=self._hot, tier=self._tier, executor=self._executor
+            claims, hot=self._hot, tier=self._tier, executor=self._executor
         )
         for claimed, error in prepared.failures:
-            self._not_prepared(self.table[claimed.queue], error)
+            reaction = self._noted(reaction_to_reading(error), error)
+            self.table[claimed.queue].react(reaction, str(error), self._clock.monotonic_s())
         for plan in prepared.plans:
             self.table[plan.queue].give_back(plan.next_offset)
-        for claimed in round_:
+        for claimed in claims:
             await self._refill(self.table[claimed.queue])
         if not prepared.plans:
             return
         try:
             await self._tier.commit(prepared.plans)
-        except (Fenced, Closed):
-            raise
         except StoreError as error:
             await self._settle(prepared.plans, error)
         else:
@@ -241,7 +288,7 @@ class DispatchWork:
         self.counters.rounds += 1
         self.counters.last_success_s = now_s
         if self.health.landed():
-            self.table.resume(now_s)
+            self.table.retry_now(now_s)
         await self._advance(plans, now_s)
 
     async def _advance(self, plans: Iterable[CommitPlan], now_s: float) -> None:
@@ -252,22 +299,15 @@ class DispatchWork:
             self.counters.messages += plan.next_offset - queue.commit_offset
             self.counters.bytes += plan.bytes
             queue.landed(now_s)
-            self.table.index(queue)
             landed.append(queue)
         for queue in landed:
-            await self._release(queue)
-            await self._refill(queue)
-
-    async def _release(self, queue: QueueProgress) -> None:
-        try:
             await self._hot.release(queue.id, queue.commit_offset)
-        except Unavailable as error:
-            self.counters.last_error = str(error)  # the next release covers this one
+            await self._refill(queue)
 
     async def _settle(self, plans: Sequence[CommitPlan], error: StoreError) -> None:
         """Ask the tier what became of a round whose commit raised `error`."""
+        reaction = self._noted(reaction_to_tiering(error), error)
         now_s = self._clock.monotonic_s()
-        self.counters.last_error = str(error)
         refused = refused_queue(plans, error)
         reason = f"the tier refuses its messages: {refusal_sentence(error)}"
         landed: list[CommitPlan] = []
@@ -278,15 +318,12 @@ class DispatchWork:
                 landed.append(plan)
             elif published is not None and published.next_offset != queue.commit_offset:
                 queue.unsettle()
-            elif refused is None:
-                queue.failed(now_s, str(error), round_queues_max=max(1, len(plans) // 2))
-            elif plan.queue != refused:
-                queue.failed(now_s, str(error))
-            elif isinstance(error, MAY_PASS):
-                queue.rest(now_s, reason)
+            elif plan.queue == refused:
+                queue.react(reaction, reason, now_s, halted=QueueState.STOPPED)
             else:
-                queue.stop(QueueState.STOPPED, reason)
-            self.table.index(queue)
+                half = max(1, len(plans) // 2)
+                queues_max = half if refused is None else ROUND_QUEUES_ANY
+                queue.react(Reaction.RETRY, str(error), now_s, round_queues_max=queues_max)
         if len(landed) == len(plans):
             await self._landed(plans)
             return
@@ -295,30 +332,18 @@ class DispatchWork:
             self.health.failed(now_s)
         await self._advance(landed, now_s)
 
-    def _not_prepared(self, queue: QueueProgress, error: StoreError) -> None:
-        """The messages that a queue took could not be read or planned."""
-        self.counters.last_error = str(error)
-        if isinstance(error, Fenced | Closed):
+    def _noted(self, reaction: Reaction, error: StoreError) -> Reaction:
+        """The reaction, unless it is the end: then raises `error`."""
+        if reaction is Reaction.END:
             raise error
-        if isinstance(error, Unavailable | Denied):
-            queue.failed(self._clock.monotonic_s(), str(error))
-            self.table.index(queue)
-        else:
-            self._unreadable(queue, error)
-
-    def _unreadable(self, queue: QueueProgress, error: StoreError) -> None:
-        if isinstance(error, OutOfRange):  # deleted under us: the next poll says how much
-            queue.unsettle()
-            queue.pause(self._clock.monotonic_s())
-        else:
-            queue.stop(QueueState.DAMAGED, str(error))
-        self.table.index(queue)
+        self.counters.last_error = str(error)
+        return reaction
 
     def _pause_s(self, failures: int) -> float:
         options = self._options
         return backoff_s(failures, s_min=options.backoff_s_min, s_max=options.backoff_s_max)
 
 
-def _until(wake_at_s: float, now_s: float) -> float | None:
+def _seconds_until(wake_at_s: float, now_s: float) -> float | None:
     """Seconds to wait; never so few that rounding would keep the clock from passing the moment."""
     return None if math.isinf(wake_at_s) else max(WAIT_S_MIN, wake_at_s - now_s)

@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from container.check.finding import Finding
     from container.errors import BytesMissing, NewerVersion, Refused
     from container.record.message import StoredMessage
-    from dispatcher.queue_progress import QueueState
+    from dispatcher.queue_state import QueueState
     from dispatcher.statistics import DispatchStatistics, Progress, QueueStatistics
     from fetcher.fetcher import TieredMessageFetcher
     from fetcher.options import FetcherOptions
@@ -131,7 +131,7 @@ _HOMES: Mapping[str, tuple[str, ...]] = {
     "container.check.finding": ("Finding",),
     "container.errors": ("BytesMissing", "NewerVersion", "Refused"),
     "container.record.message": ("StoredMessage",),
-    "dispatcher.queue_progress": ("QueueState",),
+    "dispatcher.queue_state": ("QueueState",),
     "dispatcher.statistics": ("DispatchStatistics", "Progress", "QueueStatistics"),
     "fetcher.fetcher": ("TieredMessageFetcher",),
     "fetcher.options": ("FetcherOptions",),

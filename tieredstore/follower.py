@@ -17,6 +17,7 @@ from container.tier import Tier
 from container.upkeep.upkeep import UpkeepStatistics
 from dispatcher.dispatcher import TieredDispatcher
 from dispatcher.statistics import DispatchStatistics, Progress
+from dispatcher.topic_filter import TopicFilter
 from provider.clock import Clock, SystemClock
 from provider.errors import Closed
 from tieredstore.config.effective import Config
@@ -83,7 +84,13 @@ class Follower:
             tier = await stack.enter_async_context(
                 open_owner(config, clock=clock, registry=registry)
             )
-            dispatcher = TieredDispatcher(hot, tier, options=config.dispatch, clock=clock)
+            dispatcher = TieredDispatcher(
+                hot,
+                tier,
+                options=config.dispatch,
+                clock=clock,
+                topics=TopicFilter(config.cluster, config.broker),
+            )
             registry.register(
                 TieringMetrics(
                     dispatcher.statistics,

@@ -14,7 +14,7 @@ from prometheus_client.registry import Collector
 
 from container.journal.journal import JournalStatistics
 from container.upkeep.upkeep import UpkeepStatistics
-from dispatcher.queue_progress import QueueState
+from dispatcher.queue_state import QueueState
 from dispatcher.statistics import DispatchStatistics
 from tieredstore.config.sources import ConfigError
 from tieredstore.following.statistics import ScanStatistics

@@ -6,7 +6,7 @@ from typing import Self
 
 from container.metadata.records import Gap, Queue
 from container.names.queue_id import QueueId, SegmentType
-from dispatcher.queue_progress import HALTED, QueueState
+from dispatcher.queue_state import HALTED, QueueState
 from dispatcher.statistics import QueueStatistics
 
 BROKEN = frozenset({QueueState.STOPPED, QueueState.DAMAGED})

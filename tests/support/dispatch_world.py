@@ -1,4 +1,7 @@
-"""A dispatcher between a hot log and a tier in memory, on a clock that the test moves."""
+"""A dispatcher between a hot log and a tier in memory, on a clock that the test moves.
+
+After every step of the clock the dispatcher's invariants are asserted.
+"""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable
@@ -8,6 +11,7 @@ from typing import Any
 from container.names.queue_id import QueueId
 from dispatcher.dispatcher import TieredDispatcher
 from dispatcher.options import DispatchOptions
+from dispatcher.topic_filter import TopicFilter
 from provider.clock import ManualClock, settle
 from tests.support.fake_hot_log import FakeHotLog
 from tests.support.memory_tier import InlineExecutor, MemoryTier
@@ -16,16 +20,22 @@ from tests.support.memory_tier import InlineExecutor, MemoryTier
 class World:
     """A clock, a hot log, a tier, and a dispatcher between them."""
 
-    def __init__(self, **options: Any) -> None:
+    def __init__(self, *, topics: TopicFilter | None = None, **options: Any) -> None:
         self.clock = ManualClock()
         self.hot = FakeHotLog(self.clock)
         self.tier = MemoryTier(self.clock)
         self.options = DispatchOptions(**options)
+        self.topics = topics
         self.dispatcher = self.new_dispatcher()
 
     def new_dispatcher(self) -> TieredDispatcher:
         return TieredDispatcher(
-            self.hot, self.tier, options=self.options, clock=self.clock, executor=InlineExecutor()
+            self.hot,
+            self.tier,
+            options=self.options,
+            clock=self.clock,
+            topics=self.topics,
+            executor=InlineExecutor(),
         )
 
     def restart(self) -> None:
@@ -48,6 +58,7 @@ class World:
         for _ in range(round(seconds / step_s)):
             await self.clock.advance(step_s)
             await settle(60)
+            self.dispatcher.check()
 
     async def wait_for(self, what: Callable[[], bool], *, seconds: float, step_s: float = 0.05):
         started_s = self.clock.monotonic_s()

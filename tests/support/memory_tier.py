@@ -22,11 +22,14 @@ from itertools import accumulate
 from typing import Any
 
 from container.metadata.records import Gap, Queue
-from container.names.queue_id import QueueId
+from container.names.queue_id import QueueId, SegmentType
+from container.queue.commit_plan import CommitPlan
+from container.queue.planned_slice import PlannedSlice
 from container.record.batch import MessageBatch
 from container.record.unit import UNIT_BYTES
 from provider.clock import Clock
 from provider.errors import OutOfRange, StoreError, Unavailable
+from provider.file_segments import SegmentSlice
 from provider.ranges import QueueOffset
 
 
@@ -42,21 +45,31 @@ class InlineExecutor(Executor):
         return future
 
 
-@dataclass(frozen=True)
-class MemoryPlan:
-    """A batch of one queue."""
+def memory_plan(queue: QueueId, start: QueueOffset, records: Sequence[bytes]) -> CommitPlan:
+    """A plan whose slices have one buffer for each record, and one for each unit."""
+    steps = tuple(
+        PlannedSlice(
+            SegmentSlice(f"{queue}/{kind.name}", 0, buffers),
+            kind,
+            base=0,
+            runs=(),
+            extents=0,
+            growing=None,
+            created_ms=0,
+            epoch=0,
+            sealed_ms=None,
+        )
+        for kind, buffers in (
+            (SegmentType.COMMIT_LOG, tuple(records)),
+            (SegmentType.CONSUME_QUEUE, (bytes(UNIT_BYTES),) * len(records)),
+        )
+    )
+    return CommitPlan(queue, start, QueueOffset(start + len(records)), steps)
 
-    queue: QueueId
-    expected_offset: QueueOffset
-    records: tuple[bytes, ...]
 
-    @property
-    def next_offset(self) -> QueueOffset:
-        return QueueOffset(self.expected_offset + len(self.records))
-
-    @property
-    def bytes(self) -> int:
-        return sum(len(record) + UNIT_BYTES for record in self.records)
+def records_of(plan: CommitPlan) -> list[bytes]:
+    """The records of a plan that `memory_plan` made."""
+    return [bytes(record) for record in plan.slices[0].buffers]
 
 
 @dataclass
@@ -84,7 +97,7 @@ class MemoryTier:
         self.queues: dict[QueueId, MemoryQueue] = {}
         self.calls: Counter[str] = Counter()
         self.rounds: list[tuple[QueueId, ...]] = []
-        self.plans: list[MemoryPlan] = []
+        self.plans: list[CommitPlan] = []
         self.bad_queues: set[QueueId] = set()
         self.refusals: dict[QueueId, StoreError] = {}
         self.error: StoreError | None = None
@@ -98,7 +111,7 @@ class MemoryTier:
         self.commits_at_once_peak = 0
         self._clock = clock
         self._rng = rng or random.Random(0)
-        self._in_flight: dict[QueueId, MemoryPlan] = {}
+        self._in_flight: dict[QueueId, CommitPlan] = {}
         self._commits = 0
 
     def bodies(self, queue: QueueId) -> dict[int, bytes]:
@@ -114,15 +127,15 @@ class MemoryTier:
         low = QueueOffset(min(here.records, default=here.next_offset))
         return Queue(queue, low, QueueOffset(here.next_offset), gaps=tuple(here.gaps))
 
-    def plan_commit(self, queue: QueueId, batch: MessageBatch) -> MemoryPlan:
+    def plan_commit(self, queue: QueueId, batch: MessageBatch) -> CommitPlan:
         here = self.queues.get(queue)
         assert here is None or batch.first_offset == here.next_offset, "planned on another end"
         raw = batch.data.tobytes()
         bounds = zip(batch.starts.tolist(), batch.sizes.tolist(), strict=True)
-        records = tuple(raw[start : start + size] for start, size in bounds)
-        return MemoryPlan(queue, batch.first_offset, records)
+        records = [raw[start : start + size] for start, size in bounds]
+        return memory_plan(queue, batch.first_offset, records)
 
-    async def commit(self, plans: Sequence[MemoryPlan]) -> None:
+    async def commit(self, plans: Sequence[CommitPlan]) -> None:
         self.calls["commit"] += 1
         names = [plan.queue for plan in plans]
         assert len(set(names)) == len(names), "a queue is in a round once"
@@ -160,12 +173,12 @@ class MemoryTier:
             if name in self.refusals:
                 raise self.refusals[name]
 
-    def _apply(self, plans: Sequence[MemoryPlan]) -> None:
+    def _apply(self, plans: Sequence[CommitPlan]) -> None:
         for plan in plans:
             here = self.queues.setdefault(plan.queue, MemoryQueue(plan.expected_offset))
             assert here.next_offset == plan.expected_offset, "a commit overtakes another"
             self.plans.append(plan)
-            for record in plan.records:
+            for record in records_of(plan):
                 position = here.bytes.to_bytes(8)
                 here.records[here.next_offset] = record[:28] + position + record[36:]
                 here.next_offset += 1

@@ -7,6 +7,7 @@ import pytest
 from container.names.queue_id import QueueId
 from dispatcher.statistics import Progress
 from tests.support.dispatch_world import World
+from tests.support.memory_tier import records_of
 
 A, B, C = QueueId("Orders", 0), QueueId("Orders", 1), QueueId("Orders", 2)
 
@@ -86,7 +87,7 @@ async def test_a_message_larger_than_every_limit_goes_alone() -> None:
     assert world.is_tiered(A)
     assert world.is_tiered(B)
     large = [p for p in world.tier.plans if p.bytes > 4000]
-    assert [len(plan.records) for plan in large] == [1]
+    assert [len(records_of(plan)) for plan in large] == [1]
     assert world.tier.bytes_in_flight_peak == large[0].bytes
 
 
@@ -107,7 +108,7 @@ async def test_a_queue_that_is_behind_takes_several_batches_in_one_commit() -> N
     world = World(batch_messages_max=10, batches_per_commit_max=8)
     world.hot.append(A, *[b"x"] * 200)
     await world.finish(world.dispatcher.drain())
-    assert [len(plan.records) for plan in world.tier.plans] == [80, 80, 40]
+    assert [len(records_of(plan)) for plan in world.tier.plans] == [80, 80, 40]
 
 
 async def test_references_kept_are_bounded_and_nothing_waits_for_want_of_them() -> None:

@@ -6,9 +6,10 @@ import pytest
 
 from container.names.queue_id import QueueId
 from dispatcher.hot_log import HotQueueState
-from dispatcher.queue_progress import QueueState
+from dispatcher.queue_state import QueueState
 from provider.errors import Closed, Corrupt, Denied, Fenced, Unavailable
 from tests.support.dispatch_world import World
+from tests.support.memory_tier import records_of
 
 A, B, C = QueueId("Orders", 0), QueueId("Orders", 1), QueueId("Orders", 2)
 
@@ -70,7 +71,7 @@ async def test_the_same_range_is_tried_again_before_anything_later() -> None:
         await world.pass_time(2.0)
         world.tier.bad_queues = set()
         await world.wait_for(lambda: world.is_tiered(A), seconds=31.0)
-    assert [len(plan.records) for plan in world.tier.plans] == [2, 1]
+    assert [len(records_of(plan)) for plan in world.tier.plans] == [2, 1]
 
 
 async def test_a_newer_owner_ends_everything() -> None:

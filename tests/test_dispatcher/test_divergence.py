@@ -17,7 +17,7 @@ from dispatcher.divergence import (
 )
 from dispatcher.hot_log import Wanted
 from dispatcher.options import COMPARED_BYTES_MAX, DispatchOptions
-from dispatcher.queue_progress import QueueState
+from dispatcher.queue_state import QueueState
 from provider.clock import ManualClock
 from provider.errors import Corrupt, StoreError
 from provider.ranges import QueueOffset

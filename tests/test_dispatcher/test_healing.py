@@ -8,7 +8,7 @@ import pytest
 from container.errors import NewerVersion, Refused
 from container.names.queue_id import QueueId
 from dispatcher.hot_log import HotQueueState
-from dispatcher.queue_progress import QueueState
+from dispatcher.queue_state import QueueState
 from provider.errors import AlreadyExists, Corrupt, NotFound, OutOfRange, StoreError
 from tests.support.dispatch_world import World
 

@@ -2,7 +2,9 @@
 
 import pytest
 
+from container.names.queue_id import QueueId
 from dispatcher.topic_filter import SYSTEM_TOPICS, TopicFilter, is_excluded
+from tests.support.dispatch_world import World
 
 EXCLUDED = ["", " ", "\t", "rmq_sys_INDEX", "rmq_sys_REVIVE_LOG_c", "%LMQ%q", "cluster", "broker"]
 TIERED = ["Orders", "%RETRY%group", "%DLQ%group", "cluster2", "my_rmq_sys_x", "TBW1020", "RMQ_SYS"]
@@ -30,3 +32,29 @@ def test_a_topic_can_be_excluded_while_running() -> None:
     topics.exclude("New")
     assert topics.excludes("New")
     assert repr(topics) == "<TopicFilter of broker: 2 blacklisted>"
+
+
+async def test_what_a_hot_log_reports_of_excluded_topics_is_not_tiered() -> None:
+    world = World(topics=TopicFilter("cluster", "broker"))
+    names = ["Orders", "rmq_sys_TRACE", "%LMQ%a", "broker", "cluster", "%RETRY%group"]
+    queues = {name: QueueId(name, 0) for name in names}
+    for queue in queues.values():
+        world.hot.append(queue, b"x")
+    report = await world.finish(world.dispatcher.drain())
+    tiered = {queues["Orders"], queues["%RETRY%group"]}
+    assert world.tier.queues.keys() == tiered
+    assert {queue.queue for queue in report.queues} == tiered
+    assert (report.behind, world.hot.released.keys()) == (0, tiered)
+
+
+async def test_a_topic_that_is_excluded_while_running_is_tiered_no_further() -> None:
+    topics = TopicFilter("cluster", "broker")
+    world = World(topics=topics)
+    queue = QueueId("Orders", 0)
+    world.hot.append(queue, b"x")
+    async with world.running():
+        await world.wait_for(lambda: world.is_tiered(queue), seconds=1.0)
+        topics.exclude("Orders")
+        world.hot.append(queue, b"y")
+        await world.pass_time(2.0)
+    assert list(world.tier.bodies(queue)) == [0]

@@ -11,7 +11,7 @@ from container.check.tier import check_tier
 from container.names.queue_id import QueueId
 from container.tier import Tier, TierIdentity
 from dispatcher.dispatcher import TieredDispatcher
-from dispatcher.queue_progress import QueueState
+from dispatcher.queue_state import QueueState
 from provider.clock import ManualClock, settle
 from provider.in_place_segments import InPlaceDriver
 from provider.memory import MemoryStore

@@ -121,6 +121,11 @@ class DispatchMachine(RuleBasedStateMachine):
             assert all(tiered[offset] == written[offset] for offset in tiered)
 
     @invariant()
+    def what_the_dispatcher_promises_holds(self) -> None:
+        if hasattr(self, "tier"):
+            self.dispatcher.check()
+
+    @invariant()
     def bytes_in_flight_are_bounded(self) -> None:
         if hasattr(self, "tier"):
             assert self.tier.bytes_in_flight_peak <= OPTIONS.bytes_in_flight_max

@@ -22,7 +22,7 @@ from container.tier import Tier, TierIdentity
 from container.tier_reader import TierReader
 from dispatcher.dispatcher import TieredDispatcher
 from dispatcher.options import DispatchOptions
-from dispatcher.queue_progress import QueueState
+from dispatcher.queue_state import HALTED, QueueState
 from dispatcher.statistics import DispatchStatistics
 from provider.clock import SystemClock
 from provider.in_place_segments import InPlaceDriver
@@ -37,7 +37,6 @@ VICTIM = QueueId("Victim", 0)
 GOOD = [QueueId("Good", 0), QueueId("Good", 1), QueueId("Other", 0)]
 FILE_BYTES = 8192
 HANGS_AFTER_S = 20.0
-OVER = {QueueState.STOPPED, QueueState.DAMAGED, QueueState.REFUSED}
 
 
 @dataclass
@@ -254,7 +253,7 @@ async def test_a_damaged_queue_stops_with_a_sentence_and_the_others_are_complete
         assert gaps, "it is whole, though it is not"
         assert all(gap.reason for gap in gaps)
     else:
-        assert state in OVER, (state, reason, commit_offset)
+        assert state in HALTED, (state, reason, commit_offset)
         assert len(reason) > 20, reason
     assert messages < world.broker.next_offsets[VICTIM]
     again = await world.tier()  # a restart says the same
@@ -337,7 +336,7 @@ async def test_a_topic_of_any_name_is_tiered_or_refused_and_harms_nobody(
     assert strangers, "nothing is said about it"
     for one in strangers:  # its units point at records of another topic
         assert one.commit_offset == 0
-        assert one.state in OVER or one.behind == 0, one
+        assert one.state in HALTED or one.behind == 0, one
 
 
 @pytest.mark.parametrize("name", [name for name in ODD_QUEUES if name], ids=ascii)

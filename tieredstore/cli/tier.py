@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from container.names.queue_id import QueueId
-from dispatcher.queue_progress import HALTED, QueueState
+from dispatcher.queue_state import HALTED, QueueState
 from dispatcher.statistics import DispatchStatistics, Progress
 from provider.clock import SystemClock
 from tieredstore.cli.failures import FINDINGS, UNAVAILABLE

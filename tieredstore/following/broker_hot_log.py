@@ -70,7 +70,8 @@ class RocketMqHotLog:
             clock: what `poll` and `wait` measure time by.
             cluster: the broker's `brokerClusterName`; the topic of that name is not tiered.
             broker: its `brokerName`, likewise.
-            topics: which topics are left out; RocketMQ's rule if None.
+            topics: what the dispatcher never tiers, RocketMQ's rule if None. Such topics cost
+                nothing here: their directories are not read and their messages not pinned.
             executor: threads to work in; own ones, which `close` ends, if None.
 
         Raises:

@@ -14,7 +14,7 @@ import pytest
 from container.journal.journal import JournalStatistics
 from container.names.queue_id import QueueId
 from container.upkeep.upkeep import UpkeepStatistics
-from dispatcher.queue_progress import QueueState
+from dispatcher.queue_state import QueueState
 from dispatcher.statistics import DispatchStatistics, QueueStatistics
 from provider.ranges import QueueOffset
 from tests.support.cli import COMMAND, run

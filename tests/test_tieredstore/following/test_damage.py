@@ -10,7 +10,7 @@ from container.record.unit import ConsumeQueueUnit
 from dispatcher.dispatcher import TieredDispatcher
 from dispatcher.hot_log import HotQueueState, Wanted, records_of_queue
 from dispatcher.options import DispatchOptions
-from dispatcher.queue_progress import QueueState
+from dispatcher.queue_state import QueueState
 from provider.clock import ManualClock
 from provider.errors import Corrupt
 from provider.ranges import QueueOffset

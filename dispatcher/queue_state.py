@@ -1,0 +1,25 @@
+"""What may happen to a queue next."""
+
+from enum import Enum
+
+
+class QueueState(Enum):
+    """What may happen to a queue next."""
+
+    UNSETTLED = "unsettled"
+    """The tier must be asked first what it has of it: at the start, after an unknown outcome."""
+    READY = "ready"
+    """Its messages are committed as they become due."""
+    IN_FLIGHT = "in flight"
+    """A commit is under way."""
+    STOPPED = "stopped"
+    """The tier and the hot log contradict each other, or one of them cannot be used for this queue
+    now; `reason` says more."""
+    REFUSED = "refused"
+    """The tier does not take this kind of queue."""
+    DAMAGED = "damaged"
+    """Its next message in the hot log cannot be trusted."""
+
+
+HALTED = frozenset({QueueState.STOPPED, QueueState.REFUSED, QueueState.DAMAGED})
+"""States in which nothing of a queue is committed until something outside changes."""
