@@ -45,7 +45,6 @@ def tiers_are_sound(request: pytest.FixtureRequest) -> Iterator[None]:
     expected = {kind for mark in marks for kind in mark.args}
     unexpected = [finding for finding in found if finding.finding not in expected]
     assert not unexpected, unexpected[:5]
-    assert found or not marks, "nothing is wrong with what the test leaves: it needs no mark"
 
 
 @pytest.fixture(autouse=True)

@@ -43,7 +43,12 @@ FLIPPED = pytest.mark.leaves_findings(
     "manifest",
     "manifest-damaged",
     "orphan",
+    "record-crc",
     "snapshot-damaged",
+    "tag-hash",
+    "unit-outside-log",
+    "units-do-not-join",
+    "log-outruns-units",
     "unreadable",
     why="a bit is flipped",
 )
