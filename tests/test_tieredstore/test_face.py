@@ -16,6 +16,8 @@ from tests.support.fake_broker import FakeBroker
 from tests.support.golden import ROCKETMQ_533, GoldenTree, expected, unpacked
 from tieredstore.cli.message_rows import message_row
 
+assert tieredstore.ReadableTier  # its imports read files, so they are not left to a running loop
+
 CLUSTER, BROKER = "GoldenCluster", "golden-a"
 
 
