@@ -1,4 +1,4 @@
-"""Profiles and the blocking detector, for every test."""
+"""Profiles, the blocking detector and the check of tiers, for every test."""
 
 import os
 from collections.abc import Iterator
@@ -6,6 +6,8 @@ from collections.abc import Iterator
 import pytest
 from blockbuster import BlockBuster
 from hypothesis import HealthCheck, settings
+
+from tests.support.left_tiers import findings_below, findings_in_memory, made_memories
 
 settings.register_profile(
     "dev", max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow]
@@ -23,6 +25,26 @@ settings.load_profile(
 )
 
 OURS = ["tieredstore", "dispatcher", "fetcher", "container", "provider"]
+
+
+@pytest.fixture(autouse=True)
+def tiers_are_sound(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Check every tier that the test leaves; findings fail it.
+
+    A test that leaves a damaged tier says so: `@pytest.mark.leaves_findings("checksum", why="x")`
+    has the kinds of findings that may be there.
+    """
+    below = request.getfixturevalue("tmp_path") if "tmp_path" in request.fixturenames else None
+    with made_memories() as memories:
+        yield
+    found = [finding for memory in memories for finding in findings_in_memory(memory)]
+    if below is not None:
+        found += findings_below(below)
+    marks = list(request.node.iter_markers("leaves_findings"))
+    assert all(mark.kwargs["why"] for mark in marks)
+    expected = {kind for mark in marks for kind in mark.args}
+    unexpected = [finding for finding in found if finding.finding not in expected]
+    assert not unexpected, unexpected[:5]
 
 
 @pytest.fixture(autouse=True)

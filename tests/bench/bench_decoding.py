@@ -18,7 +18,7 @@ from fetcher.fetcher import TieredMessageFetcher
 from fetcher.result import FetchedMessages
 from tests.bench.bench_fetcher import CopyingQueue
 from tests.support.messages import make_record
-from tests.test_fetcher.memory_tier import MemoryTier
+from tests.support.read_tier import MemoryTier
 
 MESSAGES = {100: 8_000, 1_024: 8_000, 16_384: 1_000}
 """How many messages of each length of body are read."""

@@ -16,7 +16,7 @@ from container.record.unit import Units
 from fetcher.fetcher import TieredMessageFetcher
 from provider.object_store import Buffer
 from provider.ranges import ByteRange
-from tests.test_fetcher.memory_tier import MemoryQueue, MemoryTier
+from tests.support.read_tier import MemoryQueue, MemoryTier
 
 MESSAGES = 60_000
 

@@ -5,7 +5,7 @@ import asyncio
 from container.record.unit import UNIT_BYTES
 from fetcher.fetcher import TieredMessageFetcher
 from fetcher.options import FetcherOptions
-from tests.test_fetcher.memory_tier import MemoryQueue, MemoryTier, filled
+from tests.support.read_tier import MemoryQueue, MemoryTier, filled
 
 
 async def read_to_the_end(

@@ -7,7 +7,7 @@ import pytest
 
 from fetcher.fetcher import TieredMessageFetcher
 from provider.errors import Closed
-from tests.test_fetcher.memory_tier import MemoryTier, filled
+from tests.support.read_tier import MemoryTier, filled
 
 
 async def test_closing_is_idempotent() -> None:

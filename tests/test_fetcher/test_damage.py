@@ -10,7 +10,7 @@ from fetcher.options import FetcherOptions
 from provider.errors import Corrupt, StoreError
 from provider.object_store import Buffer
 from provider.ranges import ByteRange
-from tests.test_fetcher.memory_tier import QUEUE, MemoryQueue, MemoryTier, filled
+from tests.support.read_tier import QUEUE, MemoryQueue, MemoryTier, filled
 
 RECORD = len(filled(1).commit_log)
 BAD = 37

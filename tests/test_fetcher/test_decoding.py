@@ -10,7 +10,7 @@ from container.record.message import StoredMessage
 from fetcher.fetcher import TieredMessageFetcher
 from fetcher.options import FetcherOptions
 from provider.errors import Corrupt
-from tests.test_fetcher.memory_tier import MemoryQueue, MemoryTier, filled
+from tests.support.read_tier import MemoryQueue, MemoryTier, filled
 
 
 @pytest.mark.parametrize("cached", [True, False])

@@ -11,7 +11,7 @@ from fetcher.options import FetcherOptions
 from fetcher.result import FetchResult, pull_status
 from provider.ranges import QueueOffset
 from tests.support.golden import GOLDEN_SETS, VARIANTS_520, GoldenSet, expected, unpacked
-from tests.test_fetcher.memory_tier import MemoryQueue, MemoryTier
+from tests.support.read_tier import MemoryQueue, MemoryTier
 
 
 def golden_tier(golden: GoldenSet) -> MemoryTier:

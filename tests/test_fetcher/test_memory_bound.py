@@ -10,7 +10,7 @@ from container.names.queue_id import QueueId
 from fetcher.fetcher import TieredMessageFetcher
 from fetcher.options import FetcherOptions
 from provider.clock import settle
-from tests.test_fetcher.memory_tier import MemoryQueue, MemoryTier
+from tests.support.read_tier import MemoryQueue, MemoryTier
 
 OPTIONS = FetcherOptions(
     run_messages_max=256,

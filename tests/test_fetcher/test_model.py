@@ -18,7 +18,7 @@ from fetcher.result import FetchResult
 from provider.clock import ManualClock, settle
 from provider.errors import NotFound, StoreError, Unavailable
 from provider.ranges import QueueOffset
-from tests.test_fetcher.memory_tier import MemoryQueue, MemoryTier
+from tests.support.read_tier import MemoryQueue, MemoryTier
 
 OPTIONS = FetcherOptions(
     run_messages_max=16,

@@ -13,7 +13,7 @@ from fetcher.window import WindowLimits
 from provider.clock import ManualClock, settle
 from provider.errors import Closed, Unavailable
 from provider.ranges import QueueOffset
-from tests.test_fetcher.memory_tier import QUEUE, MemoryTier, filled, gone
+from tests.support.read_tier import QUEUE, MemoryTier, filled, gone
 
 
 async def test_readers_at_the_same_place_share_one_read() -> None:

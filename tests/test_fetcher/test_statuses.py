@@ -10,7 +10,7 @@ from fetcher.options import FetcherOptions
 from fetcher.result import FetchResult, FetchStatus, PullStatus, offset_status, pull_status
 from provider.errors import Closed
 from provider.ranges import QueueOffset
-from tests.test_fetcher.memory_tier import QUEUE, MemoryQueue, MemoryTier, filled
+from tests.support.read_tier import QUEUE, MemoryQueue, MemoryTier, filled
 
 
 @pytest.fixture

@@ -1,0 +1,79 @@
+"""Every tier of ours that a test leaves is checked: in memory, and on disk below `tmp_path`."""
+
+import asyncio
+from collections import deque
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+from container.check.finding import Finding
+from container.check.tier import check_tier
+from container.tier_reader import TierReader
+from provider.errors import NotFound, StoreError
+from provider.memory import MemoryObjects, MemoryStore
+from provider.object_store import ObjectStore
+from provider.posix import PosixStore
+
+MEMORIES_MAX = 3
+"""Memories of one test that are checked, the newest: a test of properties makes hundreds."""
+
+_Result = TypeVar("_Result")
+
+
+@contextmanager
+def made_memories() -> Iterator[deque[MemoryObjects]]:
+    """Collects what memory stores have in common, the newest `MEMORIES_MAX` of them."""
+    made: deque[MemoryObjects] = deque(maxlen=MEMORIES_MAX)
+    construct = MemoryObjects.__init__
+
+    def noting(self: MemoryObjects) -> None:
+        construct(self)
+        made.append(self)
+
+    MemoryObjects.__init__ = noting
+    try:
+        yield made
+    finally:
+        MemoryObjects.__init__ = construct
+
+
+def findings_in_memory(objects: MemoryObjects) -> list[Finding]:
+    """What is wrong with the tier that a memory holds; nothing if it holds none."""
+    if not any(name.startswith("@journal/") for name in objects.objects):
+        return []
+    return _completed(_findings(MemoryStore(objects)))
+
+
+def findings_below(directory: Path) -> list[Finding]:
+    """What is wrong with the tiers below a directory."""
+    found: list[Finding] = []
+    for journal in directory.rglob("@journal"):
+        found += _completed(_findings(PosixStore(journal.parent)))
+    return found
+
+
+async def _findings(store: ObjectStore) -> list[Finding]:
+    try:
+        reader = await TierReader.open_damaged(store)
+        damage = reader.damage
+        found = [finding async for finding in check_tier(reader)]
+        if damage is not None:
+            found.append(Finding("journal", damage.path, damage.position, damage.reason))
+    except NotFound:
+        return []
+    except StoreError as error:
+        return [Finding("journal", error.path, error.position, error.reason)]
+    else:
+        return found
+    finally:
+        await store.close()
+
+
+def _completed(check: Coroutine[Any, Any, _Result]) -> _Result:
+    """Run on a loop that no test sees."""
+    loop = asyncio.new_event_loop()
+    try:
+        return loop.run_until_complete(check)
+    finally:
+        loop.close()
