@@ -40,7 +40,21 @@ HEADER_DTYPE = np.dtype(
 )
 """The first 48 bytes of a record, as they lie on disk."""
 
+PREFIX_DTYPE = np.dtype(
+    [
+        *HEADER_DTYPE.descr,
+        ("born_host", "V8"),
+        ("store_timestamp", ">i8"),
+        ("store_host", "V8"),
+        ("reconsume_times", ">i4"),
+        ("prepared_transaction_offset", ">i8"),
+        ("body_length", ">i4"),
+    ]
+)
+"""All that precedes the body, as it lies on disk where both hosts are IPv4 addresses."""
+
 assert HEADER_DTYPE.itemsize == HEAD.size == BORN_HOST_AT, "an on-disk format never drifts"
+assert PREFIX_DTYPE.itemsize == layout_of(0).body, "an on-disk format never drifts"
 
 _CRC_PREFIX_START = int.from_bytes(RECORD_CRC_PREFIX[:8], "big")
 
@@ -65,11 +79,13 @@ def values_at(
     return np.ndarray((count,), wanted, buffer, strides=(1,))[positions]
 
 
-def headers_at(buffer: Bytes, positions: NDArray[np.int64]) -> NDArray[np.void]:
-    """The fixed headers of the records at `positions`, as an array of `HEADER_DTYPE`. O(n)."""
+def headers_at(
+    buffer: Bytes, positions: NDArray[np.int64], dtype: np.dtype[np.void] = HEADER_DTYPE
+) -> NDArray[np.void]:
+    """The first fields of the records at `positions`, as `HEADER_DTYPE` or `PREFIX_DTYPE`. O(n)."""
     # Taken as plain bytes: numpy copies fields one by one, which is 15 times slower.
-    raw = values_at(as_bytes(buffer), f"V{HEADER_DTYPE.itemsize}", positions)
-    return raw.view(HEADER_DTYPE)  # pyright: ignore[reportReturnType] - a structured dtype gives void
+    raw = values_at(as_bytes(buffer), f"V{dtype.itemsize}", positions)
+    return raw.view(dtype)  # pyright: ignore[reportReturnType] - a structured dtype gives void
 
 
 def born_host_growth(sys_flags: NDArray[np.integer]) -> NDArray[np.int64]:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from container.record.blank import BLANK_MAGIC, Coda
-from container.record.kernels import HEADER_DTYPE, Bytes, as_bytes, headers_at
+from container.record.kernels import HEADER_DTYPE, PREFIX_DTYPE, Bytes, as_bytes, headers_at
 from container.record.layout import MAGIC_V1, MAGIC_V2, RECORD_BYTES_MIN
 from container.record.unit import Units
 
@@ -109,7 +109,10 @@ def judge_headers(
     positions: NDArray[np.int64],
     heads_only: bool = False,
 ) -> tuple[Faults, NDArray[np.void]]:
-    """As `judge_records`; also the headers of those records that lie in the buffer."""
+    """As `judge_records`; also the first fields of those records that lie in the buffer.
+
+    They are `PREFIX_DTYPE`, which one read gets with the header; `HEADER_DTYPE` with `heads_only`.
+    """
     raw = as_bytes(buffer)
     needed = HEADER_DTYPE.itemsize if heads_only else sizes
     inside = (starts >= 0) & (sizes >= RECORD_BYTES_MIN) & (starts <= len(raw) - needed)
@@ -126,7 +129,7 @@ def judge_headers(
             heads_only=heads_only,
         )
         return faults, headers
-    headers = headers_at(raw, starts)
+    headers = headers_at(raw, starts, HEADER_DTYPE if heads_only else PREFIX_DTYPE)
     magics = headers["magic"]
     checks = (
         ((magics == MAGIC_V1) | (magics == MAGIC_V2), Fault.MAGIC),

@@ -3,14 +3,20 @@
 No damaged length can make them read outside the buffer or raise; they say what is wrong and where.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from container.record.blank import BLANK_MAGIC, BlankRecord
 from container.record.checksum import body_crc_of, record_crc_is_valid
-from container.record.kernels import Bytes, as_bytes, headers_at, values_at
+from container.record.kernels import (
+    Bytes,
+    as_bytes,
+    headers_at,
+    store_timestamps,
+    values_at,
+)
 from container.record.layout import (
     BORN_HOST_V6,
     HOST_GROWTH,
@@ -48,6 +54,10 @@ class Verified:
     count: int
     reason: str = ""
     """Why record number `count` is not good; "" when all are."""
+    store_timestamps: NDArray[np.int64] = field(
+        default_factory=lambda: np.empty(0, np.int64), compare=False
+    )
+    """Unix ms, of the good records."""
 
 
 class _Prefix:
@@ -76,7 +86,7 @@ def verify_records(
     """Check records of one topic by all that their bytes promise but checksums. O(n).
 
     The rule of `judge_records`, and besides: lengths that add up exactly, topic. Not checked:
-    bodies (`damaged_bodies`) and whole-record checksums. About 300 ns a record.
+    bodies (`damaged_bodies`) and whole-record checksums. About 200 ns a record.
     """
     raw = as_bytes(buffer)
     faults, headers = judge_headers(
@@ -90,7 +100,11 @@ def verify_records(
     count, fault = leading_good(faults)
     prefix = _Prefix(count, fault.reason)
     _verify_lengths(raw, starts, headers, prefix, topic)
-    return Verified(prefix.count, prefix.reason)
+    headers, starts = headers[: prefix.count], starts[: prefix.count]
+    stamps = headers["store_timestamp"].astype(np.int64)
+    far = np.flatnonzero(headers["sys_flag"] & BORN_HOST_V6)
+    stamps[far] = store_timestamps(raw, starts[far])
+    return Verified(prefix.count, prefix.reason, stamps)
 
 
 def _verify_lengths(
@@ -114,7 +128,9 @@ def _verify_lengths(
 
     n = prefix.count
     bodies = positions[:n] + layout_of(0).body + growth[:n]
-    body_lengths = values_at(raw, ">i4", bodies - 4).astype(np.int64)
+    body_lengths = headers["body_length"][:n].astype(np.int64)
+    far = np.flatnonzero(growth[:n])
+    body_lengths[far] = values_at(raw, ">i4", bodies[far] - 4)
     prefix.keep((body_lengths >= 0) & (body_lengths <= room[:n]), "impossible body length")
 
     n = prefix.count
@@ -132,9 +148,8 @@ def _verify_lengths(
     prefix.keep(properties_lengths == left, "lengths do not add up")
     n = prefix.count
     if topic and n:
-        found = values_at(raw, f"V{len(topic)}", topics_at[:n]).view(np.uint8)
-        same = (found.reshape(n, len(topic)) == np.frombuffer(topic, np.uint8)).all(axis=1)
-        prefix.keep(same, "another topic")
+        found = values_at(raw, f"S{len(topic)}", topics_at[:n])
+        prefix.keep(found == topic, "another topic")
 
 
 def damaged_bodies(

@@ -13,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from container.record.batch import MessageBatch
-from container.record.kernels import store_timestamps
 from container.record.unit import UNIT_DTYPE
 from container.record.verification import leading_good_units, verify_records
 from dispatcher.hot_log import Wanted
@@ -67,9 +66,9 @@ def gather_round(
     shares, records = _lay_out(log, wanted, bytes_max)
     data = buffers.take(int(records.sizes.sum()))
     failures = list(_copy(log, records, data))
-    if failures or not _all_good(data, records, shares):
+    stamps = None if failures else _verify_all(data, records, shares)
+    if stamps is None:
         return [_judge(log, data, records, share, failures) for share in shares]
-    stamps = store_timestamps(data, records.starts)
     return [_batch(data, records, share, stamps[share.first : share.last]) for share in shares]
 
 
@@ -184,10 +183,16 @@ def _places(
     return places, counted[2 * np.searchsorted(heads, pieces)]
 
 
-def _all_good(data: NDArray[np.uint8], records: _Records, shares: Sequence[_Share]) -> bool:
-    """Whether every record is what its unit and its place promise: one pass for each topic."""
+def _verify_all(
+    data: NDArray[np.uint8], records: _Records, shares: Sequence[_Share]
+) -> NDArray[np.int64] | None:
+    """Store timestamps of all records; None unless each is what its unit and its place promise.
+
+    One pass for each topic.
+    """
     if any(share.first == share.last for share in shares):
-        return False
+        return None
+    stamps = np.empty(len(records.starts), np.int64)
     for topic, group in groupby(shares, lambda share: share.wanted.queue.topic):
         members = list(group)
         part = slice(members[0].first, members[-1].last)
@@ -204,8 +209,9 @@ def _all_good(data: NDArray[np.uint8], records: _Records, shares: Sequence[_Shar
             topic=topic.encode(),
         )
         if verified.count < len(numbers):
-            return False
-    return True
+            return None
+        stamps[part] = verified.store_timestamps
+    return stamps
 
 
 def _judge(
@@ -245,8 +251,7 @@ def _judge(
         reason = f"the record of {queue} at {start}: {verified.reason}"
         return Corrupt(reason, log.path_of(place), place - log.table.base_of(place))
     good = share._replace(last=share.first + verified.count)
-    stamps = store_timestamps(data, records.starts[good.first : good.last])
-    return _batch(data, records, good, stamps)
+    return _batch(data, records, good, verified.store_timestamps)
 
 
 def _batch(
