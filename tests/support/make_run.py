@@ -53,6 +53,10 @@ def main(store: str, tier: str) -> None:
     step(*options, "topics")
     step(*options, "read", *first_queue(options), "--max", "3")
     step(*options, "check")
+    print(
+        "\nNext: `tieredstore tier STORE --follow` keeps following a broker, and `tieredstore.sync`"
+        "\nreads a tier in Python; README.md shows both."
+    )
 
 
 if __name__ == "__main__":

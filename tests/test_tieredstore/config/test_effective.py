@@ -251,3 +251,30 @@ def test_properties_are_read_as_java_writes_them(tmp_path: Path) -> None:
 
 def test_java_only_keys_are_none_of_ours() -> None:
     assert not JAVA_ONLY.keys() & KEYS.keys()
+
+
+@pytest.mark.parametrize(
+    "place", ["/mnt/a tier", "file:///mnt/a%20tier", "FILE://localhost/mnt/a%20tier"]
+)
+def test_the_tier_is_named_by_a_path_or_a_file_url(place: str) -> None:
+    config = Config.load(defines=[f"tieredStoreFilePath={place}"], environment={})
+    assert config.tier_root == Path("/mnt/a tier")
+
+
+@pytest.mark.parametrize("place", ["s3://bucket/tier", "file://other/tier", "file://"])
+def test_a_url_of_another_kind_or_host_is_refused(place: str) -> None:
+    config = Config.load(defines=[f"tieredStoreFilePath={place}"], environment={})
+    with pytest.raises(ConfigError, match=r"file://"):
+        _ = config.tier_root
+
+
+def test_settings_of_a_program_win_over_all_else_and_are_checked_alike() -> None:
+    settings = {"tieredStoreCrcCheckEnable": True, "readAheadPrefetchMax": 3, "brokerName": "b"}
+    given = ["brokerName=a", "tieredStoreReadThreads=7"]
+    config = Config.load(defines=given, settings=settings, environment={})
+    assert (config.broker, config.verifies) == ("b", True)
+    assert config.settings["brokerName"].origin == "settings"
+    assert config.fetcher.prefetches_max == 3
+    assert config.posix.read_threads_max == 7
+    with pytest.raises(ConfigError, match=r"brokerNam \(settings\): did you mean brokerName"):
+        Config.load(settings={"brokerNam": "b"}, environment={})
