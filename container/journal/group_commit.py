@@ -26,8 +26,9 @@ class Transaction:
         self._sequence: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
     def land(self, sequence: int) -> None:
-        """It is durable in entry `sequence`."""
-        self._sequence.set_result(sequence)
+        """It is durable in entry `sequence`. One that failed before that was known stays so."""
+        if not self._sequence.done():  # the journal may end while its last entry is written
+            self._sequence.set_result(sequence)
 
     def fail(self, error: StoreError) -> None:
         """It will not be acknowledged."""

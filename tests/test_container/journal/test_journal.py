@@ -1,6 +1,7 @@
 """The journal with one owner at a time: group commit, unknown outcomes, fencing, closing."""
 
 import asyncio
+from collections.abc import Awaitable
 from contextlib import suppress
 
 import pytest
@@ -12,7 +13,7 @@ from container.metadata import operations as op
 from container.metadata.codec import decode_operations
 from container.metadata.records import Queue, Tombstone, Topic
 from container.names.queue_id import QueueId
-from container.names.tier_objects import EntryName
+from container.names.tier_objects import BOUNDARY_PREFIX, EntryName
 from provider.clock import ManualClock, settle
 from provider.errors import Closed, Corrupt, Denied, Fenced, Unavailable
 from provider.ranges import QueueOffset
@@ -216,6 +217,34 @@ async def test_an_owner_that_asks_learns_that_it_is_fenced() -> None:
         await old.verify_owner()
     with pytest.raises(Fenced):
         await old.publish(mark("x"))
+
+
+async def test_an_entry_that_lands_while_its_owner_is_found_fenced_changes_no_verdict() -> None:
+    store = DictStore()
+    view = store.view()
+    old = await own(view)
+    listed = view.list
+
+    async def fenced_while_listing(prefix: str, *, after: str = ""):
+        found = await listed(prefix, after=after)
+        if prefix == BOUNDARY_PREFIX and not old.is_over:
+            await own(store.view(), seed=1)
+            with pytest.raises(Fenced):
+                await old.verify_owner()  # as a step of upkeep asks, while the entry is written
+        return found
+
+    view.list = fenced_while_listing  # type: ignore[method-assign]
+    async with asyncio.TaskGroup() as group:
+        working = group.create_task(fails_as_fenced(old.run()))
+        publishing = group.create_task(fails_as_fenced(old.publish(mark("a"))))
+    assert working.done()
+    assert publishing.done()
+    assert sorted((await own(store.view(), seed=2)).state.tombstones) == ["a"]
+
+
+async def fails_as_fenced(work: Awaitable[object]) -> None:
+    with pytest.raises(Fenced):
+        await work
 
 
 async def test_the_fence_survives_lost_replies() -> None:
