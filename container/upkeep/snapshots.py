@@ -20,6 +20,7 @@ class SnapshotStep(Step):
     """
 
     name = "snapshot"
+    finishes_again = True
 
     def __init__(self, tier: OwnedTier) -> None:
         super().__init__(tier)

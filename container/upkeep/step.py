@@ -45,6 +45,9 @@ class Step(ABC):
 
     name: ClassVar[str]
     """Unique; what statistics and metrics call the step."""
+    finishes_again: ClassVar[bool] = False
+    """Whether `finish` is called again once it has ended for every step: what they publish at a
+    clean end makes work for this one."""
 
     def __init__(self, tier: OwnedTier) -> None:
         self.tier = tier

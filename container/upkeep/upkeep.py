@@ -79,8 +79,6 @@ class _Scheduled:
 
     step: Step
     due: asyncio.Event = field(default_factory=asyncio.Event)
-    ended: asyncio.Event = field(default_factory=asyncio.Event)
-    """It does not run again."""
     next_s: float = 0.0
     """Monotonic time at which it is due, if not before; infinite while it is due or runs."""
     runs: int = 0
@@ -116,6 +114,7 @@ class Upkeep:
         assert len({step.name for step in steps}) == len(steps), "the name of a step is unique"
         self._running = False
         self._finishing = False
+        self._ended = asyncio.Event()
 
     @classmethod
     def of(
@@ -179,9 +178,9 @@ class Upkeep:
         """
         assert not self._running, "one task runs upkeep"
         self._running = True
+        self._ended.clear()
         now_s = self._clock.monotonic_s()
         for one in self._scheduled:
-            one.ended.clear()
             one.next_s = now_s + one.interval_s(self._options.backoff_s_max)
         try:
             async with asyncio.TaskGroup() as group:
@@ -189,11 +188,13 @@ class Upkeep:
                 async with asyncio.TaskGroup() as steps:
                     for one in self._scheduled:
                         steps.create_task(self._repeat(one))
+                for one in self._scheduled:
+                    if self._finishing and one.step.finishes_again:
+                        await self._run_once(one, last=True)
                 ticking.cancel()
         finally:
             self._running = False
-            for one in self._scheduled:
-                one.ended.set()  # `finish` does not wait for what does not run
+            self._ended.set()  # `finish` does not wait for what does not run
 
     async def _tick(self) -> None:
         """Make each step due at its interval, counted from the end of its last run."""
@@ -209,22 +210,26 @@ class Upkeep:
 
     async def _repeat(self, one: _Scheduled) -> None:
         """Run one step whenever it is due, until fenced or finished."""
-        last = False
-        while not last:
+        goes_on = True
+        while goes_on:
             await one.due.wait()
             one.due.clear()
             last = self._finishing
-            try:
-                await (one.step.finish() if last else one.step.step())
-            except (Fenced, Closed):
-                break
-            except StoreError as error:
-                one.ran(error)
-            else:
-                one.ran(None)
-                self._wake_urgent()
-            one.next_s = self._clock.monotonic_s() + one.interval_s(self._options.backoff_s_max)
-        one.ended.set()
+            goes_on = await self._run_once(one, last=last) and not last
+
+    async def _run_once(self, one: _Scheduled, *, last: bool) -> bool:
+        """Run one step and note how that ended; False if it must not run again."""
+        try:
+            await (one.step.finish() if last else one.step.step())
+        except (Fenced, Closed):
+            return False
+        except StoreError as error:
+            one.ran(error)
+        else:
+            one.ran(None)
+            self._wake_urgent()
+        one.next_s = self._clock.monotonic_s() + one.interval_s(self._options.backoff_s_max)
+        return True
 
     async def finish(self) -> None:
         """Run every step once more, so that the next start is short and `check` finds no orphan.
@@ -237,11 +242,7 @@ class Upkeep:
         self._finishing = True
         for one in self._scheduled:
             one.due.set()
-        await wait_at_most(self._clock, self._options.finish_s_max, self._wait_for_end())
-
-    async def _wait_for_end(self) -> None:
-        for one in self._scheduled:
-            await one.ended.wait()
+        await wait_at_most(self._clock, self._options.finish_s_max, self._ended.wait())
 
     def check(self) -> None:
         """Assert every step's invariants; for tests, between any two awaits."""

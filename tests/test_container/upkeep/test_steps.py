@@ -11,7 +11,12 @@ from container.journal.journal import Journal
 from container.metadata.operations import AddTombstones
 from container.metadata.records import Tombstone
 from container.names.queue_id import SegmentType
-from container.names.tier_objects import ManifestName
+from container.names.tier_objects import (
+    SNAPSHOT_PREFIX,
+    ManifestName,
+    SnapshotName,
+    parse_name,
+)
 from container.upkeep.options import UpkeepOptions
 from container.upkeep.step import OwnedTier, Step
 from container.upkeep.upkeep import Upkeep
@@ -199,6 +204,23 @@ async def test_a_clean_end_runs_what_can_run_within_its_deadline() -> None:
         world.store.released.set()
         await world.upkeep.finish()
         await world.upkeep.finish()
+
+
+async def test_a_clean_end_snapshots_what_it_publishes_itself() -> None:
+    async with second_owner() as world:
+        for _ in range(40):
+            queue = world.journal.state.queues[Q0]
+            await world.journal.publish([commit(queue, 2, seal=True, epoch=2)])
+        async with running(world.upkeep):
+            await settle(1)
+            await world.upkeep.finish()
+        assert world.figures()["manifests"] > 2 * OPTIONS.snapshot_entries_max
+        world.upkeep.check()
+        snapshots = await world.store.inner.list(SNAPSHOT_PREFIX)
+        newest = parse_name(snapshots[-1].name)
+        assert isinstance(newest, SnapshotName)
+        entries = world.journal.state.sequence - newest.sequence
+        assert entries < OPTIONS.snapshot_entries_max, "the next start replays them"
 
 
 async def test_a_fence_ends_every_step() -> None:
