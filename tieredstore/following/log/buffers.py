@@ -13,7 +13,7 @@ POOLED_BYTES_MIN = 64 << 10
 CLASSES_PER_DOUBLING = 4
 
 
-class _Block(NDArray[np.uint8]):
+class _Block(np.ndarray[tuple[int], np.dtype[np.uint8]]):
     """Memory that outlives its leases.
 
     A plain array would not do: numpy makes a view of a view keep the first array alive, not the
