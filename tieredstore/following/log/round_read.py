@@ -166,21 +166,25 @@ def _places(
     What lies back to back both in the log and in the buffer is one place; what lies between two
     records of a piece is skipped.
     """
-    gaps = np.zeros(len(positions), np.int64)
+    lengths = ends - positions
+    gaps = np.zeros_like(positions)
     gaps[1:] = positions[1:] - ends[:-1]
     gaps[pieces[:-1]] = 0
     is_head = gaps > 0
-    is_head[1:] |= starts[1:] != starts[:-1] + (ends - positions)[:-1]
+    is_head[1:] |= starts[1:] != starts[:-1] + lengths[:-1]
     is_head[pieces[:-1]] = True
     heads = np.flatnonzero(is_head)
-    tails = np.append(heads[1:], len(positions)) - 1
-    begins = np.full((len(heads), 2), SKIPPED, np.int64)
-    begins[:, 1] = starts[heads]
-    lengths = np.stack((gaps[heads], ends[tails] - positions[heads]), axis=1)
-    wanted = lengths.reshape(-1) > 0
-    places = Places(data, begins.reshape(-1)[wanted], lengths.reshape(-1)[wanted])
-    counted = np.append(0, np.cumsum(wanted))
-    return places, counted[2 * np.searchsorted(heads, pieces)]
+    if len(heads) < len(positions):
+        tails = np.append(heads[1:], len(positions)) - 1
+        starts, lengths, gaps = starts[heads], ends[tails] - positions[heads], gaps[heads]
+    after_gaps = np.flatnonzero(gaps)
+    places = Places(
+        data,
+        np.insert(starts, after_gaps, SKIPPED),
+        np.insert(lengths, after_gaps, gaps[after_gaps]),
+    )
+    firsts = np.searchsorted(heads, pieces)
+    return places, firsts + np.searchsorted(after_gaps, firsts)
 
 
 def _verify_all(
