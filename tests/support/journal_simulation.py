@@ -71,8 +71,8 @@ class JournalSimulation:
             catch_up_entries_max=2,
         )
         self.upkeep = UpkeepOptions(
-            interval_s=1.0,
-            backoff_s_max=1.0,
+            interval_s=0.1,  # a snapshot that fails is soon tried again, or loads grow too long
+            backoff_s_max=0.1,
             snapshot_entries_max=self.rng.choice([1, 2, 3]),
             snapshot_age_s_max=self.rng.choice([0.5, 5.0]),
             grace_s=self.rng.choice([0.0, 0.0, 0.1]),
