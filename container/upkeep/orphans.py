@@ -136,11 +136,13 @@ class OrphanStep(Step):
             return
         self._left = dict.fromkeys(sorted(self.tier.state.queues))
         first: StoreError | None = None
-        while self._left:
+        while left := len(self._left):
             try:
                 await self._search()
-            except (Corrupt, Denied, OutOfRange) as error:  # of one queue, which is passed over
+            except (Corrupt, Denied, OutOfRange) as error:
                 first = first or error
+                if len(self._left) == left:  # not of a queue, which would be passed over
+                    break
         if first is not None:
             raise first
 

@@ -12,6 +12,7 @@ from container.metadata.operations import AddTombstones
 from container.metadata.records import Tombstone
 from container.names.queue_id import SegmentType
 from container.names.tier_objects import (
+    MANIFEST_PREFIX,
     SNAPSHOT_PREFIX,
     ManifestName,
     SnapshotName,
@@ -21,7 +22,7 @@ from container.upkeep.options import UpkeepOptions
 from container.upkeep.step import OwnedTier, Step
 from container.upkeep.upkeep import Upkeep
 from provider.clock import ManualClock, settle
-from provider.errors import Unavailable
+from provider.errors import Denied, Unavailable
 from provider.memory import MemoryStore
 from provider.testing.faulty import Fault, FaultyObjectStore
 from tests.support.journal_run import own, own_with_upkeep, running
@@ -221,6 +222,30 @@ async def test_a_clean_end_snapshots_what_it_publishes_itself() -> None:
         assert isinstance(newest, SnapshotName)
         entries = world.journal.state.sequence - newest.sequence
         assert entries < OPTIONS.snapshot_entries_max, "the next start replays them"
+
+
+async def test_a_clean_end_does_not_repeat_a_listing_that_is_denied() -> None:
+    async with second_owner() as world:
+        listed, denials = world.store.list, 0
+
+        async def denied(prefix: str, *, after: str = ""):
+            nonlocal denials
+            if prefix == MANIFEST_PREFIX:
+                denials += 1
+                raise Denied("not yours", prefix)
+            return await listed(prefix, after=after)
+
+        world.store.list = denied  # type: ignore[method-assign]
+        async with running(world.upkeep):
+            await settle(1)
+            async with asyncio.TaskGroup() as group:
+                finishing = group.create_task(world.upkeep.finish())
+                await settle(300)
+                ended = finishing.done()
+                await world.clock.advance(OPTIONS.finish_s_max + 1)
+        assert denials == 1
+        assert ended
+        assert "orphans: not yours" in world.upkeep.statistics().last_error
 
 
 async def test_a_fence_ends_every_step() -> None:
