@@ -5,7 +5,7 @@ can never be published again, so references to it only go. Segments in manifests
 as those in the state do: an object may go only when no manifest of any queue names it.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from container.metadata.object_names import object_names
@@ -17,6 +17,9 @@ from container.upkeep.step import OwnedTier, Step
 from provider.file_segments import FileSegments
 
 UNREFERENCED = "nothing refers to it"
+
+NAMES_AT_ONCE_MAX = 1_000
+"""Tombstones in one transaction, some 130 bytes each; a tier may have any number of parts."""
 
 
 class PartsStep(Step):
@@ -70,15 +73,17 @@ class PartsStep(Step):
             unknown -= await self._in_manifests(unknown)
         # No await since the last look at the manifests: what moves into one was seen there or here.
         unknown -= names_in_use(self.tier.state)
-        if unknown:
-            due_ms = self.tier.clock.now_ms() + self._grace_ms
-            tombstones = (self.tier.tombstone(name, UNREFERENCED) for name in sorted(unknown))
-            late = (
-                replace(one, not_before_ms=max(due_ms, one.not_before_ms)) for one in tombstones
-            )
-            await self.tier.journal.publish([AddTombstones(tuple(late))])
-            self._found += len(unknown)
+        names = sorted(unknown)
+        for start in range(0, len(names), NAMES_AT_ONCE_MAX):
+            await self._publish(names[start : start + NAMES_AT_ONCE_MAX])
         self._searched = True
+
+    async def _publish(self, names: Sequence[str]) -> None:
+        due_ms = self.tier.clock.now_ms() + self._grace_ms
+        tombstones = (self.tier.tombstone(name, UNREFERENCED) for name in names)
+        late = (replace(one, not_before_ms=max(due_ms, one.not_before_ms)) for one in tombstones)
+        await self.tier.journal.publish([AddTombstones(tuple(late))])
+        self._found += len(names)
 
     async def _in_manifests(self, wanted: Collection[str]) -> set[str]:
         """Those of `wanted` that manifests of the present state name, whichever that is."""

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from container.check.tier import check_tier
+from container.journal.options import JournalOptions
 from container.names.queue_id import QueueId, SegmentType
 from container.options import HOUR_MS, TierOptions
 from container.tier import Tier, TierIdentity
@@ -45,7 +46,7 @@ class World:
         self.owners = 0
 
     @asynccontextmanager
-    async def owned(self) -> AsyncIterator[Tier]:
+    async def owned(self, journal: JournalOptions | None = None) -> AsyncIterator[Tier]:
         self.owners += 1
         rng = random.Random(self.owners)
         store = FaultyObjectStore(self.memory.another_client(), clock=self.clock)
@@ -56,6 +57,7 @@ class World:
             clock=self.clock,
             rng=rng,
             options=TIER,
+            journal_options=journal,
             upkeep_options=UPKEEP,
         )
         async with asyncio.TaskGroup() as group:
@@ -133,6 +135,21 @@ async def test_gaps_cuts_and_owners_beside_each_other_leave_a_sound_tier() -> No
             await second.cut_queue(QUEUES[2], QueueOffset(0), "all of it")
             await put(second, 2, QUEUES[2])
     assert [await world.reads_back(queue) for queue in QUEUES] == [43, 21, 2]
+
+
+async def test_more_parts_go_than_one_transaction_could_name() -> None:
+    world = World()
+    async with world.owned() as first:
+        await put(first, 5, *QUEUES)
+    lost = {str(PartName(1, f"{number:032x}")) for number in range(1_300)}
+    for name in lost:
+        await world.memory.create(name, [b"x"])
+    async with world.owned(JournalOptions(transaction_bytes_max=150_000)) as second:
+        await settle(3)
+        await second.close()
+        assert second.upkeep.statistics().last_error == ""
+        assert second.state.tombstones.keys() >= lost
+    assert [await world.reads_back(queue) for queue in QUEUES] == [5, 5, 5]
 
 
 async def left_unpublished(world: World) -> set[str]:
