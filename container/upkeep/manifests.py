@@ -20,7 +20,7 @@ class ManifestStep(Step):
 
     def __init__(self, tier: OwnedTier) -> None:
         super().__init__(tier)
-        self._reader = ManifestReader(tier.store)
+        self._reader = ManifestReader(tier.store, extents_max=0)  # each is merged once
         self._changed: dict[QueueId, None] = dict.fromkeys(tier.state.queues)
         """Queues to look at, in order; a set without an order would not replay from a seed."""
         self._entries = 0

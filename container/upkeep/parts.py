@@ -45,7 +45,7 @@ class PartsStep(Step):
         self._snapshots = snapshots
         self._segments = segments
         self._grace_ms = grace_ms
-        self._manifests = ManifestReader(tier.store)
+        self._manifests = ManifestReader(tier.store, extents_max=0)  # each is read once
         self._searched = False
         self._found = 0
 
@@ -68,11 +68,12 @@ class PartsStep(Step):
         if self.tier.journal.epoch == 1:
             return  # no owner before us could leave anything
         unknown = set(await self._segments.earlier_objects()) - self.tier.state.tombstones.keys()
-        unknown -= names_in_use(self.tier.state)
+        if unknown:
+            unknown -= names_in_use(self.tier.state)
         if unknown:
             unknown -= await self._in_manifests(unknown)
-        # No await since the last look at the manifests: what moves into one was seen there or here.
-        unknown -= names_in_use(self.tier.state)
+            # No await since the last look at manifests: what moves into one was seen there or here.
+            unknown -= names_in_use(self.tier.state)
         names = sorted(unknown)
         for start in range(0, len(names), NAMES_AT_ONCE_MAX):
             await self._publish(names[start : start + NAMES_AT_ONCE_MAX])
