@@ -234,7 +234,9 @@ class DispatchWork:
         now_s = self._clock.monotonic_s()
         if reaction is not Reaction.RETRY:
             published = self._tier.queue(queue.id)
-            tier_next = None if published is None else published.next_offset
+            tier_next = queue.commit_offset if published is None else published.next_offset
+            if reaction is Reaction.HALT and queue.hot.min_offset > tier_next:
+                reaction = Reaction.REST  # HALT would not last: lost messages reopen it at once
             queue.react(reaction, refusal_sentence(error), now_s, tier_next=tier_next)
         elif queue.state is QueueState.UNSETTLED or queue.rests:
             queue.react(reaction, str(error), now_s)

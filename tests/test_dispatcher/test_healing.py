@@ -143,6 +143,35 @@ async def test_a_gap_that_is_refused_for_a_while_is_recorded_later() -> None:
     assert "deleted" in gap.reason
 
 
+async def test_a_beginning_that_cannot_be_read_is_tried_at_intervals_and_reported() -> None:
+    world = World(backfill=timedelta(hours=1))
+    world.hot.append(A, b"deleted", b"x")
+    world.hot.delete_below(A, 1)
+    world.hot.queues[A].error = Corrupt("torn", "commitlog/0", 7)
+    report = await world.finish(world.dispatcher.drain(), seconds=5.0)
+    assert [one.queue for one in report.halted] == [A]
+    assert "torn" in report.halted[0].reason
+    async with world.running():
+        await world.pass_time(100.0, step_s=1.0)
+        assert world.hot.calls["records_of_round"] < 20
+        world.hot.queues[A].error = None
+        await world.wait_for(lambda: list(world.tier.bodies(A)) == [1], seconds=31.0)
+
+
+async def test_a_gap_that_a_damaged_tier_refuses_is_tried_at_intervals_and_reported() -> None:
+    world = World()
+    world.hot.append(A, b"x")
+    await world.finish(world.dispatcher.drain())
+    world.hot.append(A, b"lost", b"y")
+    world.hot.delete_below(A, 2)
+    world.tier.refusals[A] = Corrupt("torn", "@manifest/7")
+    report = await world.finish(world.dispatcher.drain(), seconds=5.0)
+    assert [one.queue for one in report.halted] == [A]
+    async with world.running():
+        world.tier.refusals.clear()
+        await world.wait_for(lambda: sorted(world.tier.bodies(A)) == [0, 2], seconds=31.0)
+
+
 @pytest.mark.parametrize("error", [Corrupt("torn", "@manifest/7"), NewerVersion("9", "@manifest")])
 async def test_what_does_not_pass_is_not_tried_again(error: StoreError) -> None:
     world = World()
