@@ -25,14 +25,14 @@ Tier what a broker wrote, then what it writes:
 
 What there is, by purpose (`help(tieredstore.NAME)` tells each):
 
-Reading      open, ReadableTier, Message, QueueSummary, QueueCursor, Finding
+Reading      open, ReadableTier, Message, QueueSummary, Gap, QueueCursor, Finding
 Fetching     TieredMessageFetcher, FetcherOptions, FetchResult, FetchStatus, FetchedMessages,
              FetcherStatistics, StoredMessage
 Tiering      follow, Follower, DispatchStatistics, QueueStatistics, QueueState, Progress,
-             TopicSummary, ScanStatistics
+             TopicSummary, ScanStatistics, UpkeepStatistics
 Settings     Config, ConfigError
-Errors       StoreError, above: AlreadyExists, BytesMissing, Closed, Corrupt, Denied, Fenced,
-             NewerVersion, NotFound, OutOfRange, Refused, Unavailable
+Errors       StoreError, the base of: AlreadyExists, BytesMissing, Closed, Corrupt, Denied,
+             Fenced, NewerVersion, NotAStore, NotFound, OutOfRange, Refused, Unavailable
 Without await: the module tieredstore.sync
 Own storage: the package provider
 
@@ -53,7 +53,9 @@ import provider
 if TYPE_CHECKING:
     from container.check.finding import Finding
     from container.errors import BytesMissing, NewerVersion, Refused
+    from container.metadata.records import Gap
     from container.record.message import StoredMessage
+    from container.upkeep.upkeep import UpkeepStatistics
     from dispatcher.queue_state import QueueState
     from dispatcher.statistics import DispatchStatistics, Progress, QueueStatistics
     from fetcher.fetcher import TieredMessageFetcher
@@ -75,6 +77,7 @@ if TYPE_CHECKING:
     from tieredstore.config.effective import Config
     from tieredstore.config.sources import ConfigError
     from tieredstore.follower import Follower
+    from tieredstore.following.directory.layout import NotAStore
     from tieredstore.following.statistics import ScanStatistics
     from tieredstore.message import Message
     from tieredstore.readable_tier import QueueCursor, ReadableTier
@@ -86,6 +89,7 @@ __all__ = [  # noqa: RUF022 - grouped by purpose
     "ReadableTier",
     "Message",
     "QueueSummary",
+    "Gap",
     "QueueCursor",
     "Finding",
     # Fetching
@@ -105,6 +109,7 @@ __all__ = [  # noqa: RUF022 - grouped by purpose
     "Progress",
     "TopicSummary",
     "ScanStatistics",
+    "UpkeepStatistics",
     # Settings
     "Config",
     "ConfigError",
@@ -117,6 +122,7 @@ __all__ = [  # noqa: RUF022 - grouped by purpose
     "Denied",
     "Fenced",
     "NewerVersion",
+    "NotAStore",
     "NotFound",
     "OutOfRange",
     "Refused",
@@ -130,7 +136,9 @@ __version__ = "0.1.0"
 _HOMES: Mapping[str, tuple[str, ...]] = {
     "container.check.finding": ("Finding",),
     "container.errors": ("BytesMissing", "NewerVersion", "Refused"),
+    "container.metadata.records": ("Gap",),
     "container.record.message": ("StoredMessage",),
+    "container.upkeep.upkeep": ("UpkeepStatistics",),
     "dispatcher.queue_state": ("QueueState",),
     "dispatcher.statistics": ("DispatchStatistics", "Progress", "QueueStatistics"),
     "fetcher.fetcher": ("TieredMessageFetcher",),
@@ -144,6 +152,7 @@ _HOMES: Mapping[str, tuple[str, ...]] = {
     "tieredstore.config.effective": ("Config",),
     "tieredstore.config.sources": ("ConfigError",),
     "tieredstore.follower": ("Follower",),
+    "tieredstore.following.directory.layout": ("NotAStore",),
     "tieredstore.following.statistics": ("ScanStatistics",),
     "tieredstore.message": ("Message",),
     "tieredstore.readable_tier": ("QueueCursor", "ReadableTier"),

@@ -145,7 +145,8 @@ class Follower:
     ) -> DispatchStatistics:
         """Tier everything that the broker's log has now; returns when it is durable.
 
-        Queues that are stopped, refused or damaged raise nothing: they are in the result's `over`.
+        Queues that are stopped, refused or damaged raise nothing: they are in the result's
+        `halted`.
         May be called again, beside `run`, and cancelled.
 
         Args:

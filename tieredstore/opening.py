@@ -48,7 +48,7 @@ def existing_tier(config: Config, naming: str = AS_OPTIONS) -> Config:
         ConfigError: the tier has none of the names given, or several that fit; lists them.
     """
     root = config.tier_root
-    if directory_of(config).is_dir():
+    if _is_directory(directory_of(config)):
         return config
     found = brokers_in(root)
     if not found:
@@ -73,6 +73,13 @@ def existing_tier(config: Config, naming: str = AS_OPTIONS) -> Config:
     raise ConfigError(
         f"the tier in {root} belongs to {listed}, not to {' of '.join(wanted)}: say {say}"
     )
+
+
+def _is_directory(path: Path) -> bool:
+    try:
+        return path.is_dir()
+    except OSError:
+        return False  # `brokers_in` meets the same error, and names it
 
 
 def _no_tier(root: Path) -> str:

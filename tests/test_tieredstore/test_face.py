@@ -179,9 +179,10 @@ async def test_what_is_no_tier_is_one_sentence_that_says_why(tier: Path, tmp_pat
                 pass
         assert str(where) in str(refused.value)
         assert "\n" not in str(refused.value)
-    with pytest.raises(tieredstore.ConfigError, match="cannot be read"):
-        async with tieredstore.open(tmp_path / "file"):
-            pass
+    for where in (tmp_path / "file", tmp_path / ("x" * 300)):
+        with pytest.raises(tieredstore.ConfigError, match="cannot be read"):
+            async with tieredstore.open(where):
+                pass
 
 
 async def test_a_java_tier_is_read_by_its_metadata_file(tree: GoldenTree) -> None:

@@ -83,6 +83,9 @@ async def test_what_cannot_be_followed_is_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(tieredstore.StoreError, match="no such directory"):
         async with tieredstore.follow(tmp_path / "none", tmp_path / "tier"):
             pass
+    with pytest.raises(tieredstore.Unavailable, match="too long"):
+        async with tieredstore.follow(tmp_path / ("x" * 300), tmp_path / "tier"):
+            pass
     (tmp_path / "store" / "commitlog").mkdir(parents=True)
     for where, words in (("store/tier", "inside one another"), ("store", "inside one another")):
         with pytest.raises(tieredstore.ConfigError, match=words):

@@ -173,7 +173,8 @@ class Config:
         if not value:
             raise ConfigError(
                 "tieredStoreFilePath is not set: name the tier's directory with "
-                "-D tieredStoreFilePath=DIRECTORY or in the file given to --conf"
+                "-D tieredStoreFilePath=DIRECTORY or in the file given to --conf; in a program, "
+                "with the argument `where`"
             )
         return directory_at(value)
 

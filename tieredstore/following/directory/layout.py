@@ -78,6 +78,7 @@ def open_layout(root: Path, options: HotLogOptions) -> StoreLayout:
 
     Raises:
         NotAStore: `root` holds no RocketMQ store, or one with several CommitLog directories.
+        Denied, Unavailable: it cannot be looked at.
     """
     configured = options.commit_log_path.strip()
     if any(separator in configured for separator in LIST_SEPARATORS):
@@ -87,9 +88,9 @@ def open_layout(root: Path, options: HotLogOptions) -> StoreLayout:
             configured,
         )
     commit_log = Path(configured) if configured else root / COMMIT_LOG
-    if not root.is_dir():
+    if not _leads_to_directory(root):
         raise NotAStore("no such directory: give the broker's storePathRootDir", str(root))
-    if not commit_log.is_dir():
+    if not _leads_to_directory(commit_log):
         raise NotAStore(
             "this is no RocketMQ store, for it has no CommitLog: give the broker's "
             "storePathRootDir, and storePathCommitLog where that lies elsewhere",
@@ -238,6 +239,13 @@ def directories_in(directory: Path) -> list[str]:
         return []
     except OSError as error:
         raise translated(error, directory) from error
+
+
+def _leads_to_directory(path: Path) -> bool:
+    try:
+        return path.is_dir()
+    except OSError as error:
+        raise translated(error, path) from error
 
 
 def _files_in(directory: Path) -> list[str]:
