@@ -15,8 +15,9 @@ each call means, costs and raises is said in `tieredstore.ReadableTier` and `tie
 
 import os
 import warnings
+import weakref
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractAsyncContextManager, ExitStack
+from contextlib import AbstractAsyncContextManager, ExitStack, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeVar
@@ -86,6 +87,12 @@ def follow(
     )
 
 
+def _end(stack: ExitStack) -> None:
+    """End the thread of what was dropped open, by the program or by its exit."""
+    with suppress(Exception):  # no one is left to be told; `__del__` warns
+        stack.close()
+
+
 class _Threaded:
     """Keeps one asynchronous context manager open in a thread with an event loop."""
 
@@ -98,6 +105,8 @@ class _Threaded:
             )
             stack.enter_context(self._portal.wrap_async_context_manager(opened))
             self._stack = stack.pop_all()
+        # Later than at exit, its end would wait for a thread that the interpreter has stopped.
+        self._finalizer = weakref.finalize(self, _end, self._stack)
 
     def __enter__(self) -> Self:
         """It is open already."""
@@ -112,6 +121,7 @@ class _Threaded:
         """Stop what is under way, close, and end the thread."""
         stack, self._stack = self._stack, None
         if stack is not None:
+            self._finalizer.detach()
             stack.__exit__(kind, error, traceback)
 
     def __del__(self) -> None:

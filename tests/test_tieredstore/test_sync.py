@@ -115,6 +115,24 @@ def test_without_a_block_it_is_closed_by_a_call_and_warns_when_it_is_dropped(tie
         opened.topics()
 
 
+def test_a_program_that_closes_nothing_ends_all_the_same(tier: Path) -> None:
+    program = f"""
+import tieredstore.sync
+
+tier = tieredstore.sync.open({str(tier)!r})
+print(len(list(tier.messages("G_Orders", 0))))
+"""
+    done = subprocess.run(
+        [sys.executable, "-W", "default", "-c", program],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=20,
+    )
+    assert done.stdout == "600\n"
+    assert "was not closed" in done.stderr
+
+
 def test_several_threads_may_read_at_once(tier: Path) -> None:
     counts: list[int] = []
     with sync.open(tier) as opened:
