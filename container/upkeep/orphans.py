@@ -23,8 +23,8 @@ from dataclasses import dataclass
 
 from container.metadata.object_names import names_of_queue, object_names
 from container.metadata.operations import AddTombstones
-from container.metadata.records import ManifestRef
-from container.metadata.state import TierState
+from container.metadata.records import ManifestRef, Queue
+from container.metadata.state import StateChange, TierState
 from container.names.queue_id import FLAT_FILES, QueueId
 from container.names.rocketmq import (
     BASE_DIGITS,
@@ -108,6 +108,8 @@ class OrphanStep(Step):
         self._queues_max = tier.options.orphan_queues_per_step_max
         self._left = _rotated_by_epoch(tier.state, self._queues_max)
         self._above: dict[QueueId, tuple[str, ...]] = {}
+        self._searching: dict[QueueId, Queue | None] = {}
+        """Queues that this run has listed, as last published; None: cut or dropped since."""
         self._own_done = False
         self._found = 0
 
@@ -146,25 +148,40 @@ class OrphanStep(Step):
         if first is not None:
             raise first
 
+    def published(self, changes: Sequence[StateChange]) -> None:
+        """Note which of the listed queues were cut: their names may be in use again."""
+        for change in changes:
+            for queue_id in self._searching.keys() & change.queues.changed.keys():
+                before, queue = self._searching[queue_id], change.queues.changed[queue_id]
+                self._searching[queue_id] = None if _was_cut(before, queue) else queue
+
     async def _search(self) -> None:
         """Search the next queues; no request if there is none."""
+        try:
+            await self._search_listed()
+        finally:
+            self._searching.clear()
+
+    async def _search_listed(self) -> None:
         if not self._own_done:
             await self._publish(never_published(self.tier.state, await self._own_names()))
             self._own_done = True
         self._requeue_outgrown()
         first: StoreError | None = None
-        orphans: list[str] = []
-        searched: list[QueueId] = []
+        found: dict[QueueId, Sequence[str]] = {}
         for queue in list(self._left)[: self._queues_max]:
             try:
-                orphans += await self._orphans_of(queue)
+                found[queue] = await self._orphans_of(queue)
             except Unavailable as error:
                 first = error
                 self._left[queue] = self._left.pop(queue)  # last, so that the others have a turn
                 break
             except (Corrupt, Denied, OutOfRange) as error:
                 first = first or error
-            searched.append(queue)
+                found[queue] = ()
+        cut = {queue for queue, record in self._searching.items() if record is None}
+        searched = [queue for queue in found if queue not in cut]
+        orphans = [name for queue in searched for name in found[queue]]
         await self._publish(_still_orphans(self.tier.state, orphans))
         for queue in searched:
             del self._left[queue]
@@ -194,8 +211,10 @@ class OrphanStep(Step):
 
     async def _orphans_of(self, queue: QueueId) -> Sequence[str]:
         """One request, and one for each doubtful manifest that is not in the reader's cache."""
-        if queue not in self.tier.state.queues:
+        record = self.tier.state.queues.get(queue)
+        if record is None:
             return ()
+        self._searching[queue] = record
         listed = [entry.name for entry in await self.tier.store.list(f"{queue}/")]
         files = sort_files(self.tier.state, queue, listed)
         orphans = list(files.orphans)
@@ -218,6 +237,13 @@ class OrphanStep(Step):
     def figures(self) -> Mapping[str, int]:
         """Objects of earlier owners that were never published, and were given tombstones."""
         return {"orphans": self._found}
+
+
+def _was_cut(before: Queue | None, queue: Queue | None) -> bool:
+    """Whether a flat file of a queue became shorter, so that its names may come again."""
+    if before is None or queue is None:
+        return True
+    return any(queue.flat_end(kind) < before.flat_end(kind) for kind in FLAT_FILES)
 
 
 def _still_orphans(state: TierState, names: Sequence[str]) -> list[str]:

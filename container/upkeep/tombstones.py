@@ -27,6 +27,10 @@ class TombstoneStep(Step):
         if not due.delete:
             return
         await tier.journal.verify_owner()
+        # A tail cut and a commit may have begun a segment of such a name again meanwhile.
+        due = plan_deletions(tier.state, tier.clock.now_ms(), options)
+        if not due.delete:
+            return
         gone, failed = await self._delete(due.delete)
         operations: list[Operation] = []
         if gone:

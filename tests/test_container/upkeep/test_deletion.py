@@ -1,6 +1,6 @@
 """Deleting what the journal has unpublished: late, once, and never what is in use."""
 
-from container.metadata.operations import AddTombstones, TakeOwnership
+from container.metadata.operations import AddTombstones, DropTombstones, TakeOwnership
 from container.metadata.records import Tombstone
 from container.metadata.state import TierState
 from container.names.queue_id import SegmentType
@@ -58,6 +58,24 @@ async def test_an_object_that_cannot_be_deleted_is_given_up_and_reported() -> No
     assert "@parts/b" not in store.objects
     assert list(journal.state.tombstones) == ["@parts/a"]
     assert upkeep.statistics().figures["undeletable"] == 1
+
+
+async def test_what_comes_into_use_while_the_owner_is_verified_is_not_deleted() -> None:
+    store, clock = DictStore(), ManualClock()
+    journal, upkeep = await own_with_upkeep(store.view(), clock, upkeep=OPTIONS)
+    verify_owner = journal.verify_owner
+
+    async def withdrawn_meanwhile() -> None:
+        await verify_owner()
+        await journal.publish([DropTombstones(("@parts/a",))])
+
+    journal.verify_owner = withdrawn_meanwhile  # type: ignore[method-assign]
+    store.put("@parts/a", b"x")
+    async with running(journal, upkeep):
+        await journal.publish([tombstone("@parts/a", clock)])
+        await clock.advance(200)
+    assert journal.state.tombstones == {}
+    assert "@parts/a" in store.objects
 
 
 async def test_a_fenced_owner_deletes_nothing() -> None:

@@ -150,6 +150,31 @@ async def test_files_that_a_fenced_owner_left_are_found_and_then_deleted() -> No
         assert tier.upkeep.statistics().figures["objects_deleted"] == len(left)
 
 
+async def test_a_queue_that_is_cut_while_it_is_searched_is_searched_again() -> None:
+    world = World()
+    left = await world.left_unpublished()
+    async with world.owned(UpkeepOptions(grace_s=UPKEEP.grace_s, interval_s=1.0)) as tier:
+        for _ in range(10):
+            await put(tier, 7)
+        store = world.stores[-1]
+        list_names, tombstones = store.list, [0]
+
+        async def cut_after_listing(prefix: str, *, after: str = "") -> list[ObjectEntry]:
+            listed = await list_names(prefix, after=after)
+            if prefix == f"{QUEUE}/":
+                tombstones.append(tier.upkeep.statistics().figures["orphans"])
+                if len(tombstones) == 2:
+                    await tier.cut_queue(QUEUE, QueueOffset(66), "test")
+                    await put(tier, 7)
+            return listed
+
+        store.list = cut_after_listing  # type: ignore[method-assign]
+        await world.clock.advance(UPKEEP.snapshot_age_s_max + 5)
+        assert tombstones == [0, 0, 0], "listed twice, and nothing was found by the first listing"
+        assert tier.upkeep.statistics().figures["orphans"] == len(left)
+        assert await world.findings(tier) == []
+
+
 async def test_files_above_the_published_end_wait_until_it_has_passed_them() -> None:
     world = World()
     left = await world.left_unpublished()
