@@ -71,7 +71,10 @@ class Follower:
             Denied: the storage cannot keep a tier, or the tier is another broker's.
             Corrupt: the tier's journal is damaged.
             Unavailable: the storage does not answer.
+            RuntimeError: it is open already.
         """
+        if self._stack is not None:
+            raise RuntimeError(f"{self!r} is open already")
         config, clock = await asyncio.to_thread(self._load), self._clock
         if config.level == "DISABLE":
             origin = config.settings["tieredStorageLevel"].origin

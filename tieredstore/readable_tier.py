@@ -133,8 +133,11 @@ class ReadableTier:
             ConfigError: a setting is wrong, the URL is of an unknown kind, or the tier is of
                 another broker or of several; the sentence lists them.
             Corrupt: the metadata is damaged; `damaged=True` opens the part that is whole.
+            RuntimeError: it is open already.
             Denied, Unavailable: the storage refuses or does not answer.
         """
+        if self._stack is not None:
+            raise RuntimeError(f"{self!r} is open already")
         config = await asyncio.to_thread(lambda: existing_tier(self._load(), AS_ARGUMENTS))
         raw, path = None, self._java_metadata
         if path is not None:

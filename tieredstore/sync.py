@@ -30,6 +30,7 @@ from dispatcher.statistics import DispatchStatistics
 from fetcher.fetcher import TRANSFER_BYTES_MAX
 from fetcher.result import FetchResult
 from fetcher.statistics import FetcherStatistics
+from provider.errors import Closed
 from tieredstore.follower import Follower
 from tieredstore.message import Message
 from tieredstore.readable_tier import QueueCursor, ReadableTier
@@ -131,6 +132,13 @@ class _Threaded:
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self._opened!r}>"
 
+    @property
+    def _running(self) -> BlockingPortal:
+        """The way into the loop's thread; raises `Closed` once that has ended."""
+        if self._stack is None:
+            raise Closed("it was closed", repr(self))
+        return self._portal
+
     def close(self) -> None:
         """Stop what is under way, close, and end the thread. Idempotent."""
         self.__exit__(None, None, None)
@@ -161,19 +169,19 @@ class SyncTier(_Threaded):
 
     def refresh(self) -> bool:
         """Look for what was published since; True if there was something."""
-        return self._portal.call(self._tier.refresh)
+        return self._running.call(self._tier.refresh)
 
     def topics(self) -> list[str]:
         """The names of all topics that have a queue, in order."""
-        return self._portal.call(self._tier.topics)
+        return self._running.call(self._tier.topics)
 
     def queues(self, topic: str | None = None) -> list[QueueSummary]:
         """All queues, or those of a topic, in order."""
-        return self._portal.call(self._tier.queues, topic)
+        return self._running.call(self._tier.queues, topic)
 
     def queue(self, topic: str, queue_id: int) -> QueueSummary:
         """One queue."""
-        return self._portal.call(self._tier.queue, topic, queue_id)
+        return self._running.call(self._tier.queue, topic, queue_id)
 
     def get_message(
         self,
@@ -201,7 +209,7 @@ class SyncTier(_Threaded):
                 exact_tags=exact_tags,
             )
 
-        return self._portal.call(fetch)
+        return self._running.call(fetch)
 
     def messages(
         self,
@@ -220,7 +228,7 @@ class SyncTier(_Threaded):
         def cursor() -> QueueCursor:
             return self._tier.results(topic, queue_id, offset, messages_max=messages_max, tags=tags)
 
-        return self._decoded(self._portal.call(cursor))
+        return self._decoded(self._running.call(cursor))
 
     def check(self) -> list[Finding]:
         """Everything that is wrong with the tier; reads every byte twice."""
@@ -228,15 +236,15 @@ class SyncTier(_Threaded):
         async def check() -> list[Finding]:
             return [finding async for finding in self._tier.check()]
 
-        return self._portal.call(check)
+        return self._running.call(check)
 
     def statistics(self) -> FetcherStatistics:
         """What reading cost so far and what is cached."""
-        return self._portal.call(self._tier.statistics)
+        return self._running.call(self._tier.statistics)
 
     def _decoded(self, cursor: QueueCursor) -> Iterator[Message]:
         path = str(cursor.queue)
-        while (result := self._portal.call(anext, cursor, None)) is not None:
+        while (result := self._running.call(anext, cursor, None)) is not None:
             for stored in result.messages.decode():
                 yield Message.of(stored, path=path)
 
@@ -251,12 +259,12 @@ class SyncFollower(_Threaded):
 
     def drain(self) -> DispatchStatistics:
         """Tier everything that the broker's log has now; returns when it is durable."""
-        return self._portal.call(self._follower.drain)
+        return self._running.call(self._follower.drain)
 
     def statistics(self) -> DispatchStatistics:
         """How far tiering is, queue by queue, and what fails at present."""
-        return self._portal.call(self._follower.statistics)
+        return self._running.call(self._follower.statistics)
 
     def topics(self) -> list[TopicSummary]:
         """What the tier holds and what this block added to it, topic by topic."""
-        return self._portal.call(self._follower.topics)
+        return self._running.call(self._follower.topics)

@@ -283,6 +283,13 @@ async def test_an_iteration_that_is_left_early_leaves_nothing_behind(tier: Path)
         await opened.get_message("group", "G_Orders", 0, 0)
 
 
+async def test_a_tier_that_is_open_is_not_entered_again(tier: Path) -> None:
+    async with tieredstore.open(tier) as opened:
+        with pytest.raises(RuntimeError, match="is open already"):
+            await opened.__aenter__()
+        assert opened.queues()
+
+
 @pytest.mark.leaves_findings(
     "entry-damaged", "journal", "checksum", "body-crc", why="an entry is cut"
 )

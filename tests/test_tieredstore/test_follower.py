@@ -98,13 +98,17 @@ async def test_what_cannot_be_followed_is_one_sentence(tmp_path: Path) -> None:
     assert not (tmp_path / "tier").exists()
 
 
-async def test_a_follower_that_is_dropped_open_warns(tmp_path: Path) -> None:
+async def test_a_follower_that_is_dropped_open_warns_and_is_not_entered_again(
+    tmp_path: Path,
+) -> None:
     broker = FakeBroker(tmp_path / "store")
     broker.put("A", 0, b"body")
     follower = tieredstore.follow(broker.directory, tmp_path / "tier", broker="b")
     async with follower:
         with pytest.warns(ResourceWarning, match="Follower.*was not closed"):
             follower.__del__()
+        with pytest.raises(RuntimeError, match="is open already"):
+            await follower.__aenter__()
 
 
 def test_a_golden_store_is_followed_from_a_brokers_own_file(tmp_path: Path) -> None:

@@ -111,7 +111,7 @@ def test_without_a_block_it_is_closed_by_a_call_and_warns_when_it_is_dropped(tie
         opened.__del__()
     opened.close()
     opened.close()
-    with pytest.raises(RuntimeError, match="not running"):
+    with pytest.raises(tieredstore.Closed, match="it was closed"):
         opened.topics()
 
 

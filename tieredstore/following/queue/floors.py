@@ -150,8 +150,8 @@ class Floors:
         for base, spans in self._spans.items():
             if start in spans.get(queue, ()):
                 run = self._runs_in(base).get(queue)
-                if run is not None:
-                    first, units = run
+                if run is not None and run[0] <= start < run[0] + len(run[1]):
+                    first, units = run  # read again, it may be another one: the log lost its tail
                     return units[start - first : end - first]
         raise OutOfRange("its ConsumeQueue file was deleted", str(queue), start)
 
