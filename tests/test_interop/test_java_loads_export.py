@@ -16,6 +16,7 @@ pytestmark = [pytest.mark.rocketmq, pytest.mark.timeout(240)]
 TOPICS = [f"N_{name}" for name in ("Orders", "Big", "Batch", "Keys", "Delay", "Tx")]
 
 
+@pytest.mark.leaves_findings("orphan", why="the Java store writes an index file of its own")
 def test_java_serves_our_tier_from_our_exported_metadata(
     rocketmq: BrokerInstall, tmp_path: Path
 ) -> None:
