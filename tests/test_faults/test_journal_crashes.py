@@ -89,6 +89,7 @@ async def dies(life: Life) -> bool:
 
 
 @pytest.mark.slow
+@pytest.mark.leaves_findings("object-missing", "unreadable", why="its entries name no files")
 @pytest.mark.parametrize("kind", ["crash_before", "crash_after"])
 async def test_death_at_any_request_loses_nothing_acknowledged(kind) -> None:
     deaths = 0
