@@ -13,6 +13,7 @@ class TombstoneStep(Step):
     """Deletes objects whose tombstones are due, unless they are in use again."""
 
     name = "tombstones"
+    finishes_again = True
 
     def __init__(self, tier: OwnedTier) -> None:
         super().__init__(tier)
