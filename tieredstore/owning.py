@@ -22,7 +22,12 @@ from provider.posix import PosixStore
 from tieredstore.config.effective import Config
 from tieredstore.config.sources import ConfigError
 from tieredstore.following.broker_hot_log import RocketMqHotLog
-from tieredstore.following.directory.layout import COMMIT_LOG, CONSUME_QUEUE
+from tieredstore.following.directory.layout import CONSUME_QUEUE
+from tieredstore.following.directory.log_directories import (
+    SEPARATOR,
+    commit_log_directories,
+    split_paths,
+)
 from tieredstore.following.options import HotLogOptions
 from tieredstore.opening import directory_of, whole_paths
 
@@ -108,25 +113,35 @@ def _is_object(path: Path) -> bool:
 def _hot_options(config: Config, store_dir: Path) -> HotLogOptions:
     """The options for a store directory, which may differ from the configured one.
 
-    A configured CommitLog directory inside the configured store directory is taken from the same
-    place inside `store_dir`.
+    Configured CommitLog directories inside the configured store directory are taken from the same
+    places inside `store_dir`.
     """
-    commit_log = config.hot.commit_log_path
-    if not commit_log or not Path(commit_log).is_relative_to(config.store_dir):
-        return config.hot
-    inside = Path(commit_log).relative_to(config.store_dir)
-    return replace(config.hot, commit_log_path=str(store_dir / inside))
+
+    def moved(text: str) -> str:
+        inside = [
+            store_dir / path.relative_to(config.store_dir)
+            if path.is_relative_to(config.store_dir)
+            else path
+            for path in split_paths(text)
+        ]
+        return SEPARATOR.join(map(str, inside))
+
+    return replace(
+        config.hot,
+        commit_log_path=moved(config.hot.commit_log_path),
+        read_only_commit_log_paths=moved(config.hot.read_only_commit_log_paths),
+    )
 
 
-def _refuse_overlap(store_dir: Path, commit_log: str, tier_root: Path) -> None:
+def _refuse_overlap(store_dir: Path, options: HotLogOptions, tier_root: Path) -> None:
     """Keep the tier out of the broker's directories, and those out of the tier.
 
     Raises:
         ConfigError: one lies in the other, symbolic links resolved.
     """
     tier = Path(os.path.realpath(tier_root))
-    parts = (store_dir, Path(commit_log or store_dir / COMMIT_LOG), store_dir / CONSUME_QUEUE)
-    for part in parts:
+    logs = commit_log_directories(store_dir, options)
+    for part in (store_dir, *logs, store_dir / CONSUME_QUEUE):
         store = Path(os.path.realpath(part))
         if store.is_relative_to(tier) or tier.is_relative_to(store):
             raise ConfigError(
@@ -146,8 +161,8 @@ async def open_hot_log(
         NotAStore: the directory is no RocketMQ store.
         Denied, Unavailable: the directory cannot be read.
     """
-    options = _hot_options(config, store_dir)
-    await asyncio.to_thread(_refuse_overlap, store_dir, options.commit_log_path, config.tier_root)
+    options = await asyncio.to_thread(_hot_options, config, store_dir)
+    await asyncio.to_thread(_refuse_overlap, store_dir, options, config.tier_root)
     hot = await RocketMqHotLog.open(
         store_dir,
         options=options,

@@ -40,11 +40,16 @@ class FakeBroker:
         consume_queue_bytes: int = 20_000,
         now_ms: int = FIRST_STORE_TIMESTAMP,
         start: int = 0,
+        commit_logs: Sequence[Path] = (),
     ) -> None:
-        """Begin an empty store whose CommitLog begins at `start`, where a file begins."""
+        """Begin an empty store whose CommitLog begins at `start`, where a file begins.
+
+        `commit_logs` are its directories, to which the files go in turn.
+        """
         assert consume_queue_bytes % UNIT_BYTES == 0
         assert start % commit_log_bytes == 0
         self.directory = directory
+        self.commit_logs = sorted(commit_logs) or [directory / "commitlog"]
         self.commit_log_bytes = commit_log_bytes
         self.consume_queue_bytes = consume_queue_bytes
         self.now_ms = now_ms
@@ -52,8 +57,8 @@ class FakeBroker:
         self.position = start
         """Where the next record goes, in the CommitLog."""
         self.next_offsets: dict[QueueId, int] = {}
-        for name in ("commitlog", "consumequeue", "config"):
-            (directory / name).mkdir(parents=True, exist_ok=True)
+        for path in (directory / "consumequeue", directory / "config", *self.commit_logs):
+            path.mkdir(parents=True, exist_ok=True)
         self._made: set[Path] = set()
         self._topics: dict[str, dict[str, object]] = {}
         (directory / "abort").write_text("1")
@@ -159,7 +164,7 @@ class FakeBroker:
         Returns:
             The CommitLog's first position now.
         """
-        (self.directory / "commitlog" / local_file_name(self.min_position)).unlink()
+        self.log_path(self.min_position).unlink()
         self.min_position += self.commit_log_bytes
         for queue in self.next_offsets:
             for path in self.queue_files(queue)[:-1]:  # never the last one
@@ -200,8 +205,9 @@ class FakeBroker:
 
     def log_path(self, position: int) -> Path:
         """The CommitLog file that holds a position."""
-        base = position // self.commit_log_bytes * self.commit_log_bytes
-        return self.directory / "commitlog" / local_file_name(base)
+        number = position // self.commit_log_bytes
+        directory = self.commit_logs[number % len(self.commit_logs)]
+        return directory / local_file_name(number * self.commit_log_bytes)
 
     def queue_files(self, queue: QueueId) -> list[Path]:
         """A queue's files, oldest first."""

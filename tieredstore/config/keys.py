@@ -38,9 +38,24 @@ _BROKER = (
         "storePathCommitLog",
         Kind.PATH,
         "",
-        "The broker's CommitLog directory. Empty: commitlog in the store directory.",
+        "The broker's CommitLog directory, or several with commas. Empty: commitlog in the store "
+        "directory.",
         "HotLogOptions.commit_log_path",
         is_machines=True,
+    ),
+    Key(
+        "readOnlyCommitLogStorePaths",
+        Kind.PATH,
+        "",
+        "Further directories of the broker's CommitLog, with its older files.",
+        "HotLogOptions.read_only_commit_log_paths",
+    ),
+    Key(
+        "enableDLegerCommitLog",
+        Kind.SWITCH,
+        default=False,
+        meaning="True if the broker's CommitLog lies in DLedger, which is refused.",
+        sets="HotLogOptions.in_dledger",
     ),
     Key(
         "storeType",
@@ -277,8 +292,8 @@ _HOT_TO_COLD = (
         "tieredStorePinPath",
         Kind.PATH,
         "",
-        "Directory for hard links to CommitLog files that are not tiered yet; on the store's "
-        "volume. Empty: no links.",
+        "Directory for hard links to CommitLog files that are not tiered yet, one on each of "
+        "their volumes. Empty: no links.",
         "HotLogOptions.pin_path",
     ),
     Key(

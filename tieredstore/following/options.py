@@ -36,14 +36,18 @@ class HotLogOptions:
     threads: int = 2
     """Threads that look and read; each blocks where the page cache has nothing."""
     commit_log_path: str = ""
-    """`storePathCommitLog`; empty: `commitlog` in the store directory."""
+    """`storePathCommitLog`, one directory or several; empty: `commitlog` in the store directory."""
+    read_only_commit_log_paths: str = ""
+    """`readOnlyCommitLogStorePaths`: directories with older files of the CommitLog."""
+    in_dledger: bool = False
+    """`enableDLegerCommitLog`: the broker's records lie in a DLedger log."""
     queues_in_rocksdb: bool = False
     """`storeType=defaultRocksDB`: the broker's ConsumeQueues lie in RocksDB."""
     replicated: bool = False
     """`enableControllerMode` or `duplicationEnable`: a message counts only below the confirm
     offset of the broker's checkpoint."""
     pin_path: str = ""
-    """`tieredStorePinPath`, on the volume of the CommitLog; empty: nothing is pinned."""
+    """`tieredStorePinPath`, a directory on each volume of the CommitLog; empty: no pins."""
     pinned_bytes_max: int = 64 * GIB
     """Bytes of files that only our pins keep; over it the oldest pins go."""
 

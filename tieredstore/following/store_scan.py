@@ -16,7 +16,8 @@ from dispatcher.hot_log import HotQueue, Wanted
 from dispatcher.topic_filter import TopicFilter
 from provider.errors import Corrupt, Denied, NotFound, StoreError, Unavailable
 from provider.ranges import QueueOffset
-from tieredstore.following.directory.layout import CONFIRM_OFFSET_AT, open_layout
+from tieredstore.following.directory.layout import CONFIRM_OFFSET_AT
+from tieredstore.following.directory.log_directories import open_layout
 from tieredstore.following.directory.queues import QueueDirectories
 from tieredstore.following.log.buffers import BatchBuffers
 from tieredstore.following.log.commit_log import CommitLogFiles
@@ -51,7 +52,7 @@ class StoreScan:
         self.statistics = ScanStatistics()
         self._files = MappedFiles(options.files_mapped_max, options.resident_bytes_max)
         self._buffers = BatchBuffers(options.buffer_bytes_max)
-        self._log = FollowedLog(self._files, self._layout.commit_log, options, self.statistics)
+        self._log = FollowedLog(self._files, self._layout.commit_logs, options, self.statistics)
         directories = QueueDirectories(self._layout, options, topics.excludes)
         self._queues = FollowedQueues(
             self._log, self._files, directories, self.statistics, self._lock

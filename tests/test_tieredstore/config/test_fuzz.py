@@ -70,7 +70,7 @@ def test_any_value_of_any_key_is_a_setting_or_a_sentence(key: str, text: str) ->
 def test_any_topics_file_gives_attributes_or_none(tmp_path: Path, raw: bytes) -> None:
     (tmp_path / "config").mkdir(exist_ok=True)
     (tmp_path / "config" / "topics.json").write_bytes(raw)
-    layout = StoreLayout(tmp_path, tmp_path / "commitlog", tmp_path / "consumequeue")
+    layout = StoreLayout(tmp_path, (tmp_path / "commitlog",), tmp_path / "consumequeue")
     for values in read_topic_attributes(layout).values():
         assert all(isinstance(name, str) for name in values)
 

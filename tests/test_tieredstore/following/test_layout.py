@@ -9,7 +9,8 @@ from container.names.queue_id import QueueId
 from dispatcher.hot_log import HotQueueState
 from dispatcher.topic_filter import TopicFilter
 from tests.support.fake_broker import FakeBroker
-from tieredstore.following.directory.layout import NotAStore, open_layout, scan_run
+from tieredstore.following.directory.layout import NotAStore, scan_run
+from tieredstore.following.directory.log_directories import open_layout
 from tieredstore.following.options import HotLogOptions
 from tieredstore.following.store_scan import StoreScan
 
@@ -26,13 +27,6 @@ def test_a_commit_log_with_files_of_other_names_is_no_store(tmp_path: Path) -> N
     (tmp_path / "commitlog" / "segment-1").write_text("x")
     with pytest.raises(NotAStore, match="20 digits"):
         open_layout(tmp_path, HotLogOptions())
-
-
-@pytest.mark.parametrize("paths", ["/a/commitlog,/b/commitlog", "/a:/b"])
-def test_a_commit_log_over_several_directories_is_refused(tmp_path: Path, paths: str) -> None:
-    FakeBroker(tmp_path)
-    with pytest.raises(NotAStore, match="several"):
-        open_layout(tmp_path, HotLogOptions(commit_log_path=paths))
 
 
 def test_a_commit_log_elsewhere_is_found_by_its_setting(tmp_path: Path) -> None:

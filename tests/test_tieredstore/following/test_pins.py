@@ -173,7 +173,7 @@ def test_pins_on_another_volume_are_refused(broker: FakeBroker) -> None:
     with tempfile.TemporaryDirectory(dir="/dev/shm") as elsewhere:  # a volume of its own on Linux
         assert Path(elsewhere).stat().st_dev != broker.directory.stat().st_dev
         with pytest.raises(Denied, match="volume"):
-            Pins(Path(elsewhere), broker.directory / "commitlog", 1 << 30)
+            Pins([Path(elsewhere)], [broker.directory / "commitlog"], 1 << 30)
 
 
 async def test_two_followers_of_one_pin_directory_do_not_stop_each_other(

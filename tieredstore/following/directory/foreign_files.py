@@ -3,25 +3,32 @@
 import os
 from pathlib import Path
 
-from container.names.rocketmq import local_file_name, parse_local_file_name
+from container.names.rocketmq import parse_local_file_name
 from tieredstore.following.directory.layout import FileRun
 from tieredstore.following.file_errors import translated
 
 
 def odd_files(run: FileRun) -> list[str]:
-    """A sentence for each file that has another length, or a name that no file has. Pure."""
-    if not run.foreign and not run.odd_lengths:
+    """A sentence for each file of another length, of a wrong name, or of a name twice. Pure."""
+    if not run.foreign and not run.odd_lengths and not run.doubles:
         return []
-    where, length = run.directory, run.file_bytes
-    return [
-        f"{where / local_file_name(base)} is no file of the CommitLog, whose files have {length} "
-        "bytes and names that are multiples of that: it is ignored."
-        for base in run.foreign
-    ] + [
-        f"{where / local_file_name(base)} has {size} bytes and the CommitLog's files {length}: "
-        "messages that it lacks cannot be tiered."
-        for base, size in run.odd_lengths
-    ]
+    length = run.file_bytes
+    return (
+        [
+            f"{run.path_of(base)} is no file of the CommitLog, whose files have {length} "
+            "bytes and names that are multiples of that: it is ignored."
+            for base in run.foreign
+        ]
+        + [
+            f"{run.path_of(base)} has {size} bytes and the CommitLog's files {length}: "
+            "messages that it lacks cannot be tiered."
+            for base, size in run.odd_lengths
+        ]
+        + [
+            f"{path} is ignored, for another directory of the CommitLog has a file of that name."
+            for path in run.doubles
+        ]
+    )
 
 
 def odd_entries(directory: Path) -> list[str]:

@@ -2,6 +2,7 @@
 
 import os
 import threading
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from container.names.rocketmq import local_file_name, parse_local_file_name
@@ -23,21 +24,21 @@ class LogIdentity:
     mapped or open keep theirs.
     """
 
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
+    def __init__(self, directories: Sequence[Path]) -> None:
+        self._directories = tuple(directories)
         self._lock = threading.Lock()
-        self._inodes: dict[int, int] = {}
-        self._place = (0, 0)
+        self._inodes: dict[int, tuple[Path, int]] = {}
+        self._places: frozenset[tuple[int, ...]] = frozenset()
         self._read_at: tuple[int, ...] = ()
         self._is_sure = False
         self._replaced: Path | None = None
 
     def __repr__(self) -> str:
         state = f"replaced: {self._replaced}" if self._replaced else f"{len(self._inodes)} files"
-        return f"<LogIdentity {self._directory}: {state}>"
+        return f"<LogIdentity {self._directories[0]}: {state}>"
 
     def check(self, read_end: int) -> None:
-        """One `stat`, and one scan of the directory where a name came or went.
+        """One `stat` a directory, and one scan of all where a name came or went.
 
         Args:
             read_end: where the CommitLog ended when it was read last. A broker may delete files
@@ -55,16 +56,11 @@ class LogIdentity:
     def _look(self, read_end: int) -> Path | None:
         """The first thing that is another one than it was."""
         try:
-            status = os.stat(self._directory)  # noqa: PTH116 - often called
-            read_at = (status.st_dev, status.st_ino, status.st_mtime_ns, status.st_ctime_ns)
+            stamps = [_stamp(path) for path in self._directories]
+            read_at = tuple(number for stamp in stamps for number in stamp)
             if self._is_sure and read_at == self._read_at:
                 return None
-            with os.scandir(self._directory) as entries:
-                inodes = {
-                    base: entry.inode()
-                    for entry in entries
-                    if (base := parse_local_file_name(entry.name)) is not None
-                }
+            inodes = {base: one for path in self._directories for base, one in _inodes_in(path)}
         except OSError:
             return None  # away or unreadable: reading its files tells so
         # a directory's times have a clock tick's resolution: one that changed is read once more
@@ -73,11 +69,31 @@ class LogIdentity:
             return None
         known = {base: inode for base, inode in self._inodes.items() if base < read_end}
         common = known.keys() & inodes.keys()
-        differing = sorted(base for base in common if known[base] != inodes[base])
+        differing = sorted(base for base in common if known[base][1] != inodes[base][1])
         if differing:
-            return self._directory / local_file_name(differing[0])
-        place = read_at[:2]
-        if known and not common and place != self._place:
-            return self._directory
-        self._inodes, self._place = inodes, place
+            return inodes[differing[0]][0] / local_file_name(differing[0])
+        places = frozenset(stamp[:2] for stamp in stamps if stamp)
+        if known and not common and not places & self._places:
+            return self._directories[0]
+        self._inodes, self._places = inodes, places
         return None
+
+
+def _stamp(directory: Path) -> tuple[int, ...]:
+    """What tells a directory from another one, and whether its names changed; nothing if away."""
+    try:
+        status = os.stat(directory)  # noqa: PTH116 - often called
+    except FileNotFoundError:
+        return ()
+    return (status.st_dev, status.st_ino, status.st_mtime_ns, status.st_ctime_ns)
+
+
+def _inodes_in(directory: Path) -> Iterator[tuple[int, tuple[Path, int]]]:
+    try:
+        with os.scandir(directory) as entries:
+            for entry in entries:
+                base = parse_local_file_name(entry.name)
+                if base is not None:
+                    yield base, (directory, entry.inode())
+    except FileNotFoundError:
+        return

@@ -11,17 +11,16 @@ import errno
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import orjson
 
-from container.names.rocketmq import parse_local_file_name
+from container.names.rocketmq import local_file_name, parse_local_file_name
 from provider.errors import Denied, Unavailable
 from tieredstore.following.file_errors import is_of_the_process, translated
-from tieredstore.following.options import HotLogOptions
 
 COMMIT_LOG = "commitlog"
 CONSUME_QUEUE = "consumequeue"
@@ -30,7 +29,6 @@ ROCKSDB_CONSUME_QUEUE = "consumequeue_rocksdb"
 CHECKPOINT = "checkpoint"
 CONFIRM_OFFSET_AT = 32
 """Int64 in the checkpoint: messages below it are confirmed by the replicas."""
-LIST_SEPARATORS = ",:"
 _NOTHING_THERE = frozenset({errno.ENOENT, errno.ELOOP})
 """Errors of a name that leads to no file or directory."""
 
@@ -44,7 +42,8 @@ class StoreLayout:
     """The directories of one store."""
 
     root: Path
-    commit_log: Path
+    commit_logs: tuple[Path, ...]
+    """The directories of the CommitLog, at least one; the ones that the broker writes to first."""
     consume_queue: Path
 
     @property
@@ -58,6 +57,7 @@ class FileRun:
     """The files of one CommitLog or ConsumeQueue: equally long, named by their first byte."""
 
     directory: Path
+    """Of those that are not `elsewhere`."""
     bases: tuple[int, ...]
     """First bytes, ascending."""
     file_bytes: int
@@ -66,6 +66,14 @@ class FileRun:
     """First bytes that other files' names say, which no file of this length begins at."""
     odd_lengths: tuple[tuple[int, int], ...] = ()
     """First bytes of the files that have another length, and that length."""
+    elsewhere: Mapping[int, Path] = field(default_factory=dict[int, Path])
+    """Directories of the files in another one, by first byte."""
+    doubles: tuple[Path, ...] = ()
+    """Files whose name another directory has, too; that one is in the run."""
+
+    def path_of(self, base: int) -> Path:
+        """Where the file that begins at `base` lies, or would."""
+        return self.elsewhere.get(base, self.directory) / local_file_name(base)
 
     @property
     def end(self) -> int:
@@ -73,64 +81,51 @@ class FileRun:
         return self.bases[-1] + self.file_bytes if self.bases else 0
 
 
-def open_layout(root: Path, options: HotLogOptions) -> StoreLayout:
-    """Find the store's directories. Looks at names only; opens nothing.
-
-    Raises:
-        NotAStore: `root` holds no RocketMQ store, or one with several CommitLog directories.
-        Denied, Unavailable: it cannot be looked at.
-    """
-    configured = options.commit_log_path.strip()
-    if any(separator in configured for separator in LIST_SEPARATORS):
-        raise NotAStore(
-            "storePathCommitLog names several directories, and a CommitLog that is spread over "
-            "several cannot be tiered: give the broker one directory",
-            configured,
-        )
-    commit_log = Path(configured) if configured else root / COMMIT_LOG
-    if not _leads_to_directory(root):
-        raise NotAStore("no such directory: give the broker's storePathRootDir", str(root))
-    if not _leads_to_directory(commit_log):
-        raise NotAStore(
-            "this is no RocketMQ store, for it has no CommitLog: give the broker's "
-            "storePathRootDir, and storePathCommitLog where that lies elsewhere",
-            str(commit_log),
-        )
-    names = _files_in(commit_log)
-    if names and all(parse_local_file_name(name) is None for name in names):
-        raise NotAStore(
-            "this is no RocketMQ store, for its CommitLog's files are not named by 20 digits",
-            str(commit_log),
-        )
-    return StoreLayout(root, commit_log, root / CONSUME_QUEUE)
-
-
 def scan_run(directory: Path, unit_bytes: int = 1) -> FileRun:
-    """The files of a CommitLog or ConsumeQueue directory, as they are now.
+    """The files of a CommitLog or ConsumeQueue directory, as they are now; see `scan_runs`."""
+    return scan_runs((directory,), unit_bytes)
+
+
+def scan_runs(directories: Sequence[Path], unit_bytes: int = 1) -> FileRun:
+    """The files of one run that lie in one directory or several, as they are now.
 
     Their length is the one that most files and distances between names agree on, and among equals
     the longest. An empty file is one that the broker is just creating: it is left out until the
     next look, and so is one that the broker deletes during this one. A shorter file was truncated;
-    it stays, and readers of what is missing find that out. One scan and one `stat` a file.
+    it stays, and readers of what is missing find that out. One scan a directory and one `stat` a
+    file. A directory that is not there has no files.
 
     Raises:
-        Unavailable, Denied: the directory cannot be read.
+        Unavailable, Denied: a directory cannot be read.
     """
+    sizes: dict[int, int] = {}
+    elsewhere: dict[int, Path] = {}
+    doubles: list[Path] = []
+    for directory in directories:
+        for base, size in _wholefiles_in(directory):
+            if base in sizes:
+                doubles.append(directory / local_file_name(base))
+                continue
+            sizes[base] = size
+            if directory != directories[0]:
+                elsewhere[base] = directory
+    first, found = directories[0], sorted(sizes.items())
+    file_bytes = _length_of_all(found, unit_bytes)
+    bases = tuple(base for base, _ in found if file_bytes and base % file_bytes == 0)
+    foreign = tuple(base for base, _ in found if not file_bytes or base % file_bytes)
+    odd = tuple((base, sizes[base]) for base in bases if sizes[base] != file_bytes)
+    return FileRun(first, bases, file_bytes, foreign, odd, elsewhere, tuple(doubles))
+
+
+def _wholefiles_in(directory: Path) -> list[tuple[int, int]]:
+    """First bytes and lengths of the files in one directory that are not empty."""
     try:
         with os.scandir(directory) as entries:
-            found = sorted(_sizes_by_base(entries))
+            return [(base, size) for base, size in _sizes_by_base(entries) if size]
     except FileNotFoundError:
-        return FileRun(directory, (), 0)
+        return []
     except OSError as error:
         raise translated(error, directory) from error
-    found = [(base, size) for base, size in found if size]
-    file_bytes = _length_of_all(found, unit_bytes)
-    if not file_bytes:
-        return FileRun(directory, (), 0, tuple(base for base, _ in found))
-    ours = [(base, size) for base, size in found if base % file_bytes == 0]
-    foreign = tuple(base for base, _ in found if base % file_bytes)
-    odd = tuple((base, size) for base, size in ours if size != file_bytes)
-    return FileRun(directory, tuple(base for base, _ in ours), file_bytes, foreign, odd)
 
 
 def _length_of_all(found: Sequence[tuple[int, int]], unit_bytes: int) -> int:
@@ -196,7 +191,7 @@ def refused_topics(
     in_files = set(directories_in(layout.consume_queue))
     rocksdb = (
         queues_in_rocksdb
-        or bool(_names_or_trouble(_files_in, layout.root / ROCKSDB_CONSUME_QUEUE, troubles))
+        or bool(_names_or_trouble(files_in, layout.root / ROCKSDB_CONSUME_QUEUE, troubles))
         or os.path.exists(layout.consume_queue / "CURRENT")  # noqa: PTH110 - False where not allowed
     )
     if rocksdb:
@@ -241,14 +236,24 @@ def directories_in(directory: Path) -> list[str]:
         raise translated(error, directory) from error
 
 
-def _leads_to_directory(path: Path) -> bool:
+def leads_to_directory(path: Path) -> bool:
+    """Whether a path is that of a directory, or of a link to one.
+
+    Raises:
+        Denied, Unavailable: that cannot be told.
+    """
     try:
         return path.is_dir()
     except OSError as error:
         raise translated(error, path) from error
 
 
-def _files_in(directory: Path) -> list[str]:
+def files_in(directory: Path) -> list[str]:
+    """Names of the files in a directory; none if there is no such directory.
+
+    Raises:
+        Denied, Unavailable: it cannot be read.
+    """
     try:
         with os.scandir(directory) as entries:
             return [entry.name for entry in entries if _file_size(entry) is not None]

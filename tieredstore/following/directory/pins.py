@@ -7,11 +7,11 @@ written through a pin, and the broker's directory is only ever read. Decision 00
 
 import errno
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from container.names.rocketmq import local_file_name, parse_local_file_name
+from container.names.rocketmq import parse_local_file_name
 from provider.errors import Denied, Unavailable
 from tieredstore.following.directory.layout import FileRun
 from tieredstore.following.file_errors import translated
@@ -30,32 +30,37 @@ class Pin:
 
 
 class Pins:
-    """The links in one directory. One thread at a time.
+    """The links of one CommitLog, in a directory on each of its volumes. One thread at a time.
 
     P1  Every live file at or above `low` is pinned: `sync` is called before the broker can have
         deleted a file that an earlier call saw.
     P2  Files that only pins keep take at most `bytes_max`; over it the oldest go, and are counted.
     """
 
-    def __init__(self, directory: Path, source: Path, bytes_max: int) -> None:
-        """Use `directory` for the pins of the CommitLog in `source`; takes up what is there.
+    def __init__(
+        self, directories: Sequence[Path], sources: Sequence[Path], bytes_max: int
+    ) -> None:
+        """Use `directories` for the pins of the CommitLog in `sources`; takes up what is there.
 
         Raises:
-            Denied: it lies on another volume, inside the broker's directory, or is not writable.
-            Unavailable: it cannot be read right now.
+            Denied: one lies inside the broker's directory or is not writable, or a source has none
+                on its volume.
+            Unavailable: one cannot be read right now.
         """
-        self._directory = directory / PINS
-        self._source = source
+        self._directories = [directory / PINS for directory in directories]
         self._bytes_max = bytes_max
         self._pins: dict[int, Pin] = {}
         self.dropped_untiered = 0
         """Files that went because of the bound, before everything in them was tiered."""
-        self._check_place(directory)
+        for directory in directories:
+            self._check_place(directory, sources)
+        self._places = {source: self._place_for(source) for source in sources}
+        """Where the pins of each source's files go."""
         self._read()
 
     def __repr__(self) -> str:
         return (
-            f"<Pins {self._directory}: {len(self._pins)} files, {self.pinned_bytes} of "
+            f"<Pins {self._directories[0]}: {len(self._pins)} files, {self.pinned_bytes} of "
             f"{self._bytes_max} bytes kept, {self.dropped_untiered} dropped untiered>"
         )
 
@@ -90,7 +95,7 @@ class Pins:
         removed = self._make_again()
         for base in live.bases:
             if base + live.file_bytes > low:
-                self._pin(base)
+                self._pin(live.path_of(base), base)
         self._read()
         for base in sorted(self._pins):
             is_foreign = base % live.file_bytes != 0 if live.file_bytes else False
@@ -100,16 +105,13 @@ class Pins:
         return removed + self._bound()
 
     def _make_again(self) -> list[str]:
-        try:
-            self._directory.mkdir(parents=True)
-        except FileExistsError:
+        again = [directory for directory in self._directories if _makes(directory)]
+        if not again:
             return []
-        except OSError as error:
-            raise translated(error, self._directory) from error
-        lost = self.pinned_bytes
-        self._pins = {}
+        kept, self._pins = self._pins, {}
+        lost = sum(pin.bytes for pin in kept.values() if pin.is_last and pin.path.parent in again)
         gone = f"{lost} bytes that only pins kept are gone" if lost else "nothing is lost"
-        return [f"{self._directory} was removed, so its pins were made anew: {gone}."]
+        return [f"{path} was removed, so its pins were made anew: {gone}." for path in again]
 
     def _bound(self) -> list[str]:
         lost: list[str] = []
@@ -129,14 +131,14 @@ class Pins:
             self._drop(base)
         return lost
 
-    def _pin(self, base: int) -> None:
-        name = local_file_name(base)
-        source, pin = self._source / name, self._directory / name
+    def _pin(self, source: Path, base: int) -> None:
+        pin = self._places[source.parent] / source.name
+        known = self._pins.get(base)
         try:
-            if base in self._pins:
-                if source.stat().st_ino == pin.stat().st_ino:
+            if known is not None:
+                if source.stat().st_ino == known.path.stat().st_ino:
                     return
-                pin.unlink()  # after a crash, the broker wrote another file of this name
+                known.path.unlink()  # after a crash, the broker wrote another file of this name
             os.link(source, pin)
         except FileExistsError:
             return  # made just now by another follower, which one of us replaces; `_read` finds it
@@ -144,7 +146,7 @@ class Pins:
             return  # deleted between the scan and now; the next scan, or `_read`, shows it
         except OSError as error:
             if error.errno == errno.EXDEV:
-                raise self._other_volume() from error
+                raise _other_volume(source.parent, pin.parent) from error
             raise translated(error, pin) from error
 
     def _drop(self, base: int) -> None:
@@ -156,39 +158,67 @@ class Pins:
 
     def _read(self) -> None:
         found: dict[int, Pin] = {}
-        try:
-            with os.scandir(self._directory) as entries:
-                for entry in entries:
-                    base = parse_local_file_name(entry.name)
-                    if base is not None:
-                        status = entry.stat()
-                        is_last = status.st_nlink == 1
-                        found[base] = Pin(Path(entry.path), status.st_size, is_last)
-        except (FileNotFoundError, NotADirectoryError) as error:
-            reason = "the pins' directory was removed, or is none: it is looked for again"
-            raise Unavailable(reason, str(self._directory)) from error
-        except OSError as error:
-            raise translated(error, self._directory) from error
+        for directory in self._directories:
+            found |= _pins_in(directory)
         self._pins = found
 
-    def _check_place(self, directory: Path) -> None:
-        root = self._source.parent.resolve()
-        if directory.resolve().is_relative_to(root):
-            raise Denied(
-                f"tieredStorePinPath lies inside the broker's directory {root}, which is never "
-                "written: name a directory beside it",
-                str(directory),
-            )
-        try:
-            self._directory.mkdir(parents=True, exist_ok=True)
-            if self._directory.stat().st_dev != self._source.stat().st_dev:
-                raise self._other_volume()
-        except OSError as error:
-            raise translated(error, self._directory) from error
+    def _check_place(self, directory: Path, sources: Sequence[Path]) -> None:
+        for source in sources:
+            is_volume = os.path.ismount(source.parent)  # then it is not the broker's alone
+            root = (source if is_volume else source.parent).resolve()
+            if directory.resolve().is_relative_to(root):
+                raise Denied(
+                    f"tieredStorePinPath lies inside the broker's directory {root}, which is never "
+                    "written: name a directory beside it",
+                    str(directory),
+                )
+        _makes(directory / PINS)
 
-    def _other_volume(self) -> Denied:
-        return Denied(
-            f"tieredStorePinPath must lie on the volume of {self._source}, for pins are hard "
-            "links: name a directory on that volume",
-            str(self._directory),
-        )
+    def _place_for(self, source: Path) -> Path:
+        """The directory of pins on the volume of a source, which need not exist yet."""
+        try:
+            there = next(path for path in (source, *source.parents) if path.exists())
+            volume = there.stat().st_dev
+            for directory in self._directories:
+                if directory.stat().st_dev == volume:
+                    return directory
+        except OSError as error:
+            raise translated(error, source) from error
+        raise _other_volume(source, self._directories[0])
+
+
+def _makes(directory: Path) -> bool:
+    """Make a directory of pins; whether it was not there."""
+    try:
+        directory.mkdir(parents=True)
+    except FileExistsError:
+        return False
+    except OSError as error:
+        raise translated(error, directory) from error
+    return True
+
+
+def _pins_in(directory: Path) -> dict[int, Pin]:
+    found: dict[int, Pin] = {}
+    try:
+        with os.scandir(directory) as entries:
+            for entry in entries:
+                base = parse_local_file_name(entry.name)
+                if base is not None:
+                    status = entry.stat()
+                    is_last = status.st_nlink == 1
+                    found[base] = Pin(Path(entry.path), status.st_size, is_last)
+    except (FileNotFoundError, NotADirectoryError) as error:
+        reason = "the pins' directory was removed, or is none: it is looked for again"
+        raise Unavailable(reason, str(directory)) from error
+    except OSError as error:
+        raise translated(error, directory) from error
+    return found
+
+
+def _other_volume(source: Path, directory: Path) -> Denied:
+    return Denied(
+        f"tieredStorePinPath must have a directory on the volume of {source}, for pins are hard "
+        "links: name one there",
+        str(directory),
+    )

@@ -49,7 +49,7 @@ class CommitLogTable:
 
 def table_of(live: FileRun, pinned: Mapping[int, Path]) -> CommitLogTable:
     """The broker's files and our pins of them: a pin is preferred, for it stays."""
-    paths = {base: live.directory / local_file_name(base) for base in live.bases}
+    paths = {base: live.path_of(base) for base in live.bases}
     paths.update(pinned)
     low = min(paths, default=0)
     end = max(paths) + live.file_bytes if paths else 0

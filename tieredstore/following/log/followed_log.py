@@ -1,14 +1,16 @@
 """The CommitLog of a followed store: its files and our pins of them, its end, its identity."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from provider.errors import Unavailable
 from tieredstore.following.directory.foreign_files import odd_entries, odd_files
 from tieredstore.following.directory.identity import LogIdentity
-from tieredstore.following.directory.layout import FileRun, scan_run
+from tieredstore.following.directory.layout import FileRun, scan_runs
+from tieredstore.following.directory.log_directories import split_paths
 from tieredstore.following.directory.pins import Pins
 from tieredstore.following.directory.queues import DirectoryWatch
+from tieredstore.following.file_errors import translated
 from tieredstore.following.log.commit_log import CommitLogFiles, table_of
 from tieredstore.following.log.mapped_files import MappedFiles
 from tieredstore.following.log.tail import CommitLogTail
@@ -22,31 +24,30 @@ class FollowedLog:
     def __init__(
         self,
         mapped: MappedFiles,
-        directory: Path,
+        directories: Sequence[Path],
         options: HotLogOptions,
         statistics: ScanStatistics,
     ) -> None:
-        """Follow the CommitLog in `directory`; take up earlier pins, if any are configured.
+        """Follow the CommitLog in `directories`; take up earlier pins, if any are configured.
 
         Raises:
             Denied: the place for pins does not do, or may not be read.
             Unavailable: it cannot be read right now.
         """
-        self._directory = directory
+        self._directories = tuple(directories)
         self._statistics = statistics
-        self._live = FileRun(directory, (), 0)
+        self._live = FileRun(directories[0], (), 0)
         self.files = CommitLogFiles(mapped, table_of(self._live, {}))
         self.tail = CommitLogTail()
-        self._identity = LogIdentity(directory)
-        self._watch = DirectoryWatch()
-        self._pins = (
-            Pins(Path(options.pin_path), directory, options.pinned_bytes_max)
-            if options.pin_path
-            else None
-        )
+        self._identity = LogIdentity(directories)
+        self._watches = {directory: DirectoryWatch() for directory in directories}
+        self._volumes: dict[Path, int] = {}
+        """The device of each directory that had files."""
+        pin_paths = split_paths(options.pin_path)
+        self._pins = Pins(pin_paths, directories, options.pinned_bytes_max) if pin_paths else None
 
     def __repr__(self) -> str:
-        return f"<FollowedLog {self._directory}: {self.tail}, {self._pins}>"
+        return f"<FollowedLog {self._directories[0]}: {self.tail}, {self._pins}>"
 
     def check(self) -> None:
         """Assert what holds after a scan, of the pins too.
@@ -92,7 +93,7 @@ class FollowedLog:
 
     def _has_rolled(self) -> bool:
         end = self.files.table.end
-        return self.tail.position >= end and scan_run(self._directory).end > end
+        return self.tail.position >= end and scan_runs(self._directories).end > end
 
     def scan(self, low: Callable[[], int]) -> None:
         """Look at the directory, and sync the pins with it.
@@ -103,19 +104,45 @@ class FollowedLog:
         Raises:
             Unavailable, Denied: the log cannot be read, or pinned, right now.
         """
-        live = scan_run(self._directory)
+        live = scan_runs(self._directories)
         if self._live.bases and not live.bases:
             # A broker never deletes its last file. Taken at its word, this would drop pins and
             # record gaps over messages that are there again in a moment.
             raise Unavailable(
                 "the CommitLog has no files any more: the store was moved or deleted",
-                str(self._directory),
+                str(self._live.directory),
             )
+        self._check_volumes(live)
         self._live = live
         self._statistics.find(odd_files(live))
-        if self._watch.changed(self._directory):
-            self._statistics.find(odd_entries(self._directory))
+        for directory, watch in self._watches.items():
+            if watch.changed(directory):
+                self._statistics.find(odd_entries(directory))
         self.sync_pins(low)
+
+    def _check_volumes(self, live: FileRun) -> None:
+        """Take no directory whose volume is away for one whose files were deleted.
+
+        Raises:
+            Unavailable: one that had files has none, and is gone or lies on another volume.
+            Denied: it may not be looked at.
+        """
+        filled = {live.path_of(base).parent for base in live.bases}
+        for directory in {*self._volumes, *filled}:
+            try:
+                volume = directory.stat().st_dev
+            except FileNotFoundError:
+                volume = -1
+            except OSError as error:
+                raise translated(error, directory) from error
+            if directory in filled:
+                self._volumes[directory] = volume
+            elif volume != self._volumes[directory]:
+                raise Unavailable(
+                    "this directory of the CommitLog is away: it has no files, and was moved or "
+                    "its volume is not mounted",
+                    str(directory),
+                )
 
     def sync_pins(self, low: Callable[[], int]) -> None:
         """Pin what lies above `low`, release what does not. Without pins, `low` is not called.
