@@ -12,7 +12,7 @@ from provider.errors import Closed
 from provider.names import check_name, check_prefix
 from provider.object_store import Append, Buffer, ObjectEntry
 from provider.options import PosixOptions
-from provider.posix_files import is_named, read_now
+from provider.posix_files import read_now
 from provider.posix_work import PosixWork
 from provider.ranges import ByteRange
 
@@ -137,7 +137,7 @@ class PosixStore:
             return None
         try:
             found = read_now(file.fd, wanted.start, wanted.length)
-            return found if is_named(file.fd) else None
+            return found if file.is_at(path) else None
         except OSError as error:
             # Whatever it was, the thread meets it again and translates it.
             if error.errno == errno.EOPNOTSUPP:

@@ -18,18 +18,25 @@ from provider.posix_files import sync_directory
 _REMEMBERED_MAX: Final = 65_536
 _AS_A_PLACE: Final = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
 
+_NOT_FOR_US: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.EINVAL})
+"""What directories above the root answer in which nobody like us has made anything."""
+
+Identity = tuple[int, int]
+"""Device and inode."""
+
 
 class Directories:
     """The directories below `root`, and which of them are known to survive a power failure.
 
     A directory that this object has not made durable itself may be the work of a process that
     died before its sync, so the first use syncs the whole chain, whoever made it. What is not
-    remembered any more is only synced again. Thread-safe.
+    remembered any more is only synced again. A directory is known by device and inode, so one that
+    was put in its place is noticed when it is synced. Thread-safe.
     """
 
     def __init__(self, root: str) -> None:
         self.root = root
-        self._durable: LRUCache[str, bool] = LRUCache(_REMEMBERED_MAX)
+        self._durable: LRUCache[str, Identity] = LRUCache(_REMEMBERED_MAX)
         self._lock = threading.Lock()
         self._root_fd = -1
 
@@ -91,32 +98,67 @@ class Directories:
                 if not os.path.isdir(path):  # noqa: PTH112 - as above
                     raise NotADirectoryError(errno.ENOTDIR, "not a directory", path) from None
             except FileNotFoundError as error:
-                self.forget()  # made again by the next call
-                raise Unavailable("its directory was removed just now", path) from error
+                raise self._removed(path) from error
             sync_directory(parent)
+        try:
+            met = identity(os.stat(path))  # noqa: PTH116 - as above
+        except FileNotFoundError as error:
+            raise self._removed(path) from error
         with self._lock:
-            self._durable[path] = True
+            self._durable[path] = met
         return True
 
+    def _removed(self, path: str) -> Unavailable:
+        self.forget()  # made again by the next call
+        return Unavailable("its directory was removed just now", path)
+
     def _make_root(self) -> None:
+        """Make the root and what is above it; sync all that a dead process may have made of it.
+
+        Ends where a mount begins, and at a directory that we may not open.
+        """
         made = Path(self.root)
-        missing = [path for path in (made, *made.parents) if not path.exists()]
+        missing = sum(not path.exists() for path in (made, *made.parents))
         try:
             made.mkdir(parents=True, exist_ok=True)
         except FileNotFoundError as error:  # /proc answers so, and a working directory that went
             raise PermissionError(errno.EPERM, "no directory can be made", self.root) from error
-        for path in missing:
-            sync_directory(str(path.parent))
+        made = made.resolve()
+        device = made.stat().st_dev
+        for number, path in enumerate(made.parents):
+            try:
+                found = sync_directory(str(path))
+            except OSError as error:
+                if number < missing or error.errno not in _NOT_FOR_US:
+                    raise
+                return
+            if found.st_dev != device:
+                return
 
     def forget(self) -> None:
-        """Look again at every directory: one was removed by somebody else."""
+        """Look again at every directory: one was removed or replaced by somebody else."""
         with self._lock:
             self._durable.clear()
 
     def sync(self, paths: Iterable[str]) -> None:
-        """Make the entries of some directories durable."""
+        """Make the entries of some directories durable.
+
+        Raises:
+            OSError: one cannot be synced.
+            Unavailable: one is not the directory that was made durable under that path; from now
+                on the one that is there counts.
+        """
         for path in sorted(set(paths)):
-            sync_directory(path)
+            found = identity(sync_directory(path))
+            with self._lock:
+                known = self._durable.get(path, found)
+            if found != known:
+                self.forget()
+                raise Unavailable(
+                    "the directory was moved or replaced while it was in use; put it back, or "
+                    "leave what is there if it is whole: the next try is made there",
+                    path.removeprefix(f"{self.root}/"),
+                )
 
     def entries(self, prefix: str, after: str) -> Generator[ObjectEntry]:
         """Objects whose name starts with `prefix` and sorts after `after`, in no order.
@@ -154,6 +196,11 @@ class Directories:
                         os.unlink(entry.path)  # noqa: PTH108 - a plain string from scandir
                 except FileNotFoundError:
                     continue
+
+
+def identity(found: os.stat_result) -> Identity:
+    """Which file or directory was found. Pure."""
+    return found.st_dev, found.st_ino
 
 
 def may_hold(folder: str, prefix: str, after: str) -> bool:

@@ -15,22 +15,42 @@ import numpy as np
 from provider.object_store import Buffer
 
 _START_WRITE_BACK: Final = 2  # SYNC_FILE_RANGE_WRITE, linux/fs.h
+_NO_WRITE_BACK: Final = frozenset({errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.ESPIPE})
+"""What file systems and kernels answer that cannot begin to write some pages."""
 _ZEROED_BYTES_MAX: Final = 64 << 10
-_libc = ctypes.CDLL(None)
+_libc = ctypes.CDLL(None, use_errno=True)
 _sync_file_range = getattr(_libc, "sync_file_range", None)
 if _sync_file_range is not None:
     _sync_file_range.argtypes = [ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint]
 
 
 class OpenFile:
-    """A descriptor, how many use it just now, and whether the cache still wants it."""
+    """A descriptor, which file it is, how many use it, and whether the cache still wants it."""
 
-    __slots__ = ("fd", "is_wanted", "pins")
+    __slots__ = ("fd", "is_wanted", "pins", "seen")
 
-    def __init__(self, fd: int) -> None:
+    def __init__(self, fd: int, seen: os.stat_result) -> None:
         self.fd = fd
         self.pins = 0
         self.is_wanted = True
+        self.seen = seen
+        """What the file was when its path was looked at last: device, inode, length."""
+
+    def is_at(self, path: str) -> bool:
+        """Whether `path` leads to this very file. One `stat`; notes what it shows.
+
+        The number of links would tell less: a file that was moved aside still has a name, and so
+        has a deleted one of which a backup keeps a hard link. While the descriptor is open no
+        other file can have its device and inode.
+        """
+        try:
+            found = os.stat(path, follow_symlinks=False)  # noqa: PTH116 - a plain string: hot
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        if found.st_ino != self.seen.st_ino or found.st_dev != self.seen.st_dev:
+            return False
+        self.seen = found
+        return True
 
 
 class OpenFiles:
@@ -64,7 +84,7 @@ class OpenFiles:
     def pin(self, path: str, *, writable: bool = False) -> OpenFile:
         """A descriptor of an existing file, opened if need be; give it back with `unpin`.
 
-        A cached descriptor whose file lost its name (another process deleted it) is replaced.
+        A cached descriptor is replaced where the path leads to another file by now (`is_at`).
 
         Raises:
             OSError: the file cannot be opened.
@@ -76,28 +96,38 @@ class OpenFiles:
                 self._files.move_to_end(key)
                 file.pins += 1
         if file is not None:
-            if is_named(file.fd):
+            is_there = False
+            try:
+                is_there = file.is_at(path)
+            finally:
+                if not is_there:
+                    self.unpin(file)
+            if is_there:
                 return file
-            self.unpin(file)
             self.forget(path)
         flags = os.O_RDWR if writable else os.O_RDONLY
         try:
             fd = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW)
         except (NotADirectoryError, IsADirectoryError) as error:
             raise FileNotFoundError(errno.ENOENT, "no object can be here", path) from error
-        if stat.S_ISDIR(os.fstat(fd).st_mode):
-            os.close(fd)
-            raise FileNotFoundError(errno.ENOENT, "a directory is no object", path)
         return self.adopt(path, fd, writable=writable)
 
     def adopt(self, path: str, fd: int, *, writable: bool) -> OpenFile:
-        """Cache a descriptor that was opened just now, pinned once."""
+        """Cache a descriptor that was opened just now, pinned once. One `fstat`.
+
+        Raises:
+            OSError: ENOENT if it is a directory's; it is closed.
+        """
         key = (path, writable)
+        seen = os.fstat(fd)
+        if stat.S_ISDIR(seen.st_mode):
+            os.close(fd)
+            raise FileNotFoundError(errno.ENOENT, "a directory is no object", path)
         with self._lock:
             earlier = self._files.pop(key, None)
             if earlier is not None:
                 self._discard(earlier)
-            file = self._files[key] = OpenFile(fd)
+            file = self._files[key] = OpenFile(fd, seen)
             file.pins = 1
             while len(self._files) > self._files_max:
                 self._discard(self._files.popitem(last=False)[1])
@@ -138,11 +168,6 @@ class OpenFiles:
         file.is_wanted = False
         if file.pins == 0:
             os.close(file.fd)
-
-
-def is_named(fd: int) -> bool:
-    """Whether the file of `fd` still has a name; false after it was deleted."""
-    return os.fstat(fd).st_nlink > 0
 
 
 def allocate(length: int) -> bytearray | memoryview:
@@ -222,19 +247,25 @@ def _write_joined(
 
 
 def start_write_back(fd: int, start: int = 0, length: int = 0) -> None:
-    """Ask the kernel to begin writing dirty pages; no promise, no waiting, no error.
+    """Ask the kernel to begin writing dirty pages; no promise, no waiting.
 
-    `length` 0 means up to the file's end.
+    `length` 0 means up to the file's end. Only `fdatasync` makes durable; this lets many files'
+    writes run at the same time (decision 0003). Nothing happens where that cannot be had.
 
-    Only `fdatasync` makes durable; this lets many files' writes run at the same time (decision
-    0003).
+    Raises:
+        OSError: the device failed, or is full; whether a later sync says so again is up to the
+            file system.
     """
-    if _sync_file_range is not None:
-        _sync_file_range(fd, start, length, _START_WRITE_BACK)
+    if _sync_file_range is None:
+        return
+    if _sync_file_range(fd, start, length, _START_WRITE_BACK) < 0:
+        number = ctypes.get_errno()
+        if number not in _NO_WRITE_BACK:
+            raise OSError(number, os.strerror(number))
 
 
-def sync_directory(path: str) -> None:
-    """Make the entries of a directory durable.
+def sync_directory(path: str) -> os.stat_result:
+    """Make the entries of a directory durable; returns which directory that was.
 
     Raises:
         OSError: the directory cannot be opened or synced.
@@ -242,5 +273,6 @@ def sync_directory(path: str) -> None:
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(fd)
+        return os.fstat(fd)
     finally:
         os.close(fd)

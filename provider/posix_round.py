@@ -1,25 +1,27 @@
 """One round of appends: open and check all files, write all, then sync all. Nothing here awaits."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Final
 
 from provider.errors import AlreadyExists, OutOfRange, Unavailable
 from provider.object_store import Append
 from provider.options import PosixOptions
-from provider.posix_directories import Directories
+from provider.posix_directories import Directories, Identity, identity
 from provider.posix_errors import posix_errors
 from provider.posix_files import OpenFile, OpenFiles, start_write_back, write_waiting
 
 _GROWING: Final = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+_REMEMBERED_MAX: Final = 65_536
 
 
 class AppendRounds:
     """Writes rounds, one at a time, from one thread, and syncs their files from several.
 
     Remembers the files that it has begun exclusively until their second append, so that the same
-    round works again after an unknown outcome. Holds one name for each of those.
+    round works again after an unknown outcome. Holds one name for each of those, and for 65,536
+    files at most which ones have a durable name.
     """
 
     def __init__(
@@ -32,6 +34,8 @@ class AppendRounds:
         self._sync_threads_max = options.sync_threads_max
         self._syncers = ThreadPoolExecutor(options.sync_threads_max, "posix-sync")
         self._begun: set[str] = set()
+        self._named: dict[str, Identity] = {}
+        """Files whose entry in their directory is durable, by name."""
 
     def __repr__(self) -> str:
         return f"<AppendRounds {len(self._begun)} files begun>"
@@ -43,6 +47,7 @@ class AppendRounds:
     def forget(self, name: str) -> None:
         """The object was deleted: whoever begins it next begins it anew."""
         self._begun.discard(name)
+        self._named.pop(name, None)
 
     def write(self, pieces: Mapping[str, Sequence[Append]]) -> None:
         """Write the pieces of each name and make all of them durable.
@@ -50,19 +55,28 @@ class AppendRounds:
         All files are opened and measured before anything is written. After a failure nothing is
         known but that the same call may be made again: it writes and syncs everything anew, so a
         sync that failed once and would succeed falsely the next time does no harm.
+
+        Two `stat`s of each file's path: before, for its length, and whether the open descriptor is
+        still that file's; and after the syncs, so that what is acknowledged lies under its name.
         """
         opened: dict[str, OpenFile] = {}
-        folders: set[str] = set()
+        unnamed: dict[str, str] = {}
         done = False
         try:
             for name, group in pieces.items():
                 with posix_errors(name, group[0].position):
-                    opened[name] = self._open(name, group, folders)
-                    _check_length(opened[name].fd, group)
+                    opened[name] = self._open(name, group)
+                    _check_length(opened[name].seen.st_size, group)
+                    begins = group[0].position == 0
+                    if begins or not self._has_durable_name(name, opened[name]):
+                        unnamed[name] = f"{self._root}/{name}".rpartition("/")[0]
+                        self._directories.make(unnamed[name])
             self._write_and_sync(opened, pieces)
-            for folder in folders:
+            for folder in set(unnamed.values()):
                 with posix_errors(folder.removeprefix(self._root + "/")):
                     self._directories.sync([folder])
+            self._check_places(opened, pieces)
+            self._note_named(unnamed, opened)
             done = True
         finally:
             for name, file in opened.items():
@@ -84,8 +98,9 @@ class AppendRounds:
                         writes_back=True,
                     )
         if len(opened) > 1:
-            for file in opened.values():
-                start_write_back(file.fd)
+            for name, file in opened.items():
+                with posix_errors(name, pieces[name][0].position):
+                    start_write_back(file.fd)
         files = [(file.fd, name, pieces[name][0].position) for name, file in opened.items()]
         groups = [files[n :: self._sync_threads_max] for n in range(self._sync_threads_max)]
         others: list[Future[None]] = []
@@ -99,20 +114,51 @@ class AppendRounds:
         for other in others:
             other.result()
 
-    def _open(self, name: str, group: Sequence[Append], folders: set[str]) -> OpenFile:
-        """The file of `name` for writing, pinned; `folders` collects directories to be synced.
+    def _check_places(
+        self, opened: Mapping[str, OpenFile], pieces: Mapping[str, Sequence[Append]]
+    ) -> None:
+        """Acknowledge nothing that does not lie under its name."""
+        for name, file in opened.items():
+            position = pieces[name][0].position
+            with posix_errors(name, position):
+                if not file.is_at(f"{self._root}/{name}"):
+                    raise Unavailable(
+                        "the file was removed, moved or replaced while it was written, so these "
+                        "bytes do not count; the next try writes to the file that then has the "
+                        "name",
+                        name,
+                        position,
+                    )
 
-        A file that begins here has its directory synced even if it was there already: whoever
-        made it may have died before doing so.
+    def _has_durable_name(self, name: str, file: OpenFile) -> bool:
+        """Whether the entry of this file in its directory is known to be durable.
+
+        It is not for a file that is met for the first time: whoever made it, or put it there, may
+        have died before the sync. Nor for one that took another's place; its directories may be
+        others, too.
         """
+        known = self._named.get(name)
+        if known == identity(file.seen):
+            return True
+        if known is not None:
+            self._directories.forget()
+        return False
+
+    def _note_named(self, names: Iterable[str], opened: Mapping[str, OpenFile]) -> None:
+        for name in names:
+            self._named[name] = identity(opened[name].seen)
+        if len(self._named) > _REMEMBERED_MAX:  # those that go are only synced again
+            for name in list(self._named)[: _REMEMBERED_MAX // 8]:
+                self._named.pop(name, None)
+
+    def _open(self, name: str, group: Sequence[Append]) -> OpenFile:
+        """The file of `name` for writing, pinned."""
         path = f"{self._root}/{name}"
         is_new = any(piece.new for piece in group) and name not in self._begun
         if not is_new and group[0].position > 0:
             self._begun.discard(name)
             return self._files.pin(path, writable=True)
-        folder = path.rpartition("/")[0]
-        self._directories.make(folder)
-        folders.add(folder)
+        self._directories.make(path.rpartition("/")[0])
         try:
             fd = os.open(path, _GROWING | (os.O_EXCL if is_new else 0), 0o666)
         except FileExistsError as error:
@@ -132,8 +178,7 @@ def _sync(files: Sequence[tuple[int, str, int]]) -> None:
             os.fdatasync(fd)
 
 
-def _check_length(fd: int, group: Sequence[Append]) -> None:
-    end = os.fstat(fd).st_size
+def _check_length(end: int, group: Sequence[Append]) -> None:
     for piece in group:
         if piece.position > end:
             raise OutOfRange(f"the object ends at {end}", piece.name, piece.position)
