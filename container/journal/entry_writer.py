@@ -57,6 +57,9 @@ class EntryWriter:
     async def write(self, name: EntryName, raw: bytes) -> Written:
         """Create the entry and find out what became of it. Two requests where nothing fails.
 
+        A try after a failure costs two more, of which one makes sure that the entry before it is
+        still there.
+
         An outcome is only believed together with a boundary that was listed after the create:
         a number at or below it was deleted, so that a second create of it means nothing.
 
@@ -67,6 +70,8 @@ class EntryWriter:
         suspect = False
         while True:
             try:
+                if suspect:
+                    await self._check_predecessor(name)
                 found = await self._read_or_none(name) if suspect else None
                 suspect = True
                 if found is None or bytes(found) == raw:
@@ -84,6 +89,28 @@ class EntryWriter:
             self.retries += 1
             await self._clock.sleep(self._backoff_s(failures))
             failures = min(failures + 1, DOUBLINGS_MAX)
+
+    async def _check_predecessor(self, name: EntryName) -> None:
+        """Continue no journal whose last entry is gone: no reader would come as far as ours.
+
+        Asked after a failure only: a directory that was moved, removed or replaced while it was in
+        use fails the call that meets it. One request, two where the entry is gone.
+
+        Raises:
+            Unavailable: it is gone, and was not deleted by truncation.
+        """
+        before = EntryName(name.sequence - 1)
+        if before.sequence == 0:
+            return
+        try:
+            await self._store.size(str(before))
+        except NotFound as error:
+            if await self._reader.boundary() < before.sequence:
+                raise Unavailable(
+                    "the journal's last entry is not there any more; put its directory back as it "
+                    "was and it goes on",
+                    str(before),
+                ) from error
 
     async def _create(self, name: EntryName, raw: bytes) -> Buffer | None:
         """What lies under the number after a create; None if that was deleted again meanwhile."""
