@@ -1,34 +1,23 @@
 """Files that an owner made and never published: found once, deleted late, and nothing else is."""
 
 import asyncio
-import random
-from collections import Counter
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 
 import pytest
 
-from container.check.tier import check_tier
 from container.metadata.operations import AddTombstones
 from container.metadata.records import Tombstone
 from container.names.queue_id import QueueId, SegmentType
 from container.names.rocketmq import segment_name
 from container.names.tier_objects import KeptName
 from container.options import TierOptions
-from container.queue.commit_plan import CommitPlan
-from container.tier import Tier, TierIdentity
 from container.upkeep.options import UpkeepOptions
 from container.upkeep.orphans import sort_files
-from provider.clock import ManualClock
-from provider.errors import Fenced
-from provider.in_place_segments import InPlaceDriver
-from provider.memory import MemoryStore
 from provider.object_store import Append, ObjectEntry
 from provider.ranges import QueueOffset
-from provider.testing.faulty import Fault, FaultyObjectStore
-from tests.support.messages import TOPIC, make_batch
+from provider.testing.faulty import Fault
+from tests.support.messages import TOPIC
+from tests.support.owned_tier import QUEUE, OwnedWorld, planned, put
 
-QUEUE = QueueId(TOPIC, 0)
 LOG = SegmentType.COMMIT_LOG
 TIER = TierOptions(
     commit_log_bytes_max=4_000,
@@ -41,49 +30,11 @@ UPKEEP = UpkeepOptions(
 )
 
 
-class NotedStore(FaultyObjectStore):
-    """Notes what was listed."""
-
-    def __init__(self, inner: MemoryStore, clock: ManualClock) -> None:
-        super().__init__(inner, clock=clock)
-        self.listed: Counter[str] = Counter()
-
-    async def list(self, prefix: str, *, after: str = "") -> list[ObjectEntry]:
-        self.listed[prefix] += 1
-        return await super().list(prefix, after=after)
-
-
-class World:
-    """Objects in memory, a clock, and one owner after the other."""
+class World(OwnedWorld):
+    """Owners whose segments are files."""
 
     def __init__(self) -> None:
-        self.clock = ManualClock()
-        self.memory = MemoryStore()
-        self.owners = 0
-        self.clients: list[MemoryStore] = []
-        self.stores: list[NotedStore] = []
-
-    @asynccontextmanager
-    async def owned(self, options: UpkeepOptions = UPKEEP) -> AsyncIterator[Tier]:
-        self.owners += 1
-        self.clients.append(self.memory.another_client())
-        store = NotedStore(self.clients[-1], self.clock)
-        self.stores.append(store)
-        tier = await Tier.own(
-            store,
-            TierIdentity("Cluster", "broker-a", f"owner {self.owners}"),
-            segments=InPlaceDriver(store, clock=self.clock, takeover_wait_s_max=0),
-            clock=self.clock,
-            rng=random.Random(self.owners),
-            options=TIER,
-            upkeep_options=options,
-        )
-        async with asyncio.TaskGroup() as group:
-            worker = group.create_task(run_until_fenced(tier))
-            try:
-                yield tier
-            finally:
-                worker.cancel()
+        super().__init__(TIER, UPKEEP)
 
     async def left_unpublished(self, count: int = 60) -> set[str]:
         """An owner publishes a little, and writes more, which it cannot publish; new files."""
@@ -94,37 +45,6 @@ class World:
             parts = [Append(one.segment, one.position, one.buffers) for one in plan.slices]
             await self.stores[-1].append(parts)
             return await self.names() - before
-
-    def kill_all(self) -> None:
-        """Whoever comes next is alone."""
-        for client in self.clients:
-            client.kill()
-
-    async def names(self) -> set[str]:
-        return {entry.name for entry in await self.memory.list(f"{TOPIC}/")}
-
-    async def findings(self, tier: Tier) -> list[str]:
-        return [str(finding) async for finding in check_tier(tier)]
-
-
-async def run_until_fenced(tier: Tier) -> None:
-    try:
-        await tier.run()
-    except Fenced:
-        return
-
-
-def planned(tier: Tier, count: int, queue: QueueId = QUEUE, body_bytes: int = 100) -> CommitPlan:
-    record = tier.queue(queue)
-    first = record.next_offset if record else 0
-    batch = make_batch(
-        first, count, body_bytes, random.Random(first), topic=queue.topic, queue_id=queue.queue_id
-    )
-    return tier.plan_commit(queue, batch)
-
-
-async def put(tier: Tier, count: int, queue: QueueId = QUEUE) -> None:
-    await tier.commit([planned(tier, count, queue)])
 
 
 async def test_files_that_a_fenced_owner_left_are_found_and_then_deleted() -> None:

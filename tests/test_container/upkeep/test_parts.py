@@ -1,25 +1,19 @@
 """A tier over a store of immutable objects: its parts, and which of them may go."""
 
-import asyncio
 import random
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 
 from container.check.tier import check_tier
 from container.journal.options import JournalOptions
 from container.names.queue_id import QueueId, SegmentType
 from container.options import HOUR_MS, TierOptions
-from container.tier import Tier, TierIdentity
-from container.tier_reader import TierReader
+from container.tier import Tier
 from container.upkeep.options import UpkeepOptions
-from provider.clock import ManualClock, settle
-from provider.errors import Fenced
-from provider.memory import MemoryStore
-from provider.packed_segments import PackedDriver, PartName
+from provider.clock import settle
+from provider.packed_segments import PartName
 from provider.ranges import QueueOffset
-from provider.testing.faulty import FaultyObjectStore
 from tests.support.messages import TOPIC, make_batch
-from tests.support.store_reader import queue_contents
+from tests.support.owned_tier import OwnedWorld
+from tests.support.owned_tier import put as put_any
 
 QUEUES = [QueueId(TOPIC, number) for number in range(3)]
 TIER = TierOptions(
@@ -37,70 +31,18 @@ UPKEEP = UpkeepOptions(
 )
 
 
-class World:
-    """Objects in memory, a clock, and one owner after the other; nobody may append."""
+class World(OwnedWorld):
+    """Owners over immutable objects; nobody may append."""
 
     def __init__(self) -> None:
-        self.clock = ManualClock()
-        self.memory = MemoryStore()
-        self.owners = 0
-
-    @asynccontextmanager
-    async def owned(self, journal: JournalOptions | None = None) -> AsyncIterator[Tier]:
-        self.owners += 1
-        rng = random.Random(self.owners)
-        store = FaultyObjectStore(self.memory.another_client(), clock=self.clock)
-        tier = await Tier.own(
-            store,
-            TierIdentity("Cluster", "broker-a", f"owner {self.owners}"),
-            segments=PackedDriver(store, rng=rng),
-            clock=self.clock,
-            rng=rng,
-            options=TIER,
-            journal_options=journal,
-            upkeep_options=UPKEEP,
-        )
-        async with asyncio.TaskGroup() as group:
-            worker = group.create_task(run_until_fenced(tier))
-            try:
-                yield tier
-            finally:
-                worker.cancel()
-        assert store.calls["append"] == store.calls["register"] == 0
-
-    async def pass_time(self, seconds: float) -> None:
-        for _ in range(20):
-            await self.clock.advance(seconds / 20)
-            await settle(100)
+        super().__init__(TIER, UPKEEP, packed=True)
 
     async def parts(self) -> set[str]:
-        return {entry.name for entry in await self.memory.list("@parts/")}
-
-    async def reads_back(self, queue: QueueId) -> int:
-        """How many messages a reader sees, every checksum and both directions checked."""
-        reader = await TierReader.open(self.memory, verify=True)
-        assert [str(one) async for one in check_tier(reader)] == []
-        return len((await queue_contents(reader, queue)).offsets)
-
-
-async def run_until_fenced(tier: Tier) -> None:
-    try:
-        await tier.run()
-    except Fenced:
-        return
+        return await self.names("@parts/")
 
 
 async def put(tier: Tier, count: int, *queues: QueueId) -> None:
-    """One round: so many messages for each of the queues."""
-    plans = []
-    for queue in queues:
-        record = tier.queue(queue)
-        first = record.next_offset if record else 0
-        batch = make_batch(
-            first, count, 60, random.Random(first), topic=queue.topic, queue_id=queue.queue_id
-        )
-        plans.append(tier.plan_commit(queue, batch))
-    await tier.commit(plans)
+    await put_any(tier, count, *queues, body_bytes=60)
 
 
 async def test_a_round_of_many_queues_is_one_part_and_one_entry() -> None:
@@ -144,7 +86,7 @@ async def test_more_parts_go_than_one_transaction_could_name() -> None:
     lost = {str(PartName(1, f"{number:032x}")) for number in range(1_300)}
     for name in lost:
         await world.memory.create(name, [b"x"])
-    async with world.owned(JournalOptions(transaction_bytes_max=150_000)) as second:
+    async with world.owned(journal=JournalOptions(transaction_bytes_max=150_000)) as second:
         await settle(3)
         await second.close()
         assert second.upkeep.statistics().last_error == ""

@@ -1,0 +1,131 @@
+"""One owner after the other, or beside each other, over one tier in memory, on a manual clock."""
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from container.check.tier import check_tier
+from container.journal.options import JournalOptions
+from container.names.queue_id import QueueId
+from container.options import TierOptions
+from container.queue.commit_plan import CommitPlan
+from container.tier import Tier, TierIdentity
+from container.tier_reader import TierReader
+from container.upkeep.options import UpkeepOptions
+from provider.clock import ManualClock, settle
+from provider.errors import Fenced
+from provider.in_place_segments import InPlaceDriver
+from provider.memory import MemoryStore
+from provider.object_store import ObjectEntry
+from provider.packed_segments import PackedDriver
+from provider.testing.faulty import FaultyObjectStore
+from tests.support.messages import TOPIC, make_batch
+from tests.support.store_reader import queue_contents
+
+QUEUE = QueueId(TOPIC, 0)
+
+
+class NotedStore(FaultyObjectStore):
+    """Notes what was listed."""
+
+    def __init__(self, inner: MemoryStore, clock: ManualClock) -> None:
+        super().__init__(inner, clock=clock)
+        self.listed: Counter[str] = Counter()
+
+    async def list(self, prefix: str, *, after: str = "") -> list[ObjectEntry]:
+        self.listed[prefix] += 1
+        return await super().list(prefix, after=after)
+
+
+class OwnedWorld:
+    """Objects, a clock, and owners, each with a store of its own that can fail.
+
+    `packed`: over immutable objects; nobody may append then.
+    """
+
+    def __init__(
+        self, options: TierOptions, upkeep: UpkeepOptions, *, packed: bool = False
+    ) -> None:
+        self.options = options
+        self.upkeep = upkeep
+        self.packed = packed
+        self.clock = ManualClock()
+        self.memory = MemoryStore()
+        self.clients: list[MemoryStore] = []
+        self.stores: list[NotedStore] = []
+
+    @asynccontextmanager
+    async def owned(
+        self, upkeep: UpkeepOptions | None = None, journal: JournalOptions | None = None
+    ) -> AsyncIterator[Tier]:
+        """The next owner, running until the block ends or a newer one fences it."""
+        self.clients.append(self.memory.another_client())
+        number, store = len(self.clients), NotedStore(self.clients[-1], self.clock)
+        self.stores.append(store)
+        rng = random.Random(number)
+        in_place = InPlaceDriver(store, clock=self.clock, takeover_wait_s_max=0)
+        tier = await Tier.own(
+            store,
+            TierIdentity("Cluster", "broker-a", f"owner {number}"),
+            segments=PackedDriver(store, rng=rng) if self.packed else in_place,
+            clock=self.clock,
+            rng=rng,
+            options=self.options,
+            journal_options=journal,
+            upkeep_options=upkeep or self.upkeep,
+        )
+        async with asyncio.TaskGroup() as group:
+            worker = group.create_task(run_until_fenced(tier))
+            try:
+                yield tier
+            finally:
+                worker.cancel()
+        assert not self.packed or store.calls["append"] == store.calls["register"] == 0
+
+    def kill_all(self) -> None:
+        """Whoever comes next is alone."""
+        for client in self.clients:
+            client.kill()
+
+    async def pass_time(self, seconds: float) -> None:
+        """In steps, so that what becomes due on the way is done."""
+        for _ in range(20):
+            await self.clock.advance(seconds / 20)
+            await settle(100)
+
+    async def names(self, prefix: str = f"{TOPIC}/") -> set[str]:
+        return {entry.name for entry in await self.memory.list(prefix)}
+
+    async def findings(self, tier: Tier | TierReader | None = None) -> list[str]:
+        tier = tier or await TierReader.open(self.memory, verify=True)
+        return [str(finding) async for finding in check_tier(tier)]
+
+    async def reads_back(self, queue: QueueId = QUEUE) -> int:
+        """How many messages a reader sees, every checksum and both directions checked."""
+        assert await self.findings() == []
+        reader = await TierReader.open(self.memory, verify=True)
+        return len((await queue_contents(reader, queue)).offsets)
+
+
+async def run_until_fenced(tier: Tier) -> None:
+    try:
+        await tier.run()
+    except Fenced:
+        return
+
+
+def planned(tier: Tier, count: int, queue: QueueId = QUEUE, body_bytes: int = 100) -> CommitPlan:
+    """The commit of so many further messages of a queue; bodies depend on the offset alone."""
+    record = tier.queue(queue)
+    first = record.next_offset if record else 0
+    batch = make_batch(
+        first, count, body_bytes, random.Random(first), topic=queue.topic, queue_id=queue.queue_id
+    )
+    return tier.plan_commit(queue, batch)
+
+
+async def put(tier: Tier, count: int, *queues: QueueId, body_bytes: int = 100) -> None:
+    """One round: so many messages for each of the queues."""
+    await tier.commit([planned(tier, count, queue, body_bytes) for queue in queues or (QUEUE,)])
