@@ -24,6 +24,7 @@ from container.metadata.records import (
     IndexFile,
     ManifestRef,
     Queue,
+    QueueBasis,
     Segment,
     Tombstone,
     Topic,
@@ -170,7 +171,7 @@ def _metadata() -> tuple[FormatTable, ...]:
     )
     records = tuple(
         (cls.__name__, f"`{name}`", note)
-        for cls in (*TABLES_OF, Segment, ManifestRef, Gap, Extent)
+        for cls in (*TABLES_OF, Segment, ManifestRef, Gap, Extent, QueueBasis)
         for name, note in field_notes(cls).items()
         if name != "extra"
     )

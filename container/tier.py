@@ -8,7 +8,7 @@ from itertools import islice
 from random import Random
 from typing import Self
 
-from container.errors import BytesMissing
+from container.errors import BytesMissing, Refused
 from container.journal.journal import Journal
 from container.journal.options import JournalOptions
 from container.metadata.operations import (
@@ -24,17 +24,20 @@ from container.names.tier_objects import KeptName
 from container.options import HOUR_MS, TierOptions
 from container.queue.commit_plan import CommitPlan, CutRules, plan_commit
 from container.queue.sparse_read import read_records_at
-from container.queue.tail_cut import CUT_REASON, cut_queue
+from container.queue.tail_cut import CUT_REASON, QueueCut, cut_queue
 from container.record.batch import MessageBatch
 from container.tier_view import TierView
 from container.upkeep.options import UpkeepOptions
 from container.upkeep.upkeep import Upkeep
 from provider.clock import Clock
-from provider.errors import NotFound, OutOfRange, StoreError
+from provider.errors import NotFound, OutOfRange, StoreError, Unavailable
 from provider.file_segments import FileSegments, SegmentsDriver
 from provider.object_store import ObjectStore
 from provider.probing import probe
 from provider.ranges import QueueOffset
+
+CUT_PLANS_MAX = 16
+"""How often a cut is planned, where the queue is changed again and again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,27 +261,55 @@ class Tier(TierView):
         """Unpublish the messages of a queue at and above `next_offset`.
 
         Their bytes stay until the grace time is over. Where segments are files, those that go
-        whole are copied below `@cut/` first, so it needs as much room.
+        whole are copied below `@cut/` first, so it needs as much room. What is published of the
+        queue meanwhile is cut as well: it is planned again after the copying.
 
         Raises:
             OutOfRange: the queue has no such offset.
+            BytesMissing: bytes or a manifest that the cut goes through are lost.
+            Unavailable: the queue was changed all the time, or try again.
             Fenced: a newer owner has the tier.
         """
-        container = self.container(queue)
-        if container is None:
-            raise NotFound("the tier has no such queue", str(queue))
-        now_ms = self._clock.now_ms()
-        cut = await cut_queue(container, self._store, next_offset, now_ms=now_ms)
         epoch, sequence = self._journal.epoch, self.state.sequence
-        kept = await self._segments.preserve(
-            {name: str(KeptName(epoch, sequence, name)) for name in cut.files}
-        )
-        not_before_ms = now_ms + self._options.cut_grace_hours * HOUR_MS
-        tombstones = tuple(
-            Tombstone(name, not_before_ms, CUT_REASON)
-            for name in (*cut.manifests, *cut.files, *kept)
-        )
-        await self._journal.publish([CutQueue(cut.queue, reason, tombstones)])
+        copied: dict[str, int] = {}
+        kept: dict[str, None] = {}
+        changed: StoreError | None = None
+        for _ in range(CUT_PLANS_MAX):
+            container = self.container(queue)
+            if container is None:
+                raise NotFound("the tier has no such queue", str(queue))
+            planned_on, now_ms = container.record, self._clock.now_ms()
+            try:
+                cut = await cut_queue(container, self._store, next_offset, now_ms=now_ms)
+            except BytesMissing as error:  # perhaps of a manifest that was merged with others
+                if self.queue(queue) is planned_on:
+                    raise
+                changed = error
+                continue
+            files = [file for file in cut.files if copied.get(file.name, -1) < file.bytes]
+            if files:
+                names = {file.name: str(KeptName(epoch, sequence, file.name)) for file in files}
+                kept.update(dict.fromkeys(await self._segments.preserve(names)))
+                copied.update(files)
+                continue
+            names = (*cut.manifests, *(file.name for file in cut.files), *kept)
+            try:
+                await self._journal.publish([self._cut_operation(cut, reason, names)])
+            except Refused as error:  # a commit, or upkeep, has changed the record meanwhile
+                changed = error
+                await self._journal.settle(queue)
+            else:
+                return
+        raise Unavailable(
+            "the queue changes faster than it can be cut; stop what tiers it, then try again",
+            str(queue),
+        ) from changed
+
+    def _cut_operation(self, cut: QueueCut, reason: str, freed: Sequence[str]) -> CutQueue:
+        """What publishes a cut; the objects that it frees stay for the grace time of cuts."""
+        not_before_ms = self._clock.now_ms() + self._options.cut_grace_hours * HOUR_MS
+        tombstones = tuple(Tombstone(name, not_before_ms, CUT_REASON) for name in freed)
+        return CutQueue(cut.queue, reason, tombstones, cut.planned_on)
 
     async def messages_at(
         self,

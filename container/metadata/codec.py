@@ -137,6 +137,7 @@ def state_pieces(state: TierState) -> Iterator[bytes]:
         **state.extra,
         "sequence": state.sequence,
         "next_topic_id": state.next_topic_id,
+        "next_generation": state.next_generation,
         "broker": _BROKER.encode(state.broker),
     }
     yield orjson.dumps(head)[:-1]
@@ -159,6 +160,7 @@ def decode_state(payload: bytes, *, path: str) -> TierState:
         state = TierState(
             sequence=json_integer(fields.pop("sequence", None)),
             next_topic_id=json_integer(fields.pop("next_topic_id", None)),
+            next_generation=json_integer(fields.pop("next_generation", 0)),
             broker=_BROKER.decode(fields.pop("broker", None)),
         )
         for name, codec in _TABLES.items():

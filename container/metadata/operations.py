@@ -10,6 +10,7 @@ from container.metadata.records import (
     IndexFile,
     ManifestRef,
     Queue,
+    QueueBasis,
     Tombstone,
     Topic,
 )
@@ -37,7 +38,7 @@ class PutTopic:
 
 @dataclass(frozen=True, slots=True)
 class PutQueue:
-    """Add a queue, or replace its record whole (first message, import of a Java tier)."""
+    """Add a queue (first message, import of a Java tier), or move one that has nothing yet."""
 
     queue: Queue
 
@@ -89,13 +90,15 @@ class RecordGap:
 class CutQueue:
     """Unpublish the newest messages of a queue (`repair`): those at or above `next_offset`.
 
-    The caller gives the records as they are after the cut; objects that lose all their bytes
-    become tombstones.
+    The caller gives the record as it is after the cut; objects that lose all their bytes become
+    tombstones. The record's `generation` and `used_below` are worked out here.
     """
 
     queue: Queue
     reason: str
     tombstones: tuple[Tombstone, ...] = ()
+    planned_on: QueueBasis | None = None
+    """The record that was cut; None in entries of older programs, which are not compared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +112,8 @@ class MoveToManifest:
     replaced: tuple[str, ...] = ()
     """Object names of manifests that were merged into it; they become tombstones."""
     tombstones: tuple[Tombstone, ...] = ()
+    generation: int | None = None
+    """The queue's generation that it was planned on; None in entries of older programs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +135,8 @@ class TrimQueue:
     manifests: tuple[ManifestRef, ...] = ()
     """All manifests of the queue after the change; one that was cut has a new name."""
     tombstones: tuple[Tombstone, ...] = ()
+    planned_on: QueueBasis | None = None
+    """The record that was trimmed; None: not compared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +145,8 @@ class DropQueue:
 
     queue: QueueId
     tombstones: tuple[Tombstone, ...] = ()
+    planned_on: QueueBasis | None = None
+    """The record that was dropped; None: not compared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +168,7 @@ class AddTombstones:
 
 @dataclass(frozen=True, slots=True)
 class DropTombstones:
-    """Objects that were deleted (or given up, which is reported)."""
+    """Objects that were deleted, or are in use again."""
 
     object_names: tuple[str, ...]
 

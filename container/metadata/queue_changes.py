@@ -18,7 +18,15 @@ from container.metadata.operations import (
     SetSegmentState,
     TrimQueue,
 )
-from container.metadata.records import CopyState, Extent, Gap, ManifestRef, Queue, Segment
+from container.metadata.records import (
+    CopyState,
+    Extent,
+    Gap,
+    ManifestRef,
+    Queue,
+    QueueBasis,
+    Segment,
+)
 from container.names.queue_id import FLAT_FILES, SegmentType
 from container.record.unit import UNIT_BYTES
 
@@ -176,9 +184,20 @@ def _sealed_last(segments: tuple[Segment, ...], now_ms: int) -> tuple[Segment, .
     return (*segments[:-1], replace(segments[-1], sealed_ms=now_ms))
 
 
+def refuse_other_basis(queue: Queue, planned_on: QueueBasis | None) -> None:
+    """Refuse a change of a whole record that was planned on another one."""
+    if planned_on is None:
+        return
+    now = QueueBasis.of(queue)
+    refuse_unless(
+        now == planned_on, f"planned on {planned_on}, by now it is {now}", queue_path(queue.id)
+    )
+
+
 def cut(queue: Queue, operation: CutQueue) -> Queue:
     """Take the newest messages away again, as the caller worked it out."""
-    after = operation.queue
+    refuse_other_basis(queue, operation.planned_on)
+    after = replace(operation.queue, generation=queue.generation + 1, used_below=_used_below(queue))
     path = queue_path(queue.id)
     refuse_unless(
         after.next_offset <= queue.next_offset,
@@ -189,9 +208,22 @@ def cut(queue: Queue, operation: CutQueue) -> Queue:
     return after
 
 
+def _used_below(queue: Queue) -> tuple[int, int] | None:
+    """What `Queue.used_below` becomes when the queue is cut."""
+    if queue.used_below is None:
+        return None
+    log, units = (max(queue.used_below[kind], queue.flat_end(kind)) for kind in FLAT_FILES)
+    return log, units
+
+
 def move_to_manifest(queue: Queue, operation: MoveToManifest) -> Queue:
     """Replace the oldest sealed segments, or neighbouring manifests, by one reference."""
     ref, path = operation.ref, queue_path(queue.id)
+    refuse_unless(
+        operation.generation in {None, queue.generation},
+        f"planned on generation {operation.generation}, it is {queue.generation}",
+        path,
+    )
     live = queue.segments(ref.type)
     leaving = live[: len(operation.segment_bases)]
     refuse_unless(
@@ -241,6 +273,7 @@ def move_to_manifest(queue: Queue, operation: MoveToManifest) -> Queue:
 
 def trim(queue: Queue, operation: TrimQueue) -> Queue:
     """Take the oldest messages away."""
+    refuse_other_basis(queue, operation.planned_on)
     path = queue_path(queue.id)
     refuse_unless(
         queue.min_offset == operation.expected_offset,

@@ -8,7 +8,7 @@ version that we do not know, so that they survive being read and written by us.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Any
+from typing import Any, NamedTuple, Self
 
 from container.names.queue_id import QueueId, SegmentType
 from container.record.unit import UNIT_BYTES
@@ -155,7 +155,18 @@ class Queue:
     manifests: tuple[ManifestRef, ...] = ()
     """Of both types, oldest first within a type."""
     gaps: tuple[Gap, ...] = ()
+    generation: int = 0
+    """Raised by every cut, and higher than that of a dropped queue of the same name. What was read
+    in another generation may not be what is published."""
+    used_below: tuple[int, int] | None = None
+    """Highest ends that the CommitLog and the ConsumeQueue had before a cut: names of segments
+    below may have been used before. None: all may (an older program's record, or a queue was
+    dropped)."""
     extra: Mapping[str, Any] = field(default_factory=lambda: NO_EXTRA)
+
+    def may_have_used(self, segment_type: SegmentType, base: int) -> bool:
+        """Whether the name of a segment that begins now may have been another segment's."""
+        return self.used_below is None or base < self.used_below[segment_type]
 
     def segments(self, segment_type: SegmentType) -> tuple[Segment, ...]:
         """The segments in the snapshot, without those in manifests, of one flat file."""
@@ -177,6 +188,44 @@ class Queue:
         if ends:
             return max(ends)
         return 0 if segment_type == SegmentType.COMMIT_LOG else UNIT_BYTES * self.next_offset
+
+
+class SegmentMark(NamedTuple):
+    """Which segment a record has, and in which state."""
+
+    type: SegmentType
+    base: int
+    state: CopyState
+
+
+@dataclass(frozen=True, slots=True)
+class QueueBasis:
+    """What a change of a whole record was planned on; compare-and-set refuses it otherwise.
+
+    All that an operation can change: sizes of segments follow from `next_offset`.
+    """
+
+    generation: int
+    min_offset: QueueOffset
+    next_offset: QueueOffset
+    manifests: tuple[str, ...]
+    """Their object names, in the record's order."""
+    segments: tuple[SegmentMark, ...]
+    """Those in the snapshot, CommitLog first."""
+
+    @classmethod
+    def of(cls, queue: Queue) -> Self:
+        """That of a record as it is. O(segments in the snapshot)."""
+        return cls(
+            queue.generation,
+            queue.min_offset,
+            queue.next_offset,
+            tuple(ref.object_name for ref in queue.manifests),
+            tuple(
+                SegmentMark(segment.type, segment.base, segment.state)
+                for segment in (*queue.commit_log, *queue.consume_queue)
+            ),
+        )
 
 
 @dataclass(frozen=True, slots=True)

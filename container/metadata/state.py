@@ -85,6 +85,8 @@ class TierState:
     """Number of the last applied journal entry; 0 before the first."""
     next_topic_id: int = 0
     """Higher than every topic id that was ever used."""
+    next_generation: int = 0
+    """Higher than every generation of a queue that was dropped; 0 if none ever was."""
     extra: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """Fields of a newer version's snapshot, kept as they are."""
 
@@ -119,6 +121,7 @@ class TierState:
         """Carry out a planned change. Cannot fail; atomic between awaits."""
         self.broker = change.broker
         self.next_topic_id = max(self.next_topic_id, change.next_topic_id)
+        self.next_generation = max(self.next_generation, change.next_generation)
         for name in TABLES:
             getattr(change, name).install(getattr(self, name))
 
@@ -155,11 +158,12 @@ class TierState:
 class StateChange:
     """What a transaction does to a state: made by `TierState.plan`, carried out by `install`."""
 
-    __slots__ = ("broker", "next_topic_id", *TABLES)
+    __slots__ = ("broker", "next_generation", "next_topic_id", *TABLES)
 
     def __init__(self, state: TierState) -> None:
         self.broker = state.broker
         self.next_topic_id = state.next_topic_id
+        self.next_generation = state.next_generation
         self.topics = Overlay(state.topics)
         self.queues = Overlay(state.queues)
         self.tombstones = Overlay(state.tombstones)
@@ -197,7 +201,10 @@ def _apply(change: StateChange, operation: Operation) -> None:
             change.queues.put(queue.id, queue_changes.trim(queue, operation))
             _bury(change, operation.tombstones)
         case DropQueue():
-            change.queues.drop(_queue(change, operation.queue).id)
+            queue = _queue(change, operation.queue)
+            queue_changes.refuse_other_basis(queue, operation.planned_on)
+            change.next_generation = max(change.next_generation, queue.generation + 1)
+            change.queues.drop(queue.id)
             _bury(change, operation.tombstones)
         case _:
             _apply_to_broker(change, operation)
@@ -302,9 +309,22 @@ def _put_queue(change: StateChange, operation: PutQueue) -> None:
         "a replaced queue would lose messages; a cut does that",
         path,
     )
+    refuse_unless(
+        known is None or _history(queue) == _history(known),
+        "a replaced queue would lose what is published of it",
+        path,
+    )
     check_queue(queue)
     if known is None:
         own_files = f"{path}/"
         dying = change.tombstones.any(lambda dead: dead.object_name.startswith(own_files))
         refuse_unless(not dying, "files of a dropped queue of that name wait for deletion", path)
-    change.queues.put(queue.id, queue)
+        generation, used_below = change.next_generation, None if change.next_generation else (0, 0)
+    else:
+        generation, used_below = known.generation, known.used_below
+    change.queues.put(queue.id, replace(queue, generation=generation, used_below=used_below))
+
+
+def _history(queue: Queue) -> tuple[object, ...]:
+    """All that is published of a queue but where it begins and ends."""
+    return queue.commit_log, queue.consume_queue, queue.manifests, queue.gaps

@@ -113,37 +113,37 @@ def plan_manifest(
     return None
 
 
+def name_manifest(
+    queue: QueueId, plan: ManifestPlan, base: int, *, epoch: int, rng: RandomSource
+) -> ManifestName:
+    """A name that no manifest ever had, for one whose first segment begins at `base`."""
+    nonce = rng.randbytes(NONCE_BYTES).hex()
+    return ManifestName(queue, plan.type, plan.level, base, epoch, nonce)
+
+
 async def write_manifest(
-    store: ObjectStore,
-    queue: QueueId,
-    plan: ManifestPlan,
-    segments: Sequence[Segment],
-    *,
-    epoch: int,
-    sequence: int,
-    rng: RandomSource,
+    store: ObjectStore, name: ManifestName, segments: Sequence[Segment], *, sequence: int
 ) -> ManifestRef:
     """Write `segments` under a new name, read it back and compare. Two requests.
 
     Raises:
-        Unavailable: unknown outcome; call again, which takes another name.
+        Unavailable: unknown outcome; try again under another name.
         Corrupt: what was read back is not what was written; the object is not to be used.
     """
-    nonce = rng.randbytes(NONCE_BYTES)
-    name = ManifestName(queue, plan.type, plan.level, segments[0].base, epoch, nonce.hex())
-    payload = encode_segments(queue, segments)
-    raw = Frame(FrameKind.MANIFEST, epoch, sequence, nonce, payload).encode()
+    payload = encode_segments(name.queue, segments)
+    nonce = bytes.fromhex(name.nonce)
+    raw = Frame(FrameKind.MANIFEST, name.epoch, sequence, nonce, payload).encode()
     await store.create(str(name), [raw])
     if bytes(await store.read(str(name))) != raw:
         raise Corrupt("a manifest reads back different from what was written", str(name))
     return ManifestRef(
         str(name),
-        plan.type,
+        name.type,
         segments[0].base,
         segments[-1].end,
         len(segments),
         sum(segment.size for segment in segments),
         min((s.begin_timestamp for s in segments if s.begin_timestamp is not None), default=0),
         max((s.end_timestamp for s in segments if s.end_timestamp is not None), default=0),
-        plan.level,
+        name.level,
     )

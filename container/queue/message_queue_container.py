@@ -69,6 +69,17 @@ class MessageQueueContainer:
             raise NotFound("the tier has no such queue any more", str(self._id))
         return queue
 
+    def as_of(self, queue: Queue) -> "MessageQueueContainer":
+        """The same, but with one record of the queue for ever, whatever is published meanwhile."""
+        return MessageQueueContainer(
+            self._id, lambda _: queue, self._store, self._manifests, verify=self._verify
+        )
+
+    @property
+    def generation(self) -> int:
+        """Raised by every cut: what was read in another one may not be published."""
+        return self.record.generation
+
     @property
     def min_offset(self) -> QueueOffset:
         """First offset that can be read."""

@@ -1,11 +1,13 @@
 """Taking the newest messages of a queue away again: the record that remains, and what it frees."""
 
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from crc32c import crc32c
 
+from container.errors import BytesMissing
 from container.metadata.object_names import object_name, own_file
-from container.metadata.records import Extent, ManifestRef, Queue, Segment
+from container.metadata.records import Extent, ManifestRef, Queue, QueueBasis, Segment
 from container.names.queue_id import SegmentType
 from container.queue.message_queue_container import MessageQueueContainer
 from container.record.unit import UNIT_BYTES
@@ -16,15 +18,25 @@ from provider.ranges import ByteRange, QueueOffset
 CUT_REASON = "cut"
 
 
+class FreedFile(NamedTuple):
+    """The own file of a segment that a cut frees whole."""
+
+    name: str
+    bytes: int
+    """Its published size."""
+
+
 @dataclass(frozen=True, slots=True)
 class QueueCut:
     """What a cut leaves of a queue, and what it frees."""
 
+    planned_on: QueueBasis
+    """The record that was cut; the cut means nothing to another one."""
     queue: Queue
     """The record after the cut."""
     manifests: tuple[str, ...]
     """Manifests that the record no longer refers to."""
-    files: tuple[str, ...]
+    files: tuple[FreedFile, ...]
     """Own files of segments that go whole; a later segment may have the name of one of them.
     Other objects of such segments may be shared with other queues: only their references go."""
 
@@ -36,7 +48,7 @@ async def cut_queue(
     *,
     now_ms: int,
 ) -> QueueCut:
-    """The queue without its messages at and above `next_offset`.
+    """The queue as it is now, without its messages at and above `next_offset`.
 
     The segments that the cut goes through are sealed where it goes: the next commit begins new
     ones, so the bytes after the cut stay where they are. A gap that the cut goes through ends
@@ -44,8 +56,10 @@ async def cut_queue(
 
     Raises:
         OutOfRange: the queue has no such offset.
+        BytesMissing: a manifest was replaced and deleted meanwhile, or bytes are lost.
     """
     queue = container.record
+    container = container.as_of(queue)
     if not queue.min_offset <= next_offset < queue.next_offset:
         reason = f"{queue.id} has [{queue.min_offset}, {queue.next_offset}): nothing to cut"
         raise OutOfRange(reason, str(queue.id), next_offset)
@@ -56,7 +70,7 @@ async def cut_queue(
     kept: dict[SegmentType, tuple[Segment, ...]] = {}
     refs: list[ManifestRef] = []
     manifests: list[str] = []
-    files: list[str] = []
+    files: list[FreedFile] = []
     for kind, end in ends.items():
         refs_kept = [ref for ref in queue.manifests if ref.type == kind and ref.end <= end]
         manifests += [
@@ -67,7 +81,7 @@ async def cut_queue(
         for segment in await container.segments(kind):
             if segment.base >= end:
                 name = own_file(queue.id, segment)
-                files += [name] if name is not None else []
+                files += [FreedFile(name, segment.size)] if name is not None else []
             elif segment.base >= begin:
                 segments.append(await _cut_segment(store, queue, segment, end, now_ms=now_ms))
         refs += refs_kept
@@ -84,7 +98,7 @@ async def cut_queue(
             if gap.start < next_offset
         ),
     )
-    return QueueCut(remaining, tuple(manifests), tuple(files))
+    return QueueCut(QueueBasis.of(queue), remaining, tuple(manifests), tuple(files))
 
 
 async def _log_end(container: MessageQueueContainer, next_offset: QueueOffset) -> int:
@@ -121,5 +135,8 @@ async def _cut_extent(store: ObjectStore, name: str, extent: Extent, size: int) 
     """An extent of object `name` up to byte `size` of its segment. Its times stay true bounds."""
     length = size - extent.position
     place = ByteRange(extent.object_offset, extent.object_offset + length)
-    raw = await store.read(name, place)
+    try:
+        raw = await store.read(name, place)
+    except OutOfRange as error:
+        raise BytesMissing.of(error) from error
     return replace(extent, length=length, crc32c=crc32c(raw))

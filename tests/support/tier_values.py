@@ -11,6 +11,7 @@ from container.metadata.records import (
     IndexFile,
     ManifestRef,
     Queue,
+    QueueBasis,
     Segment,
     Tombstone,
     Topic,
@@ -79,8 +80,9 @@ _segments = st.lists(segments, max_size=2).map(tuple)
 _refs = st.lists(refs, max_size=2).map(tuple)
 queues = st.builds(
     Queue, queue_ids, _INT, _INT, _segments, _segments, _refs,
-    st.lists(gaps, max_size=2).map(tuple), _EXTRA,
+    st.lists(gaps, max_size=2).map(tuple), _INT, st.none() | st.tuples(_INT, _INT), _EXTRA,
 )  # fmt: skip
+_basis = st.none() | queues.map(QueueBasis.of)
 topics = st.builds(Topic, _TEXT, _INT, _INT, _INT, _EXTRA)
 tombstones = st.builds(Tombstone, _TEXT, _INT, _TEXT, _INT, _EXTRA)
 attempts = st.builds(Attempt, _TEXT, _TEXT, _INT, _INT, _TEXT, _EXTRA)
@@ -94,13 +96,13 @@ operations = st.one_of(
     st.builds(op.PutQueue, queues),
     st.builds(op.CommitQueue, queue_ids, _INT, _INT, st.lists(_changes, max_size=2).map(tuple)),
     st.builds(op.RecordGap, queue_ids, gaps),
-    st.builds(op.CutQueue, queues, _TEXT, _dead),
+    st.builds(op.CutQueue, queues, _TEXT, _dead, _basis),
     st.builds(
         op.MoveToManifest, queue_ids, refs, st.lists(_INT, max_size=2).map(tuple),
-        st.lists(_TEXT, max_size=2).map(tuple), _dead,
+        st.lists(_TEXT, max_size=2).map(tuple), _dead, st.none() | _INT,
     ),
-    st.builds(op.TrimQueue, queue_ids, _INT, _INT, _INT, _INT, _refs, _dead),
-    st.builds(op.DropQueue, queue_ids, _dead),
+    st.builds(op.TrimQueue, queue_ids, _INT, _INT, _INT, _INT, _refs, _dead, _basis),
+    st.builds(op.DropQueue, queue_ids, _dead, _basis),
     st.builds(op.SetSegmentState, queue_ids, _types, _INT, _states),
     st.builds(op.AddTombstones, _dead),
     st.builds(op.DropTombstones, st.lists(_TEXT, max_size=2).map(tuple)),
