@@ -4,8 +4,6 @@ from bisect import bisect_right
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 
-from crc32c import crc32c
-
 from container.check.finding import Finding
 from container.check.journal import check_journal, own_objects
 from container.check.records import RecordCheck
@@ -16,6 +14,7 @@ from container.names.queue_id import FLAT_FILES, QueueId, SegmentType
 from container.names.rocketmq import parse_segment_name, segment_name
 from container.queue.message_queue_container import MessageQueueContainer
 from container.record.blank import Coda
+from container.record.crc32c import crc32c
 from container.record.unit import UNIT_BYTES, Units
 from container.tier_view import TierView
 from provider.errors import Corrupt, Denied, OutOfRange

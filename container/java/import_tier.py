@@ -4,7 +4,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from crc32c import crc32c
 from numpy.typing import NDArray
 
 from container.metadata.records import Extent, Queue, Segment
@@ -13,6 +12,7 @@ from container.names.rocketmq import segment_name
 from container.queue.boundaries import cut_runs
 from container.queue.message_queue_container import MessageQueueContainer
 from container.record.blank import Coda
+from container.record.crc32c import crc32c
 from container.record.kernels import store_timestamps
 from container.record.unit import UNIT_BYTES, Units
 from container.record.unit_faults import find_records, leading_good

@@ -9,9 +9,8 @@ from enum import Enum
 from struct import Struct
 from typing import ClassVar, Self
 
-from crc32c import crc32c
-
 from container.errors import NewerVersion
+from container.record.crc32c import crc32c
 from provider.errors import Corrupt
 from provider.object_store import Buffer
 

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from crc32c import crc32c
 from numpy.typing import NDArray
 
 from container.metadata.operations import CommitQueue, SegmentChange
@@ -16,6 +15,7 @@ from container.options import TierOptions
 from container.queue.boundaries import AgeRule, Cut, cut_runs
 from container.queue.planned_slice import PlannedSlice, RunStatistics
 from container.record.batch import MessageBatch
+from container.record.crc32c import crc32c
 from container.record.kernels import encode_units, rewrite_positions
 from container.record.unit import UNIT_BYTES
 from provider.file_segments import Placement, SegmentSlice

@@ -4,13 +4,12 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from crc32c import crc32c
-
 from container.errors import BytesMissing
 from container.metadata.object_names import object_name
 from container.metadata.records import Extent, Gap, ManifestRef, Queue, Segment
 from container.names.queue_id import QueueId, SegmentType
 from container.names.rocketmq import segment_name
+from container.record.crc32c import crc32c
 from container.record.kernels import decode_units
 from container.record.unit import UNIT_BYTES, Units
 from provider.errors import Corrupt, NotFound, OutOfRange

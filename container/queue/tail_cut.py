@@ -3,13 +3,12 @@
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from crc32c import crc32c
-
 from container.errors import BytesMissing
 from container.metadata.object_names import object_name, own_file
 from container.metadata.records import Extent, ManifestRef, Queue, QueueBasis, Segment
 from container.names.queue_id import SegmentType
 from container.queue.message_queue_container import MessageQueueContainer
+from container.record.crc32c import crc32c
 from container.record.unit import UNIT_BYTES
 from provider.errors import OutOfRange
 from provider.object_store import ObjectStore

@@ -6,10 +6,10 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
-from crc32c import crc32c
 from numpy.typing import NDArray
 
 from container.names.queue_id import QueueId
+from container.record.crc32c import crc32c
 
 DIGEST_BYTES = 4
 PHYSICAL_OFFSET = slice(28, 36)

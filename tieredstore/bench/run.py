@@ -28,7 +28,7 @@ METRICS = {
 }
 """Every metric in the order of the table, with its words. Raw limits move 4 MiB at a time."""
 RAW_OF = {TIER: RAW_WRITE, **{shape.metric: RAW_READ for shape in READ_SHAPES}}
-LIBRARIES = ("numpy", "crc32c")
+LIBRARIES = ("numpy", "google-crc32c")
 RAW_BYTES_MAX = 512 << 20
 
 

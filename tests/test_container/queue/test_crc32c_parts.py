@@ -1,10 +1,10 @@
 """A part's checksum without its bytes."""
 
-from crc32c import crc32c
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from container.queue.crc32c_parts import crc32c_of_rest
+from container.record.crc32c import crc32c
 
 
 @given(first=st.binary(max_size=300), rest=st.binary(max_size=300))

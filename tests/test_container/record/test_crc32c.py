@@ -1,0 +1,55 @@
+"""Checksums of buffers of every kind, none of them copied."""
+
+import tracemalloc
+
+import google_crc32c
+import pytest
+
+from container.record.crc32c import crc32c
+
+CHECK = b"123456789"
+CHECK_CRC = 0xE306_9283
+"""The check value of CRC-32C in the catalogue of CRC algorithms."""
+LARGE_BYTES = 16 << 20
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        CHECK,
+        bytearray(CHECK),
+        memoryview(CHECK),
+        memoryview(bytearray(CHECK)),
+        memoryview(b"0" + CHECK + b"0")[1:-1],
+    ],
+    ids=["bytes", "bytearray", "read-only view", "view", "part of a view"],
+)
+def test_every_buffer_has_the_checksum_of_its_bytes(data: bytes | bytearray | memoryview) -> None:
+    assert crc32c(data) == CHECK_CRC
+    assert crc32c(data[5:], crc32c(data[:5])) == CHECK_CRC
+
+
+@pytest.mark.parametrize(
+    "empty", [b"", bytearray(), memoryview(b"")], ids=["bytes", "array", "view"]
+)
+def test_nothing_changes_no_checksum(empty: bytes | bytearray | memoryview) -> None:
+    assert crc32c(empty) == 0
+    assert crc32c(empty, CHECK_CRC) == CHECK_CRC
+
+
+def test_no_buffer_is_copied() -> None:
+    data = bytearray(LARGE_BYTES)
+    view = memoryview(data)[1:-1]
+    tracemalloc.start()
+    try:
+        crc32c(data)
+        crc32c(view)
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak_bytes < LARGE_BYTES / 100
+
+
+def test_the_library_computes_in_c() -> None:
+    """Its fallback in Python is some thousand times slower, and only warns."""
+    assert google_crc32c.implementation == "c"
