@@ -25,6 +25,13 @@ class CacheKey(NamedTuple):
 
     queue: QueueId
     subscription: Subscription | None
+    generation: int = 0
+    """The queue's when it was read: a cut ends it, and what was read before is of no use."""
+
+    @property
+    def whole(self) -> "CacheKey":
+        """The key of the runs that have every message."""
+        return CacheKey(self.queue, None, self.generation)
 
 
 class CachedRun:

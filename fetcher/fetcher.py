@@ -2,9 +2,10 @@
 
 import asyncio
 import warnings
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeVar
 
 from container.names.queue_id import QueueId
 from container.record.kernels import store_timestamps
@@ -20,13 +21,14 @@ from fetcher.source import Tier, TierQueue
 from fetcher.statistics import FetcherStatistics
 from fetcher.tag_filter import Subscription, parse_subscription
 from provider.clock import Clock, SystemClock
-from provider.errors import Closed, OutOfRange, StoreError
+from provider.errors import Closed, Corrupt, OutOfRange, StoreError
 from provider.ranges import QueueOffset
 
 TRANSFER_BYTES_MAX = 262_144
 """RocketMQ's `maxTransferBytesOnMessageInMemory`."""
 
 _NONE = QueueOffset(0)
+_Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +139,8 @@ class TieredMessageFetcher:
 
         Raises:
             Unavailable: storage did not answer; this is never "no message".
-            Corrupt: the message at the offset reached is damaged; names queue and position.
+            Corrupt: the message at the offset reached is damaged, also for the newest metadata;
+                names queue and position.
             OutOfRange: metadata and storage disagree, even after a refresh of the metadata.
             Closed: the fetcher is not open.
             ValueError: `messages_max` is not positive, or the subscription has no tag.
@@ -157,7 +160,9 @@ class TieredMessageFetcher:
             request = _Request(
                 group, queue, QueueOffset(offset), messages_max, bytes_max, wanted, exact_tags
             )
-            result = await self._from_newest_tier(request)
+            if not self._reads.is_open:
+                raise Closed("the fetcher is not open", f"{queue}", offset)
+            result = await self._from_newest_tier(queue, lambda: self._from_tier(request))
         if self._burst_is_long():
             await self._clock.sleep(0)
         return result
@@ -170,16 +175,12 @@ class TieredMessageFetcher:
         Raises:
             Unavailable, Corrupt, OutOfRange: as `get_message`.
         """
-        try:
-            return await self._timestamp(queue, offset)
-        except OutOfRange:
-            await self._tier.refresh()
-            return await self._timestamp(queue, offset)
+        return await self._from_newest_tier(queue, lambda: self._timestamp(queue, offset))
 
     def forget(self, queue: QueueId) -> None:
         """Drop what is cached of a queue that was deleted, or whose tail was cut off.
 
-        That a queue's end went back is noticed without it.
+        A cut that the metadata show is noticed without it.
         """
         self._reads.forget(queue)
         self._read_ahead.forget(queue)
@@ -207,12 +208,12 @@ class TieredMessageFetcher:
     ) -> FetchResult | None:
         """The whole answer if one cached run has it. Every call comes here first: kept short."""
         now_s = self._clock.monotonic_s()
-        key = CacheKey(queue, None)
-        run = self._reads.cached(key, offset, now_s)
-        if run is None:
-            return None
         source = self._tier.container(queue)
         if source is None:
+            return None
+        key = CacheKey(queue, None, source.generation)
+        run = self._reads.cached(key, offset, now_s)
+        if run is None:
             return None
         minimum, maximum = source.min_offset, source.next_offset
         if not minimum <= offset < maximum or self._reads.has_beyond(queue, maximum):
@@ -237,16 +238,25 @@ class TieredMessageFetcher:
         messages = FetchedMessages((Selection(run, start, stop),), stop - start)
         return FetchResult(FetchStatus.FOUND, next_offset, minimum, maximum, messages)
 
-    async def _from_newest_tier(self, request: _Request) -> FetchResult:
-        """The answer, after a refresh of the metadata if the tier contradicts what is known."""
-        if not self._reads.is_open:
-            raise Closed("the fetcher is not open", f"{request.queue}", request.offset)
+    async def _from_newest_tier(
+        self, queue: QueueId, read: Callable[[], Awaitable[_Result]]
+    ) -> _Result:
+        """What `read` gives, once more with newer metadata if the tier contradicts ours."""
+        generation = self._generation(queue)
         try:
-            return await self._from_tier(request)
+            return await read()
         except OutOfRange:
             # Retention or a new owner moved what the metadata names.
             await self._tier.refresh()
-            return await self._from_tier(request)
+        except Corrupt:
+            # A cut may have freed a file, which holds other messages by now.
+            if not await self._tier.refresh() and self._generation(queue) == generation:
+                raise
+        return await read()
+
+    def _generation(self, queue: QueueId) -> int | None:
+        source = self._tier.container(queue)
+        return None if source is None else source.generation
 
     async def _from_tier(self, request: _Request) -> FetchResult:
         """The answer, reading what is missing."""
@@ -283,7 +293,7 @@ class TieredMessageFetcher:
     async def _move(self, cursor: FetchCursor, source: TierQueue, request: _Request) -> None:
         """Take runs until the cursor is done, then see whether to read ahead."""
         now_s = self._clock.monotonic_s()
-        key = CacheKey(request.queue, request.subscription)
+        key = CacheKey(request.queue, request.subscription, source.generation)
         has_waited = False
         run = None
         while not cursor.is_done:
@@ -348,7 +358,8 @@ class TieredMessageFetcher:
             return None
         if gap_at(source.gaps, offset) is not None:
             return None
-        run = self._reads.cached(CacheKey(queue, None), offset, self._clock.monotonic_s())
+        key = CacheKey(queue, None, source.generation)
+        run = self._reads.cached(key, offset, self._clock.monotonic_s())
         if run is not None:
             place = offset - run.first
             return int(store_timestamps(run.data, run.starts[place : place + 1])[0])

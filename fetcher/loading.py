@@ -12,7 +12,7 @@ from container.record.layout import BORN_HOST_V6, layout_of
 from container.record.unit import UNIT_BYTES, Units
 from container.record.unit_faults import Fault, Faults, judge_records, leading_good
 from container.record.verification import leading_good_units
-from fetcher.cached_run import CachedRun, CacheKey, compact
+from fetcher.cached_run import CachedRun, compact
 from fetcher.options import FetcherOptions
 from fetcher.plan import places_in_reads, plan_reads, units_taken
 from fetcher.single_flight import Flight, ReadBudget
@@ -114,7 +114,7 @@ async def load_run(
             picked = picked.leading(count)
     flight.end = picked.end
     return CachedRun(
-        CacheKey(queue.id, None) if picked.has_all else flight.key,
+        flight.key.whole if picked.has_all else flight.key,
         QueueOffset(start),
         QueueOffset(picked.end),
         data,

@@ -75,7 +75,7 @@ class RunReads:
 
     def cached(self, key: CacheKey, offset: int, now_s: float) -> CachedRun | None:
         """The run that covers `offset` if it is cached, preferably one of all messages."""
-        run = self._cache.find(CacheKey(key.queue, None), offset, now_s)
+        run = self._cache.find(key.whole, offset, now_s)
         if run is None and key.subscription is not None:
             run = self._cache.find(key, offset, now_s)
         return run
@@ -142,7 +142,7 @@ class RunReads:
 
     def frontier(self, key: CacheKey, offset: int, far: int) -> int:
         """How far from `offset` on all is cached or on its way, up to about `far`."""
-        whole = CacheKey(key.queue, None)
+        whole = key.whole
         at = offset
         while at < far:
             end = self._cache.end_of(whole, at) or self._cache.end_of(key, at)
@@ -179,13 +179,13 @@ class RunReads:
 
     def _flight_at(self, key: CacheKey, offset: int) -> Flight | None:
         """The read under way that covers `offset`, preferably one of all messages."""
-        whole = CacheKey(key.queue, None)
+        whole = key.whole
         return self._flights.find(whole, offset) or self._flights.find(key, offset)
 
     def _begin(self, queue: TierQueue, flight: Flight, messages: int) -> Flight:
         """Start a read that ends where something cached, or another read, begins."""
         start = flight.start
-        for key in (flight.key, CacheKey(flight.key.queue, None)):
+        for key in (flight.key, flight.key.whole):
             for known in (self._cache.next_first(key, start), self._flights.next_start(key, start)):
                 if known is not None:
                     flight.end = min(flight.end, known)
@@ -219,9 +219,12 @@ class RunReads:
             self._flights.end(flight)
 
     async def _load(self, queue: TierQueue, flight: Flight, messages: int) -> CachedRun:
-        return await load_run(
+        run = await load_run(
             queue, flight, messages_max=messages, options=self._options, budget=self._budget
         )
+        if queue.generation != flight.key.generation:
+            raise OutOfRange("the queue was cut while it was read", f"{queue.id}", flight.start)
+        return run
 
     def _keep(self, flight: Flight, run: CachedRun) -> None:
         self._runs_read += 1

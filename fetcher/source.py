@@ -19,6 +19,11 @@ class TierQueue(Protocol):
         ...
 
     @property
+    def generation(self) -> int:
+        """Raised when published messages were taken away again, and others may follow."""
+        ...
+
+    @property
     def min_offset(self) -> QueueOffset:
         """First offset that can be read."""
         ...

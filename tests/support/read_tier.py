@@ -25,6 +25,7 @@ class MemoryQueue:
     def __init__(self, queue: QueueId = QUEUE, first: int = 0) -> None:
         self._id = queue
         self.base = first
+        self.generation = 0
         self.min_offset = QueueOffset(first)
         self.next_offset = QueueOffset(first)
         self.gaps: tuple[Gap, ...] = ()
