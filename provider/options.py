@@ -28,6 +28,10 @@ class PosixOptions:
     starts the device on each full one while it copies the next (decision 0003)."""
     temporary_age_s_min: float = 3600.0
     """Left-over temporary files older than this, in seconds, are removed."""
+    reserve_bytes: int = 4 << 20
+    """Room that a store which appends keeps for objects while it is open (`posix_reserve.py`), so
+    that a full disk holds no data that cannot be published; 0 keeps none. The journal entry of a
+    round of 10,000 queues takes about 4 MiB."""
 
     def __post_init__(self) -> None:
         threads = min(self.read_threads_max, self.write_threads_max, self.sync_threads_max)

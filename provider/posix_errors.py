@@ -38,6 +38,13 @@ _DENIED: Final[dict[int, str]] = {
     errno.ENOSYS: "the kernel lacks an operation that a store needs (CONTRACT.md)",
 }
 
+FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+
+
+def is_full(error: StoreError) -> bool:
+    """Whether a verdict was given because the file system has no more room for us."""
+    return isinstance(error.__cause__, OSError) and error.__cause__.errno in FULL
+
 
 def as_verdict(error: OSError, path: str, position: int = 0) -> StoreError | None:
     """The verdict on `error`, met while `position` of `path` was touched; None if unknown.

@@ -3,13 +3,14 @@
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import suppress
 from typing import Final
 
 from provider.errors import AlreadyExists, OutOfRange, Unavailable
 from provider.object_store import Append
 from provider.options import PosixOptions
 from provider.posix_directories import Directories, Identity, identity
-from provider.posix_errors import posix_errors
+from provider.posix_errors import is_full, posix_errors
 from provider.posix_files import OpenFile, OpenFiles, start_write_back, write_waiting
 
 _GROWING: Final = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
@@ -58,15 +59,19 @@ class AppendRounds:
 
         Two `stat`s of each file's path: before, for its length, and whether the open descriptor is
         still that file's; and after the syncs, so that what is acknowledged lies under its name.
+
+        A full file system gets back what the round has taken of it.
         """
         opened: dict[str, OpenFile] = {}
+        lengths: dict[str, int] = {}
         unnamed: dict[str, str] = {}
         done = False
         try:
             for name, group in pieces.items():
                 with posix_errors(name, group[0].position):
                     opened[name] = self._open(name, group)
-                    _check_length(opened[name].seen.st_size, group)
+                    lengths[name] = opened[name].seen.st_size
+                    _check_length(lengths[name], group)
                     begins = group[0].position == 0
                     if begins or not self._has_durable_name(name, opened[name]):
                         unnamed[name] = f"{self._root}/{name}".rpartition("/")[0]
@@ -78,6 +83,10 @@ class AppendRounds:
             self._check_places(opened, pieces)
             self._note_named(unnamed, opened)
             done = True
+        except Unavailable as error:
+            if is_full(error):
+                _give_back((file.fd, lengths[name]) for name, file in opened.items())
+            raise
         finally:
             for name, file in opened.items():
                 self._files.unpin(file)
@@ -176,6 +185,13 @@ def _sync(files: Sequence[tuple[int, str, int]]) -> None:
     for fd, name, position in files:
         with posix_errors(name, position):
             os.fdatasync(fd)
+
+
+def _give_back(files: Iterable[tuple[int, int]]) -> None:
+    """Cut files back to the length that they had before a round for which there is no room."""
+    for fd, length in files:
+        with suppress(OSError):
+            os.ftruncate(fd, length)
 
 
 def _check_length(end: int, group: Sequence[Append]) -> None:

@@ -16,9 +16,10 @@ from provider.names import TEMPORARY_PREFIX
 from provider.object_store import Append, Buffer, ObjectEntry
 from provider.options import PosixOptions
 from provider.posix_directories import Directories
-from provider.posix_errors import posix_errors
+from provider.posix_errors import is_full, posix_errors
 from provider.posix_files import OpenFiles, read_waiting, write_waiting
 from provider.posix_lock import PresenceLock
+from provider.posix_reserve import Reserve
 from provider.posix_round import AppendRounds
 from provider.ranges import ByteRange
 
@@ -35,6 +36,7 @@ class PosixWork:
         self._clock = clock
         self._directories = Directories(self.root)
         self._rounds = AppendRounds(self.root, self.files, self._directories, options)
+        self._reserve = Reserve(self.root, options.reserve_bytes)
         self._locks: dict[str, PresenceLock] = {}
         self._locks_lock = threading.Lock()
         self._numbers = itertools.count()
@@ -44,7 +46,18 @@ class PosixWork:
         return f"{self.root}/{name}"
 
     def create(self, name: str, buffers: Sequence[Buffer]) -> None:
-        """Write and sync a temporary file, then give it its name, which fails if it is taken."""
+        """Write and sync a temporary file, then give it its name, which fails if it is taken.
+
+        On a full file system it takes the reserve.
+        """
+        try:
+            self._create(name, buffers)
+        except Unavailable as error:
+            if not is_full(error) or not self._reserve.release():
+                raise
+            self._create(name, buffers)
+
+    def _create(self, name: str, buffers: Sequence[Buffer]) -> None:
         path = self.path(name)
         folder = path.rpartition("/")[0]
         with posix_errors(name):
@@ -140,6 +153,8 @@ class PosixWork:
         names = list(pieces)
         with posix_errors(names[0]):
             self._directories.check_root()
+            self._directories.make(self.root)
+            self._reserve.keep()
         files_max = self._options.files_open_max // 2
         for start in range(0, len(names), files_max):
             part = {name: pieces[name] for name in names[start : start + files_max]}
@@ -158,6 +173,7 @@ class PosixWork:
     def close(self) -> None:
         """Close files, end threads and let go of locks. Idempotent."""
         self._rounds.close()
+        self._reserve.close()
         self.files.close()
         self._directories.close()
         with self._locks_lock:

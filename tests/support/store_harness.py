@@ -31,6 +31,7 @@ from provider.packed_segments import PackedDriver
 from provider.ranges import QueueOffset
 from provider.testing.faulty import Crashed, Fault, FaultyObjectStore
 from tests.support.fake_hot_log import FakeHotLog, FakeQueue
+from tests.support.inline_store import InlineStore
 from tests.support.memory_tier import InlineExecutor
 from tests.support.messages import make_record
 from tests.support.simulated_time import note
@@ -130,12 +131,13 @@ class StoreProcess:
 
     def __init__(
         self,
-        memory: MemoryStore,
+        memory: MemoryStore | InlineStore,
         hot: FakeHotLog,
         clock: Clock,
         number: int,
         *,
         faults: Sequence[Fault] = (),
+        tier: TierOptions = TIER_OPTIONS,
         dispatch: DispatchOptions = DISPATCH_OPTIONS,
         journal: JournalOptions = JOURNAL_OPTIONS,
         upkeep: UpkeepOptions = UPKEEP_OPTIONS,
@@ -154,6 +156,7 @@ class StoreProcess:
         self.error: BaseException | None = None
         """What ended it; None while it lives, and after a clean end."""
         self.killed = False
+        self._tier_options = tier
         self._dispatch = dispatch
         self._journal = journal
         self._upkeep = upkeep
@@ -179,7 +182,7 @@ class StoreProcess:
                     else InPlaceDriver(self.store, clock=self.clock, takeover_wait_s_max=0),
                     clock=self.clock,
                     rng=rng,
-                    options=TIER_OPTIONS,
+                    options=self._tier_options,
                     journal_options=self._journal,
                     upkeep_options=self._upkeep,
                 )

@@ -22,7 +22,7 @@ from provider.ranges import ByteRange
 
 @pytest.fixture
 async def store(tmp_path: Path) -> AsyncIterator[PosixStore]:
-    store = PosixStore(tmp_path / "root")
+    store = PosixStore(tmp_path / "root", options=PosixOptions(reserve_bytes=0))
     yield store
     await store.close()
 

@@ -196,6 +196,15 @@ _TIER = (
         least=8,
     ),
     Key(
+        "tieredStoreReserveSize",
+        Kind.BYTES,
+        4 * MIB,
+        "Room that tiering keeps for the tier's metadata, so that a full disk holds nothing that "
+        "cannot be published; 0: none.",
+        "PosixOptions.reserve_bytes",
+        least=0,
+    ),
+    Key(
         "tieredStoreReadThreads",
         Kind.COUNT,
         4,
