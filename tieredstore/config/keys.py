@@ -6,6 +6,7 @@ Names and meanings are RocketMQ's where it has the key; ours follow the same nam
 from collections.abc import Mapping
 
 from tieredstore.config.key import Key, Kind
+from tieredstore.config.reader_keys import COLD_TO_READER
 
 KIB = 1 << 10
 MIB = 1 << 20
@@ -340,69 +341,10 @@ _HOT_TO_COLD = (
     ),
 )
 
-_COLD_TO_READER = (
-    Key(
-        "readAheadCacheEnable",
-        Kind.SWITCH,
-        default=True,
-        meaning=(
-            "True: messages that were read are cached, and reading continues ahead of the reader."
-        ),
-        sets="FetcherOptions.cache_enabled",
-    ),
-    Key(
-        "readAheadCacheSize",
-        Kind.BYTES,
-        256 * MIB,
-        "Maximum bytes that the cache occupies (RocketMQ: a share of Java's heap).",
-        "FetcherOptions.cache_bytes_max",
-    ),
-    Key(
-        "readAheadCacheExpireDuration",
-        Kind.MILLISECONDS,
-        15_000,
-        "Time after its last use at which a cached range of messages is dropped.",
-        "FetcherOptions.cache_age_s_max",
-    ),
-    Key(
-        "readAheadMessageCountThreshold",
-        Kind.COUNT,
-        4096,
-        "Maximum number of messages in one read from storage.",
-        "FetcherOptions.run_messages_max",
-        "messages",
-        least=32,
-    ),
-    Key(
-        "readAheadMessageSizeThreshold",
-        Kind.BYTES,
-        16 * MIB,
-        "Maximum bytes of records in one read from storage; a larger message is read alone.",
-        "FetcherOptions.run_bytes_max",
-    ),
-    Key(
-        "readAheadBytesInFlight",
-        Kind.BYTES,
-        64 * MIB,
-        "Maximum bytes of records in all reads that are under way, over all readers.",
-        "FetcherOptions.bytes_in_flight_max",
-    ),
-    Key(
-        "readAheadPrefetchMax",
-        Kind.COUNT,
-        2,
-        "Maximum number of reads ahead that are under way at once; reads that a caller waits for "
-        "come first.",
-        "FetcherOptions.prefetches_max",
-        "reads",
-        least=0,
-    ),
-)
-
 SECTIONS: tuple[tuple[str, tuple[Key, ...]], ...] = (
     ("The broker", _BROKER),
     ("The tier", _TIER),
     ("Hot to cold", _HOT_TO_COLD),
-    ("Cold to reader", _COLD_TO_READER),
+    ("Cold to reader", COLD_TO_READER),
 )
 KEYS: Mapping[str, Key] = {key.name: key for _, keys in SECTIONS for key in keys}

@@ -1,0 +1,64 @@
+"""The keys of the configuration that reading has; `keys.py` lists all."""
+
+from tieredstore.config.key import Key, Kind
+
+MIB = 1 << 20
+
+COLD_TO_READER = (
+    Key(
+        "readAheadCacheEnable",
+        Kind.SWITCH,
+        default=True,
+        meaning=(
+            "True: messages that were read are cached, and reading continues ahead of the reader."
+        ),
+        sets="FetcherOptions.cache_enabled",
+    ),
+    Key(
+        "readAheadCacheSize",
+        Kind.BYTES,
+        256 * MIB,
+        "Maximum bytes that the cache occupies (RocketMQ: a share of Java's heap).",
+        "FetcherOptions.cache_bytes_max",
+    ),
+    Key(
+        "readAheadCacheExpireDuration",
+        Kind.MILLISECONDS,
+        15_000,
+        "Time after its last use at which a cached range of messages is dropped.",
+        "FetcherOptions.cache_age_s_max",
+    ),
+    Key(
+        "readAheadMessageCountThreshold",
+        Kind.COUNT,
+        4096,
+        "Maximum number of messages in one read from storage.",
+        "FetcherOptions.run_messages_max",
+        "messages",
+        least=32,
+    ),
+    Key(
+        "readAheadMessageSizeThreshold",
+        Kind.BYTES,
+        16 * MIB,
+        "Maximum bytes of records in one read from storage; a larger message is read alone.",
+        "FetcherOptions.run_bytes_max",
+    ),
+    Key(
+        "readAheadBytesInFlight",
+        Kind.BYTES,
+        64 * MIB,
+        "Maximum bytes of records in all reads that are under way, over all readers.",
+        "FetcherOptions.bytes_in_flight_max",
+    ),
+    Key(
+        "readAheadPrefetchMax",
+        Kind.COUNT,
+        2,
+        "Maximum number of reads ahead that are under way at once; reads that a caller waits for "
+        "come first.",
+        "FetcherOptions.prefetches_max",
+        "reads",
+        least=0,
+    ),
+)
