@@ -187,7 +187,7 @@ class Tier(TierView):
 
         A queue that the tier does not have begins at the batch's first offset. Thread-safe.
         """
-        record = self.queue(queue) or Queue(queue, batch.first_offset, batch.first_offset)
+        record = self.queue(queue) or self._new_queue(queue, batch.first_offset)
         live = (*record.commit_log[-1:], *record.consume_queue[-1:])
         must_roll = any(self._segments.must_roll(segment.epoch) for segment in live)
         rules = CutRules(
@@ -211,6 +211,7 @@ class Tier(TierView):
         Cancelling it leaves the outcome unknown, in the same way.
         """
         slices = [part for plan in plans for part in plan.slices]
+        await self._upkeep.deletions.wait_for({part.segment for part in slices if part.reused})
         try:
             placements = iter(await self._segments.write(slices))
         except OutOfRange as error:
@@ -233,9 +234,13 @@ class Tier(TierView):
         if self.queue(queue) is None:
             await self._journal.publish(self._beginning_of(queue, offset))
 
+    def _new_queue(self, queue: QueueId, first: QueueOffset) -> Queue:
+        """The record of a queue that the tier does not have."""
+        return Queue(queue, first, first, used_below=self.state.used_below_of_new_queues)
+
     def _beginning_of(self, queue: QueueId, first: QueueOffset) -> list[Operation]:
         """What must be published before the first commit of a queue."""
-        begun: list[Operation] = [PutQueue(Queue(queue, first, first))]
+        begun: list[Operation] = [PutQueue(self._new_queue(queue, first))]
         name = queue.topic
         if name not in self.state.topics:
             if name not in self._new_topics:

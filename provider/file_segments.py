@@ -24,6 +24,9 @@ class SegmentSlice:
     position: int
     """Where in the segment the bytes go: its published size so far, in bytes."""
     buffers: tuple[Buffer, ...]
+    reused: bool = False
+    """Whether another segment may have had the name: an earlier owner may be about to delete it.
+    Only where the slice begins the segment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +42,8 @@ class FileSegments(Protocol):
 
     S1  What `write` has acknowledged is durable, and reads back equal at its placement.
     S2  After any failure the same slices may be written again; that is how to continue.
-    S3  No `write` changes a byte that was published before.
+    S3  No `write` changes a byte that was published before, and no deletion by an earlier owner
+        reaches what `write` has acknowledged.
     S4  `must_roll` is true where S3 can only be kept by beginning a new segment: an earlier owner
         may still be alive and may still write after the published end of the segment.
     S5  What `preserve` was told of outlives every later `write`, where it lies or as a copy.

@@ -11,6 +11,8 @@ Why no owner can change what another one published (decision 0002 has the long f
   not a newer owner's, since an owner takes its epoch before it writes; so a dead owner left it.
 - An owner that is not alone cannot tell. It asks whether it was fenced itself, and whether the
   other owner has ended by now. If neither holds, it stops with a sentence that says what to do.
+- It stops in the same way before a segment whose name was used before (after a tail cut): an
+  earlier owner may have been paused when it was about to delete the file that had the name.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -117,22 +119,25 @@ class InPlaceSegments:
         Raises:
             OutOfRange: a segment is shorter than its published size: bytes were lost.
             Unavailable: unknown outcome; or the file of a new segment was left by an owner that
-                may still live.
+                may still live, or may still be deleted by one.
             Fenced: a newer owner has the tier.
         """
         for part in slices:
             if part.position > 0:
                 self._taken_over.discard(part.segment)
+            elif part.reused and not await self._is_alone_by_now():
+                raise Unavailable(
+                    "the file of a new segment had its name before a cut, and another owner may "
+                    "still delete it; end that process, and it goes on",
+                    part.segment,
+                )
         try:
             await self._store.append(self._appends(slices))
         except AlreadyExists as error:
-            if not self._alone and self._ask_alone is not None:
-                self._alone = await self._ask_alone()
-            if not self._alone:
-                await self._verify_owner()  # a fenced owner must not wait
+            if not await self._is_alone_by_now():
                 raise Unavailable(
                     "a file with the name of a new segment was left by another owner that may "
-                    "still live; end that process, then start again",
+                    "still live; end that process, and it goes on",
                     error.path,
                 ) from error
             await self._take_over(slices)
@@ -177,10 +182,22 @@ class InPlaceSegments:
             for part in slices
         ]
 
+    async def _is_alone_by_now(self) -> bool:
+        """Whether every earlier owner has ended. Nothing is asked any more once one answer is yes.
+
+        Raises:
+            Fenced: a newer owner has the tier; a fenced owner must not wait.
+        """
+        if not self._alone and self._ask_alone is not None:
+            self._alone = await self._ask_alone()
+        if not self._alone:
+            await self._verify_owner()
+        return self._alone
+
     async def _take_over(self, slices: Sequence[SegmentSlice]) -> None:
         """See which files are there, then make sure that no newer owner can have made them."""
         seen: set[str] = set()
-        for name in {part.segment for part in slices if part.position == 0}:
+        for name in dict.fromkeys(part.segment for part in slices if part.position == 0):
             try:
                 await self._store.size(name)
                 seen.add(name)

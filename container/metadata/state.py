@@ -96,6 +96,11 @@ class TierState:
             f" {len(self.queues)} queues, {len(self.tombstones)} tombstones>"
         )
 
+    @property
+    def used_below_of_new_queues(self) -> tuple[int, int] | None:
+        """`Queue.used_below` of a queue that begins: unknown once any was dropped."""
+        return None if self.next_generation else (0, 0)
+
     def copy(self) -> Self:
         """Another holder of the same records. O(records), about 10 ns each."""
         return replace(self, **{name: getattr(self, name).copy() for name in TABLES})

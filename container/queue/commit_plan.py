@@ -153,9 +153,10 @@ def _plan_column(
         first_byte, last_byte = _bytes_of(column, cut)
         position = column.begin + first_byte - cut.start
         growing, runs = _runs(column, cut, extended, rules)
+        reused = extended is None and queue.may_have_used(column.type, cut.start)
         steps.append(
             PlannedSlice(
-                SegmentSlice(name, position, (column.data[first_byte:last_byte].data,)),
+                SegmentSlice(name, position, (column.data[first_byte:last_byte].data,), reused),
                 column.type,
                 cut.start,
                 runs,

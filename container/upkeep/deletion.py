@@ -4,18 +4,22 @@ The order is always: unpublished in the journal (the tombstone), then deleted af
 """
 
 from collections.abc import Iterable
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
+from itertools import islice
 
 from container.metadata.object_names import names_of_queue
 from container.metadata.records import Tombstone
 from container.metadata.state import TierState
-from container.names.queue_id import FLAT_FILES
+from container.names.queue_id import FLAT_FILES, QueueId
 from container.names.rocketmq import parse_segment_name
 from container.names.tier_objects import KeptName, ManifestName, parse_name
 from container.upkeep.options import UpkeepOptions
 
 NEVER_PUBLISHED = "never published"
 """The reason in tombstones of orphans."""
+
+DOUBLINGS_MAX = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,26 +32,56 @@ class Deletions:
     """Tombstones of objects that are in use again: only the tombstones are dropped."""
 
 
-def plan_deletions(state: TierState, now_ms: int, options: UpkeepOptions) -> Deletions:
-    """The tombstones that are due, at most `tombstones_per_step_max`. Pure.
+def plan_deletions(
+    state: TierState,
+    now_ms: int,
+    options: UpkeepOptions,
+    *,
+    unclear: AbstractSet[str] = frozenset(),
+) -> Deletions:
+    """The tombstones that are due, of each kind at most `tombstones_per_step_max`. Pure.
 
-    O(tombstones), and O(records) where one is due.
+    O(tombstones), and O(records) where one is due. Those that may come back do not count, except
+    the `unclear` ones, which no commit begins before they are gone (`PendingDeletions`).
     """
-    due: list[Tombstone] = []
-    for tombstone in state.tombstones.values():
-        if tombstone.not_before_ms <= now_ms and tombstone.tries < options.tombstone_tries_max:
-            due.append(tombstone)
-            if len(due) == options.tombstones_per_step_max:
-                break
+    due = [
+        one
+        for one in state.tombstones.values()
+        if one.not_before_ms <= now_ms
+        and (one.object_name in unclear or not may_come_back(state, one.object_name))
+    ]
     if not due:
         return Deletions((), ())
-    used = names_in_use(state)
-    delete = tuple(
-        one
-        for one in due
-        if one.object_name not in used and not may_come_back(state, one.object_name)
-    )
-    return Deletions(delete, tuple(one.object_name for one in due if one.object_name in used))
+    used, limit = names_in_use(state), options.tombstones_per_step_max
+    delete = (one for one in due if one.object_name not in used)
+    drop = (one.object_name for one in due if one.object_name in used)
+    return Deletions(tuple(islice(delete, limit)), tuple(islice(drop, limit)))
+
+
+def still_due(
+    state: TierState, planned: Iterable[Tombstone], *, unclear: AbstractSet[str] = frozenset()
+) -> tuple[Tombstone, ...]:
+    """Those that a cut and a commit have not made usable again since they were planned. Pure.
+
+    Only the file of a segment can be used again: O(tombstones), and O(extents) of their queues.
+    """
+    used: dict[QueueId, set[str]] = {}
+    still: list[Tombstone] = []
+    for one in planned:
+        name = one.object_name
+        if name not in state.tombstones:
+            continue
+        if name not in unclear and may_come_back(state, name):
+            continue
+        parsed = parse_segment_name(name)
+        queue = state.queues.get(parsed.queue) if parsed else None
+        if queue is not None:
+            if queue.id not in used:
+                used[queue.id] = set(names_of_queue(queue))
+            if name in used[queue.id]:
+                continue
+        still.append(one)
+    return tuple(still)
 
 
 def names_in_use(state: TierState) -> set[str]:
@@ -73,8 +107,9 @@ def may_come_back(state: TierState, name: str) -> bool:
 
 
 def failed_again(tombstone: Tombstone, now_ms: int, options: UpkeepOptions) -> Tombstone:
-    """The tombstone after one more failed deletion: due again after the grace time."""
-    wait_ms = int(options.grace_s * 1000)
+    """The tombstone after one more failed deletion: due again, each time after twice as long."""
+    longer_s = options.grace_s * 2 ** min(tombstone.tries, DOUBLINGS_MAX)
+    wait_ms = int(1000 * min(longer_s, max(options.tombstone_retry_s_max, options.grace_s)))
     return replace(tombstone, tries=tombstone.tries + 1, not_before_ms=now_ms + wait_ms)
 
 

@@ -23,9 +23,13 @@ class UpkeepOptions:
     """A snapshot is written when the oldest entry after the last one is this old."""
     grace_s: float = 600.0
     """Entries and snapshots stay readable for this long after they were replaced."""
-    tombstone_tries_max: int = 3
-    """Failed deletions after which a tombstone is kept, reported, and not tried again."""
+    undeletable_after_tries: int = 3
+    """Failed deletions after which an object is reported as undeletable. It is tried again for
+    ever, each time after twice as long: first after `grace_s` ..."""
+    tombstone_retry_s_max: float = 86_400.0
+    """... and at last after this, in seconds."""
     tombstones_per_step_max: int = 1000
+    """Objects that one run deletes."""
     orphan_queues_per_step_max: int = 200
     """Queues whose directories one run lists in search of files that were never published."""
     sealed_segments_max: int = 8

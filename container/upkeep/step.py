@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from container.journal.journal import Journal
@@ -10,6 +10,7 @@ from container.journal.options import RandomSource
 from container.metadata.records import Tombstone
 from container.metadata.state import StateChange, TierState
 from container.upkeep.options import UpkeepOptions
+from container.upkeep.pending_deletions import PendingDeletions
 from provider.clock import Clock
 from provider.object_store import ObjectStore
 
@@ -23,6 +24,8 @@ class OwnedTier:
     clock: Clock
     rng: RandomSource
     options: UpkeepOptions
+    deletions: PendingDeletions = field(default_factory=PendingDeletions)
+    """Files whose deletion is on its way."""
 
     @property
     def state(self) -> TierState:

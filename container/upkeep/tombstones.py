@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from container.metadata.operations import AddTombstones, DropTombstones, Operation
 from container.metadata.records import Tombstone
-from container.upkeep.deletion import failed_again, plan_deletions
+from container.upkeep.deletion import failed_again, plan_deletions, still_due
 from container.upkeep.step import OwnedTier, Step
 from provider.errors import Closed, Fenced, StoreError
 
@@ -20,54 +20,68 @@ class TombstoneStep(Step):
         self._deleted = 0
 
     async def step(self) -> None:
-        """Delete what is due. Five requests; one more per object where they fail together."""
+        """Delete what is due. Five requests; one more per object where they fail together.
+
+        Raises:
+            Unavailable, Denied: some objects could not be deleted; they are due again later.
+            Fenced: a newer owner has the tier.
+        """
         tier, options = self.tier, self.tier.options
-        due = plan_deletions(tier.state, tier.clock.now_ms(), options)
+        unclear = tier.deletions.unclear
+        due = plan_deletions(tier.state, tier.clock.now_ms(), options, unclear=unclear)
         if due.drop:
             await tier.journal.publish([DropTombstones(due.drop)])
         if not due.delete:
             return
         await tier.journal.verify_owner()
         # A tail cut and a commit may have begun a segment of such a name again meanwhile.
-        due = plan_deletions(tier.state, tier.clock.now_ms(), options)
-        if not due.delete:
+        delete = still_due(tier.state, due.delete, unclear=unclear)
+        if not delete:
             return
-        gone, failed = await self._delete(due.delete)
+        gone, failed, error = await self._delete(delete)
         operations: list[Operation] = []
         if gone:
             operations.append(DropTombstones(tuple(gone)))
         if failed:
-            operations.append(AddTombstones(tuple(failed)))
+            now_ms = tier.clock.now_ms()
+            again = tuple(failed_again(one, now_ms, options) for one in failed)
+            operations.append(AddTombstones(again))
         await tier.journal.publish(operations)
         self._deleted += len(gone)
+        if error is not None:
+            raise error
 
-    async def _delete(self, tombstones: tuple[Tombstone, ...]) -> tuple[list[str], list[Tombstone]]:
-        """Delete objects together, or one by one if that fails; deleted names, and the rest."""
+    async def _delete(
+        self, tombstones: tuple[Tombstone, ...]
+    ) -> tuple[list[str], list[Tombstone], StoreError | None]:
+        """Delete objects together, or one by one if that fails: what is gone, the rest, and why."""
         names = [tombstone.object_name for tombstone in tombstones]
         try:
-            await self.tier.store.delete(names)
+            with self.tier.deletions.asked(names):
+                await self.tier.store.delete(names)
         except (Fenced, Closed):
             raise
-        except StoreError:
+        except StoreError as error:
             if len(tombstones) == 1:
-                now_ms = self.tier.clock.now_ms()
-                return [], [failed_again(tombstones[0], now_ms, self.tier.options)]
+                return [], [tombstones[0]], error
         else:
-            return names, []
+            return names, [], None
         gone: list[str] = []
         failed: list[Tombstone] = []
+        first: StoreError | None = None
         for tombstone in tombstones:
-            names, again = await self._delete((tombstone,))
+            names, again, error = await self._delete((tombstone,))
             gone += names
             failed += again
-        return gone, failed
+            first = first or error
+        return gone, failed, first
 
     @property
     def figures(self) -> Mapping[str, int]:
-        """Objects deleted, and tombstones given up: their objects still lie there and cost money.
+        """Objects deleted, and those that failed so often that somebody should look why.
 
         O(tombstones).
         """
-        tries_max = self.tier.options.tombstone_tries_max
-        given_up = sum(one.tries >= tries_max for one in self.tier.state.tombstones.values())
-        return {"objects_deleted": self._deleted, "undeletable": given_up}
+        tries_max = self.tier.options.undeletable_after_tries
+        failing = sum(one.tries >= tries_max for one in self.tier.state.tombstones.values())
+        return {"objects_deleted": self._deleted, "undeletable": failing}

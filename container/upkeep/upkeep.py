@@ -13,6 +13,7 @@ from container.upkeep.manifests import ManifestStep
 from container.upkeep.options import UpkeepOptions
 from container.upkeep.orphans import OrphanStep
 from container.upkeep.parts import PartsStep
+from container.upkeep.pending_deletions import PendingDeletions
 from container.upkeep.snapshots import SnapshotStep
 from container.upkeep.step import OwnedTier, Step
 from container.upkeep.tombstones import TombstoneStep
@@ -107,7 +108,16 @@ class Upkeep:
     takes, the others run at their own intervals.
     """
 
-    def __init__(self, steps: Sequence[Step], *, clock: Clock, options: UpkeepOptions) -> None:
+    def __init__(
+        self,
+        steps: Sequence[Step],
+        *,
+        clock: Clock,
+        options: UpkeepOptions,
+        deletions: PendingDeletions | None = None,
+    ) -> None:
+        self.deletions = deletions or PendingDeletions()
+        """Files whose deletion is on its way; a commit that begins one again waits."""
         self._clock = clock
         self._options = options
         self._scheduled = [_Scheduled(step) for step in steps]
@@ -135,9 +145,8 @@ class Upkeep:
         """
         options = options or UpkeepOptions()
         tier = OwnedTier(journal, store, clock, rng, options)
-        upkeep = cls(
-            steps_of(tier, segments, cut_grace_ms=cut_grace_ms), clock=clock, options=options
-        )
+        steps = steps_of(tier, segments, cut_grace_ms=cut_grace_ms)
+        upkeep = cls(steps, clock=clock, options=options, deletions=tier.deletions)
         journal.subscribe(upkeep.published)
         return upkeep
 

@@ -1,14 +1,22 @@
 """Cutting the tail of a queue while its record, its manifests and its files change."""
 
 import asyncio
+from dataclasses import replace
 from random import Random
 
 import pytest
 
 from container.errors import Refused
-from container.metadata.operations import CutQueue, DropQueue, MoveToManifest, TrimQueue
-from container.metadata.records import Queue, QueueBasis
+from container.metadata.operations import (
+    CutQueue,
+    DropQueue,
+    DropTombstones,
+    MoveToManifest,
+    TrimQueue,
+)
+from container.metadata.records import Queue, QueueBasis, Tombstone
 from container.names.queue_id import SegmentType
+from container.names.rocketmq import segment_name
 from container.options import TierOptions
 from container.queue.manifest import name_manifest, plan_manifest, write_manifest
 from container.queue.tail_cut import cut_queue
@@ -20,6 +28,7 @@ from provider.ranges import QueueOffset
 from provider.testing.faulty import Fault
 from tests.support.owned_tier import QUEUE, OwnedWorld, put
 
+UNITS = SegmentType.CONSUME_QUEUE
 TIER = TierOptions(
     commit_log_bytes_max=2_000,
     consume_queue_bytes_max=200,
@@ -167,3 +176,109 @@ async def test_a_manifest_of_segments_that_were_cut_and_made_again_is_refused() 
             await tier.journal.publish([move])
         await here.memory.delete([str(name)])
     assert record(tier).segments(SegmentType.COMMIT_LOG)
+
+
+BUSY = UpkeepOptions(interval_s=1.0, grace_s=0.0, snapshot_entries_max=10**6)
+
+
+async def test_d2_a_paused_deletion_of_a_former_owner_reaches_no_file_of_a_newer_one() -> None:
+    """A name is freed by a cut, deleted by two owners, and wanted again after a second cut."""
+    here = OwnedWorld(replace(TIER, cut_grace_hours=0), BUSY)
+    async with here.owned() as former:
+        await put(former, 40)
+        await former.cut_queue(QUEUE, QueueOffset(15), "rewritten")
+        await put(former, 30)
+        freed = segment_name(QUEUE, UNITS, 20 * 20)
+        assert freed in former.state.tombstones
+        paused = here.stores[-1]
+        paused.faults = (Fault("stalled", "delete", f"{QUEUE}/"),)
+        await here.pass_time(3)  # it has verified that it owns the tier, and sleeps
+        assert paused.struck["stalled"] == 1
+        async with here.owned() as newer:
+            await here.pass_time(3)
+            assert freed not in newer.state.tombstones
+            assert freed not in await here.names()
+            await newer.cut_queue(QUEUE, QueueOffset(20), "rewritten")
+            with pytest.raises(Unavailable, match="end that process"):
+                await put(newer, 20)
+            paused.released.set()
+            await settle(100)
+            here.clients[0].kill()
+            await put(newer, 20)
+            assert freed in await here.names()
+            assert await here.reads_back() == 40
+
+
+async def test_an_owner_beside_another_begins_names_again_that_were_never_used() -> None:
+    here = OwnedWorld(TIER, QUIET)
+    async with here.owned() as former:
+        await put(former, 40)
+        await former.cut_queue(QUEUE, QueueOffset(15), "rewritten")
+        await put(former, 40)
+        async with here.owned() as newer:
+            await put(newer, 40)
+            assert await here.reads_back() == 95
+
+
+@pytest.mark.parametrize("alone", [True, False])
+async def test_in_a_record_of_an_older_program_every_name_may_have_been_used(
+    *, alone: bool
+) -> None:
+    here = OwnedWorld(TIER, QUIET)
+    async with here.owned() as former:
+        await put(former, 15)
+        if alone:
+            here.kill_all()
+        async with here.owned() as newer:
+            newer.state.queues[QUEUE] = replace(record(newer), used_below=None)
+            if alone:
+                await put(newer, 40)
+            else:
+                with pytest.raises(Unavailable, match="end that process"):
+                    await put(newer, 40)
+
+
+async def test_a_queue_that_is_made_again_after_it_was_dropped_goes_on_counting() -> None:
+    here = OwnedWorld(TIER, QUIET)
+    async with here.owned() as tier:
+        await put(tier, 15)
+        await tier.cut_queue(QUEUE, QueueOffset(5), "rewritten")
+        names = tuple(Tombstone(name, 0, "dropped") for name in await here.names())
+        await tier.journal.publish([DropQueue(QUEUE, names, QueueBasis.of(record(tier)))])
+        await here.memory.delete([one.object_name for one in names])
+        await tier.journal.publish([DropTombstones(tuple(tier.state.tombstones))])
+        await put(tier, 3)
+        assert record(tier).generation == 2
+        assert record(tier).used_below is None
+        await tier.cut_queue(QUEUE, QueueOffset(0), "rewritten")
+        assert record(tier).generation == 3
+    await here.memory.delete(list(await here.names("@cut/")))
+    assert await here.reads_back() == 0
+
+
+@pytest.mark.parametrize("kind", ["stalled", "late"])
+async def test_d2_a_file_that_is_being_deleted_is_not_begun_again_by_its_own_owner(kind) -> None:
+    here = OwnedWorld(replace(TIER, cut_grace_hours=0), BUSY)
+    async with here.owned() as tier:
+        await put(tier, 40)
+        await tier.cut_queue(QUEUE, QueueOffset(15), "rewritten")
+        await put(tier, 30)
+        store = here.stores[-1]
+        store.faults = (Fault(kind, "delete", f"{QUEUE}/"),)
+        await here.pass_time(3)
+        await tier.cut_queue(QUEUE, QueueOffset(20), "rewritten")
+        if kind == "late":
+            with pytest.raises(Unavailable, match="may still land"):
+                await put(tier, 20)
+            await store.land_late()
+            store.faults = ()
+        else:
+            writing = asyncio.ensure_future(put(tier, 20))
+            await settle(100)
+            assert not writing.done()
+            store.released.set()
+            await writing
+        await here.pass_time(20)
+        if kind == "late":
+            await put(tier, 20)
+        assert await here.reads_back() == 40

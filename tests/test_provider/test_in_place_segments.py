@@ -170,3 +170,30 @@ async def test_files_of_segments_that_go_are_copied_and_what_is_missing_is_not()
     assert await segments.preserve({"s": "@cut/s", "gone": "@cut/gone"}) == ["@cut/s"]
     await segments.write(begin("s", b"other"))
     assert bytes(await store.read("@cut/s")) == b"to be cut"
+
+
+async def test_a_name_that_was_used_before_is_begun_only_by_an_owner_alone() -> None:
+    earlier = MemoryStore()
+    store = FaultyObjectStore(earlier.another_client())
+    journal = Journal(2)
+    await earlier.register("@lock")
+    segments = InPlaceSegments(
+        store,
+        alone=False,
+        epoch=2,
+        verify_owner=lambda: journal.verify_owner_of(2),
+        ask_alone=lambda: store.register("@lock"),
+    )
+    again = [SegmentSlice("s", 0, (b"x",), reused=True)]
+    with pytest.raises(Unavailable, match="end that process"):
+        await segments.write(again)
+    assert store.calls["append"] == 0
+    journal.owner_epoch = 3
+    with pytest.raises(Fenced):
+        await segments.write(again)
+    journal.owner_epoch = 2
+    earlier.kill()
+    await segments.write(again)
+    calls = store.calls.copy()
+    await segments.write([SegmentSlice("t", 0, (b"y",), reused=True)])
+    assert store.calls - calls == {"append": 1}

@@ -1,14 +1,23 @@
 """Deleting what the journal has unpublished: late, once, and never what is in use."""
 
-from container.metadata.operations import AddTombstones, DropTombstones, TakeOwnership
+from dataclasses import replace
+from itertools import pairwise
+
+from container.metadata.operations import (
+    AddTombstones,
+    CutQueue,
+    DropTombstones,
+    TakeOwnership,
+)
 from container.metadata.records import Tombstone
 from container.metadata.state import TierState
 from container.names.queue_id import SegmentType
 from container.names.rocketmq import segment_name
-from container.upkeep.deletion import may_come_back, names_in_use, plan_deletions
+from container.upkeep.deletion import may_come_back, names_in_use, plan_deletions, still_due
 from container.upkeep.options import UpkeepOptions
-from provider.clock import ManualClock
+from provider.clock import ManualClock, settle
 from provider.errors import Unavailable
+from provider.ranges import QueueOffset
 from tests.support.journal_run import own, own_with_upkeep, running
 from tests.support.journal_store import DictStore
 from tests.support.tier_values import Q0, begin_queue, commit
@@ -35,29 +44,52 @@ async def test_an_object_goes_after_the_lag_and_its_tombstone_with_it() -> None:
     assert upkeep.statistics().figures["objects_deleted"] == 2  # not found is success
 
 
-async def test_an_object_that_cannot_be_deleted_is_given_up_and_reported() -> None:
+async def test_d11_an_object_that_cannot_be_deleted_is_reported_and_tried_for_ever() -> None:
     store, clock = DictStore(), ManualClock()
     view = store.view()
-    journal, upkeep = await own_with_upkeep(view, clock, upkeep=OPTIONS)
+    options = replace(OPTIONS, tombstone_retry_s_max=1_000.0)
+    journal, upkeep = await own_with_upkeep(view, clock, upkeep=options)
     delete = view.delete
-    tries = 0
+    tried_s: list[float] = []
 
     async def refuse(names) -> None:
-        nonlocal tries
         if "@parts/a" in names:
-            tries += len(names) == 1
+            if len(names) == 1:
+                tried_s.append(clock.monotonic_s())
             raise Unavailable("no", "@parts/a")
         await delete(names)
 
     view.delete = refuse  # type: ignore[method-assign]
+    store.put("@parts/a", b"x")
     store.put("@parts/b", b"x")
     async with running(journal, upkeep):
         await journal.publish([tombstone("@parts/a", clock), tombstone("@parts/b", clock)])
-        await clock.advance(2000)
-    assert tries == OPTIONS.tombstone_tries_max
-    assert "@parts/b" not in store.objects
-    assert list(journal.state.tombstones) == ["@parts/a"]
-    assert upkeep.statistics().figures["undeletable"] == 1
+        await clock.advance(130)
+        assert upkeep.statistics().steps["tombstones"].failures == 1
+        assert upkeep.statistics().figures["undeletable"] == 0
+        await clock.advance(10_000)
+        assert "@parts/b" not in store.objects
+        assert list(journal.state.tombstones) == ["@parts/a"]
+        assert upkeep.statistics().figures["undeletable"] == 1
+        waits_s = [round(later - sooner, -1) for sooner, later in pairwise(tried_s)]
+        assert waits_s[:6] == [60, 120, 240, 480, 960, 1_000]
+        assert waits_s[6:] == [1_000] * len(waits_s[6:]) != []
+    newer, kept = await own_with_upkeep(store.view(), clock, seed=1, upkeep=options)
+    async with running(newer, kept):
+        await settle()
+        await clock.advance(1_100)
+    assert "@parts/a" not in store.objects
+    assert newer.state.tombstones == {}
+
+
+async def test_d11_what_was_given_up_by_an_older_program_is_tried_again() -> None:
+    store, clock = DictStore(), ManualClock()
+    journal, upkeep = await own_with_upkeep(store.view(), clock, upkeep=OPTIONS)
+    store.put("@parts/a", b"x")
+    async with running(journal, upkeep):
+        await journal.publish([AddTombstones((Tombstone("@parts/a", 0, "test", tries=3),))])
+        await clock.advance(5)
+    assert "@parts/a" not in store.objects
 
 
 async def test_what_comes_into_use_while_the_owner_is_verified_is_not_deleted() -> None:
@@ -122,3 +154,30 @@ def test_a_file_below_the_end_of_its_log_cannot_come_back() -> None:
     state.apply([AddTombstones((Tombstone(name, 0, "trimmed"),))])
     assert [one.object_name for one in plan_deletions(state, 1, OPTIONS).delete] == [name]
     assert plan_deletions(state, -1, OPTIONS).delete == ()
+
+
+def test_d11_tombstones_that_may_come_back_do_not_fill_a_run() -> None:
+    state = tier()
+    names = [segment_name(Q0, LOG, 1000 + at) for at in range(OPTIONS.tombstones_per_step_max + 5)]
+    state.apply([AddTombstones(tuple(Tombstone(name, 0, "cut") for name in names))])
+    state.apply([AddTombstones((Tombstone("@parts/a", 0, "test"),))])
+    assert [one.object_name for one in plan_deletions(state, 1, OPTIONS).delete] == ["@parts/a"]
+
+
+def test_a_run_deletes_a_bounded_number() -> None:
+    state = tier()
+    dead = tuple(Tombstone(f"@parts/{at}", 0, "test") for at in range(1_500))
+    state.apply([AddTombstones(dead)])
+    assert len(plan_deletions(state, 1, OPTIONS).delete) == OPTIONS.tombstones_per_step_max
+
+
+def test_the_second_look_finds_what_a_cut_has_made_usable_again() -> None:
+    state = tier()
+    dead = tuple(Tombstone(name, 0, "cut") for name in ("@parts/a", segment_name(Q0, LOG, 500)))
+    state.apply([AddTombstones(dead)])
+    assert still_due(state, dead) == dead
+    cut = replace(state.queues[Q0], next_offset=QueueOffset(0), commit_log=(), consume_queue=())
+    state.apply([CutQueue(cut, "test")])
+    assert still_due(state, dead) == dead[:1]
+    state.apply([DropTombstones(("@parts/a",))])
+    assert still_due(state, dead) == ()
