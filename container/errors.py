@@ -16,6 +16,13 @@ class NewerVersion(StoreError):
     """Upgrade this program: what lies here was written by a newer one and is not damaged."""
 
 
+class Owned(StoreError):
+    """Let that process work or end it, or take the tier from it on purpose: its owner lives.
+
+    Nothing was changed.
+    """
+
+
 class BytesMissing(NotFound):
     """Look again, once: then a file must be brought back. What is published is not in storage."""
 

@@ -11,6 +11,7 @@ from typing import Self
 from container.errors import BytesMissing, Refused
 from container.journal.journal import Journal
 from container.journal.options import JournalOptions
+from container.journal.ownership import Permit
 from container.metadata.operations import (
     CutQueue,
     Operation,
@@ -23,7 +24,6 @@ from container.names.queue_id import QueueId
 from container.names.tier_objects import KeptName
 from container.options import HOUR_MS, TierOptions
 from container.queue.commit_plan import CommitPlan, CutRules, plan_commit
-from container.queue.sparse_read import read_records_at
 from container.queue.tail_cut import CUT_REASON, QueueCut, cut_queue
 from container.record.batch import MessageBatch
 from container.tier_view import TierView
@@ -88,13 +88,14 @@ class Tier(TierView):
         journal_options: JournalOptions | None = None,
         upkeep_options: UpkeepOptions | None = None,
         imported: Sequence[Operation] = (),
+        permit: Permit | None = None,
     ) -> Self:
         """Take the ownership of the tier that lies in `store`, or begin one there.
 
         Costs the probe's requests, a listing, one snapshot and the journal entries after it, one
         new entry, and what `segments` needs, which makes the port that commits are written to.
         An earlier owner that still lives finds itself `Fenced` at its next commit.
-        `imported`: see `Journal.take_ownership`.
+        `imported`, `permit`: see `Journal.take_ownership`.
 
         Raises:
             Refused: there is something to be imported, and the tier has queues already.
@@ -113,6 +114,7 @@ class Tier(TierView):
             broker=identity.broker,
             options=journal_options or JournalOptions(),
             imported=imported,
+            permit=permit,
         )
         try:
             written = await segments.open(journal)
@@ -315,21 +317,3 @@ class Tier(TierView):
         not_before_ms = self._clock.now_ms() + self._options.cut_grace_hours * HOUR_MS
         tombstones = tuple(Tombstone(name, not_before_ms, CUT_REASON) for name in freed)
         return CutQueue(cut.queue, reason, tombstones, cut.planned_on)
-
-    async def messages_at(
-        self,
-        queue: QueueId,
-        offsets: Sequence[QueueOffset],
-        *,
-        bytes_max: int,
-        history: bool = False,
-    ) -> list[bytes | None]:
-        """The records at `offsets` as tiered; see `scattered_records.read_records_at`.
-
-        Raises:
-            NotFound: the tier has no such queue (any more).
-        """
-        container = self.container(queue)
-        if container is None:
-            raise NotFound("the tier has no such queue", str(queue))
-        return await read_records_at(container, offsets, bytes_max=bytes_max, history=history)

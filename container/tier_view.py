@@ -1,5 +1,6 @@
 """What an owner's and a reader's view of a tier have in common: metadata, and queues to read."""
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from container.metadata.records import Queue
@@ -7,7 +8,10 @@ from container.metadata.state import TierState
 from container.names.queue_id import QueueId
 from container.queue.manifest import ManifestReader
 from container.queue.message_queue_container import Manifests, MessageQueueContainer
+from container.queue.sparse_read import read_records_at
+from provider.errors import NotFound
 from provider.object_store import ObjectStore
+from provider.ranges import QueueOffset
 
 
 class MetadataView(Protocol):
@@ -57,3 +61,21 @@ class TierView:
         return MessageQueueContainer(
             queue, self.queue, self._store, self._manifests, verify=self._verify
         )
+
+    async def messages_at(
+        self,
+        queue: QueueId,
+        offsets: Sequence[QueueOffset],
+        *,
+        bytes_max: int,
+        history: bool = False,
+    ) -> list[bytes | None]:
+        """The records at `offsets` as tiered; see `sparse_read.read_records_at`.
+
+        Raises:
+            NotFound: the tier has no such queue (any more).
+        """
+        container = self.container(queue)
+        if container is None:
+            raise NotFound("the tier has no such queue", str(queue))
+        return await read_records_at(container, offsets, bytes_max=bytes_max, history=history)

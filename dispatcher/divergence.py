@@ -16,7 +16,7 @@ from dispatcher.batching import written_bytes
 from dispatcher.common_offsets import CommonOffsets
 from dispatcher.hot_log import HotLog, HotQueue, Wanted
 from dispatcher.options import COMPARED_BYTES_MAX
-from dispatcher.tier_port import TierPort
+from dispatcher.tier_port import ReadableTierPort
 from provider.errors import Corrupt, OutOfRange, StoreError
 from provider.ranges import QueueOffset
 
@@ -62,7 +62,7 @@ def differs_sentence(
 
 
 async def compare_sampled(
-    hot_log: HotLog, tier: TierPort, hot: HotQueue, *, newest: int
+    hot_log: HotLog, tier: ReadableTierPort, hot: HotQueue, *, newest: int
 ) -> QueueOffset | None:
     """Compare the newest messages that both have, and older ones at doubling distances.
 
@@ -97,7 +97,7 @@ async def compare_sampled(
 
 
 async def _readable_difference(
-    hot_log: HotLog, tier: TierPort, queue: QueueId, offsets: Sequence[QueueOffset]
+    hot_log: HotLog, tier: ReadableTierPort, queue: QueueId, offsets: Sequence[QueueOffset]
 ) -> QueueOffset | None:
     """As `first_difference`, but skips what cannot be read; finds that by halving."""
     try:
@@ -112,7 +112,9 @@ async def _readable_difference(
     return found
 
 
-async def find_common_end(hot_log: HotLog, tier: TierPort, queue: QueueId) -> QueueOffset | None:
+async def find_common_end(
+    hot_log: HotLog, tier: ReadableTierPort, queue: QueueId
+) -> QueueOffset | None:
     """The offset that `repair --cut-to-hot` cuts a queue to; None where there is nothing to cut.
 
     That is the largest offset such that every tiered message below it is in the hot log and the
@@ -154,7 +156,7 @@ async def find_common_end(hot_log: HotLog, tier: TierPort, queue: QueueId) -> Qu
 
 async def first_difference(
     hot_log: HotLog,
-    tier: TierPort,
+    tier: ReadableTierPort,
     queue: QueueId,
     offsets: Sequence[QueueOffset],
     *,

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from container.metadata.records import Queue
 from dispatcher.hot_log import HotQueue, HotQueueState
 from dispatcher.options import Backfill
+from dispatcher.queue_state import DELETED_REASON
 from provider.ranges import QueueOffset
 
 
@@ -77,7 +78,7 @@ def decide_step(
             return HotLogIsDamaged(hot.detail, hot.max_offset, QueueOffset(hot.max_offset + 1))
         return _beginning(hot, backfill, now_ms)
     if hot.min_offset > tier.next_offset:
-        reason = damage or "the hot log deleted them before they were tiered"
+        reason = damage or DELETED_REASON
         return RecordGapFirst(tier.next_offset, hot.min_offset, reason)
     if tier.next_offset > hot.max_offset:
         if is_damaged:

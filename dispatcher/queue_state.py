@@ -21,5 +21,8 @@ class QueueState(Enum):
     """Its next message in the hot log cannot be trusted."""
 
 
+DELETED_REASON = "the hot log deleted them before they were tiered"
+"""The reason of a gap in whose place nothing was damaged."""
+
 HALTED = frozenset({QueueState.STOPPED, QueueState.REFUSED, QueueState.DAMAGED})
 """States in which nothing of a queue is committed until something outside changes."""

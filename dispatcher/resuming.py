@@ -14,7 +14,7 @@ from dispatcher.queue_start import (
     TierIsAhead,
     decide_step,
 )
-from dispatcher.tier_port import TierPort
+from dispatcher.tier_port import ReadableTierPort, TierPort
 from provider.errors import Corrupt, OutOfRange
 from provider.ranges import QueueOffset
 
@@ -82,7 +82,25 @@ async def open_queue(
             return Opened(step.offset)
 
 
-async def _contradiction(hot_log: HotLog, tier: TierPort, hot: HotQueue, newest: int) -> str:
+async def is_contradicted(
+    hot_log: HotLog, tier: ReadableTierPort, hot: HotQueue, *, compared_messages: int
+) -> bool:
+    """Whether `open_queue` would halt a queue until it is repaired. Changes nothing.
+
+    Raises:
+        Unavailable, OutOfRange, Corrupt: as `open_queue`.
+    """
+    step = decide_step(hot, tier.queue(hot.id), backfill="all", now_ms=0)
+    if isinstance(step, TierIsAhead):
+        return True
+    if not isinstance(step, ResumeAt):
+        return False
+    return bool(await _contradiction(hot_log, tier, hot, compared_messages))
+
+
+async def _contradiction(
+    hot_log: HotLog, tier: ReadableTierPort, hot: HotQueue, newest: int
+) -> str:
     """What a person must know if the two differ; empty if they agree."""
     if newest == 0:
         return ""

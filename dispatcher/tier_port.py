@@ -10,7 +10,37 @@ from container.record.batch import MessageBatch
 from provider.ranges import QueueOffset
 
 
-class TierPort(Protocol):
+class ReadableTierPort(Protocol):
+    """The part of a tier that is compared with a hot log; readers of a tier offer it, too."""
+
+    def queue(self, queue: QueueId) -> Queue | None:
+        """The queue as it is published now; None if the tier has none."""
+        ...
+
+    async def messages_at(
+        self,
+        queue: QueueId,
+        offsets: Sequence[QueueOffset],
+        *,
+        bytes_max: int,
+        history: bool = False,
+    ) -> Sequence[bytes | None]:
+        """The records at `offsets` as tiered: bytes 28..35 are tier positions.
+
+        `offsets` ascend, are at least one, are published, and lie in no gap. Returns the leading
+        ones that fit into `bytes_max` together, at least one. Few requests however many they are.
+        Without `history`, None replaces old records that cost more to find the longer the
+        queue's history is.
+
+        Raises:
+            OutOfRange: they were deleted meanwhile.
+            Corrupt: what is published cannot be a record's place.
+            Unavailable: try again.
+        """
+        ...
+
+
+class TierPort(ReadableTierPort, Protocol):
     """A tier that messages are committed to, by its owner.
 
     T1  What `queue` returns is durable, and readers see it.
@@ -18,10 +48,6 @@ class TierPort(Protocol):
     T3  After any interruption of a commit, it is safe to call `settle`, to plan again from what
         `queue` returns, and to commit again.
     """
-
-    def queue(self, queue: QueueId) -> Queue | None:
-        """The queue as it is published now; None if the tier has none."""
-        ...
 
     async def settle(self, queue: QueueId) -> None:
         """Return once it is known what became of every call for `queue` that was cancelled.
@@ -67,27 +93,5 @@ class TierPort(Protocol):
         Raises:
             Unavailable: the outcome is unknown; `queue` tells it.
             Fenced: someone newer owns the tier.
-        """
-        ...
-
-    async def messages_at(
-        self,
-        queue: QueueId,
-        offsets: Sequence[QueueOffset],
-        *,
-        bytes_max: int,
-        history: bool = False,
-    ) -> Sequence[bytes | None]:
-        """The records at `offsets` as tiered: bytes 28..35 are tier positions.
-
-        `offsets` ascend, are at least one, are published, and lie in no gap. Returns the leading
-        ones that fit into `bytes_max` together, at least one. Few requests however many they are.
-        Without `history`, None replaces old records that cost more to find the longer the
-        queue's history is.
-
-        Raises:
-            OutOfRange: they were deleted meanwhile.
-            Corrupt: what is published cannot be a record's place.
-            Unavailable: try again.
         """
         ...

@@ -1,4 +1,8 @@
-"""Which stores are present: each shares the lock on one file and on a byte of its directory."""
+"""Which stores are present, and which epoch has a living owner: locks on one file.
+
+Versions before the second question shared the lock of the whole file, so an owner of theirs that
+lives looks like the owner of every epoch.
+"""
 
 import errno
 import fcntl
@@ -11,6 +15,8 @@ from typing import Final
 _F_OFD_GETLK: Final = 36  # linux/fcntl.h, the same on every architecture
 _F_OFD_SETLK: Final = 37
 _FLOCK: Final = struct.Struct("hhqqi4x")  # struct flock: type, whence, start, length, pid
+_PRESENCE_BYTES: Final = 1 << 62
+"""Bytes of the file that everybody present shares; above them each epoch has a byte."""
 _TO_THE_END: Final = 0
 _NEW_OR_OLD: Final = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
 _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
@@ -58,7 +64,7 @@ class PresenceLock:
             OSError: the file system offers no locks.
         """
         self._join()
-        if not all(_is_free(fd, 0, _TO_THE_END) for fd in self._files):
+        if not all(_is_free(fd, 0, _PRESENCE_BYTES) for fd in self._files):
             return False
         if self._directory >= 0 and not _is_free(self._directory, self._byte, 1):
             return False
@@ -83,7 +89,7 @@ class PresenceLock:
             os.close(fd)
             return
         try:
-            _share(fd, 0, _TO_THE_END)
+            _share(fd, 0, _PRESENCE_BYTES)
         except BaseException:
             os.close(fd)
             raise
@@ -102,6 +108,59 @@ class PresenceLock:
                 raise
             return -1
         return fd
+
+
+class OwnerLock:
+    """Which epoch has an owner that lives: each shares the lock on the byte of its epoch.
+
+    Nothing depends on it but a question of politeness: a start asks before it takes the tier from
+    an owner that lives. Where the file was removed, or locks are not seen from another machine,
+    the owner looks dead, is fenced by the journal all the same, and ends.
+    """
+
+    def __init__(self, path: str) -> None:
+        """Locks nothing yet; `path` is the file of `PresenceLock`."""
+        self._path = path
+        self._fd = -1
+
+    def __repr__(self) -> str:
+        return f"<OwnerLock {self._path}: {'open' if self._fd >= 0 else 'nothing held'}>"
+
+    def hold(self, epoch: int) -> None:
+        """Be seen as the owner of `epoch` until `close`, or until the process dies.
+
+        Raises:
+            OSError: the file cannot be made, or the file system offers no locks.
+        """
+        if self._fd < 0:
+            self._fd = os.open(self._path, _NEW_OR_OLD, 0o666)
+        _share(self._fd, _PRESENCE_BYTES + epoch, 1)
+
+    def is_held(self, epoch: int | None = None) -> bool:
+        """Whether another one holds `epoch`, or any epoch. Takes nothing and makes no file.
+
+        Raises:
+            OSError: the file cannot be opened, or the file system offers no locks.
+        """
+        start, length = _PRESENCE_BYTES, _TO_THE_END
+        if epoch is not None:
+            start, length = _PRESENCE_BYTES + epoch, 1
+        if self._fd >= 0:
+            return not _is_free(self._fd, start, length)
+        try:
+            fd = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        except FileNotFoundError:
+            return False
+        try:
+            return not _is_free(fd, start, length)
+        finally:
+            os.close(fd)
+
+    def close(self) -> None:
+        """Let go. Idempotent."""
+        if self._fd >= 0:
+            os.close(self._fd)
+        self._fd = -1
 
 
 def _share(fd: int, start: int, length: int) -> None:

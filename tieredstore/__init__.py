@@ -29,10 +29,10 @@ Reading      open, ReadableTier, Message, QueueSummary, Gap, QueueCursor, Findin
 Fetching     TieredMessageFetcher, FetcherOptions, FetchResult, FetchStatus, FetchedMessages,
              FetcherStatistics, StoredMessage
 Tiering      follow, Follower, DispatchStatistics, QueueStatistics, QueueState, Progress,
-             TopicSummary, ScanStatistics, UpkeepStatistics
+             TopicSummary, Loss, ScanStatistics, UpkeepStatistics
 Settings     Config, ConfigError
 Errors       StoreError, the base of: AlreadyExists, BytesMissing, Closed, Corrupt, Denied,
-             Fenced, NewerVersion, NotAStore, NotFound, OutOfRange, Refused, Unavailable
+             Fenced, NewerVersion, NotAStore, NotFound, OutOfRange, Owned, Refused, Unavailable
 Without await: the module tieredstore.sync
 Own storage: the package provider
 
@@ -52,7 +52,7 @@ import provider
 
 if TYPE_CHECKING:
     from container.check.finding import Finding
-    from container.errors import BytesMissing, NewerVersion, Refused
+    from container.errors import BytesMissing, NewerVersion, Owned, Refused
     from container.metadata.records import Gap
     from container.record.message import StoredMessage
     from container.upkeep.upkeep import UpkeepStatistics
@@ -81,7 +81,7 @@ if TYPE_CHECKING:
     from tieredstore.following.statistics import ScanStatistics
     from tieredstore.message import Message
     from tieredstore.readable_tier import QueueCursor, ReadableTier
-    from tieredstore.summary import QueueSummary, TopicSummary
+    from tieredstore.summary import Loss, QueueSummary, TopicSummary
 
 __all__ = [  # noqa: RUF022 - grouped by purpose
     # Reading
@@ -108,6 +108,7 @@ __all__ = [  # noqa: RUF022 - grouped by purpose
     "QueueState",
     "Progress",
     "TopicSummary",
+    "Loss",
     "ScanStatistics",
     "UpkeepStatistics",
     # Settings
@@ -125,6 +126,7 @@ __all__ = [  # noqa: RUF022 - grouped by purpose
     "NotAStore",
     "NotFound",
     "OutOfRange",
+    "Owned",
     "Refused",
     "Unavailable",
     # Without await
@@ -135,7 +137,7 @@ __version__ = "0.1.0"
 
 _HOMES: Mapping[str, tuple[str, ...]] = {
     "container.check.finding": ("Finding",),
-    "container.errors": ("BytesMissing", "NewerVersion", "Refused"),
+    "container.errors": ("BytesMissing", "NewerVersion", "Owned", "Refused"),
     "container.metadata.records": ("Gap",),
     "container.record.message": ("StoredMessage",),
     "container.upkeep.upkeep": ("UpkeepStatistics",),
@@ -156,7 +158,7 @@ _HOMES: Mapping[str, tuple[str, ...]] = {
     "tieredstore.following.statistics": ("ScanStatistics",),
     "tieredstore.message": ("Message",),
     "tieredstore.readable_tier": ("QueueCursor", "ReadableTier"),
-    "tieredstore.summary": ("QueueSummary", "TopicSummary"),
+    "tieredstore.summary": ("Loss", "QueueSummary", "TopicSummary"),
 }  # fmt: skip
 """Where a public name lives. Loaded on first use: the command line's `--help` needs none of it."""
 
@@ -234,12 +236,13 @@ def follow(
     broker: str | None = None,
     conf: str | os.PathLike[str] | None = None,
     settings: Mapping[str, object] | None = None,
+    take_over: bool = False,
 ) -> "Follower":
     """What tiers a broker's store: `async with tieredstore.follow("store", "tier") as follower`.
 
-    Entering the block reads `conf`, opens the store and takes the tier over from its earlier
-    owner; `Follower.drain` and `Follower.run` then tier. The broker may run, and nothing is
-    written into its directory.
+    Entering the block reads `conf`, opens the store and takes the tier from an owner that ended;
+    `Follower.drain` and `Follower.run` then tier. The broker may run, and nothing is written into
+    its directory.
 
     Args:
         store_dir: the broker's `storePathRootDir`.
@@ -248,10 +251,16 @@ def follow(
         broker: the broker's name, likewise; None: `brokerName`, by default the host's name.
         conf: the broker's configuration file, used as it is.
         settings: further keys with their values; they win over `conf` and the environment.
+        take_over: take the tier from an owner that lives, too, which then ends with `Fenced`;
+            otherwise `Owned` is raised.
     """
     from tieredstore.follower import Follower  # noqa: PLC0415 - loaded on first use
 
-    return Follower(lambda: _config(where, cluster, broker, conf, settings), Path(store_dir))
+    return Follower(
+        lambda: _config(where, cluster, broker, conf, settings),
+        Path(store_dir),
+        take_over=take_over,
+    )
 
 
 def _config(

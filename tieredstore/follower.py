@@ -5,6 +5,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -27,8 +28,10 @@ from tieredstore.following.statistics import ScanStatistics
 from tieredstore.lifetime import cause, running
 from tieredstore.metrics import TieringMetrics, served_metrics
 from tieredstore.opening import directory_of
+from tieredstore.owner import refuse_living_owner, watch_ownership
 from tieredstore.owning import open_hot_log, open_owner
-from tieredstore.summary import TopicSummary, summarize
+from tieredstore.report import Look, Reporter
+from tieredstore.summary import Loss, TopicSummary, lost_of, new_losses, summarize
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,31 +46,61 @@ class _Open:
     """What the tier held when it was opened."""
     registry: CollectorRegistry
 
+    def losses(self) -> list[Loss]:
+        """Gaps that the tier did not have when it was opened."""
+        return new_losses(self.before, self.tier.state.queues)
+
+    def look(self) -> Look:
+        """What the reporter tells of."""
+        return Look(
+            self.dispatcher.statistics(),
+            self.hot.statistics,
+            self.tier.upkeep.statistics(),
+            self.losses(),
+        )
+
 
 class Follower:
     """Tiers a broker's store directory. `tieredstore.follow` makes it: use `async with`.
 
-    The block owns the tier: an earlier owner that still runs finds itself fenced. Nothing is
-    tiered before `drain` or `run` is called. The broker's directory is never written.
+    The block owns the tier, and learns within `tieredStoreOwnerCheckInterval` that another process
+    took it. Nothing is tiered before `drain` or `run` is called. The broker's directory is never
+    written.
+
+    The logger `tieredstore.follower` says what happens: troubles when they begin and end, messages
+    that were lost (level ERROR), and once a minute where tiering stands (level INFO).
     """
 
     def __init__(
-        self, load: Callable[[], Config], store_dir: Path, *, clock: Clock | None = None
+        self,
+        load: Callable[[], Config],
+        store_dir: Path,
+        *,
+        take_over: bool = False,
+        serves: bool = True,
+        clock: Clock | None = None,
     ) -> None:
-        """Nothing is read before the block is entered; then `load` runs in a thread."""
+        """Nothing is read before the block is entered; then `load` runs in a thread.
+
+        `take_over`: take the tier from an owner that lives, too. `serves`: serve the metrics page
+        where `tieredStoreMetricsPort` is set.
+        """
         self._load = load
         self._store_dir = store_dir
+        self._take_over = take_over
+        self._serves = serves
         self._clock = clock or SystemClock()
         self._stack: AsyncExitStack | None = None
         self._open: _Open | None = None
 
     async def __aenter__(self) -> Self:
-        """Open the store directory, then take the tier or begin it.
+        """Open the store directory and serve the metrics page, then take the tier or begin it.
 
         Raises:
-            ConfigError: a setting is wrong, tiering is switched off, no tier is named, or store
-                and tier lie inside one another.
+            ConfigError: a setting is wrong, tiering is switched off, no tier is named, store
+                and tier lie inside one another, or the port of the metrics page is taken.
             NotAStore: the directory is no RocketMQ store.
+            Owned: a process that lives owns the tier; nothing was changed.
             Denied: the storage cannot keep a tier, or the tier is another broker's.
             Corrupt: the tier's journal is damaged.
             Unavailable: the storage does not answer.
@@ -84,8 +117,13 @@ class Follower:
             hot = await stack.enter_async_context(
                 open_hot_log(config, self._store_dir, clock=clock)
             )
+            if not self._take_over:
+                await refuse_living_owner(config, directory_of(config), clock=clock)
+            port = config.metrics_port if self._serves else 0
+            await stack.enter_async_context(served_metrics(port, registry))
+            # All that can fail has been tried: from here on the tier is ours.
             tier = await stack.enter_async_context(
-                open_owner(config, clock=clock, registry=registry)
+                open_owner(config, clock=clock, registry=registry, take_over=self._take_over)
             )
             dispatcher = TieredDispatcher(
                 hot,
@@ -100,11 +138,17 @@ class Follower:
                     lambda: hot.statistics,
                     tier.journal.statistics,
                     tier.upkeep.statistics,
+                    lambda: sum(map(lost_of, tier.state.queues.values())),
                 )
             )
-            await stack.enter_async_context(running([tier.run]))
+            opened = _Open(config, hot, tier, dispatcher, dict(tier.state.queues), registry)
+            reporter = Reporter(opened.look, clock)
+            watch = partial(
+                watch_ownership, tier.journal, clock=clock, interval_s=config.owner_check_s
+            )
+            await stack.enter_async_context(running([tier.run, watch, reporter.run]))
             stack.push_async_callback(tier.close)
-            self._open = _Open(config, hot, tier, dispatcher, dict(tier.state.queues), registry)
+            self._open = opened
             self._stack = stack.pop_all()
         return self
 
@@ -119,7 +163,7 @@ class Follower:
         What is not tiered yet stays in the broker's log, and the next start continues there.
 
         Raises:
-            Fenced: someone newer took the tier while the block ran.
+            Fenced: someone newer took the tier while the block ran; says who.
         """
         stack, self._stack = self._stack, None
         if stack is None:
@@ -143,6 +187,11 @@ class Follower:
         """Where the broker's tier lies."""
         return directory_of(self._opened().config)
 
+    @property
+    def registry(self) -> CollectorRegistry:
+        """The metrics of this block, which are served if a port is configured."""
+        return self._opened().registry
+
     async def drain(
         self, *, on_progress: Callable[[Progress], None] | None = None
     ) -> DispatchStatistics:
@@ -164,16 +213,13 @@ class Follower:
     async def run(self) -> None:
         """Tier what is there and what comes, until cancelled or `stop` is called.
 
-        Serves the metrics page meanwhile where `tieredStoreMetricsPort` is set. An outage of the
-        storage or of the broker's disk ends nothing: work continues when it is over.
+        An outage of the storage or of the broker's disk ends nothing: work continues when it is
+        over.
 
         Raises:
             Fenced: someone newer owns the tier.
-            ConfigError: the port of the metrics page is taken.
         """
-        opened = self._opened()
-        async with served_metrics(opened.config.metrics_port, opened.registry):
-            await opened.dispatcher.run()
+        await self._opened().dispatcher.run()
 
     async def stop(self) -> None:
         """Commit what is there, for at most `tieredStoreShutdownTimeout`, then end `run`.
@@ -193,6 +239,10 @@ class Follower:
     def upkeep_statistics(self) -> UpkeepStatistics:
         """What the tier's upkeep did, and which of its steps fail at present. O(tombstones)."""
         return self._opened().tier.upkeep.statistics()
+
+    def losses(self) -> list[Loss]:
+        """Messages that were found to be lost while this block was open. O(queues and gaps)."""
+        return self._opened().losses()
 
     def topics(self) -> list[TopicSummary]:
         """What the tier holds and what this block added to it, topic by topic. O(queues)."""

@@ -32,17 +32,24 @@ class TieringMetrics(Collector):
         scan: Callable[[], ScanStatistics],
         journal: Callable[[], JournalStatistics],
         upkeep: Callable[[], UpkeepStatistics],
+        messages_lost: Callable[[], int] = lambda: 0,
     ) -> None:
         self._dispatch = dispatch
         self._scan = scan
         self._journal = journal
         self._upkeep = upkeep
+        self._messages_lost = messages_lost
 
     def collect(self) -> Iterable[Metric]:
         """All families of one scrape."""
         statistics = self._dispatch()
         yield from _queue_metrics(statistics)
         yield from _dispatch_metrics(statistics)
+        yield _gauge(
+            "tieredstore_messages_lost",
+            "Messages in gaps of the tier: lost before they could be tiered, whoever tiered then.",
+            self._messages_lost(),
+        )
         scan = self._scan()
         yield _gauge(
             "tieredstore_pinned_bytes",

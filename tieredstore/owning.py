@@ -1,8 +1,8 @@
 """What a process that tiers opens: the tier as its owner, and the broker's directory."""
 
 import asyncio
+import logging
 import os
-import socket
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -15,6 +15,7 @@ from container.metadata.operations import Operation
 from container.names.tier_objects import JOURNAL_PREFIX
 from container.tier import Tier, TierIdentity
 from provider.clock import Clock
+from provider.errors import Fenced
 from provider.in_place_segments import InPlaceDriver
 from provider.metered import MeteredStore
 from provider.names import TEMPORARY_PREFIX
@@ -29,7 +30,17 @@ from tieredstore.following.directory.log_directories import (
     split_paths,
 )
 from tieredstore.following.options import HotLogOptions
+from tieredstore.lifetime import cause
 from tieredstore.opening import directory_of, whole_paths
+from tieredstore.owner import (
+    Takeover,
+    is_of_this_host,
+    name_successor,
+    owner_text,
+    owner_words,
+)
+
+LOGGER = logging.getLogger("tieredstore.owner")
 
 
 @asynccontextmanager
@@ -40,9 +51,11 @@ async def open_owner(
     rng: Random | None = None,
     registry: CollectorRegistry | None = None,
     imported: Sequence[Operation] = (),
+    take_over: bool = False,
 ) -> AsyncGenerator[Tier]:
-    """The tier of the configured broker, taken from its earlier owner, or begun.
+    """The tier of the configured broker, taken from an owner that ended, or begun.
 
+    With `take_over` it is taken from an owner that lives, too, which then ends with `Fenced`.
     The journal is written only while `Tier.run` runs, which is the caller's to start. Requests to
     the storage are counted in `registry`. A tier is not begun among files that no journal of ours
     names, because it would write over them, unless they are `imported`: those become ours
@@ -51,20 +64,22 @@ async def open_owner(
     Raises:
         ConfigError: there are files of a tier, and no journal.
         Refused: there is something to be imported, and the tier has queues already.
+        Owned: the tier's owner lives, as far as locks tell; nothing was changed.
         Denied: the storage cannot keep a tier, or the tier is another broker's.
         Corrupt, Unavailable: as `Tier.own`.
+        Fenced: at the end of the block, naming who took the tier meanwhile.
     """
     directory = directory_of(config)
     if not imported:
         await asyncio.to_thread(_refuse_foreign_files, directory)
     files = PosixStore(directory, options=config.posix, clock=clock)
     store = MeteredStore(files, clock=clock, registry=registry)
+    takeover = Takeover(directory, take_over=take_over)
     try:
-        owner = f"{socket.gethostname()}:{os.getpid()}"
         with whole_paths(directory):
             tier = await Tier.own(
                 store,
-                TierIdentity(config.cluster, config.broker, owner),
+                TierIdentity(config.cluster, config.broker, owner_text(clock)),
                 segments=InPlaceDriver(
                     store, clock=clock, takeover_wait_s_max=config.tier.takeover_wait_s_max
                 ),
@@ -74,13 +89,32 @@ async def open_owner(
                 journal_options=config.journal,
                 upkeep_options=config.upkeep,
                 imported=imported,
+                permit=takeover.permit,
             )
+        _log_start(takeover)
         try:
             yield tier
+        except Exception as error:
+            if isinstance(fenced := cause(error), Fenced):
+                await name_successor(fenced, files, config.journal, clock=clock)
+            raise
         finally:
             await tier.journal.close()
     finally:
         await store.close()
+        takeover.close()
+
+
+def _log_start(takeover: Takeover) -> None:
+    """Tell whom a fence may have taken the tier from; a dead owner of this host needs no word."""
+    earlier = takeover.earlier
+    if takeover.earlier_lives:
+        LOGGER.warning("the tier was taken over from %s", owner_words(earlier.owner))
+    elif earlier.epoch and not is_of_this_host(earlier.owner):
+        LOGGER.info(
+            "the tier was last owned by %s; if that still runs, it ends now",
+            owner_words(earlier.owner),
+        )
 
 
 def _refuse_foreign_files(directory: Path) -> None:

@@ -6,7 +6,7 @@ from typing import Self
 
 from container.metadata.records import Gap, Queue
 from container.names.queue_id import QueueId, SegmentType
-from dispatcher.queue_state import HALTED, QueueState
+from dispatcher.queue_state import DELETED_REASON, HALTED, QueueState
 from dispatcher.statistics import QueueStatistics
 
 BROKEN = frozenset({QueueState.STOPPED, QueueState.DAMAGED})
@@ -23,6 +23,58 @@ def lost_of(queue: Queue) -> int:
         min(gap.end, queue.next_offset) - max(gap.start, queue.min_offset)
         for gap in queue.gaps
         if gap.end > queue.min_offset
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """Messages of one queue that were lost before they could be tiered: a gap that is new."""
+
+    queue: QueueId
+    gap: Gap
+
+    @property
+    def messages(self) -> int:
+        """Number of messages that are lost."""
+        return self.gap.end - self.gap.start
+
+    def __str__(self) -> str:
+        """One sentence: place, reason, and how to prevent the next one."""
+        noun = "message" if self.messages == 1 else "messages"
+        said = (
+            f"{self.queue} lost {self.messages:,} {noun}, offsets {self.gap.start} to "
+            f"{self.gap.end - 1}: {self.gap.reason}"
+        )
+        if self.gap.reason != DELETED_REASON:
+            return said
+        return (
+            f"{said}; tieredStorePinPath keeps files that a broker deletes until they are tiered, "
+            f"up to tieredStorePinMaxSize"
+        )
+
+
+def new_losses(before: Mapping[QueueId, Queue], after: Mapping[QueueId, Queue]) -> list[Loss]:
+    """The gaps of `after` that `before` does not have, in order of queues. O(queues and gaps)."""
+    found: list[Loss] = []
+    for queue_id, queue in after.items():
+        if not queue.gaps:
+            continue
+        known = {gap.start for gap in before[queue_id].gaps} if queue_id in before else set[int]()
+        found += [Loss(queue_id, gap) for gap in queue.gaps if gap.start not in known]
+    return sorted(found, key=lambda loss: (loss.queue, loss.gap.start))
+
+
+def losses_text(queues: Iterable["QueueSummary"]) -> str:
+    """How many messages lie in gaps, as a sentence; "" if none do."""
+    listed = [queue for queue in queues if queue.gaps]
+    lost = sum(queue.lost for queue in listed)
+    if not lost:
+        return ""
+    gaps = sum(len(queue.gaps) for queue in listed)
+    return (
+        f"{lost:,} {'message' if lost == 1 else 'messages'} of {len(listed)} "
+        f"{'queue' if len(listed) == 1 else 'queues'} were lost before they could be tiered "
+        f"({gaps} {'gap' if gaps == 1 else 'gaps'})"
     )
 
 

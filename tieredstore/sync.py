@@ -34,7 +34,7 @@ from provider.errors import Closed
 from tieredstore.follower import Follower
 from tieredstore.message import Message
 from tieredstore.readable_tier import QueueCursor, ReadableTier
-from tieredstore.summary import QueueSummary, TopicSummary
+from tieredstore.summary import Loss, QueueSummary, TopicSummary
 
 OpenedT = TypeVar("OpenedT")
 
@@ -76,6 +76,7 @@ def follow(
     broker: str | None = None,
     conf: str | os.PathLike[str] | None = None,
     settings: Mapping[str, object] | None = None,
+    take_over: bool = False,
 ) -> "SyncFollower":
     """Own a tier and open a broker's store, at once; arguments and errors as `tieredstore.follow`.
 
@@ -83,7 +84,13 @@ def follow(
     """
     return SyncFollower(
         tieredstore.follow(
-            store_dir, where, cluster=cluster, broker=broker, conf=conf, settings=settings
+            store_dir,
+            where,
+            cluster=cluster,
+            broker=broker,
+            conf=conf,
+            settings=settings,
+            take_over=take_over,
         )
     )
 
@@ -264,6 +271,10 @@ class SyncFollower(_Threaded):
     def statistics(self) -> DispatchStatistics:
         """How far tiering is, queue by queue, and what fails at present."""
         return self._running.call(self._follower.statistics)
+
+    def losses(self) -> list[Loss]:
+        """Messages that were found to be lost while it was open."""
+        return self._running.call(self._follower.losses)
 
     def topics(self) -> list[TopicSummary]:
         """What the tier holds and what this block added to it, topic by topic."""

@@ -17,7 +17,7 @@ from container.journal.entry_writer import EntryWriter, Outcome
 from container.journal.frame import Frame, FrameKind
 from container.journal.group_commit import PendingEntry, Transaction, copy_of, gather_entry
 from container.journal.options import JournalOptions, RandomSource
-from container.journal.ownership import take_ownership
+from container.journal.ownership import Permit, take_ownership
 from container.journal.reader import JournalReader, Loaded
 from container.metadata.codec import encode_operations
 from container.metadata.operations import Operation, TakeOwnership
@@ -114,6 +114,7 @@ class Journal:
         broker: str,
         options: JournalOptions | None = None,
         imported: Sequence[Operation] = (),
+        permit: Permit | None = None,
     ) -> Self:
         """Read the journal, or begin one, and write the fence that makes it ours.
 
@@ -121,7 +122,8 @@ class Journal:
         `JournalReader.load` costs, and two requests for the fence; an unknown outcome of the
         fence is settled here, for as long as that takes. Cancelling it may leave a fence in the
         journal, which is harmless: the next one has a higher epoch. `imported` is published by
-        the fence itself, so that every owner of the tier knows of the imported files.
+        the fence itself, so that every owner of the tier knows of the imported files. `permit` is
+        asked before each try, with the owner whom that try would fence; what it raises is raised.
 
         Raises:
             Refused: `imported` is too large, or the tier has queues already. Nothing was written.
@@ -132,7 +134,13 @@ class Journal:
         options = options or JournalOptions()
         fence = TakeOwnership(0, owner, cluster, broker, 0)
         loaded = await take_ownership(
-            store, fence, clock=clock, rng=rng, options=options, imported=imported
+            store,
+            fence,
+            clock=clock,
+            rng=rng,
+            options=options,
+            imported=imported,
+            permit=permit,
         )
         return cls(store, loaded, clock=clock, rng=rng, options=options)
 

@@ -1,6 +1,6 @@
 """Takes the ownership of a tier: writes a fence at the first free number."""
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 
 from container.errors import Refused
@@ -17,6 +17,9 @@ from provider.clock import Clock
 from provider.errors import Denied
 from provider.object_store import ObjectStore
 
+Permit = Callable[[Broker], Awaitable[None]]
+"""Called with what the tier says of its owner just before each fence; raises to forbid it."""
+
 
 async def take_ownership(
     store: ObjectStore,
@@ -26,6 +29,7 @@ async def take_ownership(
     rng: RandomSource,
     options: JournalOptions,
     imported: Sequence[Operation] = (),
+    permit: Permit | None = None,
 ) -> Loaded:
     """Read the journal and write `fence` with the next epoch; returns the state after it.
 
@@ -41,6 +45,8 @@ async def take_ownership(
     while True:
         state = loaded.state
         _refuse_other_broker(state.broker, fence)
+        if permit is not None:
+            await permit(state.broker)
         epoch = state.broker.epoch + 1
         numbered = replace(fence, epoch=epoch, taken_ms=clock.now_ms())
         _refuse_inapplicable(state, [numbered, *imported])

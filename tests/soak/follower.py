@@ -58,13 +58,13 @@ class Follower:
         self.stops += 1
 
     async def replace(self) -> None:
-        """Start a second owner; one of the two must find out and end by itself, with 3.
+        """Start a second owner; one of the two must find out and end by itself, with 4.
 
         It is the first one, unless that had not yet taken the tier when the second one did.
         """
         self.check_alive()
         assert self._process is not None
-        pair = [self._process, self._started()]
+        pair = [self._process, self._started("--take-over")]
         try:
             await until(
                 lambda: any(process.poll() is not None for process in pair),
@@ -78,7 +78,7 @@ class Follower:
                     process.kill()
                     process.wait()
         ended = [process.returncode for process in pair if process is not self._process]
-        assert ended == [3], f"of two owners ended {ended}: {self.last_words()}"
+        assert ended == [4], f"of two owners ended {ended}: {self.last_words()}"
         self.fenced += 1
 
     def last_words(self) -> str:
@@ -91,12 +91,12 @@ class Follower:
             self._process.kill()
             self._process.wait()
 
-    def _started(self) -> subprocess.Popen[bytes]:
+    def _started(self, *more: str) -> subprocess.Popen[bytes]:
         self.starts += 1
         environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
         with self._log.open("ab") as log:
             return subprocess.Popen(
-                self._command,
+                [*self._command, *more],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

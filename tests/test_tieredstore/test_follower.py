@@ -1,6 +1,7 @@
 """What a program that tiers sees: `tieredstore.follow`."""
 
 import asyncio
+import os
 from pathlib import Path
 
 import pytest
@@ -68,14 +69,16 @@ async def test_an_owner_that_was_fenced_learns_it_as_one_error(tmp_path: Path) -
     async def work() -> None:
         root = tmp_path / "tier"
         first = tieredstore.follow(broker.directory, root, broker="b", settings=given)
-        second = tieredstore.follow(broker.directory, root, broker="b", settings=given)
+        second = tieredstore.follow(
+            broker.directory, root, broker="b", settings=given, take_over=True
+        )
         async with first as older:
             await older.drain()
             async with second:
                 broker.put("A", 0, b"second")
                 await older.drain()
 
-    with pytest.raises(tieredstore.Fenced):
+    with pytest.raises(tieredstore.Fenced, match=f"process {os.getpid()} on .* took this tier"):
         await work()
 
 

@@ -15,6 +15,7 @@ from tieredstore.cli.printable import printable
 from tieredstore.cli.progress import bytes_bar
 from tieredstore.cli.reading import java_metadata_option, with_tier
 from tieredstore.readable_tier import ReadableTier
+from tieredstore.summary import losses_text
 
 
 @click.command("check")
@@ -36,6 +37,8 @@ def command(invocation: Invocation, java_metadata: Path | None, *, as_json: bool
         if not as_json:
             with suppress(BrokenPipeError):
                 click.echo(_verdict(tier, found))
+                if lost := losses_text(tier.queues()):
+                    click.echo(f"{lost}: `tieredstore topics` says where")
         return found
 
     return FINDINGS if with_tier(invocation, java_metadata, check, damaged=True) else 0

@@ -5,7 +5,7 @@ import signal
 
 import click
 
-from container.errors import BytesMissing, NewerVersion, Refused
+from container.errors import BytesMissing, NewerVersion, Owned, Refused
 from provider.errors import (
     AlreadyExists,
     Closed,
@@ -20,7 +20,7 @@ from provider.posix_errors import as_verdict
 from tieredstore.config.sources import ConfigError
 from tieredstore.lifetime import cause
 
-FINDINGS, WRONG_USE, UNAVAILABLE, BUG = 1, 2, 3, 70
+FINDINGS, WRONG_USE, UNAVAILABLE, OWNED, BUG = 1, 2, 3, 4, 70
 
 VERDICTS: tuple[tuple[type[StoreError], int, str], ...] = (
     (NewerVersion, WRONG_USE, "install a newer tieredstore"),
@@ -33,7 +33,8 @@ VERDICTS: tuple[tuple[type[StoreError], int, str], ...] = (
     ),
     (OutOfRange, FINDINGS, ""),
     (Refused, FINDINGS, "it contradicts itself or what is published, so nothing was changed"),
-    (Fenced, UNAVAILABLE, "another process took this tier over; let only one of them run"),
+    (Fenced, OWNED, "let only one of them run"),
+    (Owned, OWNED, "end that process, or take the tier from it with --take-over"),
     (Unavailable, UNAVAILABLE, "try again"),
     (Closed, UNAVAILABLE, "try again"),
     (AlreadyExists, UNAVAILABLE, "try again"),

@@ -1,26 +1,31 @@
-"""The options before the command, and types of arguments that several commands share."""
+"""The options that every command takes, and types of arguments that several of them share."""
 
 import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 if TYPE_CHECKING:
     from tieredstore.config.effective import Config
 
+TEXT, JSON = "text", "json"
+LEVELS = ("debug", "info", "warning", "error")
 DIGITS_MAX = 40
+CommandT = TypeVar("CommandT", bound=click.Command)
 _DIGITS = re.compile(r"[+-]?(0|[1-9][0-9]*)", re.ASCII)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Invocation:
-    """The options before the command."""
+    """The options that every command takes, before its name or behind it."""
 
-    conf: Path | None
-    defines: tuple[str, ...]
+    conf: Path | None = None
+    defines: tuple[str, ...] = ()
+    log_format: str = TEXT
+    log_level: str = "info"
 
     def load_config(self) -> "Config":
         """Read the configuration.
@@ -31,6 +36,18 @@ class Invocation:
         from tieredstore.config.effective import Config  # noqa: PLC0415 - `--help` needs none of it
 
         return Config.load(conf=self.conf, defines=self.defines)
+
+    def begin(self) -> None:
+        """Print what our loggers say, as the options ask for."""
+        from tieredstore.cli.logs import set_up  # noqa: PLC0415 - `--help` says nothing
+
+        set_up(self.log_format, self.log_level)
+
+    def say(self, sentence: str, status: int) -> None:
+        """Print the last sentence of a command that ends with `status` and has output besides."""
+        from tieredstore.cli.logs import say_end  # noqa: PLC0415 - likewise
+
+        say_end(self.log_format, sentence, status)
 
 
 class GivenPath(click.Path):
@@ -72,5 +89,87 @@ class WholeNumber(click.ParamType[int]):
 
 
 GIVEN_PATH = GivenPath(path_type=Path)
+
+
+def _keep(ctx: click.Context, param: click.Parameter, value: Any) -> None:  # noqa: ANN401 - click's
+    """Put a given option into the invocation: definitions are added, of others the last wins."""
+    if value is None or value == ():
+        return
+    invocation = ctx.ensure_object(Invocation)
+    assert param.name is not None, "an option has a name"
+    before: Any = getattr(invocation, param.name)
+    setattr(invocation, param.name, (*before, *value) if param.multiple else value)
+    if param.name.startswith("log_") and ctx.parent is not None:
+        invocation.begin()
+
+
+def _global_options() -> list[click.Option]:
+    """Fresh ones for each command: click orders and converts them by its own."""
+    return [
+        click.Option(
+            ["--conf"],
+            type=GIVEN_PATH,
+            metavar="FILE",
+            help="Configuration in properties format; a RocketMQ broker's own file works.",
+            callback=_keep,
+            expose_value=False,
+        ),
+        click.Option(
+            ["-D", "defines"],
+            multiple=True,
+            metavar="KEY=VALUE",
+            help="Set one configuration key; repeatable. Overrides the file and the environment.",
+            callback=_keep,
+            expose_value=False,
+        ),
+        click.Option(
+            ["--log-format"],
+            type=click.Choice([TEXT, JSON]),
+            help="Format of what is said on standard error. Default: text.",
+            callback=_keep,
+            expose_value=False,
+        ),
+        click.Option(
+            ["--log-level"],
+            type=click.Choice(LEVELS),
+            help="Least level of what is said. Default: info.",
+            callback=_keep,
+            expose_value=False,
+        ),
+        click.Option(
+            ["--debug"],
+            is_flag=True,  # `main` looks for it where it prints an error
+            help="Print a traceback with an error.",
+            expose_value=False,
+        ),
+    ]
+
+
+def global_options(command: CommandT) -> CommandT:
+    """Give the whole command line its options."""
+    command.params[:0] = _global_options()
+    return command
+
+
+def accept_behind(command: CommandT) -> CommandT:
+    """Let a command, and the commands below it, take the same options behind their names.
+
+    They are left out of its help, which names what is its own.
+    """
+    if not any(param.callback is _keep for param in command.params):
+        for option in _global_options():
+            option.hidden = True
+            command.params.append(option)
+        if isinstance(command, click.Group):
+            for below in command.commands.values():
+                accept_behind(below)
+    return command
+
+
 pass_invocation = click.make_pass_decorator(Invocation)
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object a line.")
+take_over_option = click.option(
+    "--take-over",
+    is_flag=True,
+    help="Take the tier from its owner, too, if that lives; it ends with exit status 4.",
+)

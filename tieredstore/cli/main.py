@@ -10,13 +10,11 @@ import traceback
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from importlib import import_module
-from pathlib import Path
 
 import click
 
 from tieredstore import __version__
-from tieredstore.cli.invocation import GIVEN_PATH, Invocation
-from tieredstore.cli.printable import printable
+from tieredstore.cli.invocation import Invocation, accept_behind, global_options
 
 COMMANDS: Mapping[str, tuple[str, str]] = {
     "tier": (
@@ -56,7 +54,7 @@ class CommandLine(click.Group):
         if cmd_name not in COMMANDS:
             return None
         module, _ = COMMANDS[cmd_name]
-        return import_module(module).command
+        return accept_behind(import_module(module).command)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -106,7 +104,9 @@ class CommandLine(click.Group):
             if "--debug" in words:
                 _say("".join(traceback.format_exception(error)))
             if sentence:
-                _say(f"tieredstore: {printable(sentence)}")
+                from tieredstore.cli.logs import format_in, say_end  # noqa: PLC0415 - likewise
+
+                say_end(format_in(words), sentence, status)
             try:
                 sys.stdout.flush()
             except OSError:
@@ -114,38 +114,25 @@ class CommandLine(click.Group):
         sys.exit(status if isinstance(status, int) else 0)
 
 
+@global_options
 @click.group(
     cls=CommandLine,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    epilog="Exit status: 0 success, 1 findings or not found, 2 usage error, 3 storage unavailable,"
-    " 70 internal error, 130 and 143 interrupted by SIGINT and SIGTERM.",
+    epilog="Exit status: 0 success; 1 findings, lost messages or not found; 2 usage error;"
+    " 3 storage or memory unavailable; 4 another process owns the tier; 70 internal error;"
+    " 129, 130 and 143 ended by SIGHUP, SIGINT and SIGTERM.",
 )
-@click.option(
-    "--conf",
-    type=GIVEN_PATH,
-    metavar="FILE",
-    help="Configuration in properties format; a RocketMQ broker's own file works.",
-)
-@click.option(
-    "-D",
-    "defines",
-    multiple=True,
-    metavar="KEY=VALUE",
-    help="Set one configuration key; repeatable. Overrides the file and the environment.",
-)
-@click.option("--debug", is_flag=True, help="Print a traceback with an error.")
 @click.version_option(__version__, prog_name="tieredstore")
 @click.pass_context
-def cli(ctx: click.Context, conf: Path | None, defines: tuple[str, ...], *, debug: bool) -> None:
+def cli(ctx: click.Context) -> None:
     """Unlimited history for RocketMQ on cheap storage.
 
     A tier is a directory that holds the messages of one or more brokers. Name it with
     -D tieredStoreFilePath=DIRECTORY or in the configuration file. `tier` fills it; `topics`,
     `segments`, `read` and `check` need the tier alone. The broker needs no name where the tier
-    has only one.
+    has only one. The options below may also follow the command.
     """
-    del debug  # `main` looks for it where it prints an error
-    ctx.obj = Invocation(conf, defines)
+    ctx.ensure_object(Invocation).begin()
 
 
 def main() -> None:

@@ -1,54 +1,43 @@
-"""`tieredstore repair`: lifts the stop of a queue whose broker lost or rewrote its tail."""
+"""`tieredstore repair`: lifts the stop of queues whose broker lost or rewrote their tail."""
 
 import asyncio
+import os
 import sys
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
+from typing import BinaryIO
 
 import click
+import orjson
 
-from container.metadata.records import Queue
-from container.names.queue_id import QueueId
-from container.tier import Tier
-from dispatcher.divergence import find_common_end
-from dispatcher.hot_log import HotQueue, HotQueueState
 from provider.clock import SystemClock
-from provider.errors import NotFound, StoreError, Unavailable
-from provider.ranges import QueueOffset
-from tieredstore.cli.invocation import GIVEN_PATH, Invocation, json_option, pass_invocation
+from tieredstore.cli.failures import FINDINGS, explain
+from tieredstore.cli.invocation import (
+    GIVEN_PATH,
+    Invocation,
+    json_option,
+    pass_invocation,
+    take_over_option,
+)
+from tieredstore.cli.message_rows import message_row
 from tieredstore.cli.output import Row, count_text, write_json
+from tieredstore.cli.printable import printable
+from tieredstore.cli.progress import progress_bar
 from tieredstore.cli.reading import QUEUE, TOPIC
 from tieredstore.config.effective import Config
 from tieredstore.config.sources import ConfigError
-from tieredstore.following.broker_hot_log import RocketMqHotLog
-from tieredstore.lifetime import running
-from tieredstore.opening import existing_tier
-from tieredstore.owning import open_hot_log, open_owner
+from tieredstore.opening import directory_of, existing_tier
+from tieredstore.owner import refuse_living_owner
+from tieredstore.owning import open_hot_log
+from tieredstore.readable_tier import ReadableTier
+from tieredstore.repairing import Cut, RepairPlan, plan_repair, repair
 
-REASON = "cut to the hot log by `tieredstore repair`"
-
-
-@dataclass(frozen=True, slots=True)
-class Cut:
-    """What a repair unpublishes."""
-
-    queue: QueueId
-    end: QueueOffset
-    """First offset that is unpublished."""
-    next_offset: QueueOffset
-    """The commit offset before the repair."""
-    is_whole: bool
-    """True if no message of the queue stays."""
-
-    @property
-    def messages(self) -> int:
-        """Number of messages that are unpublished."""
-        return self.next_offset - self.end
+LISTED_MAX = 20
 
 
 @click.command("repair")
-@click.argument("topic", type=TOPIC)
-@click.argument("queue", type=QUEUE)
+@click.argument("topic", type=TOPIC, required=False)
+@click.argument("queue", type=QUEUE, required=False)
 @click.option(
     "--cut-to-hot",
     is_flag=True,
@@ -61,117 +50,171 @@ class Cut:
     metavar="DIR",
     help="The broker's store directory. Default: storePathRootDir.",
 )
+@click.option("--dry-run", is_flag=True, help="Print what would be unpublished; change nothing.")
 @click.option(
-    "--leave-nothing", is_flag=True, help="Allow that no message of QUEUE stays in the tier."
+    "--save",
+    type=GIVEN_PATH,
+    metavar="FILE",
+    help="Write the messages first into FILE, as `read --json` prints them.",
+)
+@click.option(
+    "--leave-nothing", is_flag=True, help="Allow that no message of a queue stays in the tier."
 )
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+@take_over_option
 @json_option
 @pass_invocation
 def command(
     invocation: Invocation,
     *,
-    topic: str,
-    queue: int,
+    topic: str | None,
+    queue: int | None,
     cut_to_hot: bool,
     store: Path | None,
+    dry_run: bool,
+    save: Path | None,
     leave_nothing: bool,
     yes: bool,
+    take_over: bool,
     as_json: bool,
-) -> None:
-    """Lift the stop of a QUEUE after its broker lost or rewrote the newest messages.
+) -> int:
+    """Lift the stop of queues after their broker lost or rewrote the newest messages.
 
-    Stop `tier --follow` of this broker first. Messages that are unpublished can no longer be read;
-    their bytes stay for tieredStoreCutGraceTime hours. Save them before with `read --json`.
+    Of one QUEUE, of all stopped queues of TOPIC, or of all stopped queues. Stop `tier --follow` of
+    this broker first. Messages that are unpublished can no longer be read; their bytes stay for
+    tieredStoreCutGraceTime hours, and --save keeps the messages.
+
+    Exit status 1: of some queues it cannot be told where to cut, or nothing of them would stay.
     """
     del cut_to_hot  # required, so that a later repair of another kind changes no command
     config = existing_tier(invocation.load_config())
     store = config.store_dir if store is None else store
-    wanted = QueueId(topic, queue)
-    cut = asyncio.run(_work(config, store, wanted, agreed=None))
-    if cut is None:
-        if not as_json:
-            click.echo(f"{wanted}: the tier and the hot log agree, nothing is to be cut")
-        return
-    if cut.is_whole and not leave_nothing:
-        raise ConfigError(
-            f"{wanted}: the hot log has none of its messages, so nothing of it would stay in the "
-            f"tier, offsets {cut.end} to {cut.next_offset - 1}: let the broker's log be mended or "
-            f"found, or say --leave-nothing as well"
-        )
-    if not yes:
-        _ask(cut)
-    asyncio.run(_work(config, store, wanted, agreed=cut))
+    plan = asyncio.run(_plan(config, store, topic, queue))
+    cuts = plan.cuts if leave_nothing else _partial(plan.cuts, single=queue is not None)
+    is_unfinished = bool(plan.unknown) or len(cuts) < len(plan.cuts)
+    _say_unknown(plan)
+    if cuts and not dry_run:
+        asyncio.run(_cut(config, store, cuts, save=save, yes=yes, take_over=take_over))
     if as_json:
-        write_json([_row(cut)])
+        write_json(map(_row, cuts))
+    elif not cuts and not is_unfinished:
+        what = "" if topic is None else f"{topic}: " if queue is None else f"{topic}/{queue}: "
+        click.echo(f"{what}the tier and the hot log agree, nothing is to be cut")
+    elif dry_run:
+        _list(cuts, err=False)
     else:
-        click.echo(f"{wanted}: cut, tiering continues at offset {cut.end}")
+        for cut in cuts:
+            click.echo(f"{cut.queue}: cut, tiering continues at offset {cut.end}")
+    return FINDINGS if is_unfinished else 0
 
 
-def _ask(cut: Cut) -> None:
-    click.echo(
-        f"{cut.queue}: {count_text(cut.messages)} messages, offsets {cut.end} to "
-        f"{cut.next_offset - 1}, would be unpublished",
-        err=True,
-    )
+async def _plan(config: Config, store: Path, topic: str | None, queue: int | None) -> RepairPlan:
+    compared = config.dispatch.compared_messages_max
+    async with (
+        open_hot_log(config, store, clock=SystemClock()) as hot,
+        ReadableTier(lambda: config) as tier,
+    ):
+        with progress_bar("comparing") as show:
+
+            def progress(done: int, total: int) -> None:
+                if show is not None:
+                    show(done, total, f"{count_text(done)} of {count_text(total)} queues")
+
+            return await plan_repair(
+                hot, tier.reader, topic, queue, compared_messages=compared, progress=progress
+            )
+
+
+def _partial(cuts: Sequence[Cut], *, single: bool) -> Sequence[Cut]:
+    """The cuts that leave something of their queue; says which do not.
+
+    Raises:
+        ConfigError: the queue was named, and nothing of it would stay.
+    """
+    for cut in cuts:
+        if not cut.is_whole:
+            continue
+        sentence = (
+            f"{cut.queue}: the hot log has none of its messages, so nothing of it would stay in "
+            f"the tier, offsets {cut.end} to {cut.next_offset - 1}: let the broker's log be mended "
+            f"or found, or say --leave-nothing as well"
+        )
+        if single:
+            raise ConfigError(sentence)
+        click.echo(f"tieredstore: {printable(sentence)}", err=True)
+    return [cut for cut in cuts if not cut.is_whole]
+
+
+def _say_unknown(plan: RepairPlan) -> None:
+    for error in plan.unknown:
+        click.echo(f"tieredstore: {printable(explain(error)[1])}", err=True)
+
+
+async def _cut(
+    config: Config,
+    store: Path,
+    cuts: Sequence[Cut],
+    *,
+    save: Path | None,
+    yes: bool,
+    take_over: bool,
+) -> None:
+    """Ask, save, then cut; nothing is asked where the tier may not be taken anyway."""
+    clock = SystemClock()
+    if not take_over:
+        await refuse_living_owner(config, directory_of(config), clock=clock)
+    if not yes:
+        await asyncio.to_thread(_ask, cuts)
+    if save is not None:
+        await _save(config, cuts, save)
+    await repair(config, store, cuts, take_over=take_over, clock=clock)
+
+
+def _ask(cuts: Sequence[Cut]) -> None:
+    _list(cuts, err=True)
     if not sys.stdin.isatty():
         raise ConfigError("standard input is no terminal to confirm on: say --yes")
     click.confirm("Unpublish them?", abort=True, err=True)
 
 
-async def _work(config: Config, store: Path, queue: QueueId, *, agreed: Cut | None) -> Cut | None:
-    """Find what is to be cut, and cut it if it is what was agreed to."""
-    clock = SystemClock()
-    async with (
-        open_hot_log(config, store, clock=clock) as hot,
-        open_owner(config, clock=clock) as tier,
-        running([tier.run]),
-    ):
-        try:
-            cut = await _find(hot, tier, queue)
-            if cut is not None and agreed is not None:
-                if cut != agreed:
-                    raise ConfigError(f"{queue} changed meanwhile: stop what tiers it, try again")
-                await tier.cut_queue(queue, cut.end, REASON)
-        finally:
-            await tier.close()
-    return cut
+def _list(cuts: Sequence[Cut], *, err: bool) -> None:
+    for cut in cuts[:LISTED_MAX]:
+        offsets = f"offsets {cut.end} to {cut.next_offset - 1}"
+        sentence = f"{count_text(cut.messages)} messages, {offsets}, would be unpublished"
+        click.echo(printable(f"{cut.queue}: {sentence}"), err=err)
+    if len(cuts) > 1:
+        total = count_text(sum(cut.messages for cut in cuts))
+        click.echo(f"{len(cuts)} queues, {total} messages in all", err=err)
 
 
-async def _find(hot: RocketMqHotLog, tier: Tier, queue: QueueId) -> Cut | None:
-    await hot.poll()
-    published = tier.queue(queue)
-    if published is None:
-        raise NotFound("the tier has no such queue", str(queue))
-    refusal = _refusal(queue, hot.queue(queue))
-    if refusal is not None:
-        raise refusal
-    end = await find_common_end(hot, tier, queue)
-    return None if end is None else _cut(published, end)
+async def _save(config: Config, cuts: Sequence[Cut], path: Path) -> None:
+    """Write the messages of the cuts into a new file, durably.
 
-
-def _refusal(queue: QueueId, known: HotQueue | None) -> StoreError | None:
-    """Why what the hot log has of a queue is no reason to cut it; None if it may be. Pure.
-
-    A queue that the hot log does not have stops nothing, so nothing of it is to be repaired.
+    Raises:
+        ConfigError: the file is there already, or cannot be written.
+        Corrupt: a message is damaged, so it cannot be saved; nothing is cut.
     """
-    why = "so nothing tells where to cut"
-    if known is None:
-        return NotFound(f"the hot log has no such queue, {why}", str(queue))
-    match known.state:
-        case HotQueueState.READY:
-            return None
-        case HotQueueState.UNREADABLE:
-            reason = f"the hot log cannot be read, {why}: {known.detail}"
-            return Unavailable(reason, str(queue))
-        case HotQueueState.DAMAGED:
-            reason = f"the hot log is damaged, {why}; mend it first: {known.detail}"
-            return NotFound(reason, str(queue))
-        case HotQueueState.REFUSED:
-            return NotFound(f"it is not tiered: {known.detail}; {why}", str(queue))
+    try:
+        file = await asyncio.to_thread(path.open, "xb")
+    except OSError as error:
+        reason = (error.strerror or "").lower()
+        raise ConfigError(f"{path} cannot be made, so nothing is cut: {reason}") from error
+    try:
+        async with ReadableTier(lambda: config) as tier:
+            for cut in cuts:
+                async for result in tier.results(*cut.queue, cut.end):
+                    rows = (
+                        message_row(raw, str(cut.queue), digest=False) for raw in result.messages
+                    )
+                    await asyncio.to_thread(_write, file, list(rows))
+        await asyncio.to_thread(os.fsync, file.fileno())
+    finally:
+        await asyncio.to_thread(file.close)
 
 
-def _cut(published: Queue, end: QueueOffset) -> Cut:
-    return Cut(published.id, end, published.next_offset, is_whole=end <= published.min_offset)
+def _write(file: BinaryIO, rows: Sequence[Row]) -> None:
+    file.writelines(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE) for row in rows)
+    file.flush()
 
 
 def _row(cut: Cut) -> Row:

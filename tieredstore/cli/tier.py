@@ -2,56 +2,65 @@
 
 import asyncio
 import signal
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import click
 
-from container.names.queue_id import QueueId
-from dispatcher.queue_state import HALTED, QueueState
+from dispatcher.queue_state import HALTED
 from dispatcher.statistics import DispatchStatistics, Progress
 from provider.clock import SystemClock
 from tieredstore.cli.failures import FINDINGS, UNAVAILABLE
-from tieredstore.cli.invocation import GIVEN_PATH, Invocation, json_option, pass_invocation
+from tieredstore.cli.invocation import (
+    GIVEN_PATH,
+    Invocation,
+    json_option,
+    pass_invocation,
+    take_over_option,
+)
 from tieredstore.cli.output import Row, count_text, size_text, write_json, write_table
-from tieredstore.cli.printable import printable
 from tieredstore.cli.progress import Show, progress_bar
 from tieredstore.config.effective import Config
 from tieredstore.follower import Follower
 from tieredstore.lifetime import running
 from tieredstore.summary import TopicSummary
 
-REPORT_S = 1.0
-
 
 @click.command("tier")
 @click.argument("store_dir", type=GIVEN_PATH)
 @click.option("--follow", is_flag=True, help="Continue with new messages until SIGINT or SIGTERM.")
+@take_over_option
 @json_option
 @pass_invocation
-def command(invocation: Invocation, store_dir: Path, *, follow: bool, as_json: bool) -> int:
+def command(
+    invocation: Invocation, store_dir: Path, *, follow: bool, take_over: bool, as_json: bool
+) -> int:
     """Copy every message in STORE_DIR (a broker's storePathRootDir) into the tier.
 
     The broker may be running, stopped or crashed; STORE_DIR is never written. The tier has one
-    owner: starting this command fences a process that already tiers the same broker.
+    owner: while another process tiers the same broker, this command names it and ends.
 
-    Exit status 1: a queue is stopped or damaged, or a part of the store could not be read.
+    Exit status 1: a queue is stopped or damaged, messages were lost before they could be tiered,
+    or a part of the store could not be read.
     Exit status 3: the tier's storage failed; with --follow, only if it still fails at the end.
+    Exit status 4: another process owns the tier, or took it over.
     The next start continues where this one ended.
     """
     config = invocation.load_config()
-    ended = asyncio.run(_run(config, store_dir, follow=follow))
+    follower = Follower(lambda: config, store_dir, take_over=take_over, serves=follow)
+    ended = asyncio.run(_run(follower, config, follow=follow))
     with suppress(BrokenPipeError):  # the status tells as well
         if as_json:
             write_json(map(_row, ended.topics))
         else:
             _print(ended.topics)
     if ended.hindrance:
-        _say(f"{ended.hindrance}; the next start continues there")
+        invocation.say(f"{ended.hindrance}; the next start continues there", UNAVAILABLE)
         return UNAVAILABLE
-    return FINDINGS if ended.troubles or any(one.is_broken for one in ended.topics) else 0
+    is_broken = any(one.is_broken for one in ended.topics)
+    return FINDINGS if ended.troubles or ended.losses or is_broken else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,11 +71,13 @@ class Ended:
     """The outcome, topic by topic."""
     troubles: Sequence[str]
     """Parts of the store that could not be read."""
+    losses: int
+    """Gaps that are new."""
     hindrance: str
     """Why a follower could not finish; see `hindrance_of`."""
 
 
-async def _run(config: Config, store_dir: Path, *, follow: bool) -> Ended:
+async def _run(opened: Follower, config: Config, *, follow: bool) -> Ended:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     task = asyncio.current_task()
@@ -74,37 +85,26 @@ async def _run(config: Config, store_dir: Path, *, follow: bool) -> Ended:
     if follow:
         loop.add_signal_handler(signal.SIGINT, stop.set)
     loop.add_signal_handler(signal.SIGTERM, stop.set if follow else task.cancel)
-    findings, hindrance = Told(), ""
-    async with Follower(lambda: config, store_dir) as follower:
-        try:
-            if follow:
-                hindrance = await _follow(follower, config, stop, findings)
-            else:
-                with progress_bar("tiering") as show:
-                    await follower.drain(on_progress=_shown(show))
-                Told().tell(follower.scan_statistics().troubles)
-        finally:
-            findings.tell(follower.scan_statistics().findings)
-        return Ended(follower.topics(), follower.scan_statistics().troubles, hindrance)
+    hindrance = ""
+    async with opened as follower:
+        if follow:
+            hindrance = await _follow(follower, config, stop)
+        else:
+            with progress_bar("tiering") as show:
+                await follower.drain(on_progress=_shown(show))
+        return Ended(
+            follower.topics(),
+            follower.scan_statistics().troubles,
+            len(follower.losses()),
+            hindrance,
+        )
 
 
-async def _follow(follower: Follower, config: Config, stop: asyncio.Event, findings: "Told") -> str:
-    """Follow until `stop` and print what happens; returns `hindrance_of` the end."""
+async def _follow(follower: Follower, config: Config, stop: asyncio.Event) -> str:
+    """Follow until `stop`; returns `hindrance_of` the end."""
     clock = SystemClock()
-    troubles = Told()
-
-    async def report() -> None:
-        while True:
-            scan = follower.scan_statistics()
-            # Without the path, which differs from try to try.
-            errors = follower.upkeep_statistics().errors.items()
-            failing = [f"upkeep fails: {name}: {error.reason}" for name, error in errors]
-            troubles.tell([*_troubles(follower.statistics()), *scan.troubles, *failing])
-            findings.tell(scan.findings)
-            await clock.sleep(REPORT_S)
-
     # A stop may have come while the tier was opened: then stopping alone commits what is there.
-    async with running(() if stop.is_set() else (follower.run, report)):
+    async with running(() if stop.is_set() else (follower.run,)):
         await stop.wait()
         rounds, stopped_s = follower.statistics().rounds, clock.monotonic_s()
         await follower.stop()
@@ -130,44 +130,6 @@ def hindrance_of(statistics: DispatchStatistics, *, silent: bool) -> str:
     why = next((one.reason for one in late if one.failures and one.reason), statistics.last_error)
     queues = f"{len(late)} queue{'s' if len(late) > 1 else ''}"
     return f"{count} messages of {queues} are not in the tier: {why or 'no answer'}"
-
-
-class Told:
-    """Prints each sentence on standard error once while it holds, and again if it returns."""
-
-    def __init__(self) -> None:
-        self._told: frozenset[str] = frozenset()
-
-    def __repr__(self) -> str:
-        return f"<Told: {len(self._told)} sentences>"
-
-    def tell(self, sentences: Iterable[str]) -> None:
-        """Print the sentences that are new."""
-        now = frozenset(sentences)
-        for sentence in sorted(now - self._told):
-            _say(sentence)
-        self._told = now
-
-
-def _say(sentence: str) -> None:
-    """Print on standard error; tiering continues if that is full or closed."""
-    with suppress(OSError):
-        click.echo(f"tieredstore: {printable(sentence)}", err=True)
-
-
-def _troubles(statistics: DispatchStatistics) -> Iterator[str]:
-    if statistics.outage:
-        yield f"nothing reaches the tier at present: {statistics.last_error}"
-    if statistics.hot_error:
-        yield f"the store cannot be read at present: {statistics.hot_error}"
-    for queue in statistics.halted:
-        yield _over(queue.queue, queue.state.value, queue.reason)
-
-
-def _over(queue: QueueId, state: str, reason: str) -> str:
-    """One sentence on a queue that is no longer tiered; a refusal concerns its whole topic."""
-    name = queue.topic if state == QueueState.REFUSED.value else queue
-    return printable(f"{name} is {state}: {reason}")
 
 
 def _shown(show: Show | None) -> Callable[[Progress], None] | None:
@@ -214,7 +176,3 @@ def _print(topics: Sequence[TopicSummary]) -> None:
         for topic in topics
     ]
     write_table(columns, rows, numbers=frozenset(columns[1:]))
-    for topic in topics:
-        sentences = (_over(QueueId(topic.topic, queue), *why) for queue, *why in topic.over)
-        for sentence in dict.fromkeys(sentences):
-            click.echo(sentence)

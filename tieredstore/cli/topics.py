@@ -15,7 +15,7 @@ from tieredstore.cli.output import (
 )
 from tieredstore.cli.reading import java_metadata_option, with_tier
 from tieredstore.readable_tier import ReadableTier
-from tieredstore.summary import QueueSummary
+from tieredstore.summary import QueueSummary, losses_text
 
 
 @click.command("topics")
@@ -39,6 +39,8 @@ def command(invocation: Invocation, java_metadata: Path | None, *, as_json: bool
     write_table(
         columns, map(_cells, found), numbers=frozenset({"queue", "first", "next", "lost", "size"})
     )
+    if lost := losses_text(found):
+        click.echo(f"{lost}; --json has their offsets")
 
 
 def _row(queue: QueueSummary) -> Row:

@@ -163,6 +163,11 @@ class Config:
         return int(self.settings["tieredStoreMetricsPort"].value)
 
     @property
+    def owner_check_s(self) -> float:
+        """`tieredStoreOwnerCheckInterval` in seconds; 0: the journal is not looked at."""
+        return int(self.settings["tieredStoreOwnerCheckInterval"].value) / 1000
+
+    @property
     def tier_root(self) -> Path:
         """`tieredStoreFilePath`.
 

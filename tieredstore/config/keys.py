@@ -171,6 +171,14 @@ _TIER = (
         least=0,
     ),
     Key(
+        "tieredStoreOwnerCheckInterval",
+        Kind.MILLISECONDS,
+        10_000,
+        "Interval at which an owner that writes nothing looks whether another process took the "
+        "tier; 0: never.",
+        least=0,
+    ),
+    Key(
         "tieredStoreJournalSnapshotCount",
         Kind.COUNT,
         1000,

@@ -30,7 +30,7 @@ def invoke(*arguments: str | Path, status: int = 0) -> Result:
 
 def rows(*arguments: str | Path, status: int = 0) -> list[dict[str, Any]]:
     result = invoke(*arguments, "--json", status=status)
-    assert result.stderr == ""
+    assert status or result.stderr == ""
     return [json.loads(line) for line in result.stdout.splitlines()]
 
 

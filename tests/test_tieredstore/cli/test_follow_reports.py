@@ -64,9 +64,10 @@ def test_a_store_that_cannot_be_read_is_said_once_and_again_when_it_changes(
     for _ in range(2):
         log.rename(away)
         said = line_of(follower)
-        assert said.startswith("tieredstore: the store cannot be read at present: ")
+        assert " ERROR   the store cannot be read at present: " in said
         assert str(log) in said
         away.rename(log)
+        assert "the store can be read again" in line_of(follower)
         (log.parent / "consumequeue" / "A" / f"n{_}").mkdir()  # said by the first poll that works
         assert f"n{_}" in line_of(follower)
     follower.send_signal(signal.SIGTERM)

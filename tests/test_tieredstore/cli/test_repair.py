@@ -6,6 +6,7 @@ from pathlib import Path
 
 from click.testing import CliRunner, Result
 
+from container.names.queue_id import QueueId
 from container.record.checksum import body_crc_of
 from container.record.message import StoredMessage
 from tests.support.fake_broker import FakeBroker
@@ -76,7 +77,7 @@ def test_repair_cuts_to_where_a_gap_begins_if_the_hot_log_ends_within_it(tmp_pat
     lost = broker.unit("A", 0, 50).position
     while lost >= broker.min_position:
         broker.delete_oldest_file()
-    assert int(str(tiered(broker)["lost"])) > 10
+    assert int(str(tiered(broker, status=1)["lost"])) > 10
     shutil.rmtree(broker.directory)
     (tmp_path / "backup").rename(broker.directory)
     said = json.dumps(tiered(broker, status=1)["over"])
@@ -85,3 +86,86 @@ def test_repair_cuts_to_where_a_gap_begins_if_the_hot_log_ends_within_it(tmp_pat
     row = tiered(broker)
     assert (row["messages"], row["messages_new"], row["lost"]) == (30, 10, 0)
     assert invoke(broker, "check", "--json").stdout == ""
+
+
+def cut_off(tmp_path: Path, *queues: tuple[str, int]) -> FakeBroker:
+    """A broker that lost the last three of six messages of `queues`, which are tiered."""
+    broker = FakeBroker(tmp_path / "store", consume_queue_bytes=400)
+    every = [("A", 0), ("A", 1), ("A", 2), ("A", 3), ("B", 0)]
+    for queue in every:
+        broker.put_many(*queue, [b"body"] * 3)
+    broker.put_many("Whole", 0, [b"body"] * 30)
+    for queue in every:
+        broker.put_many(*queue, [b"late %d" % number for number in range(3)])
+    said = invoke(broker, "tier", str(broker.directory), "--json").stdout
+    assert sum(json.loads(row)["messages"] for row in said.splitlines()) == 60
+    for topic, queue_id in queues:
+        units = broker.queue_files(QueueId(topic, queue_id))[0]
+        raw = bytearray(units.read_bytes())
+        raw[60:] = bytes(len(raw) - 60)
+        units.write_bytes(raw)
+    return broker
+
+
+def test_stopped_queues_with_one_reason_share_a_sentence(tmp_path: Path) -> None:
+    broker = cut_off(tmp_path, ("A", 0), ("A", 1), ("A", 2), ("A", 3), ("B", 0))
+    said = invoke(broker, "tier", str(broker.directory), status=1).stderr
+    (line,) = [line for line in said.splitlines() if " ERROR " in line]
+    assert "5 queues are stopped, such as A/0: the tier ends at offset 6" in line
+    assert line.endswith("`tieredstore repair --cut-to-hot` does that for all of them")
+
+
+def test_one_command_repairs_all_stopped_queues_and_a_dry_run_says_which(tmp_path: Path) -> None:
+    broker = cut_off(tmp_path, ("A", 1), ("A", 3), ("B", 0))
+    words = ("repair", "--cut-to-hot", "--store", str(broker.directory))
+    rows = [
+        {"topic": topic, "queue_id": queue, "cut_to": 3, "next_offset": 6, "messages": 3}
+        for topic, queue in (("A", 1), ("A", 3), ("B", 0))
+    ]
+    planned = invoke(broker, *words, "--dry-run", "--json").stdout.splitlines()
+    assert [json.loads(row) for row in planned] == rows
+    assert "3 queues, 9 messages in all" in invoke(broker, *words, "--dry-run").stdout
+    topic = invoke(broker, "repair", "A", *words[1:], "--yes", "--json").stdout.splitlines()
+    assert [json.loads(row) for row in topic] == rows[:2]
+    rest = invoke(broker, *words, "--yes", "--json").stdout.splitlines()
+    assert [json.loads(row) for row in rest] == rows[2:]
+    assert "nothing is to be cut" in invoke(broker, *words).stdout
+    assert invoke(broker, "tier", str(broker.directory)).exit_code == 0
+    assert "no such topic" in invoke(broker, "repair", "Z", *words[1:], status=1).stderr
+
+
+def test_what_is_cut_is_saved_first_and_a_file_is_never_written_over(tmp_path: Path) -> None:
+    broker = cut_off(tmp_path, ("A", 1), ("B", 0))
+    words = ("repair", "--cut-to-hot", "--store", str(broker.directory), "--yes")
+    saved = tmp_path / "saved.jsonl"
+    before = [
+        json.loads(line)
+        for topic, queue in (("A", "1"), ("B", "0"))
+        for line in invoke(
+            broker, "read", topic, queue, "--offset", "3", "--json"
+        ).stdout.splitlines()
+    ]
+    saved.write_text("mine")
+    refused = invoke(broker, *words, "--save", str(saved), status=2)
+    assert "so nothing is cut: file exists" in refused.stderr
+    saved.unlink()
+    invoke(broker, *words, "--save", str(saved))
+    assert [json.loads(line) for line in saved.read_text().splitlines()] == before
+    assert [row["body"] for row in before] == ["late 0", "late 1", "late 2"] * 2
+
+
+def test_a_queue_that_cannot_be_told_of_stops_no_repair_of_the_others(tmp_path: Path) -> None:
+    broker = cut_off(tmp_path, ("A", 1), ("B", 0))
+    path = broker.queue_files(QueueId("Whole", 0))[0]
+    path.write_bytes(path.read_bytes()[:100])
+    other = FakeBroker(tmp_path / "other", consume_queue_bytes=400)
+    words = ("repair", "--cut-to-hot", "--store", str(broker.directory), "--yes", "--json")
+    done = invoke(broker, *words, status=1)
+    assert [json.loads(row)["topic"] for row in done.stdout.splitlines()] == ["A", "B"]
+    assert "damaged" in done.stderr
+    assert "Whole/0" in done.stderr
+    other.put_many("A", 0, [b"other"] * 2)
+    words = ("repair", "--cut-to-hot", "--store", str(other.directory), "--yes", "--json")
+    left = invoke(broker, *words, status=1)
+    assert left.stdout == "", "nothing of A/0 would stay"
+    assert "--leave-nothing" in left.stderr

@@ -1,0 +1,242 @@
+"""Who may take a tier from whom, what is settled before it is taken, and how an owner learns it."""
+
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+from pathlib import Path
+from random import Random
+
+import pytest
+from click.testing import CliRunner, Result
+
+import tieredstore
+from container.errors import Owned
+from container.journal.journal import Journal
+from container.metadata.records import Broker
+from provider.clock import ManualClock, settle
+from provider.errors import Fenced, Unavailable
+from provider.memory import MemoryStore
+from tests.support.cli import COMMAND, run
+from tests.support.fake_broker import FakeBroker
+from tieredstore.cli.main import cli
+from tieredstore.owner import Takeover, owner_text, owner_words, watch_ownership
+
+assert tieredstore.Follower  # its imports read files, so they are not left to a running loop
+
+US = f"process {os.getpid()} on {socket.gethostname()} (since 20"
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> FakeBroker:
+    broker = FakeBroker(tmp_path / "store", consume_queue_bytes=400)
+    broker.put_many("A", 0, [b"body"] * 10)
+    return broker
+
+
+def follow(broker: FakeBroker, *, take_over: bool = False, **given: object) -> tieredstore.Follower:
+    tier = broker.directory.parent / "tier"
+    quick = {"tieredStoreTakeoverTimeout": 0, **given}
+    return tieredstore.follow(
+        broker.directory, tier, broker="b", settings=quick, take_over=take_over
+    )
+
+
+def options(broker: FakeBroker) -> list[str]:
+    tier = broker.directory.parent / "tier"
+    return ["-D", "brokerName=b", "-D", f"tieredStoreFilePath={tier}"]
+
+
+def invoke(broker: FakeBroker, *words: str | Path) -> Result:
+    return CliRunner().invoke(cli, [*options(broker), *map(str, words)])
+
+
+def epochs(broker: FakeBroker) -> int:
+    """How often the tier was taken."""
+
+    async def read() -> int:
+        async with tieredstore.open(broker.directory.parent / "tier") as tier:
+            return tier.reader.state.broker.epoch
+
+    return asyncio.run(read())
+
+
+async def test_an_owner_that_lives_is_named_and_keeps_the_tier(broker: FakeBroker) -> None:
+    async with follow(broker) as owner:
+        with pytest.raises(tieredstore.Owned) as raised:
+            await follow(broker).__aenter__()
+        assert US in raised.value.reason
+        await owner.drain()
+    async with follow(broker) as owner:  # it ended
+        assert (await owner.drain()).messages == 0
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["tier"],
+        ["tier", "--follow"],
+        ["repair", "A", "0", "--cut-to-hot", "--yes", "--store"],
+    ],
+    ids=["once", "follow", "repair"],
+)
+def test_no_command_takes_a_tier_by_accident(broker: FakeBroker, words: list[str]) -> None:
+    assert invoke(broker, "tier", broker.directory).exit_code == 0
+    tier = broker.directory.parent / "tier"
+    with tieredstore.sync.follow(broker.directory, tier, broker="b") as owner:
+        if words[0] == "repair":
+            owner.drain()
+            broker.crash(300)
+        done = invoke(broker, *words, broker.directory)
+        owner.drain()
+    assert done.exit_code == 4, done.output
+    assert US in done.stderr
+    assert "--take-over" in done.stderr
+
+
+def test_a_start_that_fails_on_its_port_takes_nothing(broker: FakeBroker) -> None:
+    assert invoke(broker, "tier", broker.directory).exit_code == 0
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = f"tieredStoreMetricsPort={taken.getsockname()[1]}"
+        words = ["tier", broker.directory, "--follow", "--take-over", "-D", port]
+        done = invoke(broker, *words)
+        assert (done.exit_code, "cannot be served" in done.stderr) == (2, True)
+        assert epochs(broker) == 1
+        once = invoke(broker, "tier", broker.directory, "-D", port)
+        assert once.exit_code == 0, "a run that does not follow serves no page"
+
+
+def test_a_repair_without_a_cut_takes_nothing(broker: FakeBroker) -> None:
+    assert invoke(broker, "tier", broker.directory).exit_code == 0
+    words = ["repair", "A", "0", "--cut-to-hot", "--store", broker.directory]
+    assert "nothing is to be cut" in invoke(broker, *words).stdout
+    broker.crash(300)
+    asked = invoke(broker, *words)
+    assert (asked.exit_code, "say --yes" in asked.stderr) == (2, True)
+    assert epochs(broker) == 1
+    assert invoke(broker, *words, "--yes").exit_code == 0
+    assert epochs(broker) == 2
+
+
+async def test_a_start_that_comes_second_sees_the_one_that_came_first(tmp_path: Path) -> None:
+    first, second = (Takeover(tmp_path, take_over=False) for _ in range(2))
+    for one in (first, second):  # both read that nobody has the tier
+        await one.permit(Broker("C", "b"))
+    with pytest.raises(Owned):  # the fence of the first landed
+        await second.permit(Broker("C", "b", 1, owner_text(ManualClock())))
+    first.close()
+    await second.permit(Broker("C", "b", 1, owner_text(ManualClock())))
+    assert not second.earlier_lives
+    second.close()
+
+
+async def test_a_stopped_owner_before_the_last_one_is_not_taken_for_it(tmp_path: Path) -> None:
+    stopped, dead, start = (Takeover(tmp_path, take_over=one) for one in (False, True, False))
+    await stopped.permit(Broker("C", "b"))
+    await dead.permit(Broker("C", "b", 1, "host:1"))
+    dead.close()
+    await start.permit(Broker("C", "b", 2, "host:2"))
+    assert not start.earlier_lives
+    for one in (stopped, start):
+        one.close()
+
+
+@pytest.mark.parametrize(
+    ("owner", "words"),
+    [
+        ("vm:17 since 2026-11-22T11:42:11Z", "process 17 on vm (since 2026-11-22T11:42:11Z)"),
+        ("a:b:17", "process 17 on a:b"),
+        ("somebody", "somebody"),
+        ("", "an unnamed process"),
+    ],
+)
+def test_an_owner_is_named_for_people(owner: str, words: str) -> None:
+    assert owner_words(owner) == words
+    assert US in owner_words(owner_text(ManualClock()))
+
+
+class Listings(MemoryStore):
+    """Counts requests, and is away on demand."""
+
+    requests = 0
+    away = False
+
+    async def list(self, prefix: str, *, after: str = ""):
+        self.requests += 1
+        if self.away:
+            raise Unavailable("away", prefix)
+        return await super().list(prefix, after=after)
+
+    async def read(self, name: str, wanted=None):
+        self.requests += 1
+        return await super().read(name, wanted)
+
+
+async def test_an_idle_owner_looks_once_an_interval_and_learns_that_it_was_fenced() -> None:
+    store, clock = Listings(), ManualClock()
+
+    async def own(seed: int) -> Journal:
+        rng = Random(seed)
+        return await Journal.take_ownership(
+            store, clock=clock, rng=rng, owner=f"host:{seed}", cluster="C", broker="b"
+        )
+
+    async def run() -> None:
+        with pytest.raises(Fenced):
+            await journal.run()
+
+    journal = await own(1)
+    async with asyncio.TaskGroup() as group:
+        running = group.create_task(run())
+        watching = group.create_task(watch_ownership(journal, clock=clock, interval_s=10.0))
+        await settle()
+        store.requests = 0
+        await clock.advance(100.0)
+        assert store.requests == 10, "one listing each"
+        store.away = True
+        await clock.advance(10.0)
+        store.away = False
+        assert not watching.done(), "an outage tells nothing"
+        newer = await own(2)
+        await clock.advance(9.0)
+        assert not journal.is_over
+        await clock.advance(1.0)
+        assert running.done()
+        assert watching.done()
+    await newer.close()
+
+
+async def test_an_owner_that_is_not_to_look_makes_no_request() -> None:
+    store, clock = Listings(), ManualClock()
+    journal = await Journal.take_ownership(
+        store, clock=clock, rng=Random(1), owner="x", cluster="C", broker="b"
+    )
+    store.requests = 0
+    await watch_ownership(journal, clock=clock, interval_s=0)
+    assert (store.requests, clock.sleeping) == (0, 0)
+    await journal.close()
+
+
+@pytest.mark.slow
+def test_an_idle_follower_ends_with_4_and_says_who_took_it_and_a_killed_one_needs_no_word(
+    broker: FakeBroker, tmp_path: Path
+) -> None:
+    given = [*options(broker), "-D", "tieredStoreOwnerCheckInterval=50"]
+    command = [*COMMAND, *given, "tier", str(broker.directory), "--follow"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    while not list((tmp_path / "tier").glob("*/*/A/0/*/*")):
+        assert process.poll() is None, process.communicate()
+        os.sched_yield()
+    run(*given, "tier", broker.directory, status=4)
+    taken = run(*given, "tier", broker.directory, "--take-over")
+    assert f"taken over from process {process.pid} on " in taken.err
+    _, said = process.communicate(timeout=30)
+    assert process.returncode == 4
+    assert "took this tier over" in said.splitlines()[-1]
+    process = subprocess.Popen(command, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    while run(*given, "tier", broker.directory, status=None).status != 4:
+        assert process.poll() is None
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert "WARNING" not in run(*given, "tier", broker.directory).err

@@ -1,0 +1,79 @@
+"""What commands say on standard error: log records, as text or as JSON, and their last sentence."""
+
+import logging
+from collections.abc import Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+
+import click
+
+from tieredstore.cli.invocation import JSON, TEXT
+from tieredstore.cli.printable import printable
+
+LOGGER_NAME = "tieredstore"
+
+
+class _StandardError(logging.Handler):
+    """Prints on standard error; a full or closed one ends nothing."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Print one record."""
+        with suppress(OSError):
+            click.echo(self.format(record), err=True)
+
+
+class _Text(logging.Formatter):
+    """`2026-11-22T11:42:11Z WARNING sentence`; a name from outside cannot break the line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """One line."""
+        said = printable(record.getMessage())
+        return f"{_time(record.created)} {record.levelname:<7} {said}"
+
+
+class _Json(logging.Formatter):
+    """One JSON object a line: time, level, logger, message, and the fields of the record."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """One line."""
+        fields = getattr(record, "fields", {})
+        return _json_line(
+            record.created, record.levelname, record.name, record.getMessage(), **fields
+        )
+
+
+def set_up(log_format: str, log_level: str) -> None:
+    """Print what our loggers say, from `log_level` on. May be called again."""
+    handler = _StandardError()
+    handler.setFormatter(_Json() if log_format == JSON else _Text())
+    logger = logging.getLogger(LOGGER_NAME)
+    logger.handlers = [handler]
+    logger.setLevel(log_level.upper())
+
+
+def say_end(log_format: str, sentence: str, status: int) -> None:
+    """Print the sentence that a command ends with."""
+    said = f"tieredstore: {printable(sentence)}"
+    if log_format == JSON:
+        now_s = datetime.now(UTC).timestamp()
+        said = _json_line(now_s, "ERROR", "tieredstore.cli", sentence, exit_status=status)
+    with suppress(OSError):
+        click.echo(said, err=True)
+
+
+def format_in(words: Sequence[str]) -> str:
+    """The format that a command line asks for, which may be wrong otherwise."""
+    pairs = zip(words, [*words[1:], ""], strict=True)
+    is_json = f"--log-format={JSON}" in words or ("--log-format", JSON) in pairs
+    return JSON if is_json else TEXT
+
+
+def _time(created_s: float) -> str:
+    return f"{datetime.fromtimestamp(created_s, UTC):%Y-%m-%dT%H:%M:%SZ}"
+
+
+def _json_line(created_s: float, level: str, logger: str, message: str, **fields: object) -> str:
+    import orjson  # noqa: PLC0415 - only where JSON is wanted
+
+    row = {"time": _time(created_s), "level": level, "logger": logger, "message": message}
+    return orjson.dumps({**row, **fields}, default=str).decode()

@@ -1,0 +1,166 @@
+"""Who owns a tier, whether that owner lives, and whether a start may take the tier (decision 0013).
+
+A fence takes a tier from anybody, which is what a crash needs. A process that lives should lose its
+tier on purpose only, so a start asks for the lock that a living owner holds before it fences.
+"""
+
+import asyncio
+import os
+import re
+import socket
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TypeVar
+
+from container.errors import Owned
+from container.journal.journal import Journal
+from container.journal.options import JournalOptions
+from container.journal.reader import JournalReader
+from container.metadata.records import Broker
+from provider.clock import Clock, wait_at_most
+from provider.errors import Closed, Fenced, StoreError
+from provider.in_place_segments import LOCK_NAME
+from provider.object_store import ObjectStore
+from provider.posix import PosixStore
+from provider.posix_errors import posix_errors
+from provider.posix_lock import OwnerLock
+from tieredstore.config.effective import Config
+
+NAMING_S_MAX = 5.0
+"""Seconds that a fenced owner takes to find out who fenced it."""
+
+ResultT = TypeVar("ResultT")
+
+_OWNER = re.compile(r"(?P<host>.+):(?P<pid>[0-9]+)(?: since (?P<since>\S+))?")
+
+
+def owner_text(clock: Clock) -> str:
+    """Host, process and time of this owner, for the journal: `host:17 since 2026-...Z`."""
+    now = datetime.fromtimestamp(clock.now_ms() / 1000, UTC)
+    return f"{socket.gethostname()}:{os.getpid()} since {now:%Y-%m-%dT%H:%M:%SZ}"
+
+
+def owner_words(owner: str) -> str:
+    """The same for people; versions before wrote no time."""
+    found = _OWNER.fullmatch(owner)
+    if found is None:
+        return owner or "an unnamed process"
+    since = f" (since {found['since']})" if found["since"] else ""
+    return f"process {found['pid']} on {found['host']}{since}"
+
+
+def is_of_this_host(owner: str) -> bool:
+    """Whether an owner ran under the name that this host has now."""
+    found = _OWNER.fullmatch(owner)
+    return found is not None and found["host"] == socket.gethostname()
+
+
+class Takeover:
+    """Permits or forbids the fence of one start, and holds the lock of its epoch afterwards."""
+
+    def __init__(self, directory: Path, *, take_over: bool) -> None:
+        """`take_over`: take the tier from an owner that lives, too."""
+        self._directory = directory
+        self._lock = OwnerLock(str(directory / LOCK_NAME))
+        self._take_over = take_over
+        self.earlier = Broker("", "")
+        """Whose the tier was; epoch 0 if nobody's."""
+        self.earlier_lives = False
+        """Whether that owner was seen to live."""
+
+    def __repr__(self) -> str:
+        return f"<Takeover of {self._directory}: {self._lock!r}>"
+
+    async def permit(self, broker: Broker) -> None:
+        """`container.journal.ownership.Permit`: forbid to fence an owner that lives.
+
+        The next epoch's lock is held before its fence is written, so that whoever reads the
+        fence sees a living owner. Where two starts try the same epoch at once, both hold its lock,
+        and the one that comes second sees the first.
+
+        Raises:
+            Owned: the tier's owner lives.
+            Denied, Unavailable: the lock cannot be had.
+        """
+        self.earlier = broker
+        self.earlier_lives = bool(broker.epoch) and await self._blocking(
+            lambda: self._lock.is_held(broker.epoch)
+        )
+        if self.earlier_lives and not self._take_over:
+            raise owned_error(broker, self._directory)
+        await self._blocking(lambda: self._lock.hold(broker.epoch + 1))
+
+    def close(self) -> None:
+        """Let the lock go. Idempotent."""
+        self._lock.close()
+
+    async def _blocking(self, work: Callable[[], ResultT]) -> ResultT:
+        with posix_errors(LOCK_NAME):
+            return await asyncio.to_thread(work)
+
+
+def owned_error(broker: Broker, directory: Path) -> Owned:
+    """What a start is told that may not take the tier."""
+    return Owned(f"{owner_words(broker.owner)} owns the tier and lives", str(directory))
+
+
+async def refuse_living_owner(config: Config, directory: Path, *, clock: Clock) -> None:
+    """Forbid early what `Takeover.permit` would forbid. One lock is asked where nobody lives.
+
+    Raises:
+        Owned: the tier's owner lives.
+    """
+    lock = OwnerLock(str(directory / LOCK_NAME))
+    try:
+        if not await asyncio.to_thread(lock.is_held):
+            return
+        store = PosixStore(directory, options=config.posix, clock=clock)
+        try:
+            broker = (await JournalReader(store, config.journal, clock=clock).load()).state.broker
+        finally:
+            await store.close()
+        if await asyncio.to_thread(lock.is_held, broker.epoch):
+            raise owned_error(broker, directory)
+    except Owned:
+        raise
+    except (OSError, StoreError):
+        return  # the start meets the same, and names it
+
+
+async def watch_ownership(journal: Journal, *, clock: Clock, interval_s: float) -> None:
+    """Let an idle owner learn that it was fenced; a busy one learns it at its next entry.
+
+    One listing each `interval_s` in which no entry was written; 0 s: never looks. Returns once the
+    journal is over: `Journal.run` raises why.
+    """
+    entries = journal.statistics().entries
+    while interval_s and not journal.is_over:
+        await clock.sleep(interval_s)
+        before, entries = entries, journal.statistics().entries
+        if entries != before:
+            continue
+        try:
+            await journal.verify_owner()
+        except (Fenced, Closed):
+            return
+        except StoreError:
+            continue  # an outage: the next look is in time
+
+
+async def name_successor(
+    fenced: Fenced, store: ObjectStore, options: JournalOptions, *, clock: Clock
+) -> None:
+    """Say in `fenced` who took the tier, if that can be read soon."""
+    broker: Broker | None = None
+
+    async def find() -> None:
+        nonlocal broker
+        try:
+            broker = (await JournalReader(store, options, clock=clock).load()).state.broker
+        except StoreError:
+            return
+
+    await wait_at_most(clock, NAMING_S_MAX, find())
+    if broker is not None:
+        fenced.reason = f"{owner_words(broker.owner)} took this tier over"

@@ -1,0 +1,203 @@
+"""What tiering says about itself, on the logger `tieredstore.follower`.
+
+A trouble is said when it begins and when it changes, and its end is said too. Once a minute a line
+tells where tiering stands. Nothing here waits for storage, and what is said is decided by plain
+functions of statistics.
+"""
+
+import logging
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from container.upkeep.upkeep import UpkeepStatistics
+from dispatcher.queue_state import QueueState
+from dispatcher.statistics import DispatchStatistics, QueueStatistics
+from provider.clock import Clock
+from tieredstore.following.statistics import ScanStatistics
+from tieredstore.summary import Loss
+
+LOGGER = logging.getLogger("tieredstore.follower")
+
+LOOK_S_MIN = 1.0
+"""Seconds between two looks at the statistics."""
+LOOK_SHARE_MAX = 0.01
+"""Of the time that passes, looking may take this share: statistics cost more with more queues."""
+STANDING_S = 60.0
+"""Seconds between two lines that tell where tiering stands."""
+ALONE_MAX = 3
+"""Queues with the same trouble up to which each has a sentence of its own."""
+LOSSES_MAX = 20
+"""Gaps of one look up to which each has a sentence of its own."""
+
+_VARYING = re.compile(r"\d+")
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """One thing that is wrong now."""
+
+    key: str
+    """What it is the trouble of: with the same key it is the same trouble in other words."""
+    sentence: str
+    level: int = logging.WARNING
+    over: str = ""
+    """What is said when it is gone; "" if that needs no word."""
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """Everything that is looked at, at one moment."""
+
+    dispatch: DispatchStatistics
+    scan: ScanStatistics
+    upkeep: UpkeepStatistics
+    losses: Sequence[Loss]
+    """Gaps that are new since the tier was opened."""
+
+
+class Reporter:
+    """Logs what `look` shows, until it is cancelled; a last look is taken then."""
+
+    def __init__(self, look: Callable[[], Look], clock: Clock) -> None:
+        self._look = look
+        self._clock = clock
+        self._troubles: dict[str, Trouble] = {}
+        self._findings: frozenset[str] = frozenset()
+        self._losses: set[tuple[object, int]] = set()
+        self._standing = _Standing()
+
+    def __repr__(self) -> str:
+        return f"<Reporter: {len(self._troubles)} troubles>"
+
+    async def run(self) -> None:
+        """Look every second, less often where looking takes long."""
+        self._standing.at_s = self._clock.monotonic_s()
+        try:
+            while True:
+                began_s = self._clock.monotonic_s()
+                look = self._look()
+                self.tell(look)
+                now_s = self._clock.monotonic_s()
+                if line := self._standing.line(now_s, look.dispatch):
+                    LOGGER.info(line)
+                await self._clock.sleep(max(LOOK_S_MIN, (now_s - began_s) / LOOK_SHARE_MAX))
+        finally:
+            self.tell(self._look())
+
+    def tell(self, look: Look) -> None:
+        """Log what is new, and what is over."""
+        now = {trouble.key: trouble for trouble in troubles_of(look)}
+        known = {trouble.sentence for trouble in self._troubles.values()}
+        for trouble in sorted(now.values(), key=lambda one: one.sentence):
+            if trouble.sentence not in known:
+                LOGGER.log(trouble.level, trouble.sentence)
+        for key, trouble in self._troubles.items():
+            if trouble.over and key not in now:
+                LOGGER.info(trouble.over)
+        self._troubles = now
+        self._tell_findings(look.scan)
+        self._tell_losses(look.losses)
+
+    def _tell_findings(self, scan: ScanStatistics) -> None:
+        now = frozenset(scan.findings)
+        for finding in sorted(now - self._findings):
+            LOGGER.warning(finding)
+        self._findings = now
+
+    def _tell_losses(self, losses: Sequence[Loss]) -> None:
+        new = [loss for loss in losses if (loss.queue, loss.gap.start) not in self._losses]
+        for loss in new[:LOSSES_MAX]:
+            LOGGER.error(str(loss))
+        if len(new) > LOSSES_MAX:
+            rest = new[LOSSES_MAX:]
+            LOGGER.error(
+                "%d more queues lost %s messages; `tieredstore topics` lists all",
+                len({loss.queue for loss in rest}),
+                f"{sum(loss.messages for loss in rest):,}",
+            )
+        self._losses |= {(loss.queue, loss.gap.start) for loss in new}
+
+
+@dataclass(slots=True)
+class _Standing:
+    """When a line on the state was logged last, and how much had been tiered by then."""
+
+    at_s: float = 0.0
+    messages: int = 0
+
+    def line(self, now_s: float, statistics: DispatchStatistics) -> str:
+        """The line if it is due; "" otherwise."""
+        passed_s = now_s - self.at_s
+        if passed_s < STANDING_S:
+            return ""
+        rate = (statistics.messages - self.messages) / passed_s
+        self.at_s, self.messages = now_s, statistics.messages
+        return (
+            f"{statistics.messages:,} messages tiered, {statistics.behind:,} waiting, "
+            f"{rate:,.0f} a second in the last minute"
+        )
+
+
+def troubles_of(look: Look) -> Iterator[Trouble]:
+    """What is wrong at one moment. Pure."""
+    dispatch = look.dispatch
+    if dispatch.outage:
+        yield Trouble(
+            "outage",
+            f"nothing reaches the tier at present: {dispatch.last_error}",
+            logging.ERROR,
+            "the tier can be written again, tiering goes on",
+        )
+    if dispatch.hot_error:
+        yield Trouble(
+            "hot log",
+            f"the store cannot be read at present: {dispatch.hot_error}",
+            logging.ERROR,
+            "the store can be read again, tiering goes on",
+        )
+    yield from _halted(dispatch.halted)
+    for sentence in look.scan.troubles:
+        yield Trouble(sentence, sentence, logging.ERROR, f"no longer so: {sentence}")
+    for name, error in look.upkeep.errors.items():  # without the path, which differs at each try
+        yield Trouble(
+            f"upkeep {name}",
+            f"upkeep fails: {name}: {error.reason}",
+            over=f"upkeep goes on again: {name}",
+        )
+
+
+def _halted(queues: Iterable[QueueStatistics]) -> Iterator[Trouble]:
+    """One sentence for each queue, or for all that have the same trouble; topics if refused."""
+    alike: dict[tuple[QueueState, str], list[QueueStatistics]] = {}
+    for one in queues:
+        alike.setdefault((one.state, _kind(one)), []).append(one)
+    for (state, kind), group in alike.items():
+        if state is QueueState.REFUSED:
+            for topic, reason in {one.queue.topic: one.reason for one in group}.items():
+                yield Trouble(f"refused {topic}", f"{topic} is refused: {reason}")
+        elif len(group) <= ALONE_MAX:
+            for one in group:
+                said = f"{one.queue} is {state.value}: {one.reason}"
+                over = f"{one.queue} is tiered again"
+                yield Trouble(f"queue {one.queue}", said, logging.ERROR, over)
+        else:
+            yield Trouble(
+                f"{state.value} {kind}",
+                _grouped(state, group),
+                logging.ERROR,
+                f"queues that were {state.value} are tiered again, such as {group[0].queue}",
+            )
+
+
+def _kind(one: QueueStatistics) -> str:
+    """The reason without what differs from queue to queue."""
+    return _VARYING.sub("#", one.reason.replace(one.queue.topic, "*"))
+
+
+def _grouped(state: QueueState, group: Sequence[QueueStatistics]) -> str:
+    first = group[0]
+    said = f"{len(group)} queues are {state.value}, such as {first.queue}: {first.reason}"
+    if "tieredstore repair" in first.reason:
+        said += "; `tieredstore repair --cut-to-hot` does that for all of them"
+    return said
