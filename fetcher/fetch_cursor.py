@@ -4,9 +4,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from container.metadata.records import Gap
+from container.record.unit import UNIT_BYTES
 from fetcher.cached_run import CachedRun
 from fetcher.result import FetchedMessages, Selection
 from fetcher.tag_filter import Subscription, matching
+from provider.errors import Corrupt
 
 
 class FetchCursor:
@@ -62,7 +64,11 @@ class FetchCursor:
         self.at = gap.end
 
     def take(self, run: CachedRun) -> None:
-        """Take what is wanted of a run, which begins at or before `at`."""
+        """Take what is wanted of a run, which begins at or before `at`.
+
+        Raises:
+            Corrupt: the message at `at` has other tags than its unit says.
+        """
         until = min(run.end, self.limit)
         if run.has_all and self._subscription is None:
             self._take_slice(run, self.at - run.first, until - run.first)
@@ -94,6 +100,14 @@ class FetchCursor:
     def _take_matching(self, run: CachedRun, until: int) -> None:
         start = int(np.searchsorted(run.offsets, self.at))
         stop = int(np.searchsorted(run.offsets, until))
+        untrue = run.first_untrue_tag(start, stop)
+        if untrue < stop:
+            stop, until = untrue, int(run.offsets[untrue])
+            if until == self.at:
+                path = f"{run.key.queue}/CONSUME_QUEUE"
+                raise Corrupt(
+                    "the unit has another hash of tags than the record", path, UNIT_BYTES * until
+                )
         indices: NDArray[np.int64] = np.arange(start, stop)
         if run.has_all and self._subscription is not None:
             indices = indices[matching(run.tag_hashes[start:stop], self._subscription)]

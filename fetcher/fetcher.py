@@ -50,6 +50,18 @@ class TieredMessageFetcher:
     Results do not depend on what is cached: a call returns the messages from `offset` on until
     `messages_max`, `bytes_max`, `run_messages_max` examined offsets, a gap, or the end is met.
     One that is dropped while it is open warns (`ResourceWarning`).
+
+    What is proven of a message that a call returns, by mode:
+
+    - always: its record has the size, queue number, queue offset and position that it must have.
+    - `FetcherOptions.verify` (default): also topic and lengths, and the CRC-32 of the body. With a
+      subscription: a message that is passed over has the tags code that was published (CRC-32C of
+      the units; a tier of RocketMQ's own store has none), and one whose record is read has the tags
+      that its unit says. Compared when a run is read, not again while it is cached. Not proven:
+      times, hosts, flags, counters and properties.
+    - a tier that verifies extents (`tieredStoreExtentCheckEnable`): every byte is as published.
+
+    `message_timestamp` compares headers only.
     """
 
     def __init__(
@@ -308,11 +320,11 @@ class TieredMessageFetcher:
                 if run is None:
                     has_waited = True
                     run = await self._wait_for(cursor, source, key, request)
+                cursor.take(run)
             except StoreError:
                 if not cursor.has_found:
                     raise
                 break
-            cursor.take(run)
         self._hits += not has_waited
         self._misses += has_waited
         if run is not None:

@@ -7,17 +7,24 @@ from numpy.typing import NDArray
 
 from container.errors import BytesMissing
 from container.record.blank import Coda
-from container.record.kernels import store_timestamps
+from container.record.contents import Contents, verify_contents
+from container.record.kernels import PREFIX_DTYPE, headers_at, store_timestamps
 from container.record.layout import BORN_HOST_V6, layout_of
 from container.record.unit import UNIT_BYTES, Units
-from container.record.unit_faults import Fault, Faults, judge_records, leading_good
+from container.record.unit_faults import (
+    Fault,
+    Faults,
+    judge_headers,
+    judge_records,
+    leading_good,
+)
 from container.record.verification import leading_good_units
 from fetcher.cached_run import CachedRun, compact
 from fetcher.options import FetcherOptions
 from fetcher.plan import places_in_reads, plan_reads, units_taken
 from fetcher.single_flight import Flight, ReadBudget
 from fetcher.source import TierQueue
-from fetcher.tag_filter import matching
+from fetcher.tag_filter import Subscription, matching
 from provider.errors import Corrupt, NotFound, OutOfRange
 from provider.object_store import Buffer
 from provider.ranges import ByteRange, QueueOffset
@@ -37,6 +44,8 @@ class _Picked(NamedTuple):
     positions: NDArray[np.int64]
     sizes: NDArray[np.int64]
     tag_hashes: NDArray[np.int32]
+    odd_codes: NDArray[np.bool_]
+    """Which units hold something else than a hash of tags."""
 
     def leading(self, count: int) -> "_Picked":
         """The first `count` messages; the run then ends before the next."""
@@ -46,6 +55,7 @@ class _Picked(NamedTuple):
             positions=self.positions[:count],
             sizes=self.sizes[:count],
             tag_hashes=self.tag_hashes[:count],
+            odd_codes=self.odd_codes[:count],
         )
 
     def past_codas(self, at_coda: NDArray[np.bool_]) -> "_Picked":
@@ -54,9 +64,11 @@ class _Picked(NamedTuple):
         positions[at_coda] += Coda.SIZE
         return self._replace(positions=positions)
 
-    def judge(self, data: Buffer, starts: NDArray[np.int64], queue_id: int) -> Faults:
-        """What is wrong with each message, whose record `data` holds at `starts`."""
-        return judge_records(
+    def judge(
+        self, data: Buffer, starts: NDArray[np.int64], queue_id: int
+    ) -> tuple[Faults, NDArray[np.void]]:
+        """What is wrong with each message, whose record `data` holds at `starts`; its header."""
+        return judge_headers(
             data,
             starts,
             self.sizes,
@@ -73,7 +85,18 @@ class _Picked(NamedTuple):
             positions=self.positions[mask],
             sizes=self.sizes[mask],
             tag_hashes=self.tag_hashes[mask],
+            odd_codes=self.odd_codes[mask],
         )
+
+
+class _Records(NamedTuple):
+    """The bytes of messages, found good."""
+
+    data: Buffer
+    starts: NDArray[np.int64]
+    """First byte of each record in `data`."""
+    contents: Contents | None
+    """What was verified; None if nothing was to be."""
 
 
 async def load_run(
@@ -90,21 +113,32 @@ async def load_run(
     whole stretch. A run ends before the first message that is damaged. One round of requests for
     the units, one for the bytes; none for bytes when no tag matches; a few more around damage.
 
+    With `options.verify` all that is compared with anything is compared here, once a run: what was
+    read is not compared again while it is cached, for memory is trusted. Where units decide what is
+    not read, they must be those that were published; if their checksum says otherwise, the run has
+    all messages, so that the damage is found at the one that has it.
+
     Raises:
         Corrupt: the first message, or its unit, is damaged; path and position name it.
         OutOfRange: something of it is not published any more; BytesMissing: or not there.
         Unavailable: try again.
     """
     start = flight.start
-    units = await _read_units(queue, flight)
-    picked = _pick(units, flight, messages_max, options)
+    subscription = flight.key.subscription
+    units = None
+    if subscription is not None and options.verify:
+        units = await _proven_units(queue, flight, options, budget)
+        subscription = None if units is None else subscription
+    if units is None:
+        units = await _read_units(queue, flight)
+    picked = _pick(units, flight, subscription, messages_max, options)
     if picked.end == start:
         path, position = f"{queue.id}/CONSUME_QUEUE", UNIT_BYTES * start
         raise Corrupt(f"impossible unit {units[:1].tolist()}", path, position)
     while True:
         flight.end = picked.end
         try:
-            picked, data, starts = await _read_checked(queue, flight, picked, options, budget)
+            picked, records = await _read_checked(queue, flight, picked, options, budget)
             break
         except (BytesMissing, Corrupt):
             # Somewhere among many messages: what comes before the damage can still be served.
@@ -117,13 +151,33 @@ async def load_run(
         flight.key.whole if picked.has_all else flight.key,
         QueueOffset(start),
         QueueOffset(picked.end),
-        data,
+        records.data,
         offsets=picked.offsets,
-        starts=starts,
+        starts=records.starts,
         sizes=picked.sizes,
         tag_hashes=picked.tag_hashes,
+        odd_codes=picked.odd_codes if picked.odd_codes.any() else None,
+        contents=records.contents,
         ahead_of=flight.ahead_of,
     )
+
+
+async def _proven_units(
+    queue: TierQueue, flight: Flight, options: FetcherOptions, budget: ReadBudget
+) -> Units | None:
+    """The units of the flight, each bit as it was published; None if they are not.
+
+    They may begin and end inside an extent, so two are held.
+    """
+    granted = await budget.acquire(flight, 2 * options.extent_bytes_max)
+    try:
+        start, end = QueueOffset(flight.start), QueueOffset(flight.end)
+        units = await queue.units(start, end, verified=True)
+        return units.copy()  # else they keep the extents alive
+    except (BytesMissing, Corrupt):
+        return None
+    finally:
+        budget.release(granted)
 
 
 async def _read_units(queue: TierQueue, flight: Flight) -> Units:
@@ -140,7 +194,11 @@ async def _read_units(queue: TierQueue, flight: Flight) -> Units:
 
 
 def _pick(
-    units: NDArray[np.void], flight: Flight, messages_max: int, options: FetcherOptions
+    units: NDArray[np.void],
+    flight: Flight,
+    subscription: Subscription | None,
+    messages_max: int,
+    options: FetcherOptions,
 ) -> _Picked:
     """Which messages to read, and up to where the run goes; pure. Nothing if the first is bad."""
     positions = units["position"].astype(np.int64)
@@ -148,7 +206,6 @@ def _pick(
     low_bits = np.int32  # RocketMQ compares these
     tag_hashes: NDArray[np.int32] = units["tag_hash"].astype(low_bits)
     good = min(leading_good_units(positions, sizes), flight.end - flight.start)
-    subscription = flight.key.subscription
     wanted = None if subscription is None else matching(tag_hashes[:good], subscription)
     count = 0
     if good:
@@ -164,6 +221,7 @@ def _pick(
         positions=positions[:count],
         sizes=sizes[:count],
         tag_hashes=tag_hashes[:count],
+        odd_codes=(units["tag_hash"] != tag_hashes)[:count],
     )
     if wanted is not None and count:
         mask = wanted[:count]
@@ -177,23 +235,32 @@ def _pick(
 
 async def _read_checked(
     queue: TierQueue, flight: Flight, picked: _Picked, options: FetcherOptions, budget: ReadBudget
-) -> tuple[_Picked, Buffer, NDArray[np.int64]]:
-    """The bytes of the leading good messages; where each begins in them."""
+) -> tuple[_Picked, _Records]:
+    """The leading good messages, and their bytes."""
     if not len(picked.offsets):
-        return picked, b"", picked.positions
+        return picked, _Records(b"", picked.positions, None)
     queue_id = queue.id.queue_id
     data, starts = await _read(queue, flight, picked, options, budget)
-    faults = picked.judge(data, starts, queue_id)
+    faults, headers = picked.judge(data, starts, queue_id)
     if faults.any() and Fault.CODA in faults:
         picked = picked.past_codas(faults == Fault.CODA)
         data, starts = await _read(queue, flight, picked, options, budget)
-        faults = picked.judge(data, starts, queue_id)
+        faults, headers = picked.judge(data, starts, queue_id)
     good, fault = leading_good(faults)
-    if fault:
+    reason = fault.reason
+    contents = None
+    if options.verify:
+        if len(headers) < len(starts):  # some lie outside
+            headers = headers_at(data, starts[:good], PREFIX_DTYPE)
+        contents = verify_contents(
+            data, starts[:good], picked.sizes[:good], headers[:good], topic=queue.id.topic.encode()
+        )
+        good, reason = contents.good, contents.reason or reason
+    if reason:
         if int(picked.offsets[good]) == flight.start:
-            raise Corrupt(fault.reason, f"{queue.id}/COMMIT_LOG", int(picked.positions[good]))
+            raise Corrupt(reason, f"{queue.id}/COMMIT_LOG", int(picked.positions[good]))
         picked = picked.leading(good)
-    return picked, data, starts[:good]
+    return picked, _Records(data, starts[:good], contents)
 
 
 async def _read(

@@ -16,6 +16,12 @@ class FetcherOptions:
         ValueError: a number is not positive, or two cannot work together.
     """
 
+    verify: bool = True
+    """Compare what a read returns with its checksums (`tieredStoreCrcCheckEnable`); see
+    `TieredMessageFetcher`."""
+    extent_bytes_max: int = 4 << 20
+    """Bytes of units that share a checksum, and that a filtered read reads together
+    (`tieredStoreExtentMaxSize`). Of a tier written with more, such reads hold more."""
     cache_enabled: bool = True
     """Keep runs and read ahead (`readAheadCacheEnable`); else each call reads what it returns."""
     run_messages_max: int = 4096

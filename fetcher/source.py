@@ -38,8 +38,12 @@ class TierQueue(Protocol):
         """Offsets in between that were lost before they could be tiered, in order."""
         ...
 
-    async def units(self, start: QueueOffset, end: QueueOffset) -> Units:
+    async def units(self, start: QueueOffset, end: QueueOffset, *, verified: bool = False) -> Units:
         """The units of exactly `[start, end)`, which touches no gap. One request per segment.
+
+        `verified`: only if the checksum that was published with them proves each bit; Corrupt
+        else. It covers up to `tieredStoreExtentMaxSize` bytes, which are read whole for it. A tier
+        that RocketMQ's own store wrote has none, so that nothing is compared there.
 
         Raises:
             OutOfRange: some of them are not published.

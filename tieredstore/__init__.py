@@ -214,7 +214,7 @@ def open(  # noqa: A001 - `tieredstore.open`, as in zarr, gzip or rasterio
         broker: the broker's name; likewise.
         conf: a RocketMQ broker's configuration file, used as it is.
         settings: further keys with their values, such as
-            `{"tieredStoreCrcCheckEnable": True}`; they win over `conf` and the environment.
+            `{"tieredStoreCrcCheckEnable": False}`; they win over `conf` and the environment.
         java_metadata: a `tieredStoreMetadata.json`, to read a tier that RocketMQ's own tiered
             store wrote.
         damaged: of a damaged journal, open the part that is whole, so that it can be checked.

@@ -149,7 +149,9 @@ async def open_reader(
     try:
         with whole_paths(directory):
             if java_metadata is None:
-                yield await _open_ours(store, directory, verify=config.verifies, damaged=damaged)
+                yield await _open_ours(
+                    store, directory, verify=config.verifies_extents, damaged=damaged
+                )
             else:
                 parsed = _parse_java(java_metadata, java_path)
                 state = await load_java_tier(

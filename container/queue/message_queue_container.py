@@ -109,22 +109,28 @@ class MessageQueueContainer:
         found.update({item.base: item for item in queue.segments(segment_type)})
         return [found[base] for base in sorted(found)]
 
-    async def units(self, start: QueueOffset, end: QueueOffset) -> Units:
+    async def units(self, start: QueueOffset, end: QueueOffset, *, verified: bool = False) -> Units:
         """The units of `[start, end)`, in order. One request per segment touched.
+
+        `verified`: compare the CRC-32C of every extent touched, reading extents whole for it, as
+        `verify` does for all reads.
 
         Raises:
             OutOfRange: some of them are not published, or lie in a gap.
             BytesMissing: a segment was deleted meanwhile, or is damaged: refresh the metadata and
                 look again, once.
             Unavailable: try again.
-            Corrupt: with `verify`, a checksum does not match.
+            Corrupt: a checksum that was compared does not match.
         """
-        return (await self.units_many([(start, end)]))[0]
+        wanted = [ByteRange(start * UNIT_BYTES, end * UNIT_BYTES)]
+        verify = verified or self._verify
+        return decode_units((await self._read(SegmentType.CONSUME_QUEUE, wanted, verify=verify))[0])
 
     async def units_many(self, wanted: Sequence[tuple[QueueOffset, QueueOffset]]) -> list[Units]:
         """The units of several `[start, end)` in one round of requests; errors as for `units`."""
         ranges = [ByteRange(start * UNIT_BYTES, end * UNIT_BYTES) for start, end in wanted]
-        return [decode_units(raw) for raw in await self._read(SegmentType.CONSUME_QUEUE, ranges)]
+        found = await self._read(SegmentType.CONSUME_QUEUE, ranges, verify=self._verify)
+        return [decode_units(raw) for raw in found]
 
     async def log(self, wanted: ByteRange) -> Buffer:
         """Bytes of the queue's tier CommitLog by log position; errors as for `units`."""
@@ -132,13 +138,15 @@ class MessageQueueContainer:
 
     async def log_many(self, wanted: Sequence[ByteRange]) -> list[Buffer]:
         """Several ranges of the CommitLog in one round of requests; errors as for `units`."""
-        return await self._read(SegmentType.COMMIT_LOG, wanted)
+        return await self._read(SegmentType.COMMIT_LOG, wanted, verify=self._verify)
 
-    async def _read(self, segment_type: SegmentType, wanted: Sequence[ByteRange]) -> list[Buffer]:
+    async def _read(
+        self, segment_type: SegmentType, wanted: Sequence[ByteRange], *, verify: bool
+    ) -> list[Buffer]:
         requests: list[tuple[str, ByteRange]] = []
         places: list[list[_Piece]] = []
         for part in wanted:
-            pieces = await self._pieces(segment_type, part)
+            pieces = await self._pieces(segment_type, part, verify=verify)
             places.append(pieces)
             requests.extend((piece.object_name, piece.read) for piece in pieces)
         try:
@@ -150,7 +158,9 @@ class MessageQueueContainer:
             for pieces in places
         ]
 
-    async def _pieces(self, segment_type: SegmentType, wanted: ByteRange) -> "list[_Piece]":
+    async def _pieces(
+        self, segment_type: SegmentType, wanted: ByteRange, *, verify: bool
+    ) -> "list[_Piece]":
         """Where the bytes of a flat file's range lie."""
         queue = self.record
         pieces: list[_Piece] = []
@@ -159,7 +169,7 @@ class MessageQueueContainer:
             segment = await self._segment_at(queue, segment_type, at)
             until = min(wanted.end, segment.end)
             inside = ByteRange(at - segment.base, until - segment.base)
-            pieces.extend(pieces_of_segment(self._id, segment, inside, verify=self._verify))
+            pieces.extend(pieces_of_segment(self._id, segment, inside, verify=verify))
             at = until
         return pieces
 

@@ -4,8 +4,13 @@ A broker with `enabledAppendPropCRC` ends every record with the property `__CRC3
 physical offset, which the tier replaces, so the tier's copy needs a new one (Java's has the old).
 """
 
-import zlib
+# pyright: reportUnknownMemberType=false
+# isal's types leave the buffer open; it is given one here.
+from collections.abc import Callable
 from struct import Struct
+from typing import cast
+
+from isal import isal_zlib
 
 from container.record.header import locate_parts
 from container.record.layout import PHYSICAL_OFFSET_AT
@@ -21,13 +26,16 @@ RECORD_CRC_BYTES = len(RECORD_CRC_PREFIX) + RECORD_CRC_DIGITS + 1
 
 assert RECORD_CRC_BYTES == 20, "an on-disk format never drifts"  # noqa: PLR2004 - the format's
 
+crc32 = cast("Callable[[Buffer], int]", isal_zlib.crc32)
+"""CRC-32 as zlib has it, several times as fast."""
+
 _INT64 = Struct(">q")
 _END = PAIR_END.encode()
 
 
 def body_crc_of(body: Buffer) -> int:
     """CRC-32 of a body as it is stored (compressed), without the sign bit; 0 for an empty one."""
-    return zlib.crc32(body) & BODY_CRC_MASK
+    return crc32(body) & BODY_CRC_MASK
 
 
 def encode_record_crc(covered: Buffer) -> bytes:
@@ -35,7 +43,7 @@ def encode_record_crc(covered: Buffer) -> bytes:
 
     CRC-32 without the sign bit in ten decimal digits, the least significant first.
     """
-    digits = f"{zlib.crc32(covered) & BODY_CRC_MASK:0{RECORD_CRC_DIGITS}d}"[::-1]
+    digits = f"{crc32(covered) & BODY_CRC_MASK:0{RECORD_CRC_DIGITS}d}"[::-1]
     return RECORD_CRC_PREFIX + digits.encode() + _END
 
 

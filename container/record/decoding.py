@@ -6,8 +6,9 @@ from itertools import repeat
 import numpy as np
 from numpy.typing import NDArray
 
-from container.record.kernels import as_bytes, headers_at, values_at
-from container.record.layout import HOST_BITS, PHYSICAL_OFFSET_AT
+from container.record.contents import Contents, properties_of_all
+from container.record.kernels import as_bytes
+from container.record.layout import PHYSICAL_OFFSET_AT
 from container.record.message import StoredMessage
 from container.record.shape import RecordShape
 from provider.errors import Corrupt
@@ -21,8 +22,8 @@ class MessageDecoder:
     """Makes a `StoredMessage` of any of the records in a buffer.
 
     The lengths inside the records are checked for all of them when the decoder is made, some
-    0.1 us a record, if they have one shape (topic, version, kinds of host) and no fault. Else
-    each record is checked when its message is made, some 1.5 us.
+    0.1 us a record, if they have one shape (topic, version, kinds of host) and no fault; not again
+    if `verify_contents` did. Else each record is checked when its message is made, some 1.5 us.
 
     Keeps 4 bytes a record, and the buffer and columns that it was given.
     """
@@ -34,14 +35,21 @@ class MessageDecoder:
         sizes: NDArray[np.int64],
         *,
         path: str,
+        contents: Contents | None = None,
     ) -> None:
-        """`data` has a record of `sizes[i]` bytes at `starts[i]`; `path` is for errors."""
+        """`data` has a record of `sizes[i]` bytes at `starts[i]`; `path` is for errors.
+
+        `contents`: what `verify_contents` found, if it was asked; all must be sound.
+        """
         self._data = memoryview(data)
         self._starts = starts
         self._sizes = sizes
         self._path = path
         self._shape: RecordShape | None = None
         self._properties_at = np.empty(0, np.int32)
+        if contents is not None:
+            self._shape, self._properties_at = contents.shape, contents.properties_at
+            return
         if len(starts) >= TOGETHER_MIN:
             self._shape = self._shape_of_first()
         if self._shape is not None:
@@ -84,34 +92,3 @@ class MessageDecoder:
             record[PHYSICAL_OFFSET_AT : PHYSICAL_OFFSET_AT + 8], "big", signed=True
         )
         return StoredMessage.decode(record, path=self._path, position=position)
-
-
-def properties_of_all(
-    data: NDArray[np.uint8],
-    starts: NDArray[np.int64],
-    sizes: NDArray[np.int64],
-    shape: RecordShape,
-) -> NDArray[np.int32] | None:
-    """Where the properties begin in each record; None unless all are sound and of this shape.
-
-    By the rule of `header.unpack_record`. The records must lie in `data`. O(n), 0.1 us a record.
-    """
-    layout, between = shape.layout, shape.after_body_bytes
-    headers = headers_at(data, starts)
-    room = sizes - layout.body - between
-    fits = (headers["size"] == sizes) & (headers["magic"] == shape.magic) & (room >= 0)
-    fits &= (headers["sys_flag"] & HOST_BITS) == shape.host_bits
-    if not fits.all():
-        return None
-    body_lengths = values_at(data, ">i4", starts + layout.body_length).astype(np.int64)
-    if not ((body_lengths >= 0) & (body_lengths <= room)).all():
-        return None
-    tails = values_at(data, f"V{between}", starts + layout.body + body_lengths)
-    columns = tails.view(np.uint8).reshape(len(starts), between)
-    topic_bytes = len(shape.topic_part)
-    if (columns[:, :topic_bytes] != np.frombuffer(shape.topic_part, np.uint8)).any():
-        return None
-    properties_lengths = columns[:, topic_bytes:].copy().view(">i2")[:, 0]
-    if (properties_lengths != room - body_lengths).any():
-        return None
-    return (sizes - properties_lengths).astype(np.int32)

@@ -23,7 +23,8 @@ ADDRESSES_KEPT_MAX = 4096
 """Texts of host addresses kept in memory: some 200 bytes each."""
 
 _INT16 = Struct(">h")
-_TOPIC_BYTES_MAX = {MAGIC_V1: 127, MAGIC_V2: 32767}
+TOPIC_BYTES_MAX = {MAGIC_V1: 127, MAGIC_V2: 32767}
+"""Longest topic that each version can hold, in bytes of UTF-8."""
 
 
 def magic_for(topic: str) -> int:
@@ -33,7 +34,7 @@ def magic_for(topic: str) -> int:
     encoder would write a length that no reader accepts.
     """
     units = len(topic.encode("utf-16-le")) // 2
-    fits = len(topic.encode()) <= _TOPIC_BYTES_MAX[MAGIC_V1]
+    fits = len(topic.encode()) <= TOPIC_BYTES_MAX[MAGIC_V1]
     return MAGIC_V1 if units <= TOPIC_UNITS_MAX_V1 and fits else MAGIC_V2
 
 
@@ -114,7 +115,7 @@ class MessageFields(NamedTuple):
             ValueError: the topic or the properties are too long, or a host does not fit `sys_flag`.
         """
         topic = self.topic.encode()
-        if len(topic) > _TOPIC_BYTES_MAX[self.magic]:
+        if len(topic) > TOPIC_BYTES_MAX[self.magic]:
             raise ValueError(f"topic of {len(topic)} bytes")
         if len(self.properties) > PROPERTIES_BYTES_MAX:
             raise ValueError(f"properties of {len(self.properties)} bytes")

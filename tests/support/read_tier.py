@@ -11,7 +11,7 @@ from container.names.queue_id import QueueId
 from container.record.java_hash import tag_hash
 from container.record.kernels import decode_units, encode_units
 from container.record.unit import UNIT_BYTES, Units
-from provider.errors import NotFound, OutOfRange
+from provider.errors import Corrupt, NotFound, OutOfRange
 from provider.object_store import Buffer
 from provider.ranges import ByteRange, QueueOffset
 from tests.support.messages import make_record
@@ -31,6 +31,8 @@ class MemoryQueue:
         self.gaps: tuple[Gap, ...] = ()
         self.commit_log = bytearray()
         self.consume_queue = bytearray()
+        self.damaged_units = False
+        """Whether the checksum of its units does not match."""
         self.requests: Counter[str] = Counter()
         self.unit_reads: list[tuple[int, int]] = []
         self.log_reads: list[ByteRange] = []
@@ -96,12 +98,14 @@ class MemoryQueue:
         if self.faults:
             raise self.faults.pop(0)
 
-    async def units(self, start: QueueOffset, end: QueueOffset) -> Units:
+    async def units(self, start: QueueOffset, end: QueueOffset, *, verified: bool = False) -> Units:
         if not self.min_offset <= start < end <= self.next_offset:
             raise OutOfRange("no such units", str(self._id), start)
         assert not any(gap.start < end and start < gap.end for gap in self.gaps), "touches a gap"
         self.unit_reads.append((start, end))
         await self._request("units")
+        if verified and self.damaged_units:
+            raise Corrupt("CRC-32C is not as published", str(self._id), 0)
         return self._units(start, end)
 
     async def log(self, wanted: ByteRange) -> Buffer:

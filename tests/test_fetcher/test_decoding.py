@@ -42,7 +42,8 @@ async def test_damage_inside_a_record_is_named_when_its_message_is_reached() -> 
     bad = 37
     position = queue.commit_log.index(queue.record(bad))
     queue.commit_log[position + 84] ^= 0x40  # the body's length, which no get looks at
-    async with TieredMessageFetcher(MemoryTier(queue)) as fetcher:
+    options = FetcherOptions(verify=False)
+    async with TieredMessageFetcher(MemoryTier(queue), options=options) as fetcher:
         found = await fetcher.get_message("g", "T", 0, 0, messages_max=60)
         assert found.next_offset == 60
         messages = found.messages.decode()
@@ -61,7 +62,8 @@ async def test_a_run_is_checked_for_decoding_once(monkeypatch: pytest.MonkeyPatc
 
     places = decoding.properties_of_all
     monkeypatch.setattr(decoding, "properties_of_all", counted)
-    async with TieredMessageFetcher(MemoryTier(filled(2000))) as fetcher:
+    options = FetcherOptions(verify=False)
+    async with TieredMessageFetcher(MemoryTier(filled(2000)), options=options) as fetcher:
         at = 0
         while at < 2000:
             found = await fetcher.get_message("g", "T", 0, at, messages_max=32)

@@ -120,7 +120,7 @@ async def test_a_configuration_file_names_the_tier_and_arguments_win(
             pass
     async with tieredstore.open(conf=conf, broker=BROKER) as opened:
         assert opened.broker == BROKER
-    given = {"tieredStoreCrcCheckEnable": True, "readAheadMessageCountThreshold": 64}
+    given = {"tieredStoreExtentCheckEnable": True, "readAheadMessageCountThreshold": 64}
     async with tieredstore.open(tier, settings=given) as opened:
         assert len([message async for message in opened.messages("G_Orders", 0)]) == 600
 

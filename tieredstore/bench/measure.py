@@ -44,10 +44,13 @@ class ReadShape:
     stay views of the cache."""
     reads_properties: bool = False
     """Of every decoded message, also make the map of all properties."""
+    verify: bool = True
+    """Compare topics and checksums, as reading does by default."""
 
 
 READ_SHAPES = (
     ReadShape("read_32_by_1", 32),
+    ReadShape("read_32_unverified", 32, verify=False),
     ReadShape("read_1024_by_1", 1_024),
     ReadShape("read_32_by_4", 32, readers=4),
     ReadShape("read_32_decoded", 32, decodes=True),
@@ -105,7 +108,8 @@ async def measure_reading(tier_dir: Path, made: SyntheticStore, shape: ReadShape
         tier = await TierReader.open(store)
         counts: list[tuple[int, int]] = []
         clock = SystemClock()
-        async with TieredMessageFetcher(tier, options=FetcherOptions(), clock=clock) as fetcher:
+        options = FetcherOptions(verify=shape.verify)
+        async with TieredMessageFetcher(tier, options=options, clock=clock) as fetcher:
             settle()
             with stopwatch() as elapsed:
                 async with asyncio.TaskGroup() as group:

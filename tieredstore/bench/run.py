@@ -21,6 +21,7 @@ METRICS = {
     TIER: "tiering",
     RAW_READ: "raw read, cached",
     "read_32_by_1": "read, 32 a call",
+    "read_32_unverified": "read, 32, headers only",
     "read_1024_by_1": "read, 1,024 a call",
     "read_32_by_4": "read, 32, 4 readers",
     "read_32_decoded": "read and decode, 32",

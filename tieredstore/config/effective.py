@@ -153,9 +153,9 @@ class Config:
         return Path(str(self.settings["storePathRootDir"].value))
 
     @property
-    def verifies(self) -> bool:
-        """`tieredStoreCrcCheckEnable`: compare checksums when reading."""
-        return bool(self.settings["tieredStoreCrcCheckEnable"].value)
+    def verifies_extents(self) -> bool:
+        """`tieredStoreExtentCheckEnable`: compare the checksums of extents when reading."""
+        return bool(self.settings["tieredStoreExtentCheckEnable"].value)
 
     @property
     def metrics_port(self) -> int:
@@ -287,7 +287,8 @@ def _fetcher(settings: Mapping[str, Setting]) -> FetcherOptions:
             f"readAheadCacheSize ({cache.origin}) must hold one read of "
             f"readAheadMessageSizeThreshold, {run.value} bytes, not {cache.value}"
         )
-    return _build(FetcherOptions, settings)
+    extent_bytes_max = int(settings["tieredStoreExtentMaxSize"].value)
+    return _build(FetcherOptions, settings, extent_bytes_max=extent_bytes_max)
 
 
 def _in_keys(reason: str) -> str:

@@ -148,10 +148,20 @@ _TIER = (
     Key(
         "tieredStoreCrcCheckEnable",
         Kind.SWITCH,
+        default=True,
+        meaning=(
+            "True: reading compares topic, tags and body checksum of each message. False: only "
+            "headers (RocketMQ: no effect)."
+        ),
+        sets="FetcherOptions.verify",
+    ),
+    Key(
+        "tieredStoreExtentCheckEnable",
+        Kind.SWITCH,
         default=False,
         meaning=(
-            "True: reading compares the checksum of everything it reads (RocketMQ: the key has no "
-            "effect)."
+            "True: reading also compares the checksum of every extent touched, and reads it whole "
+            "(tieredStoreExtentMaxSize)."
         ),
     ),
     Key(

@@ -15,7 +15,7 @@ from tests.support.golden import ROCKETMQ_533, unpack, unpacked
 from tieredstore.cli.failures import explain
 from tieredstore.cli.main import COMMANDS, cli
 
-HEAVY = ("numpy", "rich", "pyarrow", "orjson", "google_crc32c", "javaproperties")
+HEAVY = ("numpy", "rich", "pyarrow", "orjson", "isal", "google_crc32c", "javaproperties")
 
 
 def invoke(*arguments: str | Path) -> Result:

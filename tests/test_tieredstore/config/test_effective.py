@@ -269,10 +269,10 @@ def test_a_url_of_another_kind_or_host_is_refused(place: str) -> None:
 
 
 def test_settings_of_a_program_win_over_all_else_and_are_checked_alike() -> None:
-    settings = {"tieredStoreCrcCheckEnable": True, "readAheadPrefetchMax": 3, "brokerName": "b"}
+    settings = {"tieredStoreCrcCheckEnable": False, "readAheadPrefetchMax": 3, "brokerName": "b"}
     given = ["brokerName=a", "tieredStoreReadThreads=7"]
     config = Config.load(defines=given, settings=settings, environment={})
-    assert (config.broker, config.verifies) == ("b", True)
+    assert (config.broker, config.fetcher.verify) == ("b", False)
     assert config.settings["brokerName"].origin == "settings"
     assert config.fetcher.prefetches_max == 3
     assert config.posix.read_threads_max == 7

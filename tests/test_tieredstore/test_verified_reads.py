@@ -1,0 +1,132 @@
+"""D5 over real files: what a default read of a damaged tier gives, and what it refuses."""
+
+from pathlib import Path
+from random import Random
+
+import pytest
+
+import tieredstore
+from container.record.unit import UNIT_BYTES
+from tests.support.fake_broker import FakeBroker
+from tieredstore import sync
+
+CLUSTER, BROKER = "C", "b"
+MESSAGES = 60
+TAGS = ("TagA", "TagB")
+DAMAGED = pytest.mark.leaves_findings(
+    "checksum", "body-crc", "record", "tag-hash", why="files of the tier are changed"
+)
+
+
+@pytest.fixture
+def tier(tmp_path: Path) -> Path:
+    """A tier with two topics whose records have equal sizes."""
+    broker = FakeBroker(tmp_path / "store")
+    for topic in ("Alpha", "Omega"):
+        for offset in range(MESSAGES):
+            body = f"{topic} {offset:04d}".encode() * 8
+            broker.put(topic, 0, body, tags=TAGS[offset % 2], keys=f"{topic}-{offset:04d}")
+    root = tmp_path / "tier"
+    with sync.follow(broker.directory, root, cluster=CLUSTER, broker=BROKER) as ours:
+        ours.drain()
+    return root
+
+
+def file_of(tier: Path, topic: str, kind: str) -> Path:
+    (found,) = tier.glob(f"*/*/{topic}/0/{kind}/*")
+    return found
+
+
+def flip(path: Path, byte: int, bit: int = 0) -> None:
+    raw = bytearray(path.read_bytes())
+    raw[byte] ^= 1 << bit
+    path.write_bytes(raw)
+
+
+async def read(
+    tier: Path, topic: str = "Alpha", tags: str | None = None, *, verify: bool = True
+) -> tuple[list[tieredstore.Message], tieredstore.Corrupt | None]:
+    found: list[tieredstore.Message] = []
+    given = {} if verify else {"tieredStoreCrcCheckEnable": False}
+    async with tieredstore.open(tier, settings=given) as opened:
+        try:
+            async for message in opened.messages(topic, 0, tags=tags):
+                found.append(message)  # noqa: PERF401 - kept when the next one raises
+        except tieredstore.Corrupt as error:
+            return found, error
+    return found, None
+
+
+@DAMAGED
+async def test_files_of_two_topics_that_were_swapped_give_no_message(tier: Path) -> None:
+    one, other = (file_of(tier, topic, "COMMIT_LOG") for topic in ("Alpha", "Omega"))
+    first, second = one.read_bytes(), other.read_bytes()
+    assert len(first) == len(second)
+    one.write_bytes(second)
+    other.write_bytes(first)
+    for topic in ("Alpha", "Omega"):
+        found, error = await read(tier, topic)
+        assert found == []
+        assert error is not None
+        assert "another topic" in str(error)
+
+
+@DAMAGED
+async def test_no_flipped_bit_of_a_log_is_served_where_it_was_to_be_compared(tier: Path) -> None:
+    """200 flips; what may differ is what no checksum that is compared covers."""
+    truth, _ = await read(tier)
+    log = file_of(tier, "Alpha", "COMMIT_LOG")
+    raw = log.read_bytes()
+    rng = Random(5)
+    refused = 0
+    for _ in range(200):
+        flip(log, rng.randrange(len(raw)), rng.randrange(8))
+        found, error = await read(tier)
+        refused += error is not None
+        for message, true in zip(found, truth, strict=False):
+            assert (message.topic, message.queue_id, message.offset, message.body) == (
+                true.topic,
+                true.queue_id,
+                true.offset,
+                true.body,
+            )
+        assert error is not None or len(found) == MESSAGES
+        log.write_bytes(raw)
+    assert refused > 100
+
+
+@DAMAGED
+async def test_a_flipped_tags_code_in_a_file_is_named_by_a_filtered_read(tier: Path) -> None:
+    units = file_of(tier, "Alpha", "CONSUME_QUEUE")
+    flip(units, UNIT_BYTES * 20 + 19)
+    found, error = await read(tier, tags="TagA")
+    assert [message.offset for message in found] == list(range(0, 20, 2))
+    assert error is not None
+    assert error.position == UNIT_BYTES * 20
+    found, error = await read(tier)
+    assert (len(found), error) == (MESSAGES, None)
+    found, error = await read(tier, tags="TagA", verify=False)
+    assert error is None
+    assert len(found) == MESSAGES // 2 - 1
+
+
+@DAMAGED
+async def test_an_explicit_false_switches_the_checksums_off(tier: Path) -> None:
+    truth, _ = await read(tier)
+    log = file_of(tier, "Alpha", "COMMIT_LOG")
+    flip(log, log.read_bytes().index(b"Alpha 0007"))
+    found, error = await read(tier)
+    assert (found, error is None) == (truth[:7], False)
+    found, error = await read(tier, verify=False)
+    assert (len(found), error) == (MESSAGES, None)
+    assert found[7].body != truth[7].body
+
+
+@DAMAGED
+async def test_extents_are_compared_whole_on_a_word(tier: Path) -> None:
+    log = file_of(tier, "Alpha", "COMMIT_LOG")
+    flip(log, log.read_bytes().index(b"Alpha-0007"))  # a key, which has no checksum of its own
+    assert len((await read(tier))[0]) == MESSAGES
+    async with tieredstore.open(tier, settings={"tieredStoreExtentCheckEnable": True}) as opened:
+        with pytest.raises(tieredstore.Corrupt, match="CRC-32C"):
+            await anext(opened.messages("Alpha", 0))
