@@ -1,7 +1,7 @@
 """Files that this owner is about to delete, so that no commit begins one of the same name."""
 
 import asyncio
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Generator, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 
@@ -24,7 +24,7 @@ class PendingDeletions:
         return f"<PendingDeletions: {len(self._asked)} asked for, {len(self._unclear)} unclear>"
 
     @contextmanager
-    def asked(self, names: Sequence[str]) -> Iterator[None]:
+    def asked(self, names: Sequence[str]) -> Generator[None]:
         """Hold names while the deletion of them is on its way.
 
         One that fails or is cancelled may still land (P7): until it is repeated, they stay held.
