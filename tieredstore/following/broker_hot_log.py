@@ -84,7 +84,7 @@ class RocketMqHotLog:
             executor = owned = ThreadPoolExecutor(options.threads, thread_name_prefix="hot-log")
         chosen = topics if topics is not None else TopicFilter(cluster, broker)
         loop = asyncio.get_running_loop()
-        opening = loop.run_in_executor(executor, StoreScan, store_dir, options, chosen)
+        opening = loop.run_in_executor(executor, StoreScan, store_dir, options, chosen, clock)
         opened = False
         try:
             scan = await opening

@@ -12,7 +12,7 @@ class ScanStatistics:
 
     polls: int = 0
     queue_looks: int = 0
-    """Polls that looked at every queue."""
+    """Ends of queues that were looked at, over all polls."""
     directory_looks: int = 0
     excluded_topics: int = 0
     made_bytes: int = 0

@@ -14,6 +14,7 @@ from container.record.batch import MessageBatch
 from container.record.unit import Units
 from dispatcher.hot_log import HotQueue, Wanted
 from dispatcher.topic_filter import TopicFilter
+from provider.clock import Clock
 from provider.errors import Corrupt, Denied, NotFound, StoreError, Unavailable
 from provider.ranges import QueueOffset
 from tieredstore.following.directory.layout import CONFIRM_OFFSET_AT
@@ -26,6 +27,7 @@ from tieredstore.following.log.mapped_files import MappedFiles
 from tieredstore.following.log.round_read import gather_round
 from tieredstore.following.options import HotLogOptions
 from tieredstore.following.queue.followed_queues import FollowedQueues
+from tieredstore.following.queue.look_schedule import LookSchedule
 from tieredstore.following.statistics import ScanStatistics
 
 _INT64 = Struct(">q")
@@ -38,8 +40,16 @@ NO_QUEUES = (
 class StoreScan:
     """The state of following one store. `poll` and what it calls hold one lock; reads hold none."""
 
-    def __init__(self, root: Path, options: HotLogOptions, topics: TopicFilter) -> None:
+    def __init__(
+        self,
+        root: Path,
+        options: HotLogOptions,
+        topics: TopicFilter,
+        clock: Clock | None = None,
+    ) -> None:
         """Find the store's directories and take up earlier pins.
+
+        `clock` measures what looks cost; without one they count as free.
 
         Raises:
             NotAStore: `root` holds no RocketMQ store that can be followed.
@@ -47,6 +57,7 @@ class StoreScan:
             Unavailable: something cannot be read right now.
         """
         self._options = options
+        self._clock = clock
         self._lock = threading.Lock()
         self._layout = open_layout(root, options)
         self.statistics = ScanStatistics()
@@ -61,8 +72,13 @@ class StoreScan:
         """Where the CommitLog ended before the last look at all directories and queues."""
         self._scanned_position = -1
         """Where the CommitLog ended when the directories were looked at."""
-        self._next_scan_s = float("-inf")
-        self._settled_s = float("-inf")
+        self._low = 0
+        """First byte that may have held an untiered message when all queues were looked at."""
+        self._schedule = LookSchedule(
+            settle_s=options.settle_s_max,
+            scan_s_min=options.scan_s_min,
+            scan_s_max=options.scan_s_max,
+        )
 
     def __repr__(self) -> str:
         return f"<StoreScan {self._layout.root}: {self._queues}, {self._log}, {self._files}>"
@@ -75,6 +91,7 @@ class StoreScan:
         with self._lock:
             assert self._known_position <= self._log.tail.position, f"S1: {self}"
             self._queues.check()
+            self._schedule.check()
             self._log.check()
             self._files.check()
             self._buffers.check()
@@ -104,26 +121,32 @@ class StoreScan:
             self.statistics.polls += 1
             log.check_identity()
             begun = log.tail.position
-            is_due = now_s >= self._next_scan_s
+            schedule = self._schedule
+            is_due = schedule.is_full_look_due(now_s)
             if is_due or log.has_news():
-                log.scan(self._first_needed)
+                log.scan(lambda: self._low)
             found = self._scan_queues(now_s) if is_due else {}
             if log.tail.reach(log.files, 0):
-                self._settled_s = now_s + self._options.settle_s_max
+                self._note_growth(now_s)
             if is_due:
                 self.statistics.troubles = self._troubles()
-            if is_due or queues.has_report or now_s < self._settled_s:
-                found |= queues.look(self._confirmed() if self._options.replicated else None)
+            looks_at_all = schedule.looks_at_all(now_s)
+            named = schedule.named(now_s)
+            if looks_at_all or named or queues.has_report:
+                found |= queues.look(self._confirmed(), None if looks_at_all else named)
             changed = queues.publish(found)
             if is_due:  # only now: what failed half way is looked at again at once
                 self._known_position = begun
-                log.sync_pins(self._first_needed)
-                self._next_scan_s = now_s + self._options.scan_s_min
+                self._low = self._first_needed()
+                log.sync_pins(lambda: self._low)
+            if looks_at_all:
+                ended_s = now_s if self._clock is None else self._clock.monotonic_s()
+                schedule.looked_at_all(now_s, ended_s, is_full=is_due)
             return changed
 
     def has_news(self, now_s: float) -> bool:
         """Whether a poll may find something. One small read, no lock held."""
-        return now_s < self._settled_s or self._log.has_news()
+        return not self._schedule.is_settled(now_s) or self._log.has_news()
 
     def references(self, queue: QueueId, start: QueueOffset, messages_max: int) -> Units:
         """See `FollowedQueues.references`."""
@@ -156,10 +179,22 @@ class StoreScan:
 
     def _scan_queues(self, now_s: float) -> dict[QueueId, HotQueue]:
         position = self._log.tail.position
-        has_grown = now_s < self._settled_s or self._scanned_position != position
+        has_grown = not self._schedule.is_settled(now_s) or self._scanned_position != position
         found = self._queues.scan(has_grown=has_grown)
         self._scanned_position = position
         return found
+
+    def _note_growth(self, now_s: float) -> None:
+        """Whose records came; where that is not known, all queues may have news."""
+        passed = self._log.tail.take_passed()
+        named = {self._log.files.queue_of(*record) for record in passed.records}
+        if not passed.is_all or None in named or self._options.replicated:
+            self._schedule.grew(now_s, None)
+            return
+        queues = {queue for queue in named if queue is not None}
+        self._schedule.grew(now_s, queues)
+        if not all(self._queues.has(queue) for queue in queues):
+            self._schedule.look_soon(now_s)
 
     def _first_needed(self) -> int:
         # One file below what was there before the directories were looked at: the unit of a record
@@ -174,8 +209,10 @@ class StoreScan:
             return sorted(found.troubles)
         return [NO_QUEUES.format(self._layout.consume_queue)]
 
-    def _confirmed(self) -> int:
-        """The confirm offset; 0, so that nothing counts, while the broker has none."""
+    def _confirmed(self) -> int | None:
+        """The confirm offset; 0 while the broker has none, so that nothing counts. None: all do."""
+        if not self._options.replicated:
+            return None
         try:
             raw = self._files.peek(self._layout.checkpoint, CONFIRM_OFFSET_AT, _INT64.size)
         except (NotFound, Corrupt):

@@ -14,6 +14,7 @@ from provider.ranges import QueueOffset
 from tests.support.fake_broker import FakeBroker
 from tests.support.followed import bodies, broker, clock, follow, logs, poll_later
 from tieredstore.following.broker_hot_log import RocketMqHotLog
+from tieredstore.following.log.tail import PASSED_MAX
 
 __all__ = ["broker", "clock", "logs"]  # fixtures
 
@@ -100,6 +101,55 @@ async def test_looking_at_an_idle_log_leaves_the_queues_alone(
         await clock.advance(0.1)
         await log.poll()
     assert log.statistics.queue_looks == looks
+
+
+async def test_growth_costs_a_look_at_the_queues_that_grew(
+    broker: FakeBroker, clock: ManualClock, logs: list[RocketMqHotLog]
+) -> None:
+    for queue_id in range(50):
+        broker.put("A", queue_id)
+    log = await follow(broker, clock, logs, scan_s_min=60.0, scan_s_max=60.0)
+    await log.poll()
+    await clock.advance(2.5)  # settled
+    await log.poll()
+    looks = log.statistics.queue_looks
+    broker.put("A", 7)
+    broker.put("A", 9)
+    seen = await log.poll()
+    assert {(queue.id.queue_id, queue.max_offset) for queue in seen} == {(7, 2), (9, 2)}
+    assert log.statistics.queue_looks == looks + 2
+    await clock.advance(1.0)
+    assert list(await log.poll()) == []
+    assert log.statistics.queue_looks == looks + 4, "a unit may be late"
+    await clock.advance(2.0)
+    await log.poll()
+    assert log.statistics.queue_looks == looks + 4
+
+
+async def test_growth_by_more_records_than_are_named_costs_a_look_at_all(
+    broker: FakeBroker, clock: ManualClock, logs: list[RocketMqHotLog]
+) -> None:
+    for queue_id in range(50):
+        broker.put("A", queue_id)
+    log = await follow(broker, clock, logs, scan_s_min=60.0, scan_s_max=60.0)
+    await log.poll()
+    await clock.advance(2.5)
+    await log.poll()
+    for number in range(PASSED_MAX + 1):
+        broker.put("A", number % 50)
+    assert sum(queue.max_offset for queue in await log.poll()) == PASSED_MAX + 51
+
+
+async def test_a_new_queue_is_looked_for_as_soon_as_its_record_is_seen(
+    broker: FakeBroker, clock: ManualClock, logs: list[RocketMqHotLog]
+) -> None:
+    broker.put("A", 0)
+    log = await follow(broker, clock, logs, scan_s_min=1.0, scan_s_max=600.0)
+    await log.poll()
+    await clock.advance(2.5)
+    await log.poll()
+    broker.put("A", 1)
+    assert await poll_later(log, clock) == {A1: (0, 1)}
 
 
 async def test_wait_ends_when_the_log_grows_and_no_later_than_asked(

@@ -77,6 +77,10 @@ class QueueDirectories:
         self._unjudged: set[str] = set()
         """A sentence for each place of refused topics that could not be read."""
 
+    def is_left_out(self, topic: str) -> bool:
+        """Whether no queue of the topic is ever found: by the filter, or by its name."""
+        return self._is_excluded(topic) or check_path_component(topic) is not None
+
     def look(self) -> FoundQueues:
         """All queues as of now. One `stat` for each topic when nothing changed.
 

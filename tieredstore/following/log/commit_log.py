@@ -16,7 +16,7 @@ from container.record.header import RecordHeader, locate_parts
 from container.record.java_hash import tag_hash
 from container.record.properties import TAGS, decode_properties
 from container.record.unit import ConsumeQueueUnit
-from provider.errors import Corrupt, OutOfRange
+from provider.errors import Corrupt, OutOfRange, StoreError
 from tieredstore.following.directory.layout import FileRun
 from tieredstore.following.file_errors import translated
 from tieredstore.following.log.mapped_files import MappedFiles
@@ -191,6 +191,15 @@ class CommitLogFiles:
         base = self.table.base_of(position)
         path = self.table.paths.get(base)
         return self._files.peek(path, position - base, length) if path is not None else b""
+
+    def queue_of(self, position: int, size: int) -> QueueId | None:
+        """The queue that a record names; None where it cannot be read. O(1)."""
+        try:
+            header, parts = locate_parts(raw := self.record(position, size), path="", position=0)
+            topic = bytes(raw[parts.topic : parts.topic_end]).decode()
+        except (StoreError, UnicodeDecodeError):
+            return None  # only a hint: who looks at all queues finds what this misses
+        return QueueId(topic, header.queue_id)
 
     def check(self, queue: QueueId, offset: int, unit: ConsumeQueueUnit) -> RecordHeader:
         """Read the record that a unit points to and compare everything that both say. O(record).

@@ -1,5 +1,7 @@
 """Notices that the CommitLog of a followed broker grew, by 8 bytes at its known end."""
 
+from typing import NamedTuple
+
 from container.record.blank import BLANK_MAGIC, BlankRecord
 from container.record.layout import MAGIC_V1, MAGIC_V2, RECORD_BYTES_MIN
 from provider.errors import Corrupt, NotFound
@@ -7,6 +9,17 @@ from tieredstore.following.log.commit_log import CommitLogFiles
 
 STEPS_MAX = 4096
 """Records that one look passes over; what is beyond shows as growth once more."""
+PASSED_MAX = 256
+"""Records whose places are remembered between two calls of `take_passed`."""
+
+
+class Passed(NamedTuple):
+    """What the tail went over."""
+
+    records: list[tuple[int, int]]
+    """Position and size of each."""
+    is_all: bool
+    """Whether those are all; else there were more, or what was passed was not looked at."""
 
 
 class CommitLogTail:
@@ -15,6 +28,8 @@ class CommitLogTail:
     def __init__(self) -> None:
         self.position = 0
         self._signature = b""
+        self._passed: list[tuple[int, int]] = []
+        self._passed_all = False
 
     def __repr__(self) -> str:
         return f"<CommitLogTail at {self.position}>"
@@ -35,16 +50,31 @@ class CommitLogTail:
         """
         before = (self.position, self._signature)
         place = max(self.position, at_least, log.table.min_position)
+        self._passed_all &= place == self.position
         signature = self._read(log, place)
         for _ in range(STEPS_MAX):
             step = _step(signature)
             if not step:
                 break
+            self._note(place, signature)
             base = log.table.base_of(place)
             place = min(place + step, base + log.table.file_bytes)
             signature = self._read(log, place)
         self.position, self._signature = place, signature
         return (place, signature) != before
+
+    def take_passed(self) -> Passed:
+        """The records that were passed since the last call."""
+        passed = Passed(self._passed, self._passed_all)
+        self._passed, self._passed_all = [], True
+        return passed
+
+    def _note(self, place: int, signature: bytes) -> None:
+        size, magic = BlankRecord.LAYOUT.unpack(signature)
+        if magic == BLANK_MAGIC or not self._passed_all:
+            return
+        self._passed.append((place, size))
+        self._passed_all = len(self._passed) <= PASSED_MAX
 
     def _read(self, log: CommitLogFiles, position: int) -> bytes:
         try:

@@ -1,7 +1,8 @@
 """The queues of a followed store: finds them, looks at their ends, and reads their units."""
 
 import threading
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -56,6 +57,8 @@ class FollowedQueues:
         self._unscanned: dict[QueueId, StoreError] = {}
         """What kept the last scan from looking into directories of queues."""
         self._released: dict[QueueId, int] = {}
+        self._reported: deque[QueueId] = deque()
+        """Queues that a reader reported; readers are other threads."""
         self.found = FoundQueues()
         """What the last scan of the directories found."""
         self.known: Mapping[QueueId, HotQueue] = {}
@@ -77,7 +80,7 @@ class FollowedQueues:
     @property
     def has_report(self) -> bool:
         """Whether a reader reported a message that no poll has looked at."""
-        return any(tail.has_report for tail in self._tails.values())
+        return bool(self._reported)
 
     def publish(self, found: Mapping[QueueId, HotQueue]) -> dict[QueueId, HotQueue]:
         """Make what a poll found `known`; returns what changed by it."""
@@ -146,25 +149,41 @@ class FollowedQueues:
             self._find_floors()
         return self._floors.of(queue)
 
-    def look(self, confirmed: int | None) -> dict[QueueId, HotQueue]:
-        """Look at the end of every queue; returns what is known of them now.
+    def has(self, queue: QueueId) -> bool:
+        """Whether the last scan found it, or none is to be found: its topic is not tiered."""
+        return (
+            queue in self._tails
+            or queue in self.found.refused
+            or self._directories.is_left_out(queue.topic)
+        )
+
+    def look(
+        self, confirmed: int | None, only: Iterable[QueueId] | None = None
+    ) -> dict[QueueId, HotQueue]:
+        """Look at the ends of queues; returns what is known of them now.
 
         Args:
             confirmed: only records that end at or below this position count; None: all.
+            only: look at these and at those that a reader reported; None: at all.
 
         Raises:
             Unavailable, Denied: nothing can be read right now.
         """
-        self._statistics.queue_looks += 1
         found: dict[QueueId, HotQueue] = {}
         end = 0
-        for queue, tail in self._tails.items():
+        reported = {self._reported.popleft() for _ in range(len(self._reported))}
+        chosen = self._tails.keys() if only is None else reported.union(only) & self._tails.keys()
+        self._statistics.queue_looks += len(chosen)
+        for queue in chosen:
+            tail = self._tails[queue]
             seen = self._poll_queue(queue, tail, confirmed)
             self._statistics.find(tail.findings)
             tail.findings = []
             if seen is not None and seen is not self.known.get(queue):
                 found[queue] = seen
             end = max(end, tail.end_position)
+            if tail.has_report:
+                self._reported.append(queue)
         self._log.tail.reach(self._log.files, end)
         self._statistics.made_bytes = self._budget.taken
         return found
@@ -269,6 +288,7 @@ class FollowedQueues:
         """A reader could not read or trust the message at `start`: the next poll looks at it."""
         if queue in self._tails:
             self._tails[queue].report(start, damage)
+            self._reported.append(queue)
 
     def report_damage(self, queue: QueueId, start: QueueOffset, damage: str = "") -> None:
         """As `report`, of damage: it concerns a queue only where it is not tiered yet."""

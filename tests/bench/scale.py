@@ -1,0 +1,167 @@
+"""What following many queues costs: `python -m tests.bench.scale --help`.
+
+For each number of queues a store is written as a broker writes it, tiered once, and then followed
+by the command of a user: at rest, and while a message a second arrives, each in another queue. CPU
+time is that of the whole following process. Rows go to one JSON file.
+"""
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from tests.support.fake_broker import FakeBroker
+from tieredstore import sync
+from tieredstore.cli.output import write_table
+
+QUEUES_OF_A_TOPIC = 8
+MESSAGES_OF_A_QUEUE = 4
+BODY = bytes(100)
+CONSUME_QUEUE_BYTES = 2_000
+ARRIVAL_S_MAX = 300.0
+"""A message that is not in the tier after so many seconds ends the measurement."""
+SETTLE_S = 5.0
+"""Between the message that shows that the follower follows, and the measured rest."""
+KIB, MIB = 1024, 1 << 20
+TICKS_A_SECOND = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True)
+class ScaleFigure:
+    """What one number of queues costs."""
+
+    queues: int
+    tier_s: float
+    """`tieredstore tier` from start to end, with the start of the interpreter."""
+    tier_cpu_us_a_queue: float
+    tier_peak_mib: float
+    idle_percent: float
+    """CPU time of the follower in percent of a core, while nothing arrives."""
+    trickle_percent: float
+    """The same while a message a second arrives."""
+    arrival_ms: float
+    """From a message of the trickle being written to being readable in the tier: the median."""
+    follower_mib: float
+    """Resident memory of the follower at the end."""
+
+
+def topic_of(number: int) -> str:
+    """Topic of the queue with this number."""
+    return f"Scale-{number // QUEUES_OF_A_TOPIC:05d}"
+
+
+def measure(directory: Path, queues: int, seconds: int) -> ScaleFigure:
+    """Figures of one number of queues; takes some `2 x seconds`, and the time to tier."""
+    broker = FakeBroker(
+        directory / "store", commit_log_bytes=1 << 26, consume_queue_bytes=CONSUME_QUEUE_BYTES
+    )
+    for _ in range(MESSAGES_OF_A_QUEUE):
+        for number in range(queues):
+            broker.put(topic_of(number), number % QUEUES_OF_A_TOPIC, BODY, tags="TagA")
+    command = [
+        *(sys.executable, "-m", "tieredstore"),
+        *("-D", "brokerName=scale-a", "-D", f"tieredStoreFilePath={directory / 'tier'}"),
+    ]
+    tiering = [*command, "tier", str(broker.directory), "--json"]
+    began_s = time.monotonic()
+    process = subprocess.Popen(tiering, stdout=subprocess.DEVNULL)
+    _, status, usage = os.wait4(process.pid, 0)
+    tier_s = time.monotonic() - began_s
+    if status:
+        raise RuntimeError(f"tieredstore tier ended with {status}")
+    cpu_s = usage.ru_utime + usage.ru_stime
+    following = [*command, "tier", str(broker.directory), "--follow"]
+    with _follower(following, directory / "log") as pid, sync.open(directory / "tier") as tier:
+        _arrival_s(broker, tier, 0)
+        time.sleep(SETTLE_S)
+        idle = _cpu_percent(pid, seconds)
+        arrivals: list[float] = []
+        before_s, began_s = _cpu_s(pid), time.monotonic()
+        for number in range(seconds):
+            arrivals.append(_arrival_s(broker, tier, number * 7919 % queues))
+            time.sleep(max(0.0, began_s + number + 1 - time.monotonic()))
+        trickle = 100 * (_cpu_s(pid) - before_s) / (time.monotonic() - began_s)
+        resident = int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf(
+            "SC_PAGE_SIZE"
+        )
+    return ScaleFigure(
+        queues,
+        round(tier_s, 2),
+        round(1e6 * cpu_s / queues, 1),
+        round(usage.ru_maxrss * KIB / MIB, 1),
+        round(idle, 2),
+        round(trickle, 2),
+        round(1e3 * sorted(arrivals)[len(arrivals) // 2], 1),
+        round(resident / MIB, 1),
+    )
+
+
+@contextmanager
+def _follower(command: Sequence[str], log: Path) -> Iterator[int]:
+    """The process id of a follower, which is asked to end afterwards."""
+    with log.open("w") as output:
+        process = subprocess.Popen(command, stdout=output, stderr=output)
+    try:
+        yield process.pid
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait()
+
+
+def _arrival_s(broker: FakeBroker, tier: sync.SyncTier, number: int) -> float:
+    """Seconds until a new message of a queue is in the tier."""
+    topic, queue_id = topic_of(number), number % QUEUES_OF_A_TOPIC
+    offset = broker.put(topic, queue_id, BODY, tags="TagA")
+    began_s = time.monotonic()
+    while time.monotonic() - began_s < ARRIVAL_S_MAX:
+        tier.refresh()
+        if tier.queue(topic, queue_id).max_offset > offset:
+            return time.monotonic() - began_s
+        time.sleep(0.01)
+    raise RuntimeError(f"{topic}/{queue_id} at {offset} was not tiered in {ARRIVAL_S_MAX} s")
+
+
+def _cpu_s(pid: int) -> float:
+    """User and system seconds of a process, all threads: proc(5), fields 14 and 15."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / TICKS_A_SECOND
+
+
+def _cpu_percent(pid: int, seconds: float) -> float:
+    before_s, began_s = _cpu_s(pid), time.monotonic()
+    time.sleep(seconds)
+    return 100 * (_cpu_s(pid) - before_s) / (time.monotonic() - began_s)
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Measure each number of queues, print a table, and keep the rows."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("queues", type=int, nargs="*", default=[10, 100, 1_000, 10_000, 20_000])
+    parser.add_argument("--seconds", type=int, default=20, help="of rest, and of the trickle")
+    parser.add_argument("--directory", type=Path, help="on the disk to be measured")
+    parser.add_argument("--store-results", type=Path, help="keep the rows in this JSON file")
+    options = parser.parse_args(arguments)
+    os.environ.setdefault("COLUMNS", "110")  # a pipe has no width of its own
+    figures: list[ScaleFigure] = []
+    for queues in options.queues:
+        print(f"{queues:,} queues", file=sys.stderr, flush=True)
+        with tempfile.TemporaryDirectory(dir=options.directory) as directory:
+            figures.append(measure(Path(directory), queues, options.seconds))
+    titles = ("queues", "tier s", "us/queue", "MiB", "idle %", "trickle %", "arrival ms", "MiB ")
+    rows = [[f"{value:,}" for value in asdict(figure).values()] for figure in figures]
+    write_table(list(titles), rows, numbers=frozenset(titles), title="following many queues")
+    if options.store_results is not None:
+        kept = [asdict(figure) for figure in figures]
+        options.store_results.write_text(json.dumps(kept, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
