@@ -3,13 +3,10 @@
 from typing import Protocol, Self
 
 from container.journal.follower import JournalFollower
-from container.journal.options import JournalOptions
-from container.journal.reader import JournalReader
 from container.metadata.state import TierState
-from container.names.tier_objects import JOURNAL_PREFIX
 from container.queue.message_queue_container import Manifests
 from container.tier_view import MetadataView, TierView
-from provider.errors import Corrupt, NotFound
+from provider.errors import Corrupt
 from provider.object_store import ObjectStore
 
 
@@ -50,36 +47,27 @@ class TierReader(TierView):
         damage: Corrupt | None = None,
     ) -> None:
         self.damage = damage
-        """Why the metadata is older than it could be; None unless `open_damaged` made it."""
+        """Why the metadata was older than it could be when it was opened; None if it was not."""
         super().__init__(store, metadata, manifests=manifests, verify=verify)
         self._metadata = metadata
 
     @classmethod
-    async def open(cls, store: ObjectStore, *, verify: bool = False) -> Self:
+    async def open(cls, store: ObjectStore, *, verify: bool = False, damaged: bool = False) -> Self:
         """Load the newest snapshot and the entries behind it.
 
-        `verify`: check the CRC-32C of everything that is read.
+        Args:
+            store: where the tier lies.
+            verify: check the CRC-32C of everything that is read.
+            damaged: of a damaged journal, take the part that is whole; `damage` says where it
+                ends, and `refresh` raises it until the entry is whole or its copy is there.
 
         Raises:
             NotFound: there is no tier.
-            Corrupt: the journal is damaged; position names the entry.
+            Corrupt: the journal is damaged, or not even one entry is whole; path names the entry.
             Unavailable: try again.
         """
-        return cls(store, await JournalFollower.open(store), verify=verify)
-
-    @classmethod
-    async def open_damaged(cls, store: ObjectStore) -> Self:
-        """Load as much of a damaged journal as is whole; `damage` says where it ends.
-
-        Raises:
-            NotFound: not even one entry is whole.
-            Unavailable: try again.
-        """
-        reader = JournalReader(store, JournalOptions())
-        loaded, damage = await reader.load_whole_part()
-        if loaded.state.sequence == 0:
-            raise damage or NotFound("there is no tier here", JOURNAL_PREFIX)
-        return cls(store, FixedMetadata(loaded.state), damage=damage)
+        follower = await JournalFollower.open(store, damaged=damaged)
+        return cls(store, follower, verify=verify, damage=follower.damage)
 
     def __repr__(self) -> str:
         broker = self.state.broker

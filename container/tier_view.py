@@ -50,6 +50,10 @@ class TierView:
         """Where the tier lies."""
         return self._store
 
+    async def refresh(self) -> bool:
+        """Look for newer metadata; True if there was some."""
+        return False
+
     def queue(self, queue: QueueId) -> Queue | None:
         """What is published of a queue; None if the tier does not have it."""
         return self.state.queues.get(queue)

@@ -217,7 +217,7 @@ def open(  # noqa: A001 - `tieredstore.open`, as in zarr, gzip or rasterio
             `{"tieredStoreCrcCheckEnable": False}`; they win over `conf` and the environment.
         java_metadata: a `tieredStoreMetadata.json`, to read a tier that RocketMQ's own tiered
             store wrote.
-        damaged: of a damaged journal, open the part that is whole, so that it can be checked.
+        damaged: of a damaged journal, open the part that is whole; `damage` says where it ends.
     """
     from tieredstore.readable_tier import ReadableTier  # noqa: PLC0415 - loaded on first use
 

@@ -188,11 +188,7 @@ async def _open_ours(
 ) -> TierReader:
     """A reader of our journal; where there is none, say what else the directory may be."""
     try:
-        return await TierReader.open(store, verify=verify)
-    except Corrupt:
-        if not damaged:
-            raise
-        return await TierReader.open_damaged(store)
+        return await TierReader.open(store, verify=verify, damaged=damaged)
     except NotFound as error:
         reason = (
             "there is no journal here; a tier of RocketMQ's own store is read with its "

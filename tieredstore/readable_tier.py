@@ -19,7 +19,7 @@ from fetcher.fetcher import TRANSFER_BYTES_MAX, TieredMessageFetcher
 from fetcher.result import FetchResult, FetchStatus
 from fetcher.statistics import FetcherStatistics
 from provider.clock import Clock, SystemClock
-from provider.errors import Closed, NotFound
+from provider.errors import Closed, Corrupt, NotFound
 from tieredstore.config.effective import Config
 from tieredstore.message import Message
 from tieredstore.opening import AS_ARGUMENTS, directory_of, existing_tier, open_reader, read_bytes
@@ -29,6 +29,8 @@ GROUP = "tieredstore"
 """The consumer group that read-ahead follows where the caller names none."""
 FETCH_MESSAGES_MAX = 4096
 TOPICS_LISTED_MAX = 8
+BEHIND_S = 2.0
+"""Seconds that `check` waits before it calls what lies behind the published ends unpublished."""
 
 
 class QueueCursor:
@@ -194,6 +196,11 @@ class ReadableTier:
         return self._java_metadata is not None
 
     @property
+    def damage(self) -> Corrupt | None:
+        """What the journal lacked when it was opened; None unless opened with `damaged=True`."""
+        return self.reader.damage
+
+    @property
     def reader(self) -> TierReader:
         """The tier below this one: metadata, segments, bytes. Internal, and may change."""
         return self._opened().reader
@@ -321,8 +328,9 @@ class ReadableTier:
     ) -> AsyncIterator[Finding]:
         """Iterate over everything that is wrong, never stopping at the first finding.
 
-        Compares metadata and bytes in both directions and reads every byte twice. `progress` is
-        told the bytes of CommitLogs checked since the last call.
+        Compares metadata and bytes in both directions and reads every byte once. `progress` is
+        told the bytes of CommitLogs checked since the last call. Where bytes lie behind a
+        published end, a commit under way has `BEHIND_S` to be published.
 
         Raises:
             Unavailable: the storage does not answer, so nothing can be said.
@@ -331,7 +339,13 @@ class ReadableTier:
         if damage is not None:
             detail = f"{damage.reason}; what is published behind it cannot be checked"
             yield Finding("journal", damage.path, damage.position, detail)
-        async for finding in check_tier(self.reader, journal=not self.is_java, progress=progress):
+        async for finding in check_tier(
+            self.reader,
+            journal=not self.is_java,
+            progress=progress,
+            clock=None if self.is_java else self._clock,
+            behind_s=BEHIND_S,
+        ):
             yield finding
 
     def statistics(self) -> FetcherStatistics:

@@ -1,22 +1,28 @@
-"""What is wrong with the tier's own metadata objects."""
+"""What is wrong with the tier's own metadata objects, and with what else lies below `@`."""
 
 from collections.abc import AsyncIterator, Iterator, Mapping
 from itertools import pairwise
 
 from container.check.finding import Finding
 from container.errors import NewerVersion
+from container.journal.entry import copy_in, decode_entry
 from container.journal.frame import Frame, FrameKind
 from container.journal.snapshot import decode_snapshot
 from container.metadata.state import TierState
 from container.names.tier_objects import (
     BoundaryName,
     EntryName,
+    KeptName,
     ManifestName,
+    MetadataName,
     SnapshotName,
     parse_name,
 )
 from provider.errors import Corrupt, NotFound
-from provider.object_store import ObjectStore
+from provider.in_place_segments import LOCK_NAME
+from provider.object_store import Buffer, ObjectStore
+from provider.packed_segments import PartName
+from provider.probing import PROBE_PREFIX
 
 _KINDS = {
     EntryName: FrameKind.ENTRY,
@@ -24,6 +30,10 @@ _KINDS = {
     ManifestName: FrameKind.MANIFEST,
     BoundaryName: FrameKind.BOUNDARY,
 }
+SNAPSHOTS_MIN = 2
+"""Snapshots at and above a boundary, which is never raised before there are so many."""
+TRIES_MAX = 3
+"""Failed deletions after which a tombstone is reported."""
 
 
 def own_objects(state: TierState) -> Iterator[str]:
@@ -37,26 +47,147 @@ async def check_journal(
 ) -> AsyncIterator[Finding]:
     """Yield damaged, missing and unknown objects below `@`. Reads each of them once.
 
-    An object that housekeeping deletes while we look is not a finding.
+    An object that upkeep deletes while we look is not a finding, nor is an entry that a boundary
+    has made meaningless.
     """
     names = {name: parsed for name in sorted(sizes) if (parsed := parse_name(name)) is not None}
     boundary = max((n.sequence for n in names.values() if isinstance(n, BoundaryName)), default=0)
-    entries = [n.sequence for n in names.values() if isinstance(n, EntryName)]
-    for before, after in pairwise([sequence for sequence in entries if sequence > boundary]):
-        if after != before + 1:
-            yield Finding("journal-hole", str(EntryName(before + 1)), 0, f"the next is {after}")
+    for finding in _check_numbers(names, boundary):
+        yield finding
+    known = max((kept.sequence for name in sizes if (kept := KeptName.parse(name))), default=0)
+    last: bytes | None = None
     for name, parsed in names.items():
+        if isinstance(parsed, EntryName) and parsed.sequence <= boundary:
+            continue
         try:
             raw = await store.read(name)
-            if isinstance(parsed, SnapshotName):
-                decode_snapshot(raw, parsed)
-            else:
-                Frame.decode(raw, _KINDS[type(parsed)], path=name)
         except NotFound:
+            last = None
             continue
+        try:
+            known = max(known, _sequence_in(raw, parsed))
+            if isinstance(parsed, EntryName):
+                last = _compared(raw, parsed, last)
         except (Corrupt, NewerVersion) as error:
+            last = None
             kind = _KINDS[type(parsed)].name.lower()
             yield Finding(f"{kind}-damaged", name, error.position, error.reason)
-    referenced = {ref.object_name for queue in state.queues.values() for ref in queue.manifests}
+    for finding in _check_end(names, state, known):
+        yield finding
+    for finding in _check_known(state, sizes):
+        yield finding
+
+
+def _check_numbers(names: Mapping[str, MetadataName], boundary: int) -> Iterator[Finding]:
+    """Yield what the names alone tell: holes, and snapshots and boundaries that are not there."""
+    snapshots = [n.sequence for n in names.values() if isinstance(n, SnapshotName)]
+    entries = [n.sequence for n in names.values() if isinstance(n, EntryName)]
+    above = [boundary, *(number for number in entries if number > boundary)]
+    for before, after in pairwise(above):
+        if after == before + 1:
+            continue
+        if before == boundary and after - 1 in snapshots:  # they were deleted up to a boundary
+            name, detail = str(BoundaryName(after - 1)), f"the entries begin at {after}"
+            yield Finding("boundary-missing", name, 0, detail)
+        else:
+            yield Finding("journal-hole", str(EntryName(before + 1)), 0, f"the next is {after}")
+    usable = [number for number in snapshots if number >= boundary]
+    if boundary and boundary not in snapshots:
+        name = str(SnapshotName(boundary, 0, "")).partition("-")[0]
+        yield Finding("snapshot-missing", name, 0, "the boundary was raised to it")
+    elif boundary and len(usable) < SNAPSHOTS_MIN:
+        name, count = str(BoundaryName(boundary)), len(usable)
+        detail = f"{count} of {SNAPSHOTS_MIN} snapshots that a boundary needs are there"
+        yield Finding("snapshot-missing", name, 0, detail)
+
+
+def _sequence_in(raw: Buffer, name: MetadataName) -> int:
+    """Decode an object, compare it with its name, and return the entry that it knows of.
+
+    Raises:
+        Corrupt: it is damaged, or is another object than its name says.
+        NewerVersion: a newer program wrote it.
+    """
+    match name:
+        case SnapshotName():
+            return decode_snapshot(raw, name).sequence
+        case EntryName():
+            return decode_entry(raw, name)[0].sequence
+        case BoundaryName() | ManifestName():
+            frame = Frame.decode(raw, _KINDS[type(name)], path=str(name))
+            if isinstance(name, BoundaryName):
+                said: object = BoundaryName(frame.sequence)
+            else:
+                said = name._replace(epoch=frame.epoch, nonce=frame.nonce.hex())
+            if said != name:
+                raise Corrupt(f"the object says that it is {said}", str(name))
+            return frame.sequence
+
+
+def _compared(raw: Buffer, name: EntryName, last: bytes | None) -> bytes:
+    """An entry's own bytes, after its copy was compared with the entry before it.
+
+    Raises:
+        Corrupt: the copy is damaged, or is not what the entry before it says.
+    """
+    copy = copy_in(raw, name)
+    _, own = decode_entry(raw, name)
+    if copy is not None and last is not None and copy != last:
+        reason = "its copy of the entry before it differs from that entry"
+        raise Corrupt(reason, str(name), len(own))
+    return own
+
+
+def _check_end(
+    names: Mapping[str, MetadataName], state: TierState, known: int
+) -> Iterator[Finding]:
+    """Yield the newest entries if others tell of them. What the newest alone says, nobody knows."""
+    newest, epoch = 0, 0
+    for name in names.values():
+        if isinstance(name, EntryName | BoundaryName):
+            newest = max(newest, name.sequence)
+        else:
+            epoch = max(epoch, name.epoch)
+    if newest < known:
+        detail = f"other objects tell of entries up to {known}"
+        yield Finding("journal-end-missing", str(EntryName(newest + 1)), 0, detail)
+    elif epoch > state.broker.epoch:
+        detail = f"other objects tell of epoch {epoch}, the journal of {state.broker.epoch}"
+        yield Finding("journal-end-missing", str(EntryName(newest + 1)), 0, detail)
+
+
+def referenced_manifests(state: TierState) -> set[str]:
+    """The manifests that queues refer to."""
+    return {ref.object_name for queue in state.queues.values() for ref in queue.manifests}
+
+
+def unused_objects(state: TierState, sizes: Mapping[str, int]) -> Iterator[Finding]:
+    """Yield manifests and copies that an earlier owner never published: the next one deletes them.
+
+    Those of the present owner may be about to be published.
+    """
+    referenced = referenced_manifests(state)
+    for name in sorted(sizes):
+        parsed = parse_name(name) or KeptName.parse(name)
+        if not isinstance(parsed, ManifestName | KeptName) or parsed.epoch >= state.broker.epoch:
+            continue
+        if name not in referenced and name not in state.tombstones:
+            yield Finding("orphan", name, 0, f"nothing refers to these {sizes[name]} bytes")
+
+
+def _check_known(state: TierState, sizes: Mapping[str, int]) -> Iterator[Finding]:
+    """Yield strangers below `@`, manifests that are missing, and tombstones given up."""
+    referenced = referenced_manifests(state)
     for name in sorted(referenced - sizes.keys()):
         yield Finding("manifest-missing", name, 0, "a queue refers to it")
+    for name in sorted(sizes):
+        if not name.startswith("@") or name in state.tombstones:
+            continue
+        parsed = parse_name(name) or KeptName.parse(name) or PartName.parse(name)
+        if parsed is None and name != LOCK_NAME and not name.startswith(PROBE_PREFIX):
+            detail = f"nothing in a tier is called so: {sizes[name]} bytes"
+            yield Finding("unknown-object", name, 0, detail)
+    for name, tombstone in sorted(state.tombstones.items()):
+        if tombstone.tries >= TRIES_MAX and name in sizes:
+            detail = f"{tombstone.tries} deletions failed; nothing refers to {sizes[name]} bytes"
+            yield Finding("undeletable", name, 0, detail)

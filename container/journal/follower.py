@@ -28,15 +28,20 @@ class JournalFollower:
         *,
         options: JournalOptions | None = None,
         clock: Clock | None = None,
+        damaged: bool = False,
     ) -> Self:
         """Read the journal as it is now. Costs what `JournalReader.load` costs.
+
+        `damaged`: of a damaged journal, take the part that is whole.
 
         Raises:
             NotFound: there is no tier.
             Corrupt, NewerVersion, Unavailable: see `JournalReader.load`.
         """
         reader = JournalReader(store, options or JournalOptions(), clock=clock)
-        loaded = await reader.load()
+        loaded = await reader.load_whole_part()
+        if loaded.damage is not None and (loaded.state.sequence == 0 or not damaged):
+            raise loaded.damage
         if loaded.state.sequence == 0:
             raise NotFound("there is no tier here: it has no journal", JOURNAL_PREFIX)
         return cls(reader, loaded)
@@ -48,6 +53,11 @@ class JournalFollower:
     def state(self) -> TierState:
         """The published state as of the last `refresh`, the only call that changes it."""
         return self._loaded.state
+
+    @property
+    def damage(self) -> Corrupt | None:
+        """Why the state was older than it could be when it was loaded; None if it was not."""
+        return self._loaded.damage
 
     @property
     def damaged_snapshots(self) -> tuple[Corrupt, ...]:
@@ -69,7 +79,7 @@ class JournalFollower:
 
     async def _refresh(self) -> bool:
         before = self.state.sequence
-        if not await self._reader.catch_up(self.state):
+        if not await self._reader.catch_up(self._loaded):
             loaded = await self._reader.load()
             if loaded.state.sequence >= before:
                 self._loaded = loaded

@@ -1,7 +1,8 @@
 """The frame around every metadata object: a fixed header, then a JSON payload.
 
 Journal entries, snapshots, manifests and boundaries differ in their magic only. The checksum
-covers everything but itself, so that a damaged object is `Corrupt` and never something else.
+covers everything but itself, so that a damaged object is `Corrupt` and never something else. Behind
+an entry's frame another may lie, a copy of the one before it (`entry.py`).
 """
 
 from dataclasses import dataclass
@@ -37,14 +38,16 @@ class Frame:
     payload: bytes
 
     VERSION: ClassVar[int] = 1
+    VERSION_WITH_COPY: ClassVar[int] = 2
+    """An entry behind whose payload a copy of the entry before it lies."""
     LAYOUT: ClassVar[Struct] = Struct(">4sHHQQ16sII")
     SIZE: ClassVar[int] = 48
 
-    def encode(self) -> bytes:
-        """The object's bytes."""
+    def encode(self, version: int = VERSION) -> bytes:
+        """The object's bytes; of `VERSION_WITH_COPY`, those before the copy."""
         head = self.LAYOUT.pack(
             self.kind.value,
-            self.VERSION,
+            version,
             0,
             self.epoch,
             self.sequence,
@@ -57,38 +60,50 @@ class Frame:
 
     @classmethod
     def decode(cls, raw: Buffer, kind: FrameKind, *, path: str) -> Self:
-        """Read an object.
+        """Read an object; whatever may lie behind its frame is not looked at.
 
         Raises:
             Corrupt: any byte of it is not what was written; path names the object.
             NewerVersion: it is whole, in a format version that this program does not know.
         """
+        return cls.decode_first(raw, kind, path=path)[0]
+
+    @classmethod
+    def decode_first(cls, raw: Buffer, kind: FrameKind, *, path: str) -> tuple[Self, int]:
+        """The frame that an object begins with, and its length; raises as `decode`.
+
+        Bytes may lie behind it only where the version says so.
+        """
         if len(raw) < cls.SIZE:
             raise Corrupt(f"{len(raw)} of {cls.SIZE} header bytes", path)
-        head, payload = bytes(raw[: cls.SIZE]), bytes(raw[cls.SIZE :])
+        head = bytes(raw[: cls.SIZE])
         magic, version, encoding, epoch, sequence, nonce, length, crc = cls.LAYOUT.unpack(head)
         if magic != kind.value:
             raise Corrupt(f"magic is {magic!r}, not {kind.value!r}", path)
-        if length != len(payload):
-            raise Corrupt(f"{len(payload)} of {length} payload bytes", path, cls.SIZE)
+        payload, found_bytes = bytes(raw[cls.SIZE : cls.SIZE + length]), len(raw) - cls.SIZE
+        if len(payload) < length:
+            raise Corrupt(f"{found_bytes} of {length} payload bytes", path, cls.SIZE)
         found = crc32c(payload, crc32c(head[: cls.SIZE - CRC_BYTES]))
         if found != crc:
             raise Corrupt(f"checksum is {found:08x}, not {crc:08x}", path, cls.SIZE - CRC_BYTES)
-        if version != cls.VERSION or encoding != 0:
+        newest = cls.VERSION_WITH_COPY if kind is FrameKind.ENTRY else cls.VERSION
+        if not cls.VERSION <= version <= newest or encoding != 0:
             raise NewerVersion(f"format version {version}.{encoding}: upgrade this program", path)
-        return cls(kind, epoch, sequence, nonce, payload)
+        if version == cls.VERSION and length < found_bytes:
+            raise Corrupt(f"{found_bytes} bytes behind a header of {length}", path, cls.SIZE)
+        return cls(kind, epoch, sequence, nonce, payload), cls.SIZE + length
 
 
 CRC_BYTES = 4
 
 FRAME_FIELDS = (
     ("magic", "4s", "TSJE entry, TSSN snapshot, TSMF manifest, TSBD boundary"),
-    ("version", "H", "format version, 1"),
+    ("version", "H", "format version: 1; of an entry that has a copy of the one before it, 2"),
     ("encoding", "H", "how the payload is written: 0, JSON in UTF-8"),
     ("epoch", "Q", "epoch of the owner that wrote the object, from 1"),
     ("sequence", "Q", "entry: its number; the others: the last entry that the writer had applied"),
     ("nonce", "16s", "random; tells the writer's own object from another's (lost replies)"),
-    ("payload_length", "I", "bytes of payload; the object ends behind it"),
+    ("payload_length", "I", "bytes of payload; of version 1, the object ends behind it"),
     ("crc32c", "I", "CRC-32C of the 44 bytes before it, continued over the payload"),
 )
 """The header, as rows for FORMAT.md: name, struct code, meaning."""

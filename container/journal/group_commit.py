@@ -4,6 +4,7 @@ import asyncio
 from collections import deque
 from dataclasses import dataclass
 
+from container.journal.entry import encode_entry
 from container.journal.frame import NONCE_BYTES, Frame, FrameKind
 from container.journal.options import JournalOptions, RandomSource
 from container.metadata.codec import join_operations
@@ -57,6 +58,8 @@ class PendingEntry:
 
     name: EntryName
     raw: bytes
+    own_bytes: int
+    """Those of `raw` that are no copy of the entry before it."""
     transactions: tuple[Transaction, ...]
 
 
@@ -65,10 +68,14 @@ def gather_entry(
     *,
     sequence: int,
     epoch: int,
+    before: bytes,
     rng: RandomSource,
     options: JournalOptions,
 ) -> PendingEntry:
-    """Take as many waiting transactions as the limits allow, at least one, in order."""
+    """Take as many waiting transactions as the limits allow, at least one, in order.
+
+    `before`: the entry before it, of which it holds a copy.
+    """
     taken = [waiting.popleft()]
     total = len(taken[0].payload)
     while waiting and len(taken) < options.entry_transactions_max:
@@ -78,4 +85,5 @@ def gather_entry(
         taken.append(waiting.popleft())
     payload = join_operations([one.payload for one in taken])
     frame = Frame(FrameKind.ENTRY, epoch, sequence, rng.randbytes(NONCE_BYTES), payload)
-    return PendingEntry(EntryName(sequence), frame.encode(), tuple(taken))
+    raw, own_bytes = encode_entry(frame, before)
+    return PendingEntry(EntryName(sequence), raw, own_bytes, tuple(taken))

@@ -92,6 +92,7 @@ class Journal:
         self._listeners: list[Listener] = []
         self._waiting: deque[Transaction] = deque()
         self._entry: PendingEntry | None = None
+        self._last = loaded.last
         self._wake = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
@@ -307,6 +308,7 @@ class Journal:
                     self._waiting,
                     sequence=self._state.sequence + 1,
                     epoch=self._epoch,
+                    before=self._last,
                     rng=self._rng,
                     options=self.options,
                 )
@@ -330,6 +332,7 @@ class Journal:
         for transaction in entry.transactions:
             self._state.install(transaction.change)
         self._state.sequence = entry.name.sequence
+        self._last = entry.raw[: entry.own_bytes]
         self._entry = None
         self._entries += 1
         self._transactions += len(entry.transactions)

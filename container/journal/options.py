@@ -25,8 +25,9 @@ class RandomSource(Protocol):
 class JournalOptions:
     """How the journal groups transactions, retries entries, and is read.
 
-    Memory besides the state: at most `entry_bytes_max` for the entry in flight, the transactions
-    that callers of `publish` wait for, and `catch_up_bytes_max` while starting.
+    Memory besides the state: three times `entry_bytes_max` for the entry in flight, with its copy
+    of the one before, and that one; the transactions that callers of `publish` wait for; and
+    `catch_up_bytes_max` while starting.
     """
 
     entry_bytes_max: int = MIB

@@ -4,10 +4,11 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 
 from container.errors import Refused
+from container.journal.entry import apply_entry, encode_entry
 from container.journal.entry_writer import EntryWriter, Outcome
 from container.journal.frame import NONCE_BYTES, Frame, FrameKind
 from container.journal.options import JournalOptions, RandomSource
-from container.journal.reader import JournalReader, Loaded, apply_entry
+from container.journal.reader import JournalReader, Loaded
 from container.metadata.codec import encode_operations, join_operations
 from container.metadata.operations import Operation, TakeOwnership
 from container.metadata.records import Broker
@@ -53,15 +54,17 @@ async def take_ownership(
         payload = join_operations([encode_operations([numbered]), import_payload])
         name = EntryName(state.sequence + 1)
         nonce = rng.randbytes(NONCE_BYTES)
-        raw = Frame(FrameKind.ENTRY, epoch, name.sequence, nonce, payload).encode()
+        frame = Frame(FrameKind.ENTRY, epoch, name.sequence, nonce, payload)
+        raw, _ = encode_entry(frame, loaded.last)
         written = await writer.write(name, raw)
         if written.outcome == Outcome.STALE:  # the journal was cut while we read it
             loaded = await reader.load()
             continue
-        apply_entry(state, written.found, name)  # ours, or that of another owner that was faster
+        # Ours, or that of another owner that was faster.
+        loaded.last = apply_entry(state, written.found, name)
         if written.outcome == Outcome.LANDED:
             return loaded
-        if not await reader.catch_up(state):
+        if not await reader.catch_up(loaded):
             loaded = await reader.load()
 
 

@@ -2,17 +2,15 @@
 
 Entries may be deleted while they are read, and an old owner may have created an entry again under a
 deleted number. The boundary tells both: an entry at or below a boundary that is listed *after* it
-was read is not believed, and the newest snapshot is loaded instead.
+was read is not believed, and the newest snapshot is loaded instead. Where an entry is damaged or
+missing, the copy of it in the next one stands in (decision 0015).
 """
 
 from dataclasses import dataclass
 
-from container.errors import Refused
-from container.journal.frame import Frame, FrameKind
+from container.journal.entry import apply_entry, copy_in
 from container.journal.options import JournalOptions
 from container.journal.snapshot import decode_snapshot
-from container.metadata.codec import decode_operations
-from container.metadata.operations import TakeOwnership
 from container.metadata.state import TierState
 from container.names.tier_objects import (
     BOUNDARY_PREFIX,
@@ -25,44 +23,25 @@ from container.names.tier_objects import (
 )
 from provider.clock import Clock, SystemClock
 from provider.errors import Corrupt, NotFound, OutOfRange, Unavailable
-from provider.object_store import Buffer, ObjectEntry, ObjectStore
+from provider.object_store import ObjectEntry, ObjectStore
 from provider.ranges import ByteRange
 
 RELOADS_MAX = 8
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Loaded:
-    """What a start has read."""
+    """What a start has read, and what was applied since."""
 
     state: TierState
     snapshot: SnapshotName | None
     """The snapshot that it began with; None for a young journal."""
     damaged: tuple[Corrupt, ...]
     """Newer snapshots that are damaged; nothing is lost by them."""
-
-
-def apply_entry(state: TierState, raw: Buffer, name: EntryName) -> None:
-    """Apply the next entry to `state`, all of it or nothing.
-
-    Raises:
-        Corrupt: the entry is damaged, or contradicts the state that it follows.
-        NewerVersion: a newer program wrote it.
-    """
-    path = str(name)
-    assert name.sequence == state.sequence + 1, f"{path} does not follow {state!r}"
-    frame = Frame.decode(raw, FrameKind.ENTRY, path=path)
-    if frame.sequence != name.sequence:
-        raise Corrupt(f"the entry says that its number is {frame.sequence}", path)
-    operations = decode_operations(frame.payload, path=path)
-    fenced = bool(operations) and isinstance(operations[0], TakeOwnership)
-    if frame.epoch != state.broker.epoch + fenced:
-        raise Corrupt(f"epoch {frame.epoch} behind epoch {state.broker.epoch}", path)
-    try:
-        state.apply(operations)
-    except Refused as refused:
-        raise Corrupt(f"the entry contradicts what is before it: {refused}", path) from refused
-    state.sequence = name.sequence
+    last: bytes = b""
+    """The newest entry applied, without its copy of another; empty if a snapshot was all."""
+    damage: Corrupt | None = None
+    """Why the state is older than it could be; only `load_whole_part` leaves it so."""
 
 
 class JournalReader:
@@ -107,35 +86,41 @@ class JournalReader:
         Costs a listing and a read of one snapshot, then what `catch_up` costs.
 
         Raises:
-            Corrupt: an entry, or every snapshot that could be used, is damaged; or is missing.
+            Corrupt: an entry and its copy, or every snapshot that could be used, is damaged; or
+                is missing.
             NewerVersion: a newer program wrote what is needed.
             Unavailable: try again.
+        """
+        loaded = await self.load_whole_part()
+        if loaded.damage is not None:
+            raise loaded.damage
+        return loaded
+
+    async def load_whole_part(self) -> Loaded:
+        """The state before the first entry that is damaged; `damage` says which, if one is.
+
+        Costs what `load` costs.
+
+        Raises:
+            NewerVersion, Unavailable: as `load`.
         """
         last: SnapshotName | None = None
         for attempt in range(RELOADS_MAX):
             loaded = await self._newest_snapshot()
-            if await self.catch_up(loaded.state):
+            try:
+                whole = await self.catch_up(loaded)
+            except Corrupt as damage:
+                loaded.damage = damage
+                return loaded
+            if whole:
                 return loaded
             if attempt and loaded.snapshot == last:  # not replaced: there is no other
-                if loaded.damaged:
-                    raise loaded.damaged[0]
-                raise Corrupt("entries were deleted, and no snapshot holds them", SNAPSHOT_PREFIX)
+                reason = "entries were deleted, and no snapshot holds them"
+                lost = Corrupt(reason, SNAPSHOT_PREFIX)
+                loaded.damage = loaded.damaged[0] if loaded.damaged else lost
+                return loaded
             last = loaded.snapshot
         raise Unavailable("the journal is cut faster than it can be read", JOURNAL_PREFIX)
-
-    async def load_whole_part(self) -> tuple[Loaded, Corrupt | None]:
-        """The state before the first damaged entry, and the damage; for reading only.
-
-        Raises:
-            NewerVersion: a newer program wrote what is needed.
-            Unavailable: try again.
-        """
-        loaded = await self._newest_snapshot()
-        try:
-            await self.catch_up(loaded.state)
-        except Corrupt as damage:
-            return loaded, damage
-        return loaded, None
 
     async def _newest_snapshot(self) -> Loaded:
         for _ in range(RELOADS_MAX):
@@ -157,28 +142,31 @@ class JournalReader:
             return Loaded(state, name, tuple(damaged))
         return Loaded(TierState(), None, tuple(damaged))
 
-    async def catch_up(self, state: TierState) -> bool:
-        """Apply the entries after `state.sequence`; False if they were deleted: load again.
+    async def catch_up(self, loaded: Loaded) -> bool:
+        """Apply the entries after the state's; False if they were deleted: load again.
 
         One listing; where there are new entries also a read of each and a listing of the boundary
-        per `catch_up_bytes_max`. `state` changes entry by entry, never within one.
+        per `catch_up_bytes_max`; two more for each entry whose copy stands in. The state changes
+        entry by entry, never within one.
 
         Raises:
-            Corrupt: an entry is damaged or missing; the state is as it was before that entry.
+            Corrupt: an entry is damaged or missing, and so is its copy; the state is as it was
+                before that entry.
             NewerVersion: a newer program wrote it.
             Unavailable: try again.
         """
+        state = loaded.state
         after = str(EntryName(state.sequence))
         listed = await self._store.list(JOURNAL_PREFIX, after=after)
         found = [(name, e.size_bytes) for e in listed if (name := _entry_name(e.name))]
         while found:
             batch = self._batch(found, state.sequence + 1)
             if not batch:
-                if not await self._missing(state):
+                if not await self._missing(loaded):
                     return False
                 found = [one for one in found if one[0].sequence > state.sequence]
                 continue
-            if not await self._apply(state, batch):
+            if not await self._apply(loaded, batch):
                 return False
             found = found[len(batch) :]
         return state.sequence > 0 or await self.boundary() == 0
@@ -197,7 +185,7 @@ class JournalReader:
             batch.append((name, size_bytes))
         return batch
 
-    async def _apply(self, state: TierState, batch: list[tuple[EntryName, int]]) -> bool:
+    async def _apply(self, loaded: Loaded, batch: list[tuple[EntryName, int]]) -> bool:
         """Read and apply some entries; False if they were deleted, whoever created them since."""
         wanted = [(str(name), ByteRange(0, size)) for name, size in batch if size > 0]
         try:
@@ -210,15 +198,20 @@ class JournalReader:
             raise Corrupt("a journal entry was deleted above the boundary", str(batch[0][0]))
         read = iter(raws)
         for name, size in batch:
-            apply_entry(state, next(read) if size > 0 else b"", name)
+            raw = next(read) if size > 0 else b""
+            try:
+                loaded.last = apply_entry(loaded.state, raw, name)
+            except Corrupt as damage:
+                if not await self._stand_in(loaded, name, damage):
+                    return False
         return True
 
-    async def _missing(self, state: TierState) -> bool:
+    async def _missing(self, loaded: Loaded) -> bool:
         """Read and apply an entry that a listing has not shown; False if it was deleted.
 
         A listing may miss an entry that is created while it runs, so this reads it by its name.
         """
-        name = EntryName(state.sequence + 1)
+        name = EntryName(loaded.state.sequence + 1)
         try:
             raw = await self._store.read(str(name))
         except NotFound:
@@ -226,8 +219,36 @@ class JournalReader:
         if await self.boundary() >= name.sequence:
             return False
         if raw is None:
-            raise Corrupt("a journal entry is missing, and later ones exist", str(name))
-        apply_entry(state, raw, name)
+            missing = Corrupt("a journal entry is missing, and later ones exist", str(name))
+            return await self._stand_in(loaded, name, missing)
+        try:
+            loaded.last = apply_entry(loaded.state, raw, name)
+        except Corrupt as damage:
+            return await self._stand_in(loaded, name, damage)
+        return True
+
+    async def _stand_in(self, loaded: Loaded, name: EntryName, damage: Corrupt) -> bool:
+        """Apply the copy of a damaged or missing entry; False if the next one was deleted.
+
+        The copy is believed as the entry that holds it is: by a boundary that is listed later.
+
+        Raises:
+            Corrupt: `damage`, where there is no whole copy.
+        """
+        after = EntryName(name.sequence + 1)
+        try:
+            raw = await self._store.read(str(after))
+            copy = copy_in(raw, after)
+        except (NotFound, Corrupt):
+            copy = None
+        if await self.boundary() >= name.sequence:
+            return False
+        if copy is None:
+            raise damage
+        try:
+            loaded.last = apply_entry(loaded.state, copy, name)
+        except Corrupt:
+            raise damage from None
         return True
 
 

@@ -11,18 +11,20 @@ can always go on.
 import asyncio
 from collections import Counter
 from contextlib import suppress
+from itertools import pairwise
 from random import Random
 
+from container.journal.entry import apply_entry, decode_entry
 from container.journal.follower import JournalFollower
 from container.journal.frame import Frame, FrameKind
 from container.journal.journal import Journal
 from container.journal.options import JournalOptions
-from container.journal.reader import JournalReader, apply_entry
+from container.journal.reader import JournalReader
 from container.metadata.codec import decode_operations
 from container.metadata.operations import AddTombstones
 from container.metadata.records import Tombstone
 from container.metadata.state import TierState
-from container.names.tier_objects import SNAPSHOT_PREFIX, EntryName
+from container.names.tier_objects import JOURNAL_PREFIX, SNAPSHOT_PREFIX, EntryName
 from container.upkeep.options import UpkeepOptions
 from container.upkeep.upkeep import Upkeep
 from provider.errors import Fenced, NotFound, Unavailable
@@ -267,12 +269,30 @@ class JournalSimulation:
         if damaged:
             whole = self.shared.objects[snapshots[-1]]
             self.shared.objects[snapshots[-1]] = flipped(whole, self.rng)
+        self._rot_entries()
         loaded = await JournalReader(store, self.options, clock=SimulatedClock()).load()
         assert loaded.state == state
         assert self.rotten or len(loaded.damaged) == bool(damaged)
         journal = await self._own(store, LAST)
         assert journal.epoch == state.broker.epoch + 1
         assert journal.state.tombstones == state.tombstones
+
+    def _rot_entries(self) -> None:
+        """Damage or delete entries of which the next one, left alone, has a copy."""
+        names = [EntryName(int(name[-20:])) for name in sorted(self.shared.names(JOURNAL_PREFIX))]
+        last = None
+        for name, after in pairwise(names):
+            raw = self.shared.objects[str(after)]
+            _, own = decode_entry(raw, after)
+            is_copied = after.sequence == name.sequence + 1 and len(own) < len(raw)
+            if not is_copied or last == name or self.rng.random() < 0.5:
+                continue
+            if self.rng.random() < 0.3:
+                del self.shared.objects[str(name)]
+            else:
+                self.shared.objects[str(name)] = flipped(self.shared.objects[str(name)], self.rng)
+            last = after
+            self.counts["rotten entries"] += 1
 
 
 def simulate(seed: int, *, owners: int) -> Counter[str]:

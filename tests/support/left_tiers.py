@@ -55,7 +55,7 @@ def findings_below(directory: Path) -> list[Finding]:
 
 async def _findings(store: ObjectStore) -> list[Finding]:
     try:
-        reader = await TierReader.open_damaged(store)
+        reader = await TierReader.open(store, damaged=True)
         damage = reader.damage
         found = [finding async for finding in check_tier(reader)]
         if damage is not None:

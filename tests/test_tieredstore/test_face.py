@@ -301,7 +301,7 @@ async def test_check_tells_what_is_wrong_also_behind_a_damaged_journal(
     async with tieredstore.open(tmp_path) as opened:
         assert [finding async for finding in opened.check()] == []
     last = below(tmp_path, "*/*/@journal/*")[-1]
-    last.write_bytes(last.read_bytes()[:-1])
+    last.write_bytes(last.read_bytes()[:50])  # not only its copy of the one before
     with pytest.raises(tieredstore.Corrupt):
         async with tieredstore.open(tmp_path):
             pass

@@ -25,7 +25,7 @@ from tieredstore.summary import losses_text
 def command(invocation: Invocation, java_metadata: Path | None, *, as_json: bool) -> int:
     """Verify a tier: journal, segments, checksums, records, and files that nothing refers to.
 
-    Reads every byte twice and continues after a finding. Exit status 1: there are findings.
+    Reads every byte once and continues after a finding. Exit status 1: there are findings.
     """
 
     async def check(tier: ReadableTier) -> int:
@@ -41,7 +41,7 @@ def command(invocation: Invocation, java_metadata: Path | None, *, as_json: bool
                     click.echo(f"{lost}: `tieredstore topics` says where")
         return found
 
-    return FINDINGS if with_tier(invocation, java_metadata, check, damaged=True) else 0
+    return FINDINGS if with_tier(invocation, java_metadata, check) else 0
 
 
 def _tell(finding: Finding, *, as_json: bool) -> None:

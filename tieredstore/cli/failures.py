@@ -6,6 +6,7 @@ import signal
 import click
 
 from container.errors import BytesMissing, NewerVersion, Owned, Refused
+from container.names.tier_objects import EntryName, parse_name
 from provider.errors import (
     AlreadyExists,
     Closed,
@@ -80,10 +81,35 @@ def _usage(error: click.UsageError) -> str:
     return f"{message}; see `{path} --help`"
 
 
+def served_in_part(damage: Corrupt) -> str:
+    """The sentence for a tier that is read although its journal is damaged."""
+    return (
+        f"{_placed(damage)}: what was published from there on is not served, all before it is: "
+        f"{_remedy(damage) or 'bring it back from a backup'}"
+    )
+
+
+def _remedy(error: StoreError) -> str:
+    """What to do about a damaged journal entry; "" for anything else."""
+    name = parse_name(error.path)
+    if not isinstance(error, Corrupt) or not isinstance(name, EntryName):
+        return ""
+    return (
+        f"bring that file back from a backup; without one, `tieredstore repair --journal-to "
+        f"{name.sequence - 1}` goes on without it"
+    )
+
+
 def _verdict(error: StoreError) -> tuple[int, str]:
+    for kind, status, general in VERDICTS:
+        if isinstance(error, kind):
+            advice = _remedy(error) or general
+            return status, f"{_placed(error)}{': ' if advice else ''}{advice}"
+    return UNAVAILABLE, _placed(error)
+
+
+def _placed(error: StoreError) -> str:
+    """The reason, with the place unless the reason names it."""
     place = f"{error.path} at {error.position}" if error.position else error.path
     where = f" ({place})" if place and place not in error.reason else ""
-    for kind, status, advice in VERDICTS:
-        if isinstance(error, kind):
-            return status, f"{error.reason}{where}{': ' if advice else ''}{advice}"
-    return UNAVAILABLE, f"{error.reason}{where}"
+    return f"{error.reason}{where}"

@@ -42,6 +42,12 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
 """Module and one line of help of every command; a module's `command` is the command."""
 
 
+FORMS: Mapping[tuple[str, str], str] = {
+    ("repair", "--journal-to"): "tieredstore.cli.repair_journal",
+}
+"""Module of a command's other form, by the option that asks for it."""
+
+
 class CommandLine(click.Group):
     """A group that imports a command when it is used, and ends with our statuses."""
 
@@ -61,6 +67,10 @@ class CommandLine(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Name the nearest command where there is none of that name."""
         name = args[0]
+        for word in args[1:]:
+            module = FORMS.get((name, word.partition("=")[0]))
+            if module is not None:
+                return name, import_module(module).command, args[1:]
         if name not in COMMANDS and not name.startswith("-"):
             from difflib import get_close_matches  # noqa: PLC0415 - only for a wrong word
 
@@ -79,6 +89,8 @@ class CommandLine(click.Group):
         status: object = 0
         try:
             status = super().invoke(ctx)
+            if "tieredstore.partial" in ctx.meta:
+                status = status or 1
             sys.stdout.flush()
         except BrokenPipeError:
             _give_up_output()

@@ -48,7 +48,7 @@ def export(invocation: Invocation, file: Path, *, overwrite: bool, as_json: bool
         raw = await java_metadata_of(tier.reader, clock=SystemClock())
         return raw, len(tier.reader.state.queues)
 
-    raw, queues = with_tier(invocation, None, convert)
+    raw, queues = with_tier(invocation, None, convert, damaged=False)
     _write(file, raw)
     if as_json:
         write_json([{"path": str(file), "queues": queues, "bytes": len(raw)}])

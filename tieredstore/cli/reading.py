@@ -9,11 +9,16 @@ import click
 
 from container.names.path_component import check_path_component
 from container.names.rocketmq import INT32_MAX
+from tieredstore.cli.failures import served_in_part
 from tieredstore.cli.invocation import GIVEN_PATH, Invocation, WholeNumber
+from tieredstore.cli.printable import printable
 from tieredstore.opening import existing_tier
 from tieredstore.readable_tier import ReadableTier
 
 ResultT = TypeVar("ResultT")
+
+PARTIAL = "tieredstore.partial"
+"""Key of `click.Context.meta`: not everything that was published could be served."""
 
 java_metadata_option = click.option(
     "--java-metadata",
@@ -48,14 +53,22 @@ def with_tier(
     java_metadata: Path | None,
     work: Callable[[ReadableTier], Awaitable[ResultT]],
     *,
-    damaged: bool = False,
+    damaged: bool = True,
 ) -> ResultT:
-    """Open the configured tier for reading, do `work`, close it; as `ReadableTier`."""
+    """Open the configured tier for reading, do `work`, close it; as `ReadableTier`.
+
+    `damaged`: of a damaged journal, serve the part that is whole, say so on standard error, and
+    have the command end with `FINDINGS` (`PARTIAL`).
+    """
+    context = click.get_current_context()
     config = existing_tier(invocation.load_config())
 
     async def run() -> ResultT:
         opened = ReadableTier(lambda: config, java_metadata=java_metadata, damaged=damaged)
         async with opened as tier:
+            if tier.damage is not None:
+                click.echo(f"tieredstore: {printable(served_in_part(tier.damage))}", err=True)
+                context.meta[PARTIAL] = True
             return await work(tier)
 
     return asyncio.run(run())

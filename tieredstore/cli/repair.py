@@ -85,6 +85,8 @@ def command(
     tieredStoreCutGraceTime hours, and --save keeps the messages.
 
     Exit status 1: of some queues it cannot be told where to cut, or nothing of them would stay.
+
+    `repair --journal-to ENTRY` lifts the damage of a journal; it has a --help of its own.
     """
     del cut_to_hot  # required, so that a later repair of another kind changes no command
     config = existing_tier(invocation.load_config())

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from container.journal.frame import Frame
 from container.names.queue_id import QueueId
 from tests.support.cli import COMMAND, settings
 from tests.support.fake_broker import FakeBroker
@@ -179,8 +180,9 @@ def test_check_goes_on_behind_a_damaged_journal(tree: GoldenTree, tmp_path: Path
     invoke(*given, "tier", tree.store)
     entries = sorted((tmp_path / "tier").glob("*/*/@journal/*"))
     assert len(entries) > 2
-    entries[-1].write_bytes(entries[-1].read_bytes()[:-1])
-    kinds = {row["finding"] for row in rows(*given, "check", status=1)}
+    entries[-1].write_bytes(entries[-1].read_bytes()[: Frame.SIZE + 1])
+    result = invoke(*given, "check", "--json", status=1)
+    kinds = {json.loads(line)["finding"] for line in result.stdout.splitlines()}
     assert {"journal", "entry-damaged"} <= kinds
     assert "@journal" in invoke(*given, "topics", status=1).stderr
 

@@ -1,0 +1,137 @@
+"""`tieredstore repair --journal-to`: goes on without the damaged end of a journal."""
+
+import asyncio
+import sys
+from random import SystemRandom
+
+import click
+
+from container.journal.cut import JournalCut, cut_journal, find_journal_cut
+from container.journal.options import JournalOptions
+from container.journal.reader import JournalReader, Loaded
+from provider.clock import SystemClock
+from provider.errors import NotFound
+from provider.in_place_segments import LOCK_NAME
+from provider.posix import PosixStore
+from tieredstore.cli.invocation import Invocation, WholeNumber, json_option, pass_invocation
+from tieredstore.cli.output import Row, count_text, write_json
+from tieredstore.config.effective import Config
+from tieredstore.config.sources import ConfigError
+from tieredstore.opening import directory_of, existing_tier, whole_paths
+
+OPTION = "--journal-to"
+ENTRY_MAX = 10**19
+
+
+@click.command("repair")
+@click.option(
+    OPTION,
+    "entry",
+    type=WholeNumber(1, ENTRY_MAX),
+    metavar="ENTRY",
+    required=True,
+    help="The last entry that stays: the one before the damaged one.",
+)
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+@json_option
+@pass_invocation
+def command(invocation: Invocation, *, entry: int, yes: bool, as_json: bool) -> None:
+    """Go on without the entries behind ENTRY, the last whole one of a damaged journal.
+
+    Bring a damaged entry back from a backup first, if there is one. Refused while an owner lives.
+    Nothing is deleted before `tier` has written a newer snapshot: messages that are unpublished are
+    tiered again if the broker still has them.
+    """
+    config = existing_tier(invocation.load_config())
+    cut = asyncio.run(_work(config, entry, agreed=None))
+    if not yes:
+        _ask(cut)
+    asyncio.run(_work(config, entry, agreed=cut))
+    if as_json:
+        write_json(_rows(cut))
+    else:
+        click.echo(
+            f"the journal goes on behind entry {entry}: `tieredstore tier` tiers again what the "
+            f"broker still has, `tieredstore check` tells what is wrong"
+        )
+
+
+def _ask(cut: JournalCut) -> None:
+    click.echo(f"{_entries(len(cut.given_up))} behind {cut.kept} would be given up", err=True)
+    for queue, (stays, end) in cut.ends.items():
+        click.echo(
+            f"{queue}: {count_text(end - stays)} messages, offsets {stays} to {end - 1}, would "
+            f"be unpublished",
+            err=True,
+        )
+    if cut.unreadable:
+        click.echo(f"what {_entries(cut.unreadable)} of them said is not known", err=True)
+    if not sys.stdin.isatty():
+        raise ConfigError("standard input is no terminal to confirm on: say --yes")
+    click.confirm("Give them up?", abort=True, err=True)
+
+
+def _entries(count: int) -> str:
+    return f"{count_text(count)} {'entry' if count == 1 else 'entries'}"
+
+
+async def _work(config: Config, entry: int, *, agreed: JournalCut | None) -> JournalCut:
+    """Find what would go, and let it go if it is what was agreed to."""
+    directory, clock = directory_of(config), SystemClock()
+    store = PosixStore(directory, options=config.posix, clock=clock)
+    try:
+        with whole_paths(directory):
+            # Whoever takes the tier from here on finds a damaged journal, and writes nothing.
+            if not await store.register(LOCK_NAME):
+                raise ConfigError(
+                    f"a process that owns the tier in {directory} lives and knows what the "
+                    f"damaged entry said: leave it running, and its next snapshot, within "
+                    f"{config.upkeep.snapshot_age_s_max:.0f} s, makes that entry superfluous"
+                )
+            reader = JournalReader(store, JournalOptions(), clock=clock)
+            loaded = await reader.load_whole_part()
+            _refuse(loaded, entry)
+            cut = await find_journal_cut(store, loaded)
+            if agreed is not None:
+                if cut != agreed:
+                    raise ConfigError("the journal changed meanwhile: look at it again")
+                await cut_journal(store, loaded, cut, rng=SystemRandom(), clock=clock)
+    finally:
+        await store.close()
+    return cut
+
+
+def _refuse(loaded: Loaded, entry: int) -> None:
+    """Refuse a cut that is not needed, or another than the damage asks for."""
+    kept = loaded.state.sequence
+    if loaded.damage is None:
+        raise NotFound("the journal is whole: nothing is to be cut", "@journal")
+    if not kept:
+        raise NotFound(
+            "nothing of the journal is whole: restore it from a backup, or `tieredstore metadata "
+            "import` an exported file",
+            loaded.damage.path,
+        )
+    if entry != kept:
+        raise ConfigError(
+            f"the journal is whole up to entry {kept} and damaged behind it: say {OPTION} {kept}"
+        )
+
+
+def _rows(cut: JournalCut) -> list[Row]:
+    return [
+        {
+            "kept": cut.kept,
+            "given_up": len(cut.given_up),
+            "unreadable": cut.unreadable,
+            "queues": [
+                {
+                    "topic": queue.topic,
+                    "queue_id": queue.queue_id,
+                    "commit_offset": stays,
+                    "told_offset": end,
+                }
+                for queue, (stays, end) in cut.ends.items()
+            ],
+        }
+    ]
