@@ -1,31 +1,40 @@
-"""One checker for the command line, for tests after every run, and for audits: all findings."""
+"""One checker for the command line, for tests after every run, and for audits: all findings.
 
-from bisect import bisect_right
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from itertools import pairwise
+A tier that lives changes while it is checked: queues are cut, manifests merged, entries deleted. So
+nothing is told before the metadata was refreshed: what it was judged by must still stand, or it is
+judged again. An unchanged tier is read once.
+"""
+
+from collections.abc import AsyncIterator, Callable, Collection
 
 from container.check.finding import Finding
-from container.check.journal import check_journal, own_objects
-from container.check.records import RecordCheck
-from container.metadata.object_names import object_name, object_names
-from container.metadata.records import Queue, Segment
+from container.check.index_files import check_index_files
+from container.check.journal import check_journal, own_objects, unused_objects
+from container.check.queue import look_at_queue
+from container.check.standing import still_stands
+from container.check.unpublished import (
+    UNPUBLISHED,
+    look_behind,
+    tails,
+    unclaimed_parts,
+    unknown_queue,
+    unknown_queues,
+)
+from container.errors import NewerVersion
+from container.metadata.object_names import object_names
+from container.metadata.records import Queue
 from container.metadata.state import TierState
-from container.names.queue_id import FLAT_FILES, QueueId, SegmentType
-from container.names.rocketmq import parse_segment_name, segment_name
+from container.names.queue_id import FLAT_FILES, QueueId
+from container.names.rocketmq import parse_segment_name
+from container.queue.manifest import ManifestReader
 from container.queue.message_queue_container import MessageQueueContainer
-from container.record.blank import Coda
-from container.record.crc32c import crc32c
-from container.record.unit import UNIT_BYTES, Units
 from container.tier_view import TierView
-from provider.errors import Corrupt, Denied, OutOfRange
-from provider.object_store import ObjectStore
+from provider.clock import Clock
+from provider.errors import Corrupt, Denied, NotFound, OutOfRange
 from provider.packed_segments import PartName
-from provider.ranges import ByteRange, QueueOffset
 
-UNITS_AT_ONCE = 4_096
-LOG_BYTES_AT_ONCE = 16 << 20
-LOG_RANGE_BYTES_MAX = 128 << 20
-"""No message is as long; what sound units of one read point to is far shorter."""
+LOOKS_MAX = 4
+"""Looks at a queue or at the journal that changes under each of them; the last one counts."""
 
 
 def _unseen(_bytes: int) -> None:
@@ -33,32 +42,45 @@ def _unseen(_bytes: int) -> None:
 
 
 async def check_tier(
-    tier: TierView, *, journal: bool = True, progress: Callable[[int], None] = _unseen
+    tier: TierView,
+    *,
+    journal: bool = True,
+    progress: Callable[[int], None] = _unseen,
+    clock: Clock | None = None,
+    behind_s: float = 0.0,
 ) -> AsyncIterator[Finding]:
     """Yield everything that is wrong with a tier, never stopping at the first finding.
 
     Both directions: what the metadata says is there whole (objects, checksums, units, records,
-    joins), and what is there is known to the metadata (orphans). `journal` is False for a tier
-    of the Java store, which has none. Reads every byte twice, for its checksum and for what it
-    says; memory is bounded by an extent, `LOG_BYTES_AT_ONCE` and the listing. `progress` is told
-    the bytes of CommitLogs followed by their units since the last call.
+    joins), and what is there is known to the metadata (orphans). Reads every byte once; memory is
+    bounded by some tens of MiB and the listing.
+
+    Args:
+        tier: what to check. A reader's metadata is refreshed where something seems to be wrong.
+        journal: False for a tier of the Java store, which has none.
+        progress: is told the bytes of CommitLogs followed by their units since the last call.
+        clock: with it, what lies behind the published ends is told, too.
+        behind_s: if anything lies there, seconds that a commit under way has to be published.
 
     Raises:
         Unavailable: the storage does not answer, so nothing can be said.
     """
     sizes = {entry.name: entry.size_bytes for entry in await tier.store.list("")}
     if journal:
-        async for finding in check_journal(tier.store, tier.state, sizes):
+        async for finding in _check_journal(tier, sizes):
             yield finding
+    async for finding in check_index_files(tier.store, tier.state, sizes):
+        yield finding
     known = set(own_objects(tier.state))
     for queue in sorted(tier.state.queues):
-        container = tier.container(queue)
-        if container is not None:
-            async for finding in _check_queue(container, tier.store, sizes, known, progress):
-                yield finding
-    for name in sorted(sizes.keys() - known):
-        if not is_metadata(name) and not may_be_a_commit(tier.state, name):
-            yield Finding("orphan", name, 0, f"nothing refers to these {sizes[name]} bytes")
+        async for finding in _check_queue(tier, queue, sizes, known, progress):
+            yield finding
+    unclaimed = [name for name in sorted(sizes.keys() - known) if not is_metadata(name)]
+    async for finding in _check_unclaimed(tier, unclaimed, sizes):
+        yield finding
+    if clock is not None:
+        async for finding in _check_behind(tier, unclaimed, sizes, clock, behind_s):
+            yield finding
 
 
 def is_metadata(name: str) -> bool:
@@ -83,145 +105,144 @@ def may_be_a_commit(state: TierState, name: str) -> bool:
     return queue is None or parsed.base >= queue.flat_end(parsed.type)
 
 
+async def _refresh(tier: TierView) -> None:
+    """Take newer metadata, if there is some that can be read."""
+    try:
+        await tier.refresh()
+    except (Corrupt, NewerVersion, NotFound):
+        return  # what was open stays; the journal's own check names the damage
+
+
+async def _check_journal(tier: TierView, sizes: dict[str, int]) -> AsyncIterator[Finding]:
+    """Tell what two looks in a row find, or one, if nothing has changed since."""
+    seen, before = sizes, tier.state.sequence
+    found = [finding async for finding in check_journal(tier.store, tier.state, seen)]
+    for _ in range(LOOKS_MAX):
+        if not found:
+            return
+        await _refresh(tier)
+        now = {entry.name: entry.size_bytes for entry in await tier.store.list("@")}
+        was = {name: size for name, size in seen.items() if name.startswith("@")}
+        if now == was and tier.state.sequence == before:
+            break
+        seen, before = now, tier.state.sequence
+        again = [finding async for finding in check_journal(tier.store, tier.state, seen)]
+        settled = _keys(again) <= _keys(found)
+        found = again
+        if settled:
+            break
+    for finding in found:
+        yield finding
+
+
+def _keys(findings: Collection[Finding]) -> set[tuple[str, str, int]]:
+    return {(one.finding, one.path, one.position) for one in findings}
+
+
 async def _check_queue(
-    container: MessageQueueContainer,
-    store: ObjectStore,
-    sizes: Mapping[str, int],
+    tier: TierView,
+    queue: QueueId,
+    sizes: dict[str, int],
     known: set[str],
     progress: Callable[[int], None],
 ) -> AsyncIterator[Finding]:
-    """Check one queue; adds the names of its objects to `known`."""
-    flat: dict[SegmentType, list[Segment]] = {}
-    try:
-        for kind in FLAT_FILES:
-            flat[kind] = await container.segments(kind)
-    except (Corrupt, Denied, OutOfRange) as error:
-        yield Finding("manifest", error.path, error.position, error.reason)
-        return
-    for kind, segments in flat.items():
-        known.update(object_names(container.id, segments))
-        flat[kind] = [segment for segment in segments if segment.is_readable]
-    for finding in _check_segments(container.record, flat, sizes):
-        yield finding
-    for segments in flat.values():
-        async for finding in _check_checksums(store, container.id, segments, sizes):
-            yield finding
-    async for finding in _check_messages(container, flat, progress):
-        yield finding
+    """Check one queue, again if what its findings were judged by is no more.
 
-
-def _check_segments(
-    queue: Queue, flat: Mapping[SegmentType, Sequence[Segment]], sizes: Mapping[str, int]
-) -> Iterator[Finding]:
-    """Yield what is wrong with the metadata of a queue's segments, and objects that are short."""
-    jumps = {UNIT_BYTES * gap.start: UNIT_BYTES * gap.end for gap in queue.gaps}
-    for kind, segments in flat.items():
-        for before, after in pairwise(segments):
-            jump = jumps.get(before.end) if kind == SegmentType.CONSUME_QUEUE else None
-            if after.base not in {before.end, jump}:
-                name = segment_name(queue.id, kind, after.base)
-                yield Finding(
-                    "segments-do-not-join", name, 0, f"the one before ends at {before.end}"
-                )
-        for segment in segments:
-            name = segment_name(queue.id, kind, segment.base)
-            yield from _check_extents(queue.id, segment, name, sizes)
-    units = flat[SegmentType.CONSUME_QUEUE]
-    end = units[-1].end if units else UNIT_BYTES * queue.next_offset
-    if jumps.get(end, end) != UNIT_BYTES * queue.next_offset:
-        detail = f"units end at offset {end // UNIT_BYTES}, the queue at {queue.next_offset}"
-        yield Finding("units-and-commit-offset", str(queue.id), queue.next_offset, detail)
-
-
-def _check_extents(
-    queue: QueueId, segment: Segment, name: str, sizes: Mapping[str, int]
-) -> Iterator[Finding]:
-    end = 0
-    for extent in segment.extents:
-        if extent.position != end or extent.length <= 0:
-            yield Finding("extents-do-not-join", name, extent.position, f"expected {end}")
-        end = extent.end
-        holder = object_name(queue, segment, extent)
-        if holder not in sizes:
-            yield Finding("object-missing", holder, extent.object_offset, "published, not there")
-        elif sizes[holder] < extent.object_offset + extent.length:
-            detail = f"published to {extent.object_offset + extent.length}, has {sizes[holder]}"
-            yield Finding("object-short", holder, sizes[holder], f"{detail} bytes")
-
-
-async def _check_checksums(
-    store: ObjectStore, queue: QueueId, segments: Sequence[Segment], sizes: Mapping[str, int]
-) -> AsyncIterator[Finding]:
-    """Read every extent whole and compare its CRC-32C."""
-    for segment in segments:
-        for extent in segment.extents:
-            holder = object_name(queue, segment, extent)
-            whole = extent.object_offset + extent.length
-            if extent.crc32c is None or sizes.get(holder, -1) < whole:
-                continue
-            try:
-                found = crc32c(await store.read(holder, ByteRange(extent.object_offset, whole)))
-            except (Denied, OutOfRange) as error:
-                yield Finding("unreadable", holder, extent.object_offset, error.reason)
-                continue
-            if found != extent.crc32c:
-                detail = (
-                    f"{extent.length} bytes have {found:#010x}, published {extent.crc32c:#010x}"
-                )
-                yield Finding("checksum", holder, extent.object_offset, detail)
-
-
-async def _check_messages(
-    container: MessageQueueContainer,
-    flat: Mapping[SegmentType, Sequence[Segment]],
-    progress: Callable[[int], None],
-) -> AsyncIterator[Finding]:
-    """Follow every unit of a queue to its record."""
-    check: RecordCheck | None = None
-    for segment in flat[SegmentType.CONSUME_QUEUE]:
-        offset = segment.base // UNIT_BYTES
-        last = segment.end // UNIT_BYTES
-        if segment.size % UNIT_BYTES:
-            yield Finding("torn-unit", str(container.id), last, f"{segment.size} bytes of units")
-        offset = max(offset, container.min_offset)
-        while offset < last:
-            end = min(offset + UNITS_AT_ONCE, last)
-            try:
-                units = await container.units(QueueOffset(offset), QueueOffset(end))
-                end = offset + _fitting(units["position"].tolist(), units["size"].tolist())
-                units = units[: end - offset]
-                check = check or RecordCheck(container.id, int(units["position"][0]))
-                place = _log_range(container, units, check.next_position)
-                log = await container.log(place)
-                for finding in check.check(QueueOffset(offset), units, log, place.start):
-                    yield finding
-                progress(len(log))
-            except (Corrupt, Denied, OutOfRange, ValueError) as error:
-                detail = f"messages [{offset}, {end}) cannot be read: {error}"
-                yield Finding("unreadable", str(container.id), offset, detail)
-                check = None
-            offset = end
-    log_end = container.record.flat_end(SegmentType.COMMIT_LOG)
-    if check is not None and check.next_position < log_end - Coda.SIZE:
-        detail = f"units end at log position {check.next_position}, the log at {log_end}"
-        yield Finding("log-outruns-units", str(container.id), container.next_offset, detail)
-
-
-def _log_range(container: MessageQueueContainer, units: Units, next_position: int) -> ByteRange:
-    """Where the records of some units lie, from the record before on, so that codas are seen.
-
-    Raises:
-        ValueError: the units are damaged: together they point to more than is ever read at once.
+    Adds the names of its objects to `known`.
     """
-    start = min(int(units["position"][0]), next_position)
-    end = int(units["position"][-1]) + int(units["size"][-1]) + Coda.SIZE
-    end = min(max(end, start + 1), container.record.flat_end(SegmentType.COMMIT_LOG))
-    if end - start > LOG_RANGE_BYTES_MAX:
-        raise ValueError(f"their units point to [{start}, {end})")
-    return ByteRange(start, end)
+    told: set[tuple[str, str, int]] = set()
+    manifests = ManifestReader(tier.store)
+    for look in range(LOOKS_MAX):
+        record = tier.queue(queue)
+        if record is None:
+            return
+        container = MessageQueueContainer(queue, _always(record), tier.store, manifests)
+        stands = True
+        async for batch in look_at_queue(container, tier.store, sizes, known, progress):
+            if not batch:
+                continue
+            await _refresh(tier)
+            stands = still_stands(record, tier.queue(queue)) or look == LOOKS_MAX - 1
+            if not stands:
+                break
+            for finding in batch:
+                if _keys([finding]) <= told:
+                    continue
+                told |= _keys([finding])
+                yield finding
+        if stands:
+            return
+        progress = _unseen
+        await _list_again(tier, queue, sizes)
 
 
-def _fitting(positions: Sequence[int], sizes: Sequence[int]) -> int:
-    """How many leading units to read at once; at least one, even where they are damaged."""
-    ends = [at + size - positions[0] for at, size in zip(positions, sizes, strict=True)]
-    return max(1, bisect_right(ends, LOG_BYTES_AT_ONCE))
+def _always(record: Queue) -> Callable[[QueueId], Queue]:
+    return lambda _: record
+
+
+async def _list_again(tier: TierView, queue: QueueId, sizes: dict[str, int]) -> None:
+    """Put what lies in a queue's directory now into `sizes`."""
+    prefix = f"{queue}/"
+    for name in [name for name in sizes if name.startswith(prefix)]:
+        del sizes[name]
+    sizes.update({entry.name: entry.size_bytes for entry in await tier.store.list(prefix)})
+
+
+async def _check_unclaimed(
+    tier: TierView, names: list[str], sizes: dict[str, int]
+) -> AsyncIterator[Finding]:
+    """Yield objects of no queue, unless a commit may have made them, or they are gone by now."""
+    orphans = [name for name in names if not may_be_a_commit(tier.state, name)]
+    if not orphans:
+        return
+    await _refresh(tier)
+    state, known = tier.state, set(own_objects(tier.state))
+    owners = {parsed.queue for name in orphans if (parsed := parse_segment_name(name))}
+    parts = any(PartName.parse(name) for name in orphans)
+    for queue in state.queues if parts else owners & state.queues.keys():
+        container = tier.container(queue)
+        for kind in FLAT_FILES:
+            if container is None:
+                break
+            try:
+                known.update(object_names(queue, await container.segments(kind)))
+            except (Corrupt, Denied, OutOfRange):
+                continue  # it was told of the queue
+    for name in orphans:
+        if name in known or may_be_a_commit(state, name):
+            continue
+        try:
+            size = await tier.store.size(name)
+        except NotFound:
+            continue
+        except Denied:
+            size = sizes[name]
+        yield Finding("orphan", name, 0, f"nothing refers to these {size} bytes")
+
+
+async def _check_behind(
+    tier: TierView, unclaimed: list[str], sizes: dict[str, int], clock: Clock, behind_s: float
+) -> AsyncIterator[Finding]:
+    """Yield what lies behind the published ends, and still does after a while."""
+    state = tier.state.copy()
+    behind = [tail for tail in tails(state, sizes) if await look_behind(tier.store, tail)]
+    queues = unknown_queues(state, unclaimed)
+    parts = unclaimed_parts(state, unclaimed)
+    unused = list(unused_objects(state, sizes))
+    if not behind and not queues and not parts and not unused:
+        return
+    await clock.sleep(behind_s)
+    await _refresh(tier)
+    for tail in behind:
+        queue = tier.queue(tail.queue)
+        if queue is not None and queue.next_offset == tail.next_offset:
+            finding = await look_behind(tier.store, tail)
+            if finding is not None:
+                yield finding
+    for queue_id in sorted(queues.keys() - tier.state.queues.keys()):
+        yield unknown_queue(queue_id, queues[queue_id], sizes)
+    if tier.state.sequence == state.sequence:
+        for finding in unused:
+            yield finding
+        for name in parts:
+            yield Finding(UNPUBLISHED, name, 0, f"no entry publishes these {sizes[name]} bytes")

@@ -7,7 +7,6 @@ that one; so do we, cut back to whole units whose records are there.
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import replace
-from struct import Struct
 
 import numpy as np
 
@@ -24,6 +23,7 @@ from container.names.path_component import check_path_component
 from container.names.queue_id import FLAT_FILES, QueueId, SegmentType
 from container.names.rocketmq import INDEX_QUEUE, INT64_MAX, index_name, segment_name
 from container.record.header import RecordHeader
+from container.record.index_header import INDEX_HEADER
 from container.record.kernels import decode_units
 from container.record.layout import BORN_HOST_V6, layout_of
 from container.record.unit import UNIT_BYTES
@@ -32,8 +32,6 @@ from provider.object_store import ObjectStore
 from provider.ranges import ByteRange, QueueOffset
 
 JAVA_DELETED = 2
-INDEX_HEADER = Struct(">Iqqii")
-"""How an index file begins: magic, begin and end timestamp, used slots, items; 28 bytes."""
 UNITS_AT_ONCE = 4_096
 RECORD_HEAD_BYTES_MAX = layout_of(BORN_HOST_V6).store_host
 POSITION_BYTES = 8

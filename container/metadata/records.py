@@ -290,4 +290,6 @@ class IndexFile:
     items: int
     coverage: tuple[tuple[QueueId, QueueOffset, QueueOffset], ...] = ()
     """Per queue the offsets `[from, to)` whose keys are in it."""
+    crc32c: int | None = None
+    """CRC-32C of the bytes; None where an older program imported the file."""
     extra: Mapping[str, Any] = field(default_factory=lambda: NO_EXTRA)

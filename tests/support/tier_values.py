@@ -87,7 +87,9 @@ topics = st.builds(Topic, _TEXT, _INT, _INT, _INT, _EXTRA)
 tombstones = st.builds(Tombstone, _TEXT, _INT, _TEXT, _INT, _EXTRA)
 attempts = st.builds(Attempt, _TEXT, _TEXT, _INT, _INT, _TEXT, _EXTRA)
 _coverage = st.lists(st.tuples(queue_ids, _INT, _INT), max_size=2).map(tuple)
-index_files = st.builds(IndexFile, _TEXT, _INT, _INT, _INT, _INT, _INT, _INT, _coverage, _EXTRA)
+index_files = st.builds(
+    IndexFile, _TEXT, _INT, _INT, _INT, _INT, _INT, _INT, _coverage, st.none() | _INT, _EXTRA
+)
 _dead = st.lists(tombstones, max_size=2).map(tuple)
 _changes = st.builds(op.SegmentChange, _types, _INT, _INT, _extents, _INT, _INT, _sealed)
 operations = st.one_of(

@@ -1,0 +1,56 @@
+"""What is wrong with the index files that came with a tier of RocketMQ's own store."""
+
+from collections.abc import AsyncIterator, Mapping
+
+from container.check.finding import Finding
+from container.metadata.records import IndexFile
+from container.metadata.state import TierState
+from container.record.crc32c import crc32c
+from container.record.index_header import INDEX_HEADER
+from provider.errors import Corrupt, Denied, OutOfRange
+from provider.object_store import ObjectStore
+from provider.ranges import ByteRange
+
+PIECE_BYTES = 16 << 20
+
+
+async def check_index_files(
+    store: ObjectStore, state: TierState, sizes: Mapping[str, int]
+) -> AsyncIterator[Finding]:
+    """Yield index files that are missing, short or changed.
+
+    Reads each whole where its checksum is known, else its header, which is all that can be
+    compared of files that an older program imported.
+    """
+    for name, index in sorted(state.index_files.items()):
+        if name not in sizes:
+            yield Finding("object-missing", name, 0, "an index file that is known, not there")
+        elif sizes[name] < index.size:
+            detail = f"known with {index.size} bytes, has {sizes[name]}"
+            yield Finding("object-short", name, sizes[name], detail)
+        else:
+            try:
+                finding = await _compare(store, name, index)
+            except (Corrupt, Denied, OutOfRange) as error:
+                finding = Finding("unreadable", name, error.position, error.reason)
+            if finding is not None:
+                yield finding
+
+
+async def _compare(store: ObjectStore, name: str, index: IndexFile) -> Finding | None:
+    """What differs from what is known of an index file."""
+    head = await store.read(name, ByteRange(0, INDEX_HEADER.size))
+    said = INDEX_HEADER.unpack(head)[1:]
+    known = (index.begin_timestamp, index.end_timestamp, index.slots, index.items)
+    if said != known:
+        return Finding("index-file", name, 0, f"its header says {said}, known is {known}")
+    if index.crc32c is None:
+        return None
+    found = 0
+    for start in range(0, index.size, PIECE_BYTES):
+        place = ByteRange(start, min(start + PIECE_BYTES, index.size))
+        found = crc32c(await store.read(name, place), found)
+    if found == index.crc32c:
+        return None
+    detail = f"{index.size} bytes have {found:#010x}, imported {index.crc32c:#010x}"
+    return Finding("checksum", name, 0, detail)
