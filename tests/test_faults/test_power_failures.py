@@ -1,0 +1,145 @@
+"""Power failures under the real store on a directory: what `disk_model` says a disk may hold then.
+
+By day some hundred states; thousands with HYPOTHESIS_PROFILE=nightly. The harness must find what
+is wrong with a provider that leaves out, or takes for granted, any one sync.
+"""
+
+import inspect
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from unittest.mock import patch
+
+import pytest
+
+from provider import posix_directories, posix_files, posix_round, posix_work
+from tests.support.power_run import GOES_ON_EVERY, Violation, record
+
+NIGHTLY = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
+RUNS = 200 if NIGHTLY else 8
+STATES = 50
+"""Power failures that are judged in one run."""
+MUTANT_RUNS_MAX = 12
+
+
+@pytest.fixture
+def nothing_blocks_the_loop() -> None:
+    """Calls block here: the loop's time is simulated, and the store has no threads."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(RUNS))
+def test_a_power_failure_loses_nothing_acknowledged(tmp_path: Path, seed: int) -> None:
+    run = record(seed, tmp_path / "run")
+    counts = run.judge(STATES, tmp_path)
+    assert counts["states"] == STATES
+    assert counts["went on"] >= STATES // GOES_ON_EVERY
+    assert counts["tiers"] > STATES // 2
+    assert counts["acknowledged"] > 10 * STATES, f"the run does too little: {counts}"
+    assert run.struck.total() > 5, f"hardly any call failed: {run.struck}"
+
+
+def test_a_power_failure_of_a_short_run_loses_nothing_acknowledged(tmp_path: Path) -> None:
+    assert record(1_000, tmp_path / "run").judge(12, tmp_path)["states"] == 12
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A provider with one mistake: `old` of a module's source is `new`, in one of its names."""
+
+    module: ModuleType
+    name: str
+    """What is taken from the changed module, `Class.method` or a function."""
+    used_by: ModuleType
+    old: str
+    new: str
+
+    @contextmanager
+    def installed(self) -> Iterator[None]:
+        source = inspect.getsource(self.module)
+        assert source.count(self.old) == 1, "the source has changed: change the mutant"
+        changed = ModuleType(self.module.__name__)
+        exec(compile(source.replace(self.old, self.new), self.name, "exec"), changed.__dict__)
+        owner, _, leaf = self.name.rpartition(".")
+        target = getattr(self.used_by, owner) if owner else self.used_by
+        wrong = getattr(getattr(changed, owner) if owner else changed, leaf)
+        with patch.object(target, leaf, wrong):
+            yield
+
+
+MUTANTS = {
+    "directories-are-not-synced": Mutant(
+        posix_files,
+        "sync_directory",
+        posix_directories,
+        "        os.fsync(fd)\n        return os.fstat(fd)\n",
+        "        return os.fstat(fd)\n",
+    ),
+    "new-directories-are-not-synced": Mutant(
+        posix_directories,
+        "Directories.make",
+        posix_directories,
+        "            sync_directory(parent)\n",
+        "",
+    ),
+    "data-is-not-synced": Mutant(
+        posix_round,
+        "_sync",
+        posix_round,
+        "            os.fdatasync(fd)\n",
+        "            os.fstat(fd)\n",
+    ),
+    "a-failed-sync-is-made-again": Mutant(
+        posix_round,
+        "_sync",
+        posix_round,
+        "            os.fdatasync(fd)\n",
+        "            try:\n"
+        "                os.fdatasync(fd)\n"
+        "            except OSError:\n"
+        "                os.fdatasync(fd)\n",
+    ),
+    "a-failed-sync-is-ignored": Mutant(
+        posix_round,
+        "_sync",
+        posix_round,
+        "            os.fdatasync(fd)\n",
+        "            with suppress(OSError):\n                os.fdatasync(fd)\n",
+    ),
+    "an-object-has-its-name-before-it-is-synced": Mutant(
+        posix_work,
+        "PosixWork._create",
+        posix_work,
+        "                    os.fsync(fd)\n"
+        "                finally:\n"
+        "                    os.close(fd)\n"
+        "                os.link(temporary, path)\n",
+        "                    os.link(temporary, path)\n"
+        "                    os.fsync(fd)\n"
+        "                finally:\n"
+        "                    os.close(fd)\n",
+    ),
+    "an-object-is-not-synced": Mutant(
+        posix_work,
+        "PosixWork._create",
+        posix_work,
+        "                    os.fsync(fd)\n",
+        "",
+    ),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MUTANTS)
+def test_a_provider_with_a_mistake_is_found_out(tmp_path: Path, name: str) -> None:
+    def judge_runs() -> None:
+        for seed in range(MUTANT_RUNS_MAX):
+            with MUTANTS[name].installed():
+                run = record(seed, tmp_path / f"run-{seed}")
+            run.judge(STATES, tmp_path)
+
+    with pytest.raises(Violation):
+        judge_runs()
