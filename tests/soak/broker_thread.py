@@ -10,6 +10,7 @@ from container.names.queue_id import QueueId
 from container.record.unit import UNIT_BYTES, ConsumeQueueUnit
 from tests.soak.ledger import Ledger
 from tests.support.fake_broker import FakeBroker
+from tests.support.patience import Patience, wait_until
 
 TICK_S = 0.05
 ROW_MESSAGES_MAX = 12
@@ -50,6 +51,8 @@ class BrokerThread:
         self.written = Written()
         self.topics = ["Orders", "Payments"]
         """Topics that are written to; more may be added."""
+        self.waits_for_a_follower = False
+        """The oldest file must stay: it is not tiered, and nobody has pinned it."""
         self._committed = committed
         self._row_messages = max(1, int(messages_per_s * TICK_S))
         self._rng = random.Random(seed)
@@ -72,11 +75,16 @@ class BrokerThread:
             self._stopped.wait(max(0.0, started_s + TICK_S - time.monotonic()))
         self._idle.set()
 
-    def pause(self, seconds_max: float) -> None:
+    def pause(self) -> None:
         """Stop writing, and wait until the thread does."""
         self._idle.clear()
         self._going.clear()
-        assert self._idle.wait(seconds_max), "the writer does not pause"
+        wait_until(
+            self._idle.is_set, Patience("the writer does not pause", marks=self._bytes_written)
+        )
+
+    def _bytes_written(self) -> int:
+        return self.written.bytes
 
     def go_on(self) -> None:
         """Write again."""
@@ -155,7 +163,8 @@ class BrokerThread:
             lasts = self._lasts.get(base, {})
             is_tiered = all(committed.get(queue, 0) > last for queue, last in lasts.items())
             is_pinned = broker.log_path(base).stat().st_nlink > 1
-            if not (is_tiered or is_pinned):
+            self.waits_for_a_follower = not (is_tiered or is_pinned)
+            if self.waits_for_a_follower:
                 return
             broker.delete_oldest_file()
             self._lasts.pop(base, None)

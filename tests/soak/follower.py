@@ -1,6 +1,5 @@
 """`tier --follow` as a process: started, stopped, killed and replaced."""
 
-import asyncio
 import os
 import signal
 import subprocess
@@ -9,17 +8,20 @@ from pathlib import Path
 
 from tests.soak.resources import Usage, usage_of
 from tests.support.cli import COMMAND
+from tests.support.patience import Patience, until
 
-POLL_S = 0.05
-END_S_MAX = 60.0
+SIDE_BY_SIDE_ENTRIES_MAX = 2000
+"""Journal entries that two owners may write until one of them ends; some ten come in a second."""
 
 
 class Follower:
     """At most one process that should live, and for a moment the one that it replaces."""
 
-    def __init__(self, arguments: list[str], log: Path) -> None:
+    def __init__(self, arguments: list[str], log: Path, entries: Callable[[], int]) -> None:
+        """`entries` tells how far the tier's journal is."""
         self._command = [*COMMAND, *arguments]
         self._log = log
+        self._entries = entries
         self._process: subprocess.Popen[bytes] | None = None
         self.starts = 0
         self.kills = 0
@@ -65,12 +67,15 @@ class Follower:
         self.check_alive()
         assert self._process is not None
         pair = [self._process, self._started("--take-over")]
+        begin = self._entries()
+
+        def one_has_ended() -> bool:
+            written = self._entries() - begin
+            assert written < SIDE_BY_SIDE_ENTRIES_MAX, f"two owners go on: {self.last_words()}"
+            return any(process.poll() is not None for process in pair)
+
         try:
-            await until(
-                lambda: any(process.poll() is not None for process in pair),
-                END_S_MAX,
-                f"two owners go on side by side: {self.last_words()}",
-            )
+            await until(one_has_ended, self.patience("neither of two owners ends", *pair))
         finally:
             self._process = next((one for one in pair if one.poll() is None), None)
             for process in pair:
@@ -81,9 +86,21 @@ class Follower:
         assert ended == [4], f"of two owners ended {ended}: {self.last_words()}"
         self.fenced += 1
 
+    def patience(self, otherwise: str, *others: "subprocess.Popen[bytes]") -> Patience:
+        """For waits on what the process does, or on what `others` do."""
+        processes = others or ([self._process] if self._process else [])
+        return Patience(
+            lambda: f"{otherwise}: {self.last_words()}",
+            marks=self._bytes_printed,
+            pids=[process.pid for process in processes],
+        )
+
     def last_words(self) -> str:
         """The end of what the processes printed."""
         return self._log.read_text(errors="replace")[-4000:]
+
+    def _bytes_printed(self) -> int:
+        return self._log.stat().st_size
 
     def close(self) -> None:
         """Kill what is left."""
@@ -108,21 +125,9 @@ class Follower:
         process = self._process
         assert process is not None
         process.send_signal(number)
-        await until(lambda: process.poll() is not None, END_S_MAX, f"{number.name} did not end it")
+        patience = self.patience(f"{number.name} did not end it", process)
+        await until(lambda: process.poll() is not None, patience)
         assert process.returncode in statuses, (
             f"{number.name} ended it with {process.returncode}: {self.last_words()}"
         )
         self._process = None
-
-
-async def until(
-    reached: Callable[[], bool], seconds_max: float, otherwise: str | Callable[[], str]
-) -> None:
-    """Wait until something is so; fails with `otherwise` after `seconds_max`."""
-    loop = asyncio.get_running_loop()
-    deadline_s = loop.time() + seconds_max
-    while not reached():
-        if loop.time() >= deadline_s:
-            sentence = otherwise if isinstance(otherwise, str) else otherwise()
-            raise AssertionError(f"{sentence} (waited {seconds_max:.0f} s)")
-        await asyncio.sleep(POLL_S)

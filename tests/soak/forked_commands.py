@@ -4,21 +4,21 @@ A process of its own starts in half a second, and a test that kills hundreds can
 What is forked has the parent's modules and nothing else of it: own pid, own files, own loop.
 """
 
-import ctypes
 import json
 import os
 import select
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-PR_SET_PDEATHSIG = 1
-START_S_MAX = 60.0
-END_S_MAX = 60.0
+from tests.support.patience import Patience
+
+SERVER = Path(__file__).with_name("forking_parent.py")
+LOOK_S = 1.0
 
 
 class ForkedCommands:
@@ -32,7 +32,7 @@ class ForkedCommands:
     def __enter__(self) -> Self:
         with self.log.open("ab") as errors:
             self._server = subprocess.Popen(
-                [sys.executable, __file__, str(self.log)],
+                [sys.executable, str(SERVER), str(self.log)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
@@ -40,7 +40,7 @@ class ForkedCommands:
                 bufsize=1,
                 env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
             )
-        assert self._answer(START_S_MAX) == "ready"
+        assert self._answer(self._server.pid) == "ready"
         return self
 
     def __exit__(
@@ -59,7 +59,7 @@ class ForkedCommands:
         assert not self._running, "one at a time"
         assert self._server.stdin is not None
         self._server.stdin.write(json.dumps(list(arguments)) + "\n")
-        self._running = int(self._answer(START_S_MAX))
+        self._running = int(self._answer(self._server.pid))
         return self._running
 
     def kill(self) -> int:
@@ -68,11 +68,11 @@ class ForkedCommands:
         Its id is its own until the next `start`, for nobody reaps it before.
         """
         os.kill(self._running, signal.SIGKILL)
-        return self.ended(END_S_MAX)
+        return self.ended()
 
-    def ended(self, seconds_max: float) -> int:
+    def ended(self) -> int:
         """Wait for the command's end; its exit status, or the negative signal that killed it."""
-        status = int(self._answer(seconds_max))
+        status = int(self._answer(self._running))
         self._running = 0
         return status
 
@@ -84,58 +84,22 @@ class ForkedCommands:
         """The end of what was printed."""
         return self.log.read_text(errors="replace")[-4000:]
 
+    def patience(self, otherwise: str, marks: Callable[[], object] = lambda: None) -> Patience:
+        """For waits on what the command does."""
+        return Patience(
+            lambda: f"{otherwise}: {self.last_words()}", marks=marks, pids=[self._running]
+        )
+
     def _is_readable(self, seconds_max: float) -> bool:
         assert self._server.stdout is not None
         return bool(select.select([self._server.stdout], [], [], seconds_max)[0])
 
-    def _answer(self, seconds_max: float) -> str:
-        assert self._is_readable(seconds_max), f"no answer in {seconds_max} s: {self.last_words()}"
+    def _answer(self, pid: int) -> str:
+        """The next line, which comes when the process `pid` is done."""
+        patience = Patience(lambda: f"no answer: {self.last_words()}", pids=[pid])
+        while not self._is_readable(LOOK_S):
+            patience.look()
         assert self._server.stdout is not None
         line = self._server.stdout.readline().strip()
         assert line, f"the parent of the commands ended: {self.last_words()}"
         return line
-
-
-def _die_with_parent() -> None:
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-
-
-def _command(arguments: list[str], log: str) -> None:
-    """The child's life."""
-    from tieredstore.cli.main import cli  # noqa: PLC0415 - only the child and its parent need it
-
-    status = 70
-    try:
-        _die_with_parent()
-        output = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-        null = os.open(os.devnull, os.O_RDONLY)
-        for source, target in ((null, 0), (output, 1), (output, 2)):
-            os.dup2(source, target)
-        cli.main(arguments)
-    except SystemExit as ending:
-        status = ending.code if isinstance(ending.code, int) else 1
-    finally:
-        os._exit(status)
-
-
-def _serve(log: str) -> None:
-    import tieredstore.cli.tier  # noqa: F401, PLC0415 - so that the children have it
-
-    _die_with_parent()
-    print("ready", flush=True)
-    pid = 0
-    for line in iter(sys.stdin.readline, ""):
-        if pid:
-            os.waitpid(pid, 0)  # only now: until here nobody else could get its id
-        pid = os.fork()
-        if pid == 0:
-            _command(json.loads(line), log)
-        print(pid, flush=True)
-        ending = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
-        assert ending is not None
-        was_exit = ending.si_code == os.CLD_EXITED
-        print(ending.si_status if was_exit else -ending.si_status, flush=True)
-
-
-if __name__ == "__main__":
-    _serve(sys.argv[1])

@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import random
-import time
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,6 +20,7 @@ from provider.options import PosixOptions
 from provider.posix import PosixStore
 from provider.testing.faulty import Fault, FaultyObjectStore
 from tests.soak.ledger import Ledger, digest_of
+from tests.support.patience import Patience, until
 
 REFRESH_S = 0.2
 IDLE_S = 0.05
@@ -28,8 +28,9 @@ FAILURES_MAX = 500
 """Failures in a row that a reader takes before it gives up."""
 OPEN_TRIES_MAX = 50
 FILES_OPEN_MAX = 32
+LATE_MESSAGES_MAX = 10_000
+"""Messages that the ledger may enter before one that is in the tier already."""
 CACHE_BYTES_MAX = 8 << 20
-LEDGER_S_MAX = 20.0
 NOTHING_NEW = {
     FetchStatus.OFFSET_OVERFLOW_ONE,
     FetchStatus.NO_MATCHED_LOGIC_QUEUE,
@@ -99,10 +100,14 @@ class Reader:
 
     async def _verify(self, queue: QueueId, at: int, messages: FetchedMessages) -> None:
         end = at + len(messages)
-        deadline_s = time.monotonic() + LEDGER_S_MAX
-        while self.ledger.end(queue) < end:  # the broker has written it, and enters it just now
-            assert time.monotonic() < deadline_s, f"{queue} has {end}, more than was written"
-            await asyncio.sleep(IDLE_S)
+        otherwise, begin = f"{queue} has {end}, more than was written", self.ledger.messages
+
+        def is_entered() -> bool:
+            """The broker writes a row and enters it at once, before the next."""
+            assert self.ledger.messages - begin < LATE_MESSAGES_MAX, otherwise
+            return self.ledger.end(queue) >= end
+
+        await until(is_entered, Patience(otherwise, marks=self.ledger.ends))
         found: list[int] = []
         for number, record in enumerate(messages):
             offset = _OFFSET.unpack_from(record, 20)[0]

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.golden import GoldenTree
+from tests.support.patience import completed
 
 COMMAND = [sys.executable, "-m", "tieredstore"]
 
@@ -26,16 +27,9 @@ class Done:
         return [json.loads(line) for line in self.out.splitlines()]
 
 
-def run(*arguments: str | Path, status: int | None = 0, timeout_s: float = 60) -> Done:
+def run(*arguments: str | Path, status: int | None = 0) -> Done:
     """Run `tieredstore ARGUMENTS`; fails the test unless it exits with `status` (None: any)."""
-    done = subprocess.run(
-        [*COMMAND, *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=timeout_s,
-        stdin=subprocess.DEVNULL,
-    )
+    done = completed([*COMMAND, *map(str, arguments)], stdin=subprocess.DEVNULL)
     result = Done(done.returncode, done.stdout, done.stderr)
     assert status is None or done.returncode == status, result
     return result

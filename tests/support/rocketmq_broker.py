@@ -13,7 +13,6 @@ import shutil
 import socket
 import subprocess
 import tempfile
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,12 +20,10 @@ from random import SystemRandom
 from types import TracebackType
 from typing import Self
 
+from tests.support.patience import Patience, completed, ended, wait_until
+
 SOURCES = Path(__file__).parents[1] / "rocketmq"
 HARNESS_JAR = "tieredstore-harness.jar"
-FETCH_S_MAX = 300
-START_S_MAX = 60
-STOP_S_MAX = 30
-RUN_S_MAX = 90
 PORTS = range(20_000, 32_000, 8)  # below the range that Linux gives to outgoing connections
 JAVA_OPENS = (
     "--add-exports=java.base/jdk.internal.ref=ALL-UNNAMED",
@@ -121,9 +118,7 @@ def fetch(library: Path) -> None:
         pom = shutil.copy(SOURCES / "pom.xml", scratch)
         command = ["mvn", "-q", "-B", "-f", str(pom), "dependency:copy-dependencies"]
         command.append(f"-DoutputDirectory={scratch}/lib")
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=FETCH_S_MAX, check=False
-        )
+        done = completed(command)
         if done.returncode:
             raise JavaMissing(f"Maven could not fetch RocketMQ: {done.stdout[-600:].strip()}")
         (Path(scratch) / "lib").rename(library)
@@ -142,9 +137,7 @@ def compile_programs(library: Path) -> None:
         compiling = ["javac", "-nowarn", "-encoding", "UTF-8", "-cp", f"{library}/*", "-d", classes]
         packing = ["jar", "cf", jar, "-C", classes, ".", "-C", str(logging.parent), logging.name]
         for command in ([*compiling, *map(str, sources)], packing):
-            done = subprocess.run(
-                command, capture_output=True, text=True, timeout=FETCH_S_MAX, check=False
-            )
+            done = completed(command)
             assert done.returncode == 0, done.stderr
         stamp.unlink(missing_ok=True)
         Path(jar).replace(library / HARNESS_JAR)
@@ -177,27 +170,34 @@ class Server:
             self.process = subprocess.Popen(
                 self.command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT
             )
-        deadline_s = time.monotonic() + START_S_MAX
-        while b"boot success" not in self.log.read_bytes()[begin:]:
-            if self.process.poll() is not None or time.monotonic() > deadline_s:
-                self.stop()
-                raise BrokerFailed(
-                    f"{self.log.stem} did not start:\n{self.log.read_text()[-3000:]}"
-                )
-            time.sleep(0.1)
+        process = self.process
+
+        def has_begun() -> bool:
+            if process.poll() is not None:
+                raise AssertionError("it ended")
+            return b"boot success" in self.log.read_bytes()[begin:]
+
+        try:
+            wait_until(has_begun, Patience("it hangs", marks=self._bytes_said, pids=[process.pid]))
+        except AssertionError as error:
+            self.kill()
+            said = self.log.read_text()[-3000:]
+            raise BrokerFailed(f"{self.log.stem} did not start, {error}:\n{said}") from error
+
+    def _bytes_said(self) -> int:
+        return self.log.stat().st_size
 
     def stop(self) -> int | None:
-        """Asks the server to stop, kills it when it does not; its exit status, None if killed."""
+        """Asks the server to stop, kills it when it hangs; its exit status, None if killed."""
         if self.process is None:
             return 0
         self.process.terminate()
         try:
-            return self.process.wait(STOP_S_MAX)
-        except subprocess.TimeoutExpired:
-            self.kill()
+            return ended(self.process)
+        except AssertionError:
             return None
         finally:
-            self.process = None
+            self.kill()
 
     def kill(self) -> None:
         """Ends the server as a power failure would, but for the page cache."""
@@ -294,9 +294,7 @@ class RunningBroker:
             heap_mib=256,
             properties={"rocketmq.namesrv.addr": self.name_server},
         )
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=RUN_S_MAX, check=False
-        )
+        done = completed(command)
         if done.returncode:
             said = done.stdout[-1000:] + done.stderr[-3000:]
             raise BrokerFailed(f"{program} exited with {done.returncode}:\n{said}")

@@ -5,7 +5,6 @@ A `text` block below a code block is its output; a line `...` in it stands for a
 
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -13,6 +12,7 @@ import pytest
 
 import tieredstore
 from tests.support.golden import ROCKETMQ_533, unpack
+from tests.support.patience import HANGS_AFTER_S, completed
 
 README = Path(__file__).parents[2] / "README.md"
 BLOCK = re.compile(
@@ -29,7 +29,7 @@ def pattern_of(shown: str) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(HANGS_AFTER_S)
 def test_the_readmes_blocks_run_in_order_and_print_what_they_show(tmp_path: Path) -> None:
     sample = ROCKETMQ_533
     unpack(sample, "closed", tmp_path)
@@ -46,15 +46,7 @@ def test_the_readmes_blocks_run_in_order_and_print_what_they_show(tmp_path: Path
             if language == "bash"
             else [sys.executable, "-c", text]
         )
-        done = subprocess.run(
-            command,
-            cwd=tmp_path,
-            env=environment,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=60,
-        )
+        done = completed(command, cwd=tmp_path, env=environment)
         assert done.returncode == 0, f"{text}\n{done.stdout}\n{done.stderr}"
         if shown:
             said = [line.rstrip() for line in done.stdout.splitlines() if line.strip()]

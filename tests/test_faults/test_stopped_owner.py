@@ -15,14 +15,13 @@ from container.names.rocketmq import broker_directory
 from container.tier_reader import TierReader
 from provider.errors import NotFound
 from provider.posix import PosixStore
-from tests.soak.follower import until
 from tests.support.cli import COMMAND, run
 from tests.support.fake_broker import FakeBroker
+from tests.support.patience import HANGS_AFTER_S, LOOK_S, Patience, ended, until, wait_until
 from tests.support.store_reader import contents
 
 CLUSTER, BROKER = "StoppedCluster", "stopped"
 QUEUE = QueueId("Orders", 0)
-WAIT_S_MAX = 60.0
 FENCED = "took this tier over"
 
 STOPS_ITSELF = """
@@ -122,14 +121,26 @@ class World:
             return {}
         return {offset: seen.record_at(index) for index, offset in enumerate(seen.offsets)}
 
+    async def _published_offset(self) -> int:
+        store = PosixStore(self.root)
+        try:
+            queue = (await TierReader.open(store)).queue(QUEUE)
+        except NotFound:
+            return 0
+        finally:
+            await store.close()
+        return 0 if queue is None else queue.next_offset
+
     async def catches_up(self) -> None:
         """Wait until all that the broker has is published."""
-        wanted = self.broker.next_offsets[QUEUE]
-        loop = asyncio.get_running_loop()
-        deadline_s = loop.time() + WAIT_S_MAX
-        while len(await self._published()) < wanted:
-            assert self.processes["second"].poll() is None, self.said("second")
-            assert loop.time() < deadline_s, self.said("second")
+        wanted, seen = self.broker.next_offsets[QUEUE], 0
+        second = self.processes["second"]
+        patience = Patience(lambda: self.said("second"), marks=lambda: seen, pids=[second.pid])
+        while seen < wanted:
+            assert second.poll() is None, self.said("second")
+            patience.look()
+            seen = await self._published_offset()
+            await asyncio.sleep(LOOK_S)
 
     def check(self) -> list[str]:
         done = run(*self.arguments, "check", "--json", status=None)
@@ -152,7 +163,7 @@ def world(tmp_path: Path) -> Iterator[World]:
 def wakes_and_stops(world: World, first: subprocess.Popen[bytes]) -> None:
     """The first one goes on, finds itself fenced, says so in one sentence and ends with 4."""
     first.send_signal(signal.SIGCONT)
-    assert first.wait(WAIT_S_MAX) == 4, world.said("first")
+    assert ended(first) == 4, world.said("first")
     last = world.said("first").splitlines()[-1]
     assert last.startswith("tieredstore: process ")
     assert FENCED in last
@@ -160,11 +171,11 @@ def wakes_and_stops(world: World, first: subprocess.Popen[bytes]) -> None:
 
 def ends_cleanly(world: World, second: subprocess.Popen[bytes]) -> None:
     second.send_signal(signal.SIGTERM)
-    assert second.wait(WAIT_S_MAX) == 0, world.said("second")
+    assert ended(second) == 0, world.said("second")
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(HANGS_AFTER_S)
 @pytest.mark.parametrize(
     ("verb", "prefix", "call"),
     [("append", "Orders/", 2), ("create", "@journal/", 3), ("create", "@snapshot/", 1)],
@@ -178,7 +189,8 @@ def test_an_owner_that_was_stopped_ends_and_nothing_of_it_is_seen(
     before = world.published()
     second = world.start("second")
     asyncio.run(world.catches_up())
-    assert list(world.root.glob("@snapshot/*-0000000002-*"))
+    patience = Patience("the second one writes no snapshot", pids=[second.pid])
+    wait_until(lambda: any(world.root.glob("@snapshot/*-0000000002-*")), patience)
     seen = world.published()
     world.put(10)
     wakes_and_stops(world, first)
@@ -195,16 +207,15 @@ def test_an_owner_that_was_stopped_ends_and_nothing_of_it_is_seen(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(HANGS_AFTER_S)
 def test_an_owner_in_the_way_is_named_and_once_it_ends_the_other_goes_on(world: World) -> None:
     world.put(40)
     first = world.start_stopped("create", "@journal/", 2)  # it began the queue's first files
     assert world.files()
     assert world.published() == {}
     second = world.start("second")
-    asyncio.run(
-        until(lambda: "end that process" in world.said("second"), WAIT_S_MAX, "it says nothing")
-    )
+    patience = Patience("it says nothing", marks=lambda: world.said("second"), pids=[second.pid])
+    asyncio.run(until(lambda: "end that process" in world.said("second"), patience))
     assert world.published() == {}
     wakes_and_stops(world, first)
     asyncio.run(world.catches_up())
@@ -214,7 +225,7 @@ def test_an_owner_in_the_way_is_named_and_once_it_ends_the_other_goes_on(world: 
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(HANGS_AFTER_S)
 def test_an_owner_that_is_killed_while_stopped_leaves_files_that_the_other_sweeps(
     world: World,
 ) -> None:

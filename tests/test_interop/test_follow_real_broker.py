@@ -4,17 +4,17 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.patience import HANGS_AFTER_S
 from tests.support.rocketmq_broker import BrokerInstall, RunningBroker
 from tests.test_interop.client_view import by_queue, comparable, json_lines, read_all
 from tests.test_interop.tieredstore_process import Tieredstore, stop
 
-pytestmark = [pytest.mark.rocketmq, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.rocketmq, pytest.mark.timeout(HANGS_AFTER_S)]
 
 PREFIX = "Live_"
 TOPICS = [f"{PREFIX}{name}" for name in ("Orders", "Big", "Batch", "Keys", "Delay", "Tx")]
 MESSAGES_A_RUN = 570
 """400 + 24 + 70 + 60 + 6 + 10: what Produce makes readable at scale 1."""
-CATCH_UP_S_MAX = 60
 SMALL_SEGMENTS = {
     "tieredStoreCommitLogMaxSize": "262144",
     "tieredStoreConsumeQueueMaxSize": "2000",
@@ -56,7 +56,7 @@ def follow_and_compare(rocketmq: BrokerInstall, work: Path, *, kill: bool | None
                 queue: rows[-1]["queue_offset"] + 1
                 for queue, rows in by_queue(json_lines(client / "messages.jsonl")).items()
             }
-            ours.wait_for(ends, follower, CATCH_UP_S_MAX)
+            ours.wait_for(ends, follower)
             runs = 1 if kill is None else 2
             assert_tier_equals_client(ours, client, runs * MESSAGES_A_RUN)
             assert stop(follower) == 0, (work / "follow.log").read_text()

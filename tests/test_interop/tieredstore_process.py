@@ -5,14 +5,13 @@ import json
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-RUN_S_MAX = 60
-STOP_S_MAX = 30
+from tests.support.patience import Patience, completed, ended, wait_until
+
 POLL_S = 0.5
 MESSAGES_MAX = 1_000_000
 
@@ -30,13 +29,7 @@ class Tieredstore:
 
     def attempt(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Runs a command to its end, whatever that is."""
-        return subprocess.run(
-            self.command(*arguments),
-            capture_output=True,
-            text=True,
-            timeout=RUN_S_MAX,
-            check=False,
-        )
+        return completed(self.command(*arguments))
 
     def run(self, *arguments: str) -> str:
         """Runs a command that must succeed; what it printed."""
@@ -54,31 +47,26 @@ class Tieredstore:
         return self.rows("read", topic, str(queue_id), *limit)
 
     def wait_for(
-        self,
-        ends: Mapping[tuple[str, int], int],
-        follower: subprocess.Popen[bytes],
-        seconds_max: float,
+        self, ends: Mapping[tuple[str, int], int], follower: subprocess.Popen[bytes]
     ) -> None:
         """Returns once the commit offset of every queue has reached its end."""
-        deadline_s = time.monotonic() + seconds_max
-        while True:
-            done = self.attempt("topics", "--json")
-            rows = (
-                [json.loads(line) for line in done.stdout.splitlines()]
-                if done.returncode == 0
-                else []
-            )
-            committed = {(row["topic"], row["queue_id"]): row["commit_offset"] for row in rows}
-            behind = {
-                queue: (committed.get(queue), end)
-                for queue, end in ends.items()
-                if committed.get(queue, 0) < end
-            }
-            if not behind:
-                return
+        committed: dict[tuple[str, int], int] = {}
+
+        def is_there() -> bool:
             assert follower.poll() is None, f"the follower ended with {follower.returncode}"
-            assert time.monotonic() < deadline_s, f"still behind: {behind}\n{done.stderr}"
-            time.sleep(POLL_S)
+            done = self.attempt("topics", "--json")
+            if done.returncode == 0:
+                rows = [json.loads(line) for line in done.stdout.splitlines()]
+                committed.update(
+                    {(row["topic"], row["queue_id"]): row["commit_offset"] for row in rows}
+                )
+            return all(committed.get(queue, 0) >= end for queue, end in ends.items())
+
+        wait_until(
+            is_there,
+            Patience(lambda: f"at {committed}, not at {ends}", marks=committed.copy),
+            POLL_S,
+        )
 
     @contextlib.contextmanager
     def following(self, store: Path, log: Path) -> Iterator[subprocess.Popen[bytes]]:
@@ -100,4 +88,4 @@ class Tieredstore:
 def stop(process: subprocess.Popen[bytes]) -> int:
     """Asks a process to end; its exit status."""
     process.send_signal(signal.SIGTERM)
-    return process.wait(STOP_S_MAX)
+    return ended(process)

@@ -9,6 +9,7 @@ import tempfile
 from pathlib import Path
 
 from provider.posix import PosixStore
+from tests.support.patience import communicated
 
 RACE = """
 import asyncio, sys
@@ -122,7 +123,7 @@ def test_of_four_processes_that_create_one_name_exactly_one_wins(tmp_path: Path)
         racer.stdin.flush()
     won: dict[str, str] = {}
     for letter, racer in racers.items():
-        for number in racer.communicate(timeout=50)[0].split():
+        for number in communicated(racer)[0].split():
             assert number not in won, "two winners"
             won[number] = letter
         assert racer.returncode == 0
@@ -148,12 +149,12 @@ def test_nobody_is_alone_while_a_process_lives_even_a_stopped_one(tmp_path: Path
     holder.send_signal(signal.SIGSTOP)
     assert not asyncio.run(ask(tmp_path))
     holder.send_signal(signal.SIGKILL)
-    holder.communicate(timeout=20)
+    communicated(holder)
     assert asyncio.run(ask(tmp_path))
 
 
 def test_a_full_file_system_is_unavailable_and_goes_on_when_there_is_room(tmp_path: Path) -> None:
-    output, _ = python(FULL, tmp_path).communicate(timeout=50)
+    output, _ = communicated(python(FULL, tmp_path))
     assert output == "f\ng\n[('f', 2000), ('g', 2000)]\n"
 
 
@@ -167,6 +168,6 @@ def test_what_the_operating_system_forbids_is_denied() -> None:
         (root / "d/secret").write_bytes(b"s")
         (root / "d/secret").chmod(0)
         (root / "d").chmod(0o555)
-        output, _ = python(DENIED, root).communicate(timeout=50)
+        output, _ = communicated(python(DENIED, root))
         (root / "d").chmod(0o755)
     assert output.split() == ["d/x", "d/f", "d/secret", "d/f"]

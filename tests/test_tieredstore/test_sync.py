@@ -15,6 +15,7 @@ import tieredstore
 from tests.support.cli import run, settings
 from tests.support.fake_broker import FakeBroker
 from tests.support.golden import ROCKETMQ_533, expected, unpacked
+from tests.support.patience import communicated
 from tieredstore import sync
 
 THREAD = "tieredstore"
@@ -127,7 +128,6 @@ print(len(list(tier.messages("G_Orders", 0))))
         capture_output=True,
         text=True,
         check=True,
-        timeout=20,
     )
     assert done.stdout == "600\n"
     assert "was not closed" in done.stderr
@@ -185,7 +185,7 @@ def test_ctrl_c_in_a_waiting_call_closes_and_ends(tmp_path: Path) -> None:
         assert process.stdout is not None
         assert process.stdout.readline() == "waiting\n"
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=30)
+        out, err = communicated(process)
     finally:
         process.kill()
         process.communicate()

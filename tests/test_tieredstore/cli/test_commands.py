@@ -17,6 +17,7 @@ from container.names.queue_id import QueueId
 from tests.support.cli import COMMAND, settings
 from tests.support.fake_broker import FakeBroker
 from tests.support.golden import ROCKETMQ_533, VARIANTS_520, GoldenTree, expected, unpack, unpacked
+from tests.support.patience import communicated, completed
 from tieredstore.cli.main import cli
 from tieredstore.config.keys import KEYS
 
@@ -210,7 +211,7 @@ def test_following_ends_cleanly_at_a_signal(
         assert process.poll() is None, process.communicate()
         os.sched_yield()
     process.send_signal(number)
-    out, err = process.communicate(timeout=30)
+    out, err = communicated(process)
     assert (process.returncode, err) == (0, b"")
     found = [json.loads(line) for line in out.splitlines()]
     assert sum(row["messages"] for row in found) == len(expected(ROCKETMQ_533, "messages"))
@@ -320,5 +321,5 @@ def test_more_queues_than_a_shell_allows_open_files_are_tiered(
         broker.put("A", queue_id, b"body")
     words = [*settings(tree, tmp_path / "tier"), "tier", str(broker.directory), "--json"]
     command = ["bash", "-c", 'ulimit -Sn 64; exec "$@"', "bash", *COMMAND, *words]
-    done = subprocess.run(command, capture_output=True, timeout=120, check=True)
+    done = completed(command)
     assert json.loads(done.stdout)["messages"] == 40

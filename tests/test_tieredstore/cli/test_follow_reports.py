@@ -11,17 +11,14 @@ from typing import Any
 
 import pytest
 
-from container.journal.journal import JournalStatistics
 from container.names.queue_id import QueueId
-from container.upkeep.upkeep import UpkeepStatistics
 from dispatcher.queue_state import QueueState
 from dispatcher.statistics import DispatchStatistics, QueueStatistics
 from provider.ranges import QueueOffset
 from tests.support.cli import COMMAND, run
 from tests.support.fake_broker import FakeBroker
+from tests.support.patience import communicated, ended
 from tieredstore.cli.tier import hindrance_of
-from tieredstore.following.statistics import ScanStatistics
-from tieredstore.metrics import TieringMetrics
 
 
 @pytest.fixture
@@ -71,7 +68,7 @@ def test_a_store_that_cannot_be_read_is_said_once_and_again_when_it_changes(
         (log.parent / "consumequeue" / "A" / f"n{_}").mkdir()  # said by the first poll that works
         assert f"n{_}" in line_of(follower)
     follower.send_signal(signal.SIGTERM)
-    _, err = follower.communicate(timeout=30)
+    _, err = communicated(follower)
     assert (follower.returncode, err) == (0, "")
 
 
@@ -90,7 +87,7 @@ def test_a_stop_while_the_tier_is_away_says_how_far_behind_it_is(
         for _ in range(7):
             broker.put("A", 0)
     process.send_signal(signal.SIGTERM)
-    out, err = process.communicate(timeout=30)
+    out, err = communicated(process)
     (tmp_path / "away").rename(tier)
     rows = [json.loads(line) for line in out.splitlines()]
     assert [row["behind"] for row in rows] == [7 * is_late]
@@ -127,7 +124,7 @@ def test_standard_error_that_takes_nothing_does_not_end_a_follower(
     while not any(row["commit_offset"] for row in tiered(options(tmp_path))):
         assert process.poll() is None
     process.send_signal(signal.SIGTERM)
-    assert process.wait(timeout=30) == 0
+    assert ended(process) == 0
 
 
 def statistics(*queues: QueueStatistics, **known: object) -> DispatchStatistics:
@@ -179,18 +176,3 @@ def test_findings_are_said_once_by_a_run_without_following(
     said = run(*options(tmp_path), "tier", broker.directory).err
     assert said.count(stranger.name) == 1
     assert "is ignored" in said
-
-
-@pytest.mark.parametrize(("error", "value"), [("", 0), ("not allowed: path=x", 1)])
-def test_a_gauge_tells_that_the_hot_log_fails(error: str, value: int) -> None:
-    known = statistics(last_error=error, hot_error=error)
-
-    def journal() -> JournalStatistics:
-        raise AssertionError("nothing of the journal is wanted")
-
-    def upkeep() -> UpkeepStatistics:
-        raise AssertionError("nothing of upkeep is wanted")
-
-    families = TieringMetrics(lambda: known, ScanStatistics, journal, upkeep).collect()
-    gauge = next(family for family in families if family.name == "tieredstore_hot_log_failing")
-    assert [sample.value for sample in gauge.samples] == [value]

@@ -14,6 +14,7 @@ from provider.ranges import QueueOffset
 from tests.support.cli import COMMAND
 from tests.support.fake_broker import FakeBroker
 from tests.support.followed import bodies, broker, clock, follow, logs, poll_later
+from tests.support.patience import communicated
 from tieredstore.following.broker_hot_log import RocketMqHotLog
 
 __all__ = ["broker", "clock", "logs"]  # fixtures
@@ -139,7 +140,7 @@ def test_a_follower_ends_with_a_sentence_when_its_store_is_replaced(
         while not list((tmp_path / "tier").glob("*/*/A/0/*/*")):
             assert process.poll() is None, process.communicate()
         put_in_place(other, broker)
-        _, err = process.communicate(timeout=30)
+        _, err = communicated(process)
     finally:
         if process.poll() is None:
             process.send_signal(signal.SIGKILL)
