@@ -49,6 +49,7 @@ class TieredDispatcher:
         """
         self._options = options
         self._clock = clock
+        self._made_s = clock.monotonic_s()
         self._work = DispatchWork(
             hot, tier, options=options, clock=clock, topics=topics, executor=executor
         )
@@ -155,8 +156,10 @@ class TieredDispatcher:
             rounds_failed=counters.rounds_failed,
             commits=counters.commits,
             messages=counters.messages,
+            messages_by_topic=dict(counters.messages_by_topic),
             bytes=counters.bytes,
             gaps=counters.gaps,
+            commit_age_s=self._clock.monotonic_s() - max(self._made_s, counters.last_success_s),
             outage=self._work.health.outage,
             last_error=counters.last_error,
             hot_error=counters.hot_error,

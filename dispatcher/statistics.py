@@ -1,6 +1,8 @@
 """What the dispatcher reports about itself: values of one moment."""
 
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from container.names.queue_id import QueueId
 from dispatcher.queue_state import HALTED, QueueState
@@ -52,10 +54,13 @@ class DispatchStatistics:
     commits: int
     """Batches of one queue that landed."""
     messages: int
+    messages_by_topic: Mapping[str, int]
     bytes: int
     """Bytes of records and units committed."""
     gaps: int
     """Gaps recorded by this process."""
+    commit_age_s: float
+    """Seconds since a round landed, or since the dispatcher was made."""
     outage: bool
     """The tier as a whole is failing."""
     last_error: str
@@ -89,6 +94,7 @@ class Counters:
     rounds_failed: int = 0
     commits: int = 0
     messages: int = 0
+    messages_by_topic: Counter[str] = field(default_factory=Counter[str])
     bytes: int = 0
     gaps: int = 0
     last_error: str = ""

@@ -298,7 +298,9 @@ class DispatchWork:
         for plan in plans:
             queue = self.table[plan.queue]
             self.counters.commits += 1
-            self.counters.messages += plan.next_offset - queue.commit_offset
+            messages = plan.next_offset - queue.commit_offset
+            self.counters.messages += messages
+            self.counters.messages_by_topic[queue.id.topic] += messages
             self.counters.bytes += plan.bytes
             queue.landed(now_s)
             landed.append(queue)

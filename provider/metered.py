@@ -14,13 +14,18 @@ from provider.ranges import ByteRange
 
 _SECONDS: Final = (0.0001, 0.0005, 0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 
+_MILLISECONDS: Final = (1, 3, 5, 7, 10, 100, 200, 400, 600, 800, 1000, 1500, 3000)
+_SIZES: Final = (1 << 10, 10 << 10, 100 << 10, 1 << 20, 10 << 20, 32 << 20, 50 << 20, 100 << 20)
+_OPERATIONS: Final = {"create": "write", "append": "write", "read": "read", "read_many": "read"}
+
 
 class MeteredStore(ForwardingStore):
     """Wrap a store; changes nothing. About 5 us a call. One per metrics registry.
 
     Metrics: `tieredstore_provider_requests_total{verb, outcome}` where the outcome is "ok",
     "cancelled" or a verdict in small letters, `tieredstore_provider_bytes_total{verb}`, and the
-    histogram `tieredstore_provider_seconds{verb}`. `close` is not counted.
+    histogram `tieredstore_provider_seconds{verb}`. Calls that move bytes are also counted under
+    RocketMQ's names, with its units, labels and buckets. `close` is not counted.
     """
 
     def __init__(
@@ -41,6 +46,22 @@ class MeteredStore(ForwardingStore):
             ["verb"],
             registry=registry,
         )
+        self._sizes = {
+            operation: Histogram(
+                f"rocketmq_tiered_store_provider_{name}_bytes",
+                f"Bytes of one successful call that {operation}s.",
+                buckets=_SIZES,
+                registry=registry,
+            )
+            for operation, name in (("write", "upload"), ("read", "download"))
+        }
+        self._latency = Histogram(
+            "rocketmq_tiered_store_provider_rpc_latency",
+            "Duration of calls that read or write in milliseconds.",
+            ["operation", "success"],
+            buckets=_MILLISECONDS,
+            registry=registry,
+        )
         self._seconds = Histogram(
             "tieredstore_provider_seconds",
             "Duration of calls to the tier's storage in seconds, by verb.",
@@ -52,13 +73,13 @@ class MeteredStore(ForwardingStore):
     async def read(self, name: str, wanted: ByteRange | None = None) -> Buffer:
         """Read a range, or all; `ObjectStore.read`."""
         found = await super().read(name, wanted)
-        self._bytes.labels("read").inc(len(found))
+        self._moved("read", len(found))
         return found
 
     async def read_many(self, wanted: Sequence[tuple[str, ByteRange]]) -> list[Buffer]:
         """Read several ranges; `ObjectStore.read_many`."""
         found = await super().read_many(wanted)
-        self._bytes.labels("read_many").inc(sum(map(len, found)))
+        self._moved("read_many", sum(map(len, found)))
         return found
 
     async def _call(
@@ -81,8 +102,18 @@ class MeteredStore(ForwardingStore):
             raise
         else:
             outcome = "ok"
-            self._bytes.labels(verb).inc(size_bytes)
+            if size_bytes:
+                self._moved(verb, size_bytes)
             return result
         finally:
+            took_s = self._clock.monotonic_s() - started_s
             self._requests.labels(verb, outcome).inc()
-            self._seconds.labels(verb).observe(self._clock.monotonic_s() - started_s)
+            self._seconds.labels(verb).observe(took_s)
+            if verb in _OPERATIONS:
+                succeeded = str(outcome == "ok").lower()
+                self._latency.labels(_OPERATIONS[verb], succeeded).observe(took_s * 1000)
+
+    def _moved(self, verb: str, size_bytes: int) -> None:
+        """Count the bytes of a successful call."""
+        self._bytes.labels(verb).inc(size_bytes)
+        self._sizes[_OPERATIONS[verb]].observe(size_bytes)

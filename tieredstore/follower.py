@@ -4,7 +4,7 @@ import asyncio
 import warnings
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -26,12 +26,13 @@ from tieredstore.config.sources import ConfigError
 from tieredstore.following.broker_hot_log import RocketMqHotLog
 from tieredstore.following.statistics import ScanStatistics
 from tieredstore.lifetime import cause, running
-from tieredstore.metrics import TieringMetrics, served_metrics
+from tieredstore.metrics.moment import Moment
+from tieredstore.metrics.serving import metrics_of, served_metrics
 from tieredstore.opening import directory_of
 from tieredstore.owner import refuse_living_owner, watch_ownership
 from tieredstore.owning import open_hot_log, open_owner
 from tieredstore.report import Look, Reporter
-from tieredstore.summary import Loss, TopicSummary, lost_of, new_losses, summarize
+from tieredstore.summary import Loss, TopicSummary, new_losses, summarize
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,18 +113,19 @@ class Follower:
         if config.level == "DISABLE":
             origin = config.settings["tieredStorageLevel"].origin
             raise ConfigError(f"tieredStorageLevel=DISABLE ({origin}) switches tiering off")
-        registry = CollectorRegistry()
+        counted = CollectorRegistry()
+        registry = metrics_of(config, self._moment, counted)
         async with AsyncExitStack() as stack:
             hot = await stack.enter_async_context(
                 open_hot_log(config, self._store_dir, clock=clock)
             )
             if not self._take_over:
                 await refuse_living_owner(config, directory_of(config), clock=clock)
-            port = config.metrics_port if self._serves else 0
-            await stack.enter_async_context(served_metrics(port, registry))
+            if self._serves:
+                await stack.enter_async_context(served_metrics(config, self._moment, registry))
             # All that can fail has been tried: from here on the tier is ours.
             tier = await stack.enter_async_context(
-                open_owner(config, clock=clock, registry=registry, take_over=self._take_over)
+                open_owner(config, clock=clock, registry=counted, take_over=self._take_over)
             )
             dispatcher = TieredDispatcher(
                 hot,
@@ -131,15 +133,6 @@ class Follower:
                 options=config.dispatch,
                 clock=clock,
                 topics=TopicFilter(config.cluster, config.broker),
-            )
-            registry.register(
-                TieringMetrics(
-                    dispatcher.statistics,
-                    lambda: hot.statistics,
-                    tier.journal.statistics,
-                    tier.upkeep.statistics,
-                    lambda: sum(map(lost_of, tier.state.queues.values())),
-                )
             )
             opened = _Open(config, hot, tier, dispatcher, dict(tier.state.queues), registry)
             reporter = Reporter(opened.look, clock)
@@ -249,6 +242,23 @@ class Follower:
         opened = self._opened()
         return summarize(
             opened.before, opened.tier.state.queues, opened.dispatcher.statistics().queues
+        )
+
+    def _moment(self) -> Moment:
+        """What the metrics page shows. O(queues)."""
+        if self._open is None:
+            raise Closed("the tier is being opened", str(self._store_dir))
+        opened = self._open
+        tier = opened.tier
+        return Moment(
+            now_ms=self._clock.now_ms(),
+            dispatch=opened.dispatcher.statistics(),
+            scan=replace(opened.hot.statistics),
+            journal=tier.journal.statistics(),
+            is_owner=not tier.journal.is_over,
+            upkeep=tier.upkeep.statistics(),
+            queues=dict(tier.state.queues),
+            garbage_objects=len(tier.state.tombstones),
         )
 
     def _opened(self) -> _Open:

@@ -20,6 +20,7 @@ from provider.errors import Fenced, Unavailable
 from provider.memory import MemoryStore
 from tests.support.cli import COMMAND, run
 from tests.support.fake_broker import FakeBroker
+from tests.support.patience import communicated
 from tieredstore.cli.main import cli
 from tieredstore.owner import Takeover, owner_text, owner_words, watch_ownership
 
@@ -231,7 +232,7 @@ def test_an_idle_follower_ends_with_4_and_says_who_took_it_and_a_killed_one_need
     run(*given, "tier", broker.directory, status=4)
     taken = run(*given, "tier", broker.directory, "--take-over")
     assert f"taken over from process {process.pid} on " in taken.err
-    _, said = process.communicate(timeout=30)
+    _, said = communicated(process)
     assert process.returncode == 4
     assert "took this tier over" in said.splitlines()[-1]
     process = subprocess.Popen(command, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)

@@ -158,6 +158,11 @@ class Config:
         return bool(self.settings["tieredStoreExtentCheckEnable"].value)
 
     @property
+    def metrics_host(self) -> str:
+        """`tieredStoreMetricsHost`."""
+        return str(self.settings["tieredStoreMetricsHost"].value)
+
+    @property
     def metrics_port(self) -> int:
         """`tieredStoreMetricsPort`; 0 for none."""
         return int(self.settings["tieredStoreMetricsPort"].value)

@@ -344,10 +344,16 @@ _HOT_TO_COLD = (
         "tieredStoreMetricsPort",
         Kind.COUNT,
         0,
-        "Port of the Prometheus page of `tier --follow`, on the loopback address; 0: no page.",
+        "Port of `tier --follow` for /metrics, /healthz and /readyz; 0: not served.",
         unit="port",
         least=0,
         most=65_535,
+    ),
+    Key(
+        "tieredStoreMetricsHost",
+        Kind.TEXT,
+        "127.0.0.1",
+        "Address at which tieredStoreMetricsPort is served, such as 0.0.0.0 for every interface.",
     ),
     Key(
         "tieredStoreShutdownTimeout",

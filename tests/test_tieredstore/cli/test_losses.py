@@ -71,7 +71,8 @@ async def test_a_follower_says_it_when_it_happens_and_keeps_a_gauge_of_it(
     broker: FakeBroker, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     def lost_by_gauge(follower: tieredstore.Follower) -> float | None:
-        return follower.registry.get_sample_value("tieredstore_messages_lost")
+        labels = {"cluster": "DefaultCluster", "node_id": "b"}
+        return follower.registry.get_sample_value("tieredstore_messages_lost", labels)
 
     quick = {"tieredStoreScanInterval": 0, "tieredStorePollInterval": 1}
     opened = tieredstore.follow(broker.directory, tmp_path / "tier", broker="b", settings=quick)

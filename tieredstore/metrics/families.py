@@ -1,0 +1,273 @@
+"""Names, units and labels of every metric of a follower.
+
+Metrics that RocketMQ has too bear its names, units and labels. Metrics of the storage are in
+`provider/metered.py`. `docs/operating.md` explains each of them to operators.
+"""
+
+import platform
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import chain, islice
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    InfoMetricFamily,
+    Metric,
+)
+from prometheus_client.registry import Collector
+
+from container.metadata.records import Queue
+from container.names.queue_id import FLAT_FILES, SegmentType
+from container.upkeep.upkeep import UpkeepStatistics
+from dispatcher.queue_state import HALTED, QueueState
+from dispatcher.statistics import DispatchStatistics, QueueStatistics
+from tieredstore.metrics.moment import Moment
+from tieredstore.summary import lost_of, time_range_of
+
+QUEUES_NAMED_MAX = 100
+"""Queues in trouble that are named; `tieredstore_queues` counts all of them."""
+ROCKETMQ_PREFIX = "rocketmq_"
+ROCKETMQ_LABELS = {"node_type": "broker", "storage_type": "tiered", "storage_medium": "posix"}
+"""What RocketMQ's own metrics of a tiered store have besides cluster and node_id."""
+COMMIT_LOG, CONSUME_QUEUE = (kind.name.lower() for kind in FLAT_FILES)
+
+
+class LabelledMetrics(Collector):
+    """The metrics of several collectors with the same labels on every sample.
+
+    Leaves out when a counter was made (`_created`), which doubles a page and which no query needs.
+    """
+
+    def __init__(
+        self, metrics: Iterable[Collector | CollectorRegistry], labels: Mapping[str, str]
+    ) -> None:
+        self._metrics = tuple(metrics)
+        self._labels = labels
+
+    def collect(self) -> Iterator[Metric]:
+        """All families of one scrape."""
+        for family in chain.from_iterable(one.collect() for one in self._metrics):
+            theirs = ROCKETMQ_LABELS if family.name.startswith(ROCKETMQ_PREFIX) else {}
+            labelled = Metric(family.name, family.documentation, family.type, family.unit)
+            labelled.samples = [
+                sample._replace(labels={**sample.labels, **theirs, **self._labels})
+                for sample in family.samples
+                if not sample.name.endswith("_created")
+            ]
+            yield labelled
+
+
+class TieringMetrics(Collector):
+    """The metrics of tiering, read at each scrape. O(queues and segments)."""
+
+    def __init__(self, look: Callable[[], Moment], version: str) -> None:
+        """`look` is called by the thread that serves a scrape."""
+        self._look = look
+        self._version = version
+
+    def collect(self) -> Iterator[Metric]:
+        """All families of one scrape."""
+        moment = self._look()
+        version = {"version": self._version, "python": platform.python_version()}
+        yield InfoMetricFamily("tieredstore_build", "Version of tieredstore and Python.", version)
+        yield from _behind(moment.dispatch.queues)
+        yield from _queue_states(moment.dispatch.queues)
+        yield from _dispatched(moment.dispatch)
+        yield from _stored(moment)
+        yield from _followed(moment)
+        yield from _owned(moment)
+        yield from _upkept(moment.upkeep)
+
+
+def _behind(queues: Iterable[QueueStatistics]) -> Iterator[Metric]:
+    behind = GaugeMetricFamily(
+        "rocketmq_tiered_store_dispatch_behind",
+        "Messages of the broker's log that are not yet durable in the tier, by queue.",
+        labels=("topic", "queue_id", "file_type"),
+    )
+    latency = GaugeMetricFamily(
+        "rocketmq_tiered_store_dispatch_latency",
+        "Age in milliseconds of the oldest message not yet tiered, by queue.",
+        labels=("topic", "queue_id", "file_type"),
+    )
+    for queue in queues:
+        labels = (queue.queue.topic, str(queue.queue.queue_id), CONSUME_QUEUE)
+        behind.add_metric(labels, queue.behind)
+        latency.add_metric(labels, queue.oldest_age_s * 1000)
+    yield behind
+    yield latency
+
+
+def _queue_states(queues: Iterable[QueueStatistics]) -> Iterator[Metric]:
+    counts = Counter(queue.state for queue in queues)
+    by_state = GaugeMetricFamily(
+        "tieredstore_queues",
+        "Queues by state; those that are stopped, damaged or refused are not tiered.",
+        labels=("state",),
+    )
+    for state in QueueState:
+        by_state.add_metric((state.value,), counts[state])
+    yield by_state
+    named = GaugeMetricFamily(
+        "tieredstore_queue_state",
+        f"1 for each queue that is stopped, damaged, refused or failing, for {QUEUES_NAMED_MAX} "
+        "of them at most.",
+        labels=("topic", "queue_id", "state"),
+    )
+    troubled = (queue for queue in queues if queue.state in HALTED or queue.failures)
+    for queue in islice(troubled, QUEUES_NAMED_MAX):
+        state = queue.state.value if queue.state in HALTED else "failing"
+        named.add_metric((queue.queue.topic, str(queue.queue.queue_id), state), 1)
+    yield named
+
+
+def _dispatched(statistics: DispatchStatistics) -> Iterator[Metric]:
+    messages = CounterMetricFamily(
+        "rocketmq_tiered_store_messages_dispatch",
+        "Messages committed to the tier by this process, by topic.",
+        labels=("topic", "file_type"),
+    )
+    for topic, count in statistics.messages_by_topic.items():
+        messages.add_metric((topic, COMMIT_LOG), count)
+    yield messages
+    yield _counter(
+        "tieredstore_dispatch_bytes",
+        "Bytes of records and ConsumeQueue units committed to the tier by this process.",
+        statistics.bytes,
+    )
+    yield _counter("tieredstore_rounds", "Commit rounds that landed.", statistics.rounds)
+    yield _counter(
+        "tieredstore_rounds_failed",
+        "Commit rounds that failed and were or will be retried.",
+        statistics.rounds_failed,
+    )
+    yield _gauge(
+        "tieredstore_last_commit_age_seconds",
+        "Seconds since a commit landed, or since the start. It grows while nothing is written.",
+        statistics.commit_age_s,
+    )
+    yield _gauge(
+        "tieredstore_bytes_in_flight",
+        "Bytes read from the broker's log and not yet committed.",
+        statistics.bytes_in_flight,
+    )
+    yield _gauge(
+        "tieredstore_outage",
+        "1 while no commit reaches the tier's storage, else 0.",
+        statistics.outage,
+    )
+    yield _gauge(
+        "tieredstore_hot_log_failing",
+        "1 while the broker's store directory cannot be read, else 0.",
+        bool(statistics.hot_error),
+    )
+    yield _counter(
+        "tieredstore_gaps",
+        "Ranges of lost messages recorded as gaps by this process.",
+        statistics.gaps,
+    )
+
+
+def _stored(moment: Moment) -> Iterator[Metric]:
+    stored = GaugeMetricFamily(
+        "rocketmq_storage_size",
+        "Bytes in the tier, by topic and kind of file.",
+        labels=("topic", "file_type"),
+    )
+    kept = GaugeMetricFamily(
+        "rocketmq_storage_message_reserve_time",
+        "Age in milliseconds of the oldest message in the tier, by queue.",
+        labels=("topic", "queue_id"),
+    )
+    sizes: Counter[tuple[str, str]] = Counter()
+    for queue_id, queue in moment.queues.items():
+        for kind in FLAT_FILES:
+            sizes[queue_id.topic, kind.name.lower()] += _bytes_of(queue, kind)
+        oldest_ms, _ = time_range_of(queue)
+        if oldest_ms is not None:
+            labels = (queue_id.topic, str(queue_id.queue_id))
+            kept.add_metric(labels, max(0, moment.now_ms - oldest_ms))
+    for labels, size in sizes.items():
+        stored.add_metric(labels, size)
+    yield stored
+    yield kept
+    yield _gauge(
+        "tieredstore_messages_lost",
+        "Messages in gaps of the tier: lost before they could be tiered, whoever tiered then.",
+        sum(map(lost_of, moment.queues.values())),
+    )
+
+
+def _bytes_of(queue: Queue, kind: SegmentType) -> int:
+    refs = sum(ref.bytes for ref in queue.manifests if ref.type == kind)
+    return refs + sum(segment.size for segment in queue.segments(kind))
+
+
+def _followed(moment: Moment) -> Iterator[Metric]:
+    yield _gauge(
+        "tieredstore_pinned_bytes",
+        "Bytes of the broker's deleted CommitLog files that only our hard links keep.",
+        moment.scan.pinned_bytes,
+    )
+    yield _counter(
+        "tieredstore_pins_dropped_untiered",
+        "Pinned files dropped before they were tiered, because pins exceeded their limit.",
+        moment.scan.pins_dropped_untiered,
+    )
+
+
+def _owned(moment: Moment) -> Iterator[Metric]:
+    yield _counter(
+        "tieredstore_journal_entries",
+        "Journal entries written by this process.",
+        moment.journal.entries,
+    )
+    yield _gauge(
+        "tieredstore_epoch",
+        "Epoch of this process's ownership of the tier: how often it was taken until then.",
+        moment.journal.epoch,
+    )
+    yield _gauge(
+        "tieredstore_owner",
+        "1 while this process owns the tier, 0 once another one has taken it.",
+        moment.is_owner,
+    )
+    yield _gauge(
+        "tieredstore_garbage_objects",
+        "Objects that nothing refers to and that wait for their deletion.",
+        moment.garbage_objects,
+    )
+
+
+def _upkept(statistics: UpkeepStatistics) -> Iterator[Metric]:
+    runs = CounterMetricFamily(
+        "tieredstore_upkeep_runs", "Runs of a step of upkeep that ended.", labels=("step",)
+    )
+    failures = CounterMetricFamily(
+        "tieredstore_upkeep_failures", "Runs of a step of upkeep that failed.", labels=("step",)
+    )
+    failing = GaugeMetricFamily(
+        "tieredstore_upkeep_failing", "1 while a step's last run failed.", labels=("step",)
+    )
+    figures = GaugeMetricFamily(
+        "tieredstore_upkeep_figure",
+        "What the steps of upkeep did since this owner took the tier, by name.",
+        labels=("figure",),
+    )
+    for name, step in statistics.steps.items():
+        runs.add_metric((name,), step.runs)
+        failures.add_metric((name,), step.failures)
+        failing.add_metric((name,), bool(step.last_error))
+    for name, value in statistics.figures.items():
+        figures.add_metric((name,), value)
+    yield from (runs, failures, failing, figures)
+
+
+def _gauge(name: str, text: str, value: float) -> GaugeMetricFamily:
+    return GaugeMetricFamily(name, text, value=value)
+
+
+def _counter(name: str, text: str, value: float) -> CounterMetricFamily:
+    return CounterMetricFamily(name, text, value=value)

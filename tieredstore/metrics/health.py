@@ -1,0 +1,19 @@
+"""Whether a follower does its work. Pure."""
+
+from tieredstore.metrics.moment import Moment
+
+
+def unready_reason(moment: Moment) -> str:
+    """Why messages do not reach the tier as they should, in one line; "" while they do.
+
+    A queue that is stopped or damaged does not count: it never stops the others.
+    """
+    if not moment.is_owner:
+        return f"the tier is no longer ours: {moment.journal.last_error}"
+    if moment.dispatch.outage:
+        return f"nothing reaches the tier: {moment.dispatch.last_error}"
+    if moment.dispatch.hot_error:
+        return f"the store cannot be read: {moment.dispatch.hot_error}"
+    if moment.upkeep.last_error:
+        return f"upkeep fails: {moment.upkeep.last_error}"
+    return ""

@@ -1,0 +1,180 @@
+"""The HTTP server of a follower: `/metrics` for Prometheus, `/healthz` and `/readyz` for probes."""
+
+import asyncio
+import socket
+import threading
+from collections.abc import AsyncGenerator, Callable, Iterable
+from concurrent.futures import Future
+from contextlib import asynccontextmanager
+from socketserver import TCPServer, ThreadingMixIn
+from typing import TYPE_CHECKING, TypeVar, cast
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
+
+from prometheus_client import (
+    CollectorRegistry,
+    make_wsgi_app,  # pyright: ignore[reportUnknownVariableType] - its result has no type
+)
+
+from tieredstore.config.sources import ConfigError
+
+if TYPE_CHECKING:
+    from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
+
+METRICS = "/metrics"
+ANSWER_S_MAX = 5.0
+POLL_S = 0.1
+"""How often the server looks whether it is to end."""
+REQUEST_S_MAX = 30
+"""How long a client may take for its request."""
+OK, NOT_FOUND, WRONG_METHOD, UNAVAILABLE = (
+    "200 OK",
+    "404 Not Found",
+    "405 Method Not Allowed",
+    "503 Service Unavailable",
+)
+
+ResultT = TypeVar("ResultT")
+
+
+class LoopStuck(Exception):
+    """The event loop of the process does not answer; the text says for how long."""
+
+
+class LoopCalls:
+    """Calls functions on an event loop, from any thread."""
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, *, answer_s_max: float = ANSWER_S_MAX
+    ) -> None:
+        self._loop = loop
+        self._answer_s_max = answer_s_max
+
+    def call(self, function: Callable[[], ResultT]) -> ResultT:
+        """What `function` returns or raises, called between two steps of the loop's tasks.
+
+        Raises:
+            LoopStuck: the loop did not come to it in `answer_s_max` seconds, or has ended.
+        """
+        if _running_loop() is self._loop:
+            return function()
+        answer: Future[ResultT] = Future()
+
+        def give() -> None:
+            try:
+                answer.set_result(function())
+            except Exception as error:  # noqa: BLE001 - raised again in the other thread
+                answer.set_exception(error)
+
+        try:
+            self._loop.call_soon_threadsafe(give)
+        except RuntimeError as error:
+            raise LoopStuck("the event loop has ended") from error
+        try:
+            return answer.result(self._answer_s_max)
+        except TimeoutError as error:
+            raise LoopStuck(f"the event loop did not run for {self._answer_s_max:g} s") from error
+
+
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
+
+
+class Pages:
+    """The WSGI application: each path with what it answers. Called by many threads."""
+
+    def __init__(
+        self, metrics: CollectorRegistry, loop: LoopCalls, unready_reason: Callable[[], str]
+    ) -> None:
+        """`unready_reason` is called on the loop; "" says that all is well."""
+        self._metrics = cast("WSGIApplication", make_wsgi_app(metrics))
+        self._loop = loop
+        self._unready_reason = unready_reason
+
+    def __call__(
+        self, environ: "WSGIEnvironment", start_response: "StartResponse"
+    ) -> Iterable[bytes]:
+        """Answer one request; a failure is 503 with one line that says why."""
+        checks = {"/healthz": str, "/readyz": self._unready_reason}
+        path = environ["PATH_INFO"]
+        if path != METRICS and path not in checks:
+            known = " and ".join((METRICS, *checks))
+            return _line(start_response, NOT_FOUND, f"there are {known}")
+        if environ["REQUEST_METHOD"] not in {"GET", "HEAD"}:
+            return _line(start_response, WRONG_METHOD, "only GET")
+        try:
+            if path == METRICS:
+                return self._metrics(environ, start_response)
+            reason = self._loop.call(checks[path])
+        except Exception as error:  # noqa: BLE001 - whatever it is, the process is not well
+            reason = str(error) or type(error).__name__
+        return _line(start_response, UNAVAILABLE if reason else OK, reason or "ok")
+
+
+def _line(start_response: "StartResponse", status: str, text: str) -> list[bytes]:
+    body = " ".join(text.split()).encode() + b"\n"
+    headers = [("Content-Type", "text/plain; charset=utf-8"), ("Content-Length", str(len(body)))]
+    start_response(status, headers)
+    return [body]
+
+
+class _Server(ThreadingMixIn, WSGIServer):
+    """A thread for each request; none of them keeps the process alive."""
+
+    daemon_threads = True
+
+    def server_bind(self) -> None:
+        """Listen, without asking a name server for our name."""
+        TCPServer.server_bind(self)
+        host, port = self.server_address[:2]
+        self.server_name, self.server_port = str(host), int(port)
+        self.setup_environ()
+
+
+class _Handler(WSGIRequestHandler):
+    """Logs nothing, and gives a client that says nothing up."""
+
+    timeout = REQUEST_S_MAX
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - http.server's name
+        """Log nothing."""
+
+
+def _listening(host: str, port: int, pages: "WSGIApplication") -> WSGIServer:
+    family, _, _, _, address = socket.getaddrinfo(
+        host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )[0]
+    server = type("Server", (_Server,), {"address_family": family})
+    return make_server(str(address[0]), port, pages, server, _Handler)
+
+
+@asynccontextmanager
+async def served(host: str, port: int, pages: "WSGIApplication") -> AsyncGenerator[None]:
+    """Serve the pages while the block runs; port 0: serve none.
+
+    Raises:
+        ConfigError: the address cannot be listened at.
+    """
+    if not port:
+        yield
+        return
+    try:
+        server = await asyncio.to_thread(_listening, host, port, pages)
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise ConfigError(
+            f"the metrics page cannot be served at {host} port {port} (tieredStoreMetricsHost, "
+            f"tieredStoreMetricsPort): {reason}"
+        ) from error
+    thread = threading.Thread(
+        target=server.serve_forever, args=(POLL_S,), name="metrics", daemon=True
+    )
+    thread.start()
+    try:
+        yield
+    finally:
+        await asyncio.to_thread(server.shutdown)
+        server.server_close()
+        await asyncio.to_thread(thread.join)
