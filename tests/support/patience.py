@@ -51,13 +51,15 @@ class Patience:
         *,
         marks: Callable[[], object] = lambda: None,
         pids: Iterable[int] = (),
-        stall_s_max: float = STALL_S_MAX,
+        now_s: Callable[[], float] = time.monotonic,
+        cpu_s: Callable[[int], float] = cpu_s_of,
     ) -> None:
-        """`otherwise` is what a failure says."""
+        """`otherwise` is what a failure says; `now_s` and `cpu_s` tell time and CPU time."""
         self._otherwise = otherwise
         self._marks = marks
         self._pids = tuple(pids)
-        self._stall_s_max = stall_s_max
+        self._now_s = now_s
+        self._cpu_s_of = cpu_s
         self._move()
 
     def look(self) -> None:
@@ -65,8 +67,8 @@ class Patience:
         if self._marks() != self._seen:
             self._move()
             return
-        still_s = time.monotonic() - self._moved_s
-        if still_s < self._stall_s_max:
+        still_s = self._now_s() - self._moved_s
+        if still_s < STALL_S_MAX:
             return
         if self._cpu_s() - self._used_s > BUSY_SHARE * still_s:
             self._move()
@@ -75,12 +77,12 @@ class Patience:
         raise AssertionError(f"{text} (nothing moved for {still_s:.0f} s)")
 
     def _move(self) -> None:
-        self._moved_s = time.monotonic()
+        self._moved_s = self._now_s()
         self._seen = self._marks()
         self._used_s = self._cpu_s()
 
     def _cpu_s(self) -> float:
-        return sum(map(cpu_s_of, self._pids))
+        return sum(map(self._cpu_s_of, self._pids))
 
 
 async def until(reached: Callable[[], bool], patience: Patience) -> None:

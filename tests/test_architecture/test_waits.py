@@ -5,22 +5,28 @@ import re
 import signal
 import subprocess
 import sys
-import time
+from collections.abc import Callable
 from itertools import count
 from pathlib import Path
 
 import pytest
 
-from tests.support.patience import Patience, communicated, completed, cpu_s_of, wait_until
+from tests.support.patience import (
+    BUSY_SHARE,
+    STALL_S_MAX,
+    Patience,
+    communicated,
+    completed,
+    cpu_s_of,
+    wait_until,
+)
 
 TESTS = Path(__file__).parents[1]
 BY_SECONDS = re.compile(
     r"(?<!log)(?<!go_on)\.wait\((timeout=)?(\d\d|[A-Z_]+_MAX)"
     r"|\.communicate\(.*timeout=|deadline_s = time"
 )
-STALL_S = 0.2
-HANGS = [sys.executable, "-c", "import signal; signal.pause()"]
-WORKS = [sys.executable, "-c", "while True: pass"]
+WORK_S = 0.1
 
 
 @pytest.mark.checkout
@@ -34,29 +40,46 @@ def test_no_test_gives_a_process_a_deadline() -> None:
     assert found == []
 
 
+class World:
+    """Time and CPU time that a test sets."""
+
+    def __init__(self, **marks: Callable[[], object]) -> None:
+        self.time_s = 1000.0
+        self.used_s = 5.0
+        self.patience = Patience(
+            lambda: "it says nothing",
+            pids=[1],
+            now_s=lambda: self.time_s,
+            cpu_s=lambda _: self.used_s,
+            **marks,
+        )
+
+    def pass_time(self, seconds: float, *, used_s: float = 0.0) -> None:
+        self.time_s += seconds
+        self.used_s += used_s
+        self.patience.look()
+
+
 def test_what_moves_may_take_its_time() -> None:
     steps = count()
-    patience = Patience("stalled", marks=lambda: next(steps), stall_s_max=0.0)
-    wait_until(lambda: next(steps) > 100, patience, 0.0)
+    world = World(marks=lambda: next(steps))
+    for _ in range(5):
+        world.pass_time(2 * STALL_S_MAX)
 
 
 def test_what_stands_still_fails_with_its_sentence() -> None:
-    with pytest.raises(AssertionError, match=r"it says nothing \(nothing moved for 0 s\)"):
-        wait_until(lambda: False, Patience("it says nothing", stall_s_max=STALL_S), 0.01)
+    world = World()
+    world.pass_time(STALL_S_MAX - 1)
+    with pytest.raises(AssertionError, match=r"it says nothing \(nothing moved for 61 s\)"):
+        world.pass_time(2)
 
 
-def test_a_process_that_works_moves_and_one_that_hangs_does_not() -> None:
-    with subprocess.Popen(WORKS) as busy, subprocess.Popen(HANGS) as idle:
-        try:
-            working = Patience("stalled", pids=[busy.pid], stall_s_max=STALL_S)
-            began_s = time.monotonic()
-            wait_until(lambda: time.monotonic() - began_s > 3 * STALL_S, working, 0.01)
-            hanging = Patience("stalled", pids=[idle.pid], stall_s_max=STALL_S)
-            with pytest.raises(AssertionError, match="stalled"):
-                wait_until(lambda: False, hanging, 0.01)
-        finally:
-            busy.kill()
-            idle.kill()
+def test_a_process_that_works_moves_and_one_that_only_polls_does_not() -> None:
+    world = World()
+    for _ in range(5):
+        world.pass_time(STALL_S_MAX, used_s=2 * BUSY_SHARE * STALL_S_MAX)
+    with pytest.raises(AssertionError):
+        world.pass_time(STALL_S_MAX, used_s=BUSY_SHARE * STALL_S_MAX / 2)
 
 
 def test_the_work_of_children_is_the_work_of_their_parent() -> None:
@@ -65,7 +88,7 @@ def test_the_work_of_children_is_the_work_of_their_parent() -> None:
         assert shell.stdout is not None
         child = int(shell.stdout.readline())
         try:
-            wait_until(lambda: cpu_s_of(shell.pid) > STALL_S, Patience("no child works"))
+            wait_until(lambda: cpu_s_of(shell.pid) > WORK_S, Patience("no child works"))
         finally:
             os.kill(child, signal.SIGKILL)
 
