@@ -1,10 +1,10 @@
 """One round of appends: open and check all files, write all, then sync all. Nothing here awaits."""
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
-from typing import Final
+from typing import Final, TypeVar
 
 from provider.errors import AlreadyExists, OutOfRange, Unavailable
 from provider.object_store import Append
@@ -15,6 +15,7 @@ from provider.posix_files import OpenFile, OpenFiles, start_write_back, write_wa
 
 _GROWING: Final = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
 _REMEMBERED_MAX: Final = 65_536
+T = TypeVar("T")
 
 
 class AppendRounds:
@@ -65,21 +66,20 @@ class AppendRounds:
         opened: dict[str, OpenFile] = {}
         lengths: dict[str, int] = {}
         unnamed: dict[str, str] = {}
+        placed: dict[str, Identity] = {}
         done = False
         try:
             for name, group in pieces.items():
                 with posix_errors(name, group[0].position):
-                    opened[name] = self._open(name, group)
+                    opened[name] = self._open(name, group, placed)
                     lengths[name] = opened[name].seen.st_size
                     _check_length(lengths[name], group)
                     begins = group[0].position == 0
                     if begins or not self._has_durable_name(name, opened[name]):
                         unnamed[name] = f"{self._root}/{name}".rpartition("/")[0]
-                        self._directories.make(unnamed[name])
+                        self._directories.place(unnamed[name], placed)
             self._write_and_sync(opened, pieces)
-            for folder in set(unnamed.values()):
-                with posix_errors(folder.removeprefix(self._root + "/")):
-                    self._directories.sync([folder])
+            self._sync_directories({*self._directories.unsynced(placed), *unnamed.values()}, placed)
             self._check_places(opened, pieces)
             self._note_named(unnamed, opened)
             done = True
@@ -111,13 +111,28 @@ class AppendRounds:
                 with posix_errors(name, pieces[name][0].position):
                     start_write_back(file.fd)
         files = [(file.fd, name, pieces[name][0].position) for name, file in opened.items()]
-        groups = [files[n :: self._sync_threads_max] for n in range(self._sync_threads_max)]
+        self._in_parallel(_sync, files)
+
+    def _sync_directories(self, folders: Iterable[str], placed: Mapping[str, Identity]) -> None:
+        """Make durable what the round made: the entries of its directories and files."""
+
+        def sync(group: Sequence[str]) -> None:
+            for folder in group:
+                with posix_errors(folder.removeprefix(self._root).removeprefix("/")):
+                    self._directories.sync([folder], placed)
+
+        self._in_parallel(sync, sorted(folders))
+        self._directories.settle(placed)
+
+    def _in_parallel(self, sync: Callable[[Sequence[T]], None], items: Sequence[T]) -> None:
+        """Share the items among the syncing threads, of which this one is one."""
+        groups = [items[n :: self._sync_threads_max] for n in range(self._sync_threads_max)]
         others: list[Future[None]] = []
         try:
             for group in groups[1:]:
                 if group:
-                    others.append(self._syncers.submit(_sync, group))  # noqa: PERF401 - one by one: each counts, should the next fail
-            _sync(groups[0])
+                    others.append(self._syncers.submit(sync, group))  # noqa: PERF401 - one by one: each counts, should the next fail
+            sync(groups[0])
         finally:
             wait(others)  # whatever happens: their descriptors are given back next
         for other in others:
@@ -160,14 +175,14 @@ class AppendRounds:
             for name in list(self._named)[: _REMEMBERED_MAX // 8]:
                 self._named.pop(name, None)
 
-    def _open(self, name: str, group: Sequence[Append]) -> OpenFile:
+    def _open(self, name: str, group: Sequence[Append], placed: dict[str, Identity]) -> OpenFile:
         """The file of `name` for writing, pinned."""
         path = f"{self._root}/{name}"
         is_new = any(piece.new for piece in group) and name not in self._begun
         if not is_new and group[0].position > 0:
             self._begun.discard(name)
             return self._files.pin(path, writable=True)
-        self._directories.make(path.rpartition("/")[0])
+        self._directories.place(path.rpartition("/")[0], placed)
         try:
             fd = os.open(path, _GROWING | (os.O_EXCL if is_new else 0), 0o666)
         except FileExistsError as error:
