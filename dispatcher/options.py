@@ -43,6 +43,8 @@ class DispatchOptions:
     larger than this is still committed, in a round of its own."""
     rounds_max: int = 2
     """Rounds under way at once: one is read and planned while another is written and synced."""
+    round_queues_max: int = 1024
+    """Queues of one round."""
     references_max: int = 1 << 20
     """References of waiting messages kept over all queues; beyond it, 256 for each queue."""
     poll_s_max: float = 0.2
@@ -68,7 +70,8 @@ class DispatchOptions:
     def __post_init__(self) -> None:
         for name in (
             "batch_messages_max", "batch_bytes_max", "batches_per_commit_max", "rounds_max",
-            "references_max", "poll_s_max", "openings_max", "backoff_s_min", "message_bytes_max",
+            "round_queues_max", "references_max", "poll_s_max", "openings_max", "backoff_s_min",
+            "message_bytes_max",
         ):  # fmt: skip
             if getattr(self, name) <= 0:
                 raise ValueError(f"{name} must be positive, not {getattr(self, name)}")

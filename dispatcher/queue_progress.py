@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from container.record.unit import Units
 from dispatcher.arrivals import Arrivals
-from dispatcher.batching import due_at_s, messages_within, written_bytes
+from dispatcher.batching import due_at_s, messages_within
 from dispatcher.hot_log import HotQueue, HotQueueState
 from dispatcher.options import DispatchOptions
 from dispatcher.queue_state import HALTED, QueueState
@@ -220,7 +220,7 @@ class QueueProgress:
         """What planning a round needs to know; only with references and no claim."""
         since_s = self.since_s(now_s)
         retry = self._retry_messages
-        first_bytes = int(written_bytes(self.references.units[: max(1, retry)]).sum())
+        first_bytes = self.references.first_bytes(max(1, retry))
         if self.failures:
             due_s = ready_s = self.retry_at_s
         else:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from container.names.queue_id import QueueId
-from container.record.unit import UNIT_DTYPE, Units
+from container.record.unit import UNIT_BYTES, UNIT_DTYPE, Units
 from dispatcher.batching import Bytes, written_bytes
 from provider.ranges import QueueOffset
 
@@ -55,6 +55,12 @@ class References:
     def sizes(self) -> Bytes:
         """What each message will take in the tier, in bytes. O(n)."""
         return written_bytes(self.units)
+
+    def first_bytes(self, number: int) -> int:
+        """What the first ones will take in the tier, in bytes. O(number)."""
+        if number == 1:  # asked of every waiting queue for every round
+            return max(int(self.units["size"][0]), 1) + UNIT_BYTES
+        return int(written_bytes(self.units[:number]).sum())
 
     def append(self, units: Units) -> None:
         """Add what follows. O(n)."""

@@ -83,12 +83,15 @@ def plan_round(
     - A round includes every queue that has waited for half its age limit. Rounds that age makes
       due are therefore at least that far apart, however many thin queues there are.
     - A queue that wants no more than its equal share of the round always gets it. A thin queue
-      therefore waits for its age limit and at most one commit, whatever the others do.
+      therefore waits for its age limit and at most one commit of every `round_queues_max` queues
+      in line before it, whatever the others do.
     - The rest is divided among the queues that want more, longest unserved first, at least a
       sixteenth of a batch each, and equal numbers of them are left to the rounds that may still
       begin beside this one. A share is less than a batch because the queues' records are
       interleaved in the hot log: a few queues with much each would read far more of it than they
       claim. A share is not smaller still because each one costs two syncs.
+    - A round has `round_queues_max` queues at most, longest unserved first: each new one costs
+      files and syncs, and a round that takes long leaves the rest unreadable for as long.
     - Bytes in flight stay below the bound; a single message above it gets a round of its own.
 
     O(n log n) in the queues that wait.
@@ -111,7 +114,8 @@ def plan_round(
     retries.sort(key=attrgetter("ready_s"))
     failed = bool(retries) and (not in_line or retries[0].ready_s <= in_line[0].ready_s)
     candidates = _leading_retries(retries) if failed else [*in_line, *boarding]
-    return RoundPlan(_fill(candidates, load=load, options=options), wake_at_s, failed)
+    chosen = candidates[: options.round_queues_max]
+    return RoundPlan(_fill(chosen, load=load, options=options), wake_at_s, failed)
 
 
 def _leading_retries(retries: Sequence[Waiting]) -> list[Waiting]:

@@ -48,6 +48,14 @@ def test_a_round_takes_along_who_has_waited_half_his_time_and_nobody_else() -> N
     assert names(plan_round(queues, now_s=10.0, load=IDLE, options=OPTIONS)) == ["due", "half"]
 
 
+def test_a_round_has_a_bounded_number_of_queues_longest_unserved_first() -> None:
+    options = DispatchOptions(round_queues_max=3)
+    queues = [waiting(str(n), 10, since_s=9.0 - n) for n in range(5)]
+    assert names(plan_round(queues, now_s=10.0, load=IDLE, options=options)) == ["4", "3", "2"]
+    failed = [waiting(str(n), 10, since_s=9.0 - n, failed=True) for n in range(5)]
+    assert len(plan_round(failed, now_s=10.0, load=IDLE, options=options).grants) == 3
+
+
 def test_queues_that_want_much_are_divided_among_the_rounds_that_may_begin() -> None:
     queues = [waiting(str(n), 100_000, since_s=n) for n in range(4)]
     first = plan_round(queues, now_s=10.0, load=IDLE, options=OPTIONS)
