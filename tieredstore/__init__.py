@@ -49,6 +49,7 @@ import container
 import dispatcher
 import fetcher
 import provider
+from tieredstore.version import VERSION
 
 if TYPE_CHECKING:
     from container.check.finding import Finding
@@ -133,7 +134,7 @@ __all__ = [  # noqa: RUF022 - grouped by purpose
     "sync",
 ]
 
-__version__ = "0.1.0"
+__version__ = VERSION
 
 _HOMES: Mapping[str, tuple[str, ...]] = {
     "container.check.finding": ("Finding",),

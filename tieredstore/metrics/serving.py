@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
-from importlib.metadata import version
 
 from prometheus_client import CollectorRegistry, ProcessCollector
 
@@ -12,8 +11,7 @@ from tieredstore.metrics.families import LabelledMetrics, TieringMetrics
 from tieredstore.metrics.health import unready_reason
 from tieredstore.metrics.moment import Moment
 from tieredstore.metrics.page import LoopCalls, Pages, served
-
-VERSION = version("tieredstore")
+from tieredstore.version import VERSION
 
 
 def metrics_of(
