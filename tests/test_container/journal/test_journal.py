@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Awaitable
 from contextlib import suppress
+from dataclasses import replace
 
 import pytest
 
@@ -201,7 +202,7 @@ async def test_an_import_is_published_with_the_fence_or_nothing_is_written() -> 
         await own(store.view(), imported=imported[1:])
     assert store.objects == {}
     journal = await own(store.view(), imported=imported)
-    assert list(journal.state.queues.values()) == [queue]
+    assert list(journal.state.queues.values()) == [replace(queue, used_below=(0, 0))]
     (name,) = store.objects
     with pytest.raises(Refused, match="already"):
         await own(store.view(), seed=1, imported=imported)
