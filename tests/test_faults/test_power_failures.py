@@ -80,10 +80,19 @@ MUTANTS = {
     ),
     "new-directories-are-not-synced": Mutant(
         posix_directories,
-        "Directories.make",
+        "Directories.unsynced",
         posix_directories,
-        "            sync_directory(parent)\n",
-        "",
+        "        return sorted({_parent(path) for path in placed if path != self.root})\n",
+        "        return []\n",
+    ),
+    "a-failed-sync-of-directories-is-not-made-again": Mutant(
+        posix_round,
+        "AppendRounds._sync_directories",
+        posix_round,
+        "        self._in_parallel(sync, sorted(folders))\n"
+        "        self._directories.settle(placed)\n",
+        "        self._directories.settle(placed)\n"
+        "        self._in_parallel(sync, sorted(folders))\n",
     ),
     "data-is-not-synced": Mutant(
         posix_round,
