@@ -21,7 +21,7 @@ LOGGER = logging.getLogger("tieredstore.follower")
 
 LOOK_S_MIN = 1.0
 """Seconds between two looks at the statistics."""
-LOOK_SHARE_MAX = 0.01
+LOOK_SHARE_MAX = 0.005
 """Of the time that passes, looking may take this share: statistics cost more with more queues."""
 STANDING_S = 60.0
 """Seconds between two lines that tell where tiering stands."""

@@ -29,7 +29,9 @@ CONSUME_QUEUE_BYTES = 2_000
 ARRIVAL_S_MAX = 300.0
 """A message that is not in the tier after so many seconds ends the measurement."""
 SETTLE_S = 5.0
-"""Between the message that shows that the follower follows, and the measured rest."""
+"""Over so many seconds the follower must take less than `SETTLED_PERCENT`, which ends its start."""
+SETTLED_PERCENT = 10.0
+SETTLE_ROUNDS_MAX = 60
 KIB, MIB = 1024, 1 << 20
 TICKS_A_SECOND = os.sysconf("SC_CLK_TCK")
 
@@ -43,6 +45,8 @@ class ScaleFigure:
     """`tieredstore tier` from start to end, with the start of the interpreter."""
     tier_cpu_us_a_queue: float
     tier_peak_mib: float
+    start_cpu_us_a_queue: float
+    """CPU time of the follower until all queues are compared with the tier, and followed."""
     idle_percent: float
     """CPU time of the follower in percent of a core, while nothing arrives."""
     trickle_percent: float
@@ -81,7 +85,7 @@ def measure(directory: Path, queues: int, seconds: int) -> ScaleFigure:
     following = [*command, "tier", str(broker.directory), "--follow"]
     with _follower(following, directory / "log") as pid, sync.open(directory / "tier") as tier:
         _arrival_s(broker, tier, 0)
-        time.sleep(SETTLE_S)
+        start_cpu_s = _start_cpu_s(pid)
         idle = _cpu_percent(pid, seconds)
         arrivals: list[float] = []
         before_s, began_s = _cpu_s(pid), time.monotonic()
@@ -97,6 +101,7 @@ def measure(directory: Path, queues: int, seconds: int) -> ScaleFigure:
         round(tier_s, 2),
         round(1e6 * cpu_s / queues, 1),
         round(usage.ru_maxrss * KIB / MIB, 1),
+        round(1e6 * start_cpu_s / queues, 1),
         round(idle, 2),
         round(trickle, 2),
         round(1e3 * sorted(arrivals)[len(arrivals) // 2], 1),
@@ -141,6 +146,15 @@ def _cpu_percent(pid: int, seconds: float) -> float:
     return 100 * (_cpu_s(pid) - before_s) / (time.monotonic() - began_s)
 
 
+def _start_cpu_s(pid: int) -> float:
+    """CPU seconds of a follower's start, which ends where the follower comes to rest."""
+    for _ in range(SETTLE_ROUNDS_MAX):
+        before_s = _cpu_s(pid)
+        if _cpu_percent(pid, SETTLE_S) < SETTLED_PERCENT:
+            return before_s
+    raise RuntimeError(f"the follower is not at rest after {SETTLE_ROUNDS_MAX * SETTLE_S:.0f} s")
+
+
 def main(arguments: Sequence[str]) -> None:
     """Measure each number of queues, print a table, and keep the rows."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -155,7 +169,7 @@ def main(arguments: Sequence[str]) -> None:
         print(f"{queues:,} queues", file=sys.stderr, flush=True)
         with tempfile.TemporaryDirectory(dir=options.directory) as directory:
             figures.append(measure(Path(directory), queues, options.seconds))
-    titles = ("queues", "tier s", "us/queue", "MiB", "idle %", "trickle %", "arrival ms", "MiB ")
+    titles = ("queues", "tier s", "us/queue", "MiB", "start us", "idle %", "trickle %", "arrival ms", "MiB ")
     rows = [[f"{value:,}" for value in asdict(figure).values()] for figure in figures]
     write_table(list(titles), rows, numbers=frozenset(titles), title="following many queues")
     if options.store_results is not None:
