@@ -169,7 +169,17 @@ def main(arguments: Sequence[str]) -> None:
         print(f"{queues:,} queues", file=sys.stderr, flush=True)
         with tempfile.TemporaryDirectory(dir=options.directory) as directory:
             figures.append(measure(Path(directory), queues, options.seconds))
-    titles = ("queues", "tier s", "us/queue", "MiB", "start us", "idle %", "trickle %", "arrival ms", "MiB ")
+    titles = (
+        "queues",
+        "tier s",
+        "us/queue",
+        "MiB",
+        "start us",
+        "idle %",
+        "trickle %",
+        "arrival ms",
+        "MiB ",
+    )
     rows = [[f"{value:,}" for value in asdict(figure).values()] for figure in figures]
     write_table(list(titles), rows, numbers=frozenset(titles), title="following many queues")
     if options.store_results is not None:
