@@ -1,12 +1,14 @@
 """A tier as a reader sees it: no hot log, no ownership, nothing is ever written."""
 
+from collections.abc import Mapping
 from typing import Protocol, Self
 
 from container.journal.follower import JournalFollower
 from container.metadata.state import TierState
+from container.names.queue_id import QueueId
 from container.queue.message_queue_container import Manifests
 from container.tier_view import MetadataView, TierView
-from provider.errors import Corrupt
+from provider.errors import Corrupt, StoreError
 from provider.object_store import ObjectStore
 
 
@@ -45,9 +47,12 @@ class TierReader(TierView):
         manifests: Manifests | None = None,
         verify: bool = False,
         damage: Corrupt | None = None,
+        queue_damage: Mapping[QueueId, StoreError] | None = None,
     ) -> None:
         self.damage = damage
         """Why the metadata was older than it could be when it was opened; None if it was not."""
+        self.queue_damage = queue_damage or {}
+        """Why queues of a Java tier are served only in part or not at all; see `JavaTier`."""
         super().__init__(store, metadata, manifests=manifests, verify=verify)
         self._metadata = metadata
 

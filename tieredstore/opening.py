@@ -154,10 +154,10 @@ async def open_reader(
                 )
             else:
                 parsed = _parse_java(java_metadata, java_path)
-                state = await load_java_tier(
+                java = await load_java_tier(
                     store, parsed, cluster=config.cluster, broker=config.broker
                 )
-                yield TierReader(store, FixedMetadata(state))
+                yield TierReader(store, FixedMetadata(java.state), queue_damage=java.damage)
     finally:
         await store.close()
 

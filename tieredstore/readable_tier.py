@@ -2,7 +2,7 @@
 
 import asyncio
 import warnings
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -19,7 +19,7 @@ from fetcher.fetcher import TRANSFER_BYTES_MAX, TieredMessageFetcher
 from fetcher.result import FetchResult, FetchStatus
 from fetcher.statistics import FetcherStatistics
 from provider.clock import Clock, SystemClock
-from provider.errors import Closed, Corrupt, NotFound
+from provider.errors import Closed, Corrupt, NotFound, StoreError
 from tieredstore.config.effective import Config
 from tieredstore.message import Message
 from tieredstore.opening import AS_ARGUMENTS, directory_of, existing_tier, open_reader, read_bytes
@@ -201,6 +201,14 @@ class ReadableTier:
         return self.reader.damage
 
     @property
+    def queue_damage(self) -> Mapping[QueueId, StoreError]:
+        """Why queues are served only in part or not at all, of a tier that RocketMQ's store wrote.
+
+        Damage that opening it does not meet is not here; `check` finds all.
+        """
+        return self.reader.queue_damage
+
+    @property
     def reader(self) -> TierReader:
         """The tier below this one: metadata, segments, bytes. Internal, and may change."""
         return self._opened().reader
@@ -243,10 +251,11 @@ class ReadableTier:
 
         Raises:
             NotFound: the tier has no such queue; names the nearest.
+            Corrupt, OutOfRange, Denied: nothing of the queue can be served (`queue_damage`).
         """
         found = self.reader.queue(QueueId(topic, queue_id))
         if found is None:
-            raise self._absent(topic, queue_id)
+            raise self.queue_damage.get(QueueId(topic, queue_id)) or self._absent(topic, queue_id)
         return QueueSummary.of(found)
 
     async def get_message(
@@ -339,6 +348,9 @@ class ReadableTier:
         if damage is not None:
             detail = f"{damage.reason}; what is published behind it cannot be checked"
             yield Finding("journal", damage.path, damage.position, detail)
+        for queue, error in self.queue_damage.items():
+            detail = f"{error.reason} ({error.path}), so not all of the queue can be served"
+            yield Finding("java-queue", str(queue), 0, detail)
         async for finding in check_tier(
             self.reader,
             journal=not self.is_java,

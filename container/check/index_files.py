@@ -46,11 +46,21 @@ async def _compare(store: ObjectStore, name: str, index: IndexFile) -> Finding |
         return Finding("index-file", name, 0, f"its header says {said}, known is {known}")
     if index.crc32c is None:
         return None
-    found = 0
-    for start in range(0, index.size, PIECE_BYTES):
-        place = ByteRange(start, min(start + PIECE_BYTES, index.size))
-        found = crc32c(await store.read(name, place), found)
+    found = await checksum_of(store, name, index.size)
     if found == index.crc32c:
         return None
     detail = f"{index.size} bytes have {found:#010x}, imported {index.crc32c:#010x}"
     return Finding("checksum", name, 0, detail)
+
+
+async def checksum_of(store: ObjectStore, name: str, size: int) -> int:
+    """CRC-32C of the first `size` bytes of an object; holds `PIECE_BYTES`.
+
+    Raises:
+        OutOfRange, Unavailable, Denied, Corrupt: as the storage's `read`.
+    """
+    found = 0
+    for start in range(0, size, PIECE_BYTES):
+        place = ByteRange(start, min(start + PIECE_BYTES, size))
+        found = crc32c(await store.read(name, place), found)
+    return found

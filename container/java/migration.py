@@ -1,15 +1,23 @@
 """Between the Java tiered store's metadata and ours, for a tree that stays where it is."""
 
 from collections.abc import Callable
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, replace
 
+from container.check.index_files import checksum_of
+from container.errors import Refused
 from container.java.export import export_java_metadata
 from container.java.import_tier import queue_with_checksums
 from container.java.metadata import encode_java_metadata
+from container.java.tier import DAMAGE
+from container.metadata.invariants import check_queue
 from container.metadata.operations import Operation, PutIndexFile, PutQueue, PutTopic
-from container.metadata.records import Queue, Segment
+from container.metadata.records import IndexFile, Queue, Segment
 from container.names.queue_id import FLAT_FILES, QueueId
+from container.names.rocketmq import INDEX_QUEUE
 from container.tier_reader import TierReader
 from provider.clock import Clock
+from provider.errors import StoreError
 
 
 async def java_metadata_of(reader: TierReader, *, clock: Clock) -> bytes:
@@ -28,35 +36,64 @@ async def java_metadata_of(reader: TierReader, *, clock: Clock) -> bytes:
     return encode_java_metadata(export_java_metadata(reader.state, segments, now_ms=clock.now_ms()))
 
 
-async def read_java_queues(
-    reader: TierReader, *, extent_bytes_max: int, progress: Callable[[int], None]
-) -> list[Queue]:
-    """Every queue of a Java tier, with checksums and times of our own.
+@dataclass(frozen=True, slots=True)
+class JavaContents:
+    """What a Java tier holds, read, with checksums and times of our own."""
 
-    Reads every byte twice; `progress` is told the bytes of records read since the last call.
+    queues: list[Queue]
+    """Those that are whole."""
+    index_files: list[IndexFile]
+    damage: dict[QueueId, StoreError]
+    """Why other queues cannot be imported; `INDEX_QUEUE` stands for an index file."""
+
+
+async def read_java_tier(
+    reader: TierReader,
+    *,
+    without: AbstractSet[QueueId] = frozenset(),
+    extent_bytes_max: int,
+    progress: Callable[[int], None],
+) -> JavaContents:
+    """Read every queue of a Java tier, except some; damage to one ends none of the others.
+
+    Reads every byte twice and index files once; `progress` is told the bytes of records read since
+    the last call.
 
     Raises:
-        Corrupt, OutOfRange: units and records of a queue do not fit together.
+        Unavailable: try again.
     """
-    found: list[Queue] = []
-    for queue in sorted(reader.state.queues):
+    found = JavaContents([], [], {})
+    for queue in sorted(reader.state.queues.keys() - without):
         container = reader.container(queue)
         assert container is not None, "a reader's state does not change by itself"
-        found.append(
-            await queue_with_checksums(
+        try:
+            whole = await queue_with_checksums(
                 container, reader.store, extent_bytes_max=extent_bytes_max, progress=progress
             )
-        )
+            check_queue(whole)
+        except (*DAMAGE, Refused) as error:
+            found.damage[queue] = error
+        else:
+            found.queues.append(whole)
+    if INDEX_QUEUE in without:
+        return found
+    for name, file in reader.state.index_files.items():
+        try:
+            checksum = await checksum_of(reader.store, name, file.size)
+        except DAMAGE as error:
+            found.damage.setdefault(INDEX_QUEUE, error)
+        else:
+            found.index_files.append(replace(file, crc32c=checksum))
     return found
 
 
-def import_of(reader: TierReader, queues: list[Queue]) -> list[Operation]:
+def import_of(reader: TierReader, contents: JavaContents) -> list[Operation]:
     """What makes the topics, queues and index files of a Java tier ours. Pure.
 
     It is published by the entry that takes the tier: an owner that knew nothing of the files
     would take them for what a dead one left, and write over them.
     """
     topics = sorted(reader.state.topics.values(), key=lambda topic: topic.topic_id)
-    operations: list[Operation] = [*map(PutTopic, topics), *map(PutQueue, queues)]
-    operations += map(PutIndexFile, reader.state.index_files.values())
+    operations: list[Operation] = [*map(PutTopic, topics), *map(PutQueue, contents.queues)]
+    operations += map(PutIndexFile, contents.index_files)
     return operations

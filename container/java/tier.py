@@ -1,12 +1,13 @@
 """A tier that the Java store wrote, as our metadata, for reading it as it is.
 
 Java trusts the recorded size of every segment but the last, and takes the object's own length for
-that one; so do we, cut back to whole units whose records are there.
+that one; so do we, cut back to whole units whose records are there. A queue that is damaged is
+served as far as it can be, and hides no other.
 """
 
 from bisect import bisect_right
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -15,7 +16,6 @@ from container.java.metadata import (
     FileKey,
     JavaMetadata,
     JavaSegment,
-    SegmentTable,
 )
 from container.metadata.records import Broker, CopyState, Extent, IndexFile, Queue, Segment, Topic
 from container.metadata.state import TierState
@@ -27,7 +27,7 @@ from container.record.index_header import INDEX_HEADER
 from container.record.kernels import decode_units
 from container.record.layout import BORN_HOST_V6, layout_of
 from container.record.unit import UNIT_BYTES
-from provider.errors import Corrupt, NotFound
+from provider.errors import Corrupt, Denied, NotFound, OutOfRange, StoreError
 from provider.object_store import ObjectStore
 from provider.ranges import ByteRange, QueueOffset
 
@@ -36,18 +36,39 @@ UNITS_AT_ONCE = 4_096
 RECORD_HEAD_BYTES_MAX = layout_of(BORN_HOST_V6).store_host
 POSITION_BYTES = 8
 """At the beginning of a unit."""
+DAMAGE = (Corrupt, Denied, OutOfRange)
+"""What concerns the queue alone where it is met."""
+
+
+@dataclass(frozen=True, slots=True)
+class JavaTier:
+    """A Java tier as far as it could be understood."""
+
+    state: TierState
+    damage: Mapping[QueueId, StoreError]
+    """Why a queue is served only in part, or not at all; `INDEX_QUEUE` stands for the index files.
+    Damage that only reading shows, such as a file missing in the middle, is not here."""
+
+
+@dataclass(slots=True)
+class _Loading:
+    """One queue under way."""
+
+    key: FileKey
+    damage: StoreError | None = None
+    """What was met first and could be passed over."""
 
 
 async def load_java_tier(
     store: ObjectStore, metadata: JavaMetadata, *, cluster: str, broker: str
-) -> TierState:
+) -> JavaTier:
     """What a Java tier holds for `broker`, as our metadata, without any checksum.
 
     Costs two sizes and three small reads a queue.
 
     Raises:
-        NotFound: the metadata says nothing of this broker, or an object that it names is missing.
-        Corrupt: the metadata tells of a segment that cannot be, or a queue's units contradict it.
+        NotFound: the metadata says nothing of this broker.
+        Unavailable: try again.
     """
     keys = {key for table in metadata.segments.values() for key in table}
     names = {key.broker_name for key in keys} | {queue.broker_name for queue in metadata.queues}
@@ -63,46 +84,70 @@ async def load_java_tier(
     state.next_topic_id = 1 + max(
         metadata.topic_serial_number, *(topic.topic_id for topic in metadata.topics), -1
     )
+    damage: dict[QueueId, StoreError] = {}
     for key in sorted(metadata.segments[SegmentType.COMMIT_LOG], key=str):
         if key.broker_name != broker or check_path_component(key.queue.topic) is not None:
             continue
         if key.queue.topic not in state.topics:
             state.topics[key.queue.topic] = Topic(key.queue.topic, state.next_topic_id)
             state.next_topic_id += 1
-        queue = await _load_queue(store, metadata, key)
+        queue, met = await _load_what_is_whole(store, metadata, key)
         if queue is not None:
             state.queues[key.queue] = queue
-    await _load_index_files(store, metadata.segments[SegmentType.INDEX], broker, state)
-    return state
+        if met is not None:
+            damage[key.queue] = met
+    index = metadata.segments[SegmentType.INDEX].get(FileKey(broker, INDEX_QUEUE), ())
+    for found in index:
+        try:
+            await _load_index_file(store, found, state)
+        except DAMAGE as error:
+            damage.setdefault(INDEX_QUEUE, error)
+    return JavaTier(state, damage)
 
 
-async def _load_index_files(
-    store: ObjectStore, table: SegmentTable, broker: str, state: TierState
-) -> None:
-    """Java's sealed index files: known, so that they are kept and can be told to Java again."""
-    for found in table.get(FileKey(broker, INDEX_QUEUE), ()):
-        _refuse_impossible(SegmentType.INDEX.name, found.base_offset, found.size)
-        name = index_name(found.base_offset)
-        if found.size < INDEX_HEADER.size:
-            continue
-        raw = await store.read(name, ByteRange(0, INDEX_HEADER.size))
-        _, begin, end, slots, items = INDEX_HEADER.unpack(raw)
-        state.index_files[name] = IndexFile(
-            name, found.base_offset, found.size, begin, end, slots, items
-        )
+async def _load_index_file(store: ObjectStore, found: JavaSegment, state: TierState) -> None:
+    """One of Java's sealed index files: known, so that it is kept and can be told to Java again."""
+    _refuse_impossible(SegmentType.INDEX.name, found.base_offset, found.size)
+    if found.size < INDEX_HEADER.size:
+        return
+    name = index_name(found.base_offset)
+    raw = await store.read(name, ByteRange(0, INDEX_HEADER.size))
+    _, begin, end, slots, items = INDEX_HEADER.unpack(raw)
+    state.index_files[name] = IndexFile(
+        name, found.base_offset, found.size, begin, end, slots, items
+    )
 
 
-async def _load_queue(store: ObjectStore, metadata: JavaMetadata, key: FileKey) -> Queue | None:
-    """One queue; None for one without messages."""
+async def _load_what_is_whole(
+    store: ObjectStore, metadata: JavaMetadata, key: FileKey
+) -> tuple[Queue | None, StoreError | None]:
+    """One queue, as far as it can be served, and what was met that says there was more."""
+    loading = _Loading(key)
+    try:
+        return await _load_queue(store, metadata, loading), loading.damage
+    except DAMAGE as error:
+        return None, loading.damage or error
+
+
+async def _load_queue(
+    store: ObjectStore, metadata: JavaMetadata, loading: _Loading
+) -> Queue | None:
+    """One queue; None for one without messages. Ends before newest files that are missing."""
+    key = loading.key
     flat: dict[SegmentType, list[Segment]] = {}
     for kind in FLAT_FILES:
         found = metadata.segments[kind].get(key, ())
         kept = [segment for segment in found if segment.status != JAVA_DELETED]
         flat[kind] = [_segment(key.queue, kind, segment) for segment in kept]
-        if flat[kind]:
-            newest = flat[kind][-1]
-            size = await store.size(segment_name(key.queue, kind, newest.base))
-            flat[kind][-1] = _resized(newest, size)
+        while flat[kind]:
+            newest = flat[kind].pop()
+            try:
+                size = await store.size(segment_name(key.queue, kind, newest.base))
+            except (Denied, NotFound) as error:
+                loading.damage = loading.damage or error
+                continue
+            flat[kind].append(_resized(newest, size))
+            break
     logs, units = flat[SegmentType.COMMIT_LOG], flat[SegmentType.CONSUME_QUEUE]
     if not logs or not units or not logs[0].size:
         return None
@@ -180,14 +225,14 @@ async def _first_offset(
     """Queue offset of the log's first record: units before it have lost their bytes.
 
     The record and its unit must point at each other. Where they do not, it is looked for among
-    the units, so that damage there hides nothing else.
+    the units, so that damage there, or a missing file, hides nothing else.
     """
     name = segment_name(queue, SegmentType.COMMIT_LOG, log.base)
-    raw = await store.read(name, ByteRange(0, min(log.size, RECORD_HEAD_BYTES_MAX)))
     low, high = units[0].base // UNIT_BYTES, units[-1].end // UNIT_BYTES
     try:
+        raw = await store.read(name, ByteRange(0, min(log.size, RECORD_HEAD_BYTES_MAX)))
         offset = RecordHeader.decode(raw, path=name, position=0).queue_offset
-    except Corrupt:
+    except DAMAGE:
         offset = -1
     if low <= offset < high and await _unit_position(store, queue, units, offset) == log.base:
         return offset

@@ -92,8 +92,9 @@ async def java_reader(store: PosixStore, tree: GoldenTree) -> TierReader:
     """A reader of the tier that the Java store wrote."""
     metadata = parse_java_metadata(tree.java_metadata.read_bytes(), path="metadata")
     golden = tree.golden
-    state = await load_java_tier(store, metadata, cluster=golden.cluster, broker=golden.broker)
-    return TierReader(store, FixedMetadata(state))
+    java = await load_java_tier(store, metadata, cluster=golden.cluster, broker=golden.broker)
+    assert not java.damage
+    return TierReader(store, FixedMetadata(java.state))
 
 
 def right_status(row: dict[str, Any], result: FetchResult) -> bool:

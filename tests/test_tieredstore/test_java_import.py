@@ -11,6 +11,7 @@ from click.testing import CliRunner, Result
 from provider.posix import PosixStore
 from provider.testing.faulty import Fault, FaultyObjectStore
 from tests.support.fake_broker import FakeBroker
+from tests.support.java_tier import java_tier
 from tieredstore import opening, owning
 from tieredstore.cli.main import cli
 
@@ -32,19 +33,6 @@ def run(tier: Path, *arguments: str | Path) -> list[dict[str, Any]]:
     result = invoke(tier, *arguments)
     assert result.exit_code == 0, result.output
     return [json.loads(line) for line in result.stdout.splitlines()]
-
-
-def java_tier(tier: Path, store: Path, metadata: Path) -> Path:
-    """The tree and metadata that the Java store leaves for `store`; the broker's directory."""
-    run(tier, "tier", store)
-    run(tier, "metadata", "export", metadata)
-    (directory,) = tier.glob("*/b")
-    for ours in directory.glob("@*"):
-        if ours.is_dir():
-            shutil.rmtree(ours)
-        else:
-            ours.unlink()
-    return directory
 
 
 @pytest.mark.parametrize("whole", [0, 1], ids=["torn", "whole-and-torn"])

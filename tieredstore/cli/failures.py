@@ -2,10 +2,13 @@
 
 import asyncio
 import signal
+from collections.abc import Iterator, Mapping
+from itertools import islice
 
 import click
 
 from container.errors import BytesMissing, NewerVersion, Owned, Refused
+from container.names.queue_id import QueueId
 from container.names.tier_objects import EntryName, parse_name
 from provider.errors import (
     AlreadyExists,
@@ -21,6 +24,8 @@ from provider.posix_errors import as_verdict
 from tieredstore.config.sources import ConfigError
 from tieredstore.lifetime import cause
 
+QUEUES_SAID_MAX = 8
+"""Damaged queues that are named one by one."""
 FINDINGS, WRONG_USE, UNAVAILABLE, OWNED, BUG = 1, 2, 3, 4, 70
 
 VERDICTS: tuple[tuple[type[StoreError], int, str], ...] = (
@@ -84,9 +89,20 @@ def _usage(error: click.UsageError) -> str:
 def served_in_part(damage: Corrupt) -> str:
     """The sentence for a tier that is read although its journal is damaged."""
     return (
-        f"{_placed(damage)}: what was published from there on is not served, all before it is: "
+        f"{placed(damage)}: what was published from there on is not served, all before it is: "
         f"{_remedy(damage) or 'bring it back from a backup'}"
     )
+
+
+def damage_texts(damage: Mapping[QueueId, StoreError]) -> Iterator[str]:
+    """A sentence for each damaged queue of a tier that RocketMQ's store wrote, or for many."""
+    for queue, error in islice(damage.items(), QUEUES_SAID_MAX):
+        yield f"not all of {queue} is served: {placed(error)}"
+    if len(damage) > QUEUES_SAID_MAX:
+        yield (
+            f"not all of {len(damage) - QUEUES_SAID_MAX:,} more queues is served: `tieredstore "
+            f"check --java-metadata` names each"
+        )
 
 
 def _remedy(error: StoreError) -> str:
@@ -104,11 +120,11 @@ def _verdict(error: StoreError) -> tuple[int, str]:
     for kind, status, general in VERDICTS:
         if isinstance(error, kind):
             advice = _remedy(error) or general
-            return status, f"{_placed(error)}{': ' if advice else ''}{advice}"
-    return UNAVAILABLE, _placed(error)
+            return status, f"{placed(error)}{': ' if advice else ''}{advice}"
+    return UNAVAILABLE, placed(error)
 
 
-def _placed(error: StoreError) -> str:
+def placed(error: StoreError) -> str:
     """The reason, with the place unless the reason names it."""
     place = f"{error.path} at {error.position}" if error.position else error.path
     where = f" ({place})" if place and place not in error.reason else ""

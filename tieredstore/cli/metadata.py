@@ -2,19 +2,24 @@
 
 import asyncio
 import os
+from collections.abc import Collection, Mapping
+from collections.abc import Set as AbstractSet
 from pathlib import Path
 
 import click
 
-from container.java.migration import import_of, java_metadata_of, read_java_queues
+from container.java.migration import import_of, java_metadata_of, read_java_tier
+from container.names.queue_id import QueueId
 from container.tier_reader import TierReader
 from provider.clock import SystemClock
-from provider.errors import NotFound
+from provider.errors import Corrupt, NotFound, StoreError
 from provider.posix import PosixStore
+from tieredstore.cli.failures import placed
 from tieredstore.cli.invocation import GIVEN_PATH, Invocation, json_option, pass_invocation
 from tieredstore.cli.output import count_text, size_text, write_json
+from tieredstore.cli.printable import printable
 from tieredstore.cli.progress import bytes_bar
-from tieredstore.cli.reading import with_tier
+from tieredstore.cli.reading import QUEUE_NAME, with_tier
 from tieredstore.config.effective import Config
 from tieredstore.config.sources import ConfigError
 from tieredstore.opening import directory_of, existing_tier, open_reader, read_bytes
@@ -58,16 +63,33 @@ def export(invocation: Invocation, file: Path, *, overwrite: bool, as_json: bool
 
 @command.command("import", short_help="Take over a tier that RocketMQ's tiered store wrote.")
 @click.argument("file", type=GIVEN_PATH)
+@click.option(
+    "--without",
+    "left_out",
+    type=QUEUE_NAME,
+    multiple=True,
+    metavar="TOPIC[/QUEUE]",
+    help="Leave out a damaged queue, or all of a topic; repeatable. Move their files away first.",
+)
 @json_option
 @pass_invocation
-def import_(invocation: Invocation, file: Path, *, as_json: bool) -> None:
+def import_(
+    invocation: Invocation,
+    file: Path,
+    *,
+    left_out: tuple[tuple[str, int | None], ...],
+    as_json: bool,
+) -> None:
     """Take over a tier that RocketMQ's tiered store wrote, with its metadata FILE.
 
     Reads every message twice to verify it and to compute checksums; no segment file changes.
     RocketMQ's store must not write to the tier afterwards.
+
+    If queues are damaged, nothing is imported: all of them are named. Bring their files back, or
+    leave them out with --without.
     """
     config = invocation.load_config()
-    rows = asyncio.run(_import(existing_tier(config), read_bytes(file), str(file)))
+    rows = asyncio.run(_import(existing_tier(config), file, read_bytes(file), left_out))
     if as_json:
         write_json(rows)
         return
@@ -76,16 +98,23 @@ def import_(invocation: Invocation, file: Path, *, as_json: bool) -> None:
     click.echo(f"{len(rows)} queues, {count_text(messages)} messages, {size_text(size)} are ours")
 
 
-async def _import(config: Config, raw: bytes, path: str) -> list[dict[str, object]]:
+async def _import(
+    config: Config, file: Path, raw: bytes, left_out: Collection[tuple[str, int | None]]
+) -> list[dict[str, object]]:
     await _refuse_ours(config)
     clock = SystemClock()
-    async with open_reader(config, raw, java_path=path) as reader:
-        total = sum(map(log_bytes_of, reader.state.queues.values()))
+    async with open_reader(config, raw, java_path=str(file)) as reader:
+        without = await _left_out(config, reader, file, left_out)
+        total = sum(log_bytes_of(q) for q in reader.state.queues.values() if q.id not in without)
         with bytes_bar("importing", total) as progress:
-            queues = await read_java_queues(
-                reader, extent_bytes_max=config.tier.extent_bytes_max, progress=progress
+            contents = await read_java_tier(
+                reader,
+                without=without,
+                extent_bytes_max=config.tier.extent_bytes_max,
+                progress=progress,
             )
-        operations = import_of(reader, queues)
+        _refuse_damage({**reader.queue_damage, **contents.damage}, without)
+        operations = import_of(reader, contents)
         async with open_owner(config, clock=clock, imported=operations) as tier:
             await tier.close()  # the entry that takes the tier has published the import
     return [
@@ -95,8 +124,53 @@ async def _import(config: Config, raw: bytes, path: str) -> list[dict[str, objec
             "messages": messages_of(queue),
             "commit_log_bytes": log_bytes_of(queue),
         }
-        for queue in queues
+        for queue in contents.queues
     ]
+
+
+async def _left_out(
+    config: Config, reader: TierReader, file: Path, given: Collection[tuple[str, int | None]]
+) -> set[QueueId]:
+    """The queues that are to be left out: those of which no file lies in the tier any more.
+
+    Raises:
+        ConfigError: the metadata have nothing of that name, or its files are still there.
+    """
+    known = reader.state.queues.keys() | reader.queue_damage.keys()
+    found: set[QueueId] = set()
+    for topic, queue in given:
+        meant = {one for one in known if one.topic == topic and queue in {None, one.queue_id}}
+        if not meant:
+            name = topic if queue is None else f"{topic}/{queue}"
+            raise ConfigError(f"--without {name}: {file} says nothing of it")
+        found |= meant
+    for one in sorted(found):
+        if await reader.store.list(f"{one}/"):
+            raise ConfigError(
+                f"--without {one}: move {directory_of(config) / str(one)} out of the tier first, "
+                f"or `tier` would write over its files"
+            )
+    return found
+
+
+def _refuse_damage(damage: Mapping[QueueId, StoreError], without: AbstractSet[QueueId]) -> None:
+    """Say every queue that cannot be imported, and end; nothing was changed.
+
+    Raises:
+        Corrupt: there is such a queue that was not left out.
+    """
+    left = {queue: error for queue, error in damage.items() if queue not in without}
+    if not left:
+        return
+    for queue, error in sorted(left.items()):
+        click.echo(printable(f"{queue} cannot be imported: {placed(error)}"), err=True)
+    count = "1 queue is" if len(left) == 1 else f"{len(left):,} queues are"
+    raise Corrupt(
+        f"{count} damaged, so nothing was imported: bring the files back, or move "
+        f"{'its' if len(left) == 1 else 'their'} directories out of the tier and say --without "
+        f"{min(left)}{'' if len(left) == 1 else ' and so on'}",
+        "",
+    )
 
 
 async def _refuse_ours(config: Config) -> None:

@@ -8,8 +8,10 @@ from typing import TypeVar
 import click
 
 from container.names.path_component import check_path_component
-from container.names.rocketmq import INT32_MAX
-from tieredstore.cli.failures import served_in_part
+from container.names.queue_id import QueueId
+from container.names.rocketmq import INDEX_QUEUE, INT32_MAX
+from provider.errors import StoreError
+from tieredstore.cli.failures import damage_texts, served_in_part
 from tieredstore.cli.invocation import GIVEN_PATH, Invocation, WholeNumber
 from tieredstore.cli.printable import printable
 from tieredstore.opening import existing_tier
@@ -44,8 +46,23 @@ class TopicType(click.ParamType[str]):
         return text
 
 
+class QueueNameType(click.ParamType[tuple[str, int | None]]):
+    """`TOPIC` or `TOPIC/QUEUE`, as messages name queues."""
+
+    name = "queue"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, int | None]:
+        """Refuse a text that can be neither."""
+        topic, slash, number = str(value).partition("/")
+        queue = QUEUE.convert(number, param, ctx) if slash else None
+        return TOPIC.convert(topic, param, ctx), queue
+
+
 TOPIC = TopicType()
 QUEUE = WholeNumber(0, INT32_MAX)
+QUEUE_NAME = QueueNameType()
 
 
 def with_tier(
@@ -54,11 +71,14 @@ def with_tier(
     work: Callable[[ReadableTier], Awaitable[ResultT]],
     *,
     damaged: bool = True,
+    topic: str | None = None,
+    queue: int | None = None,
 ) -> ResultT:
     """Open the configured tier for reading, do `work`, close it; as `ReadableTier`.
 
     `damaged`: of a damaged journal, serve the part that is whole, say so on standard error, and
-    have the command end with `FINDINGS` (`PARTIAL`).
+    have the command end with `FINDINGS` (`PARTIAL`). `topic` and `queue` are those that the command
+    reads: only their damage is said, where RocketMQ's store wrote the tier.
     """
     context = click.get_current_context()
     config = existing_tier(invocation.load_config())
@@ -69,6 +89,24 @@ def with_tier(
             if tier.damage is not None:
                 click.echo(f"tieredstore: {printable(served_in_part(tier.damage))}", err=True)
                 context.meta[PARTIAL] = True
+            for sentence in damage_texts(_damage(tier, topic, queue)):
+                click.echo(f"tieredstore: {printable(sentence)}", err=True)
+                context.meta[PARTIAL] = True
             return await work(tier)
 
     return asyncio.run(run())
+
+
+def _damage(tier: ReadableTier, topic: str | None, queue: int | None) -> dict[QueueId, StoreError]:
+    """Why some of the queues that are wanted are not served whole.
+
+    Raises:
+        StoreError: one queue is wanted, and nothing of it can be served.
+    """
+    found: dict[QueueId, StoreError] = {}
+    for one, error in tier.queue_damage.items():
+        if topic in {None, one.topic} and queue in {None, one.queue_id} and one != INDEX_QUEUE:
+            if queue is not None and tier.reader.queue(one) is None:
+                raise error
+            found[one] = error
+    return found

@@ -40,7 +40,7 @@ def command(
                 found += [(one, segment) for segment in parts]
         return found
 
-    found = with_tier(invocation, java_metadata, segments)
+    found = with_tier(invocation, java_metadata, segments, topic=topic, queue=queue)
     if as_json:
         write_json(_row(one, segment) for one, segment in found)
         return
