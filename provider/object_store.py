@@ -2,7 +2,8 @@
 
 What every implementation promises, numbered as in `CONTRACT.md` and in the contract tests:
 
-P1  `create` is atomic: the object appears whole, or not at all, and never over another one.
+P1  `create` is atomic: the object appears whole, or not at all, and never over another one. What an
+    aborted one left is neither listed nor in the way.
 P2  A read that follows an acknowledged `create` or `append` sees all of it.
 P3  A read returns exactly the bytes asked for, or raises; it is never short.
 P4  `list` is sorted by name, complete, and consistent with P2: of what is created or deleted while

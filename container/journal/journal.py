@@ -273,6 +273,17 @@ class Journal:
         except NewerVersion:  # a newer program took the tier
             return self._epoch + 1
 
+    def _epoch_in_our_place(self, raw: Buffer, name: EntryName) -> int:
+        """As `_epoch_of`; an empty or cut object is told from an entry that got lost."""
+        try:
+            return self._epoch_of(raw, name)
+        except Corrupt as damage:
+            reason = (
+                f"what lies under the number of our next entry is none ({damage.reason}), and "
+                f"nothing was acknowledged under it"
+            )
+            raise Corrupt(reason, str(name), damage.position) from damage
+
     async def run(self) -> None:
         """Write entries until cancelled or closed.
 
@@ -323,7 +334,7 @@ class Journal:
         if written.outcome == Outcome.STALE:
             raise Fenced("newer owners continued the journal and cut it", str(entry.name))
         if written.outcome == Outcome.TAKEN:
-            epoch = self._epoch_of(written.found, entry.name)
+            epoch = self._epoch_in_our_place(written.found, entry.name)
             if epoch > self._epoch:
                 raise Fenced(f"epoch {epoch} owns the tier, ours is {self._epoch}", str(entry.name))
             raise Corrupt(
