@@ -62,7 +62,7 @@ _BROKER = (
         "storeType",
         Kind.TEXT,
         "default",
-        "Where the broker keeps its ConsumeQueues; defaultRocksDB is refused.",
+        "Where the broker keeps its ConsumeQueues: files (default) or RocksDB (defaultRocksDB).",
     ),
     Key(
         "enableControllerMode",

@@ -119,6 +119,8 @@ class RocketMqHotLog:
         """
         async with self._polling:
             await self._do(self._poll)
+            while self._scan.has_more:  # what there is now belongs to this poll, however much it is
+                await self._do(self._poll)
             changed, self._unreported = self._unreported, {}
             return list(changed.values())
 
@@ -168,6 +170,28 @@ class RocketMqHotLog:
             Closed: as `poll`.
         """
         return await self._do(lambda: self._scan.records(wanted))
+
+    async def resume(self, remembered: bytes) -> None:
+        """Begin where an earlier process came to; before the first poll.
+
+        Says something only to a store whose queues are made from its CommitLog: else all of that
+        is read at the first poll. What does not fit the log, or is none, counts as nothing.
+
+        Args:
+            remembered: what `remembered` returned then, if no message was taken out of the tier
+                since.
+        """
+        await self._do(lambda: self._scan.resume(remembered))
+
+    async def remembered(self) -> bytes | None:
+        """What spares a later process to read the CommitLog from its beginning; see `resume`.
+
+        None before the first poll, and where queues have files. Blocks on polls.
+
+        Raises:
+            Closed: as `poll`.
+        """
+        return await self._do(self._scan.remembered)
 
     async def release(self, queue: QueueId, offset: QueueOffset) -> None:
         """Everything of `queue` below `offset` is durable in the tier: its pins may go."""

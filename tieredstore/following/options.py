@@ -45,7 +45,8 @@ class HotLogOptions:
     in_dledger: bool = False
     """`enableDLegerCommitLog`: the broker's records lie in a DLedger log."""
     queues_in_rocksdb: bool = False
-    """`storeType=defaultRocksDB`: the broker's ConsumeQueues lie in RocksDB."""
+    """`storeType=defaultRocksDB`: the broker's ConsumeQueues lie in RocksDB, so that the queues are
+    made from the CommitLog. So they are, too, where the store has such a database."""
     replicated: bool = False
     """`enableControllerMode` or `duplicationEnable`: a message counts only below the confirm
     offset of the broker's checkpoint."""
@@ -71,7 +72,9 @@ class HotLogOptions:
         That is `round_bytes_max x 5 / 4`: the round that it reads, in memory of its size class.
         Not in it: units made for missing ConsumeQueue files (`made_files.MADE_BYTES_MAX`), those of
         the two CommitLog files that were read last for queues whose files the broker deleted
-        (`floors.FILES_KEPT_MAX`), and the window that they are made from.
+        (`floors.FILES_KEPT_MAX`), and the window that they are made from. Nor what a store without
+        ConsumeQueue files needs: `waiting_units.CACHE_BYTES_MAX`, some 50 MB while much is read
+        at once, and half a kilobyte for each queue.
         """
         gathered = self.round_bytes_max + self.round_bytes_max // 4
         return self.resident_bytes_max + self.threads * gathered + self.buffer_bytes_max

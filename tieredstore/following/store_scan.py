@@ -17,7 +17,7 @@ from dispatcher.topic_filter import TopicFilter
 from provider.clock import Clock
 from provider.errors import Corrupt, Denied, NotFound, StoreError, Unavailable
 from provider.ranges import QueueOffset
-from tieredstore.following.directory.layout import CONFIRM_OFFSET_AT
+from tieredstore.following.directory.layout import CONFIRM_OFFSET_AT, has_rocksdb_queues
 from tieredstore.following.directory.log_directories import open_layout
 from tieredstore.following.directory.queues import QueueDirectories
 from tieredstore.following.log.buffers import BatchBuffers
@@ -28,6 +28,8 @@ from tieredstore.following.log.round_read import gather_round
 from tieredstore.following.options import HotLogOptions
 from tieredstore.following.queue.followed_queues import FollowedQueues
 from tieredstore.following.queue.look_schedule import LookSchedule
+from tieredstore.following.reput.logged_queues import LoggedQueues
+from tieredstore.following.reput.remembered import Remembered
 from tieredstore.following.statistics import ScanStatistics
 
 _INT64 = Struct(">q")
@@ -64,10 +66,7 @@ class StoreScan:
         self._files = MappedFiles(options.files_mapped_max, options.resident_bytes_max)
         self._buffers = BatchBuffers(options.buffer_bytes_max)
         self._log = FollowedLog(self._files, self._layout.commit_logs, options, self.statistics)
-        directories = QueueDirectories(self._layout, options, topics.excludes)
-        self._queues = FollowedQueues(
-            self._log, self._files, directories, self.statistics, self._lock
-        )
+        self._queues = self._queues_of(topics)
         self._known_position = 0
         """Where the CommitLog ended before the last look at all directories and queues."""
         self._scanned_position = -1
@@ -126,8 +125,7 @@ class StoreScan:
             if is_due or log.has_news():
                 log.scan(lambda: self._low)
             found = self._scan_queues(now_s) if is_due else {}
-            if log.tail.reach(log.files, 0):
-                self._note_growth(now_s)
+            self._note_growth(now_s)
             if is_due:
                 self.statistics.troubles = self._troubles()
             looks_at_all = schedule.looks_at_all(now_s)
@@ -146,7 +144,26 @@ class StoreScan:
 
     def has_news(self, now_s: float) -> bool:
         """Whether a poll may find something. One small read, no lock held."""
-        return not self._schedule.is_settled(now_s) or self._log.has_news()
+        return not self._schedule.is_settled(now_s) or self.has_more or self._log.has_news()
+
+    @property
+    def has_more(self) -> bool:
+        """Whether a poll left a part of the CommitLog unread that it could have read."""
+        return isinstance(self._queues, LoggedQueues) and self._queues.has_more
+
+    def resume(self, remembered: bytes) -> None:
+        """Begin near the end of the log; before the first poll. See `RocketMqHotLog.resume`."""
+        said = Remembered.decode(remembered)
+        if said is not None and isinstance(self._queues, LoggedQueues):
+            self._queues.resume(said)
+
+    def remembered(self) -> bytes | None:
+        """See `RocketMqHotLog.remembered`."""
+        if not isinstance(self._queues, LoggedQueues):
+            return None
+        with self._lock:
+            found = self._queues.remembered()
+        return None if found is None else found.encode()
 
     def references(self, queue: QueueId, start: QueueOffset, messages_max: int) -> Units:
         """See `FollowedQueues.references`."""
@@ -176,6 +193,15 @@ class StoreScan:
         """Close files and mappings. Idempotent."""
         self._files.close()
         self._log.files.close()
+        if isinstance(self._queues, LoggedQueues):
+            self._queues.close()
+
+    def _queues_of(self, topics: TopicFilter) -> FollowedQueues | LoggedQueues:
+        layout, log, lock = self._layout, self._log, self._lock
+        if self._options.queues_in_rocksdb or has_rocksdb_queues(layout):
+            return LoggedQueues(log, layout, topics.excludes, self.statistics, lock)
+        directories = QueueDirectories(layout, topics.excludes)
+        return FollowedQueues(log, self._files, directories, self.statistics, lock)
 
     def _scan_queues(self, now_s: float) -> dict[QueueId, HotQueue]:
         position = self._log.tail.position
@@ -185,7 +211,13 @@ class StoreScan:
         return found
 
     def _note_growth(self, now_s: float) -> None:
-        """Whose records came; where that is not known, all queues may have news."""
+        """If records came, whose; where that is not known, all queues may have news."""
+        if isinstance(self._queues, LoggedQueues):
+            if self._log.tail.has_grown(self._log.files):
+                self._schedule.grew(now_s, None)
+            return
+        if not self._log.tail.reach(self._log.files, 0):
+            return
         passed = self._log.tail.take_passed()
         named = {self._log.files.queue_of(*record) for record in passed.records}
         if not passed.is_all or None in named or self._options.replicated:
@@ -204,6 +236,8 @@ class StoreScan:
     def _troubles(self) -> list[str]:
         """What keeps topics from being looked for; all of them, where messages have no queue."""
         found = self._queues.found
+        if isinstance(self._queues, LoggedQueues):
+            return sorted(found.troubles)
         has_queues = found.queues or found.refused or found.excluded or found.troubles
         if has_queues or self._log.is_empty:
             return sorted(found.troubles)

@@ -255,10 +255,7 @@ async def test_queues_of_other_kinds_are_refused_with_a_sentence(
 ) -> None:
     broker.create_topic("Batch", {"+queue.type": "BatchCQ"})
     broker.create_topic("Compacted", {"cleanup.policy": "COMPACTION"})
-    broker.create_topic("Rocks")
     (broker.directory / "batchconsumequeue" / "OldBatch" / "3").mkdir(parents=True)
-    (broker.directory / "consumequeue_rocksdb").mkdir()
-    (broker.directory / "consumequeue_rocksdb" / "CURRENT").write_text("x")
     (broker.directory / "consumequeue" / "@strange" / "0").mkdir(parents=True)
     broker.put("Compacted", 2)
     broker.put("A", 0)
@@ -270,7 +267,6 @@ async def test_queues_of_other_kinds_are_refused_with_a_sentence(
         (QueueId("Batch", 0), "BatchCQ"),
         (QueueId("OldBatch", 3), "BatchCQ"),
         (QueueId("Compacted", 2), "compaction"),
-        (QueueId("Rocks", 0), "RocksDB"),
         (QueueId("@strange", 0), "component"),
     ):
         assert word in seen.pop(queue).detail

@@ -157,14 +157,13 @@ async def test_a_topic_that_cannot_be_read_is_said_and_its_queues_are_found_late
     assert log.statistics.troubles == []
 
 
-@pytest.mark.parametrize("name", ["batchconsumequeue", "consumequeue_rocksdb"])
 async def test_a_place_of_topics_that_are_refused_keeps_nobody_else_back(
     filled: FakeBroker,
     clock: ManualClock,
     logs: list[RocketMqHotLog],
     faults: Faults,
-    name: str,
 ) -> None:
+    name = "batchconsumequeue"
     filled.create_topic("Compacted", {"cleanup.policy": "COMPACTION"})
     filled.put("Compacted", 0)
     compacted = QueueId("Compacted", 0)

@@ -26,6 +26,8 @@ COMMIT_LOG = "commitlog"
 CONSUME_QUEUE = "consumequeue"
 BATCH_CONSUME_QUEUE = "batchconsumequeue"
 ROCKSDB_CONSUME_QUEUE = "consumequeue_rocksdb"
+ROCKSDB_CURRENT = "CURRENT"
+"""A file of every RocksDB database."""
 CHECKPOINT = "checkpoint"
 CONFIRM_OFFSET_AT = 32
 """Int64 in the checkpoint: messages below it are confirmed by the replicas."""
@@ -168,7 +170,7 @@ def _plain(attributes: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def refused_topics(
-    layout: StoreLayout, attributes: Mapping[str, Mapping[str, Any]], *, queues_in_rocksdb: bool
+    layout: StoreLayout, attributes: Mapping[str, Mapping[str, Any]]
 ) -> tuple[dict[str, str], set[str]]:
     """Topics that the tier does not take, each with one sentence that says why. A few scans.
 
@@ -177,7 +179,7 @@ def refused_topics(
         be read now: none of what lies there would be tiered, so nothing need wait for it.
 
     Raises:
-        Unavailable, Denied: the directory of the ConsumeQueues cannot be read.
+        Unavailable, Denied: nothing can be read now.
     """
     refused: dict[str, str] = {}
     troubles: set[str] = set()
@@ -188,16 +190,13 @@ def refused_topics(
             refused[topic] = BATCH_SENTENCE
         if str(values.get("cleanup.policy", "")).upper() == "COMPACTION":
             refused[topic] = COMPACTION_SENTENCE
-    in_files = set(directories_in(layout.consume_queue))
-    rocksdb = (
-        queues_in_rocksdb
-        or bool(_names_or_trouble(files_in, layout.root / ROCKSDB_CONSUME_QUEUE, troubles))
-        or os.path.exists(layout.consume_queue / "CURRENT")  # noqa: PTH110 - False where not allowed
-    )
-    if rocksdb:
-        for topic in attributes.keys() - in_files:
-            refused.setdefault(topic, ROCKSDB_SENTENCE)
     return refused, troubles
+
+
+def has_rocksdb_queues(layout: StoreLayout) -> bool:
+    """Whether a broker keeps ConsumeQueues in RocksDB here, alone or beside files. Two `stat`s."""
+    places = (layout.consume_queue, layout.root / ROCKSDB_CONSUME_QUEUE)
+    return any(os.path.exists(place / ROCKSDB_CURRENT) for place in places)  # noqa: PTH110 - False where not allowed
 
 
 def _names_or_trouble(
@@ -218,10 +217,6 @@ BATCH_SENTENCE = (
 )
 COMPACTION_SENTENCE = (
     "It is a compaction topic, whose messages are rewritten later; the tier never rewrites."
-)
-ROCKSDB_SENTENCE = (
-    "Its ConsumeQueue lies in RocksDB, which is not read; a broker with "
-    "storeType=default keeps it in files."
 )
 
 

@@ -17,7 +17,6 @@ from tieredstore.following.directory.layout import (
     refused_topics,
 )
 from tieredstore.following.file_errors import is_of_the_process
-from tieredstore.following.options import HotLogOptions
 
 
 class DirectoryWatch:
@@ -61,11 +60,8 @@ class FoundQueues:
 class QueueDirectories:
     """Finds queues; reads again only the directories that changed."""
 
-    def __init__(
-        self, layout: StoreLayout, options: HotLogOptions, is_excluded: Callable[[str], bool]
-    ) -> None:
+    def __init__(self, layout: StoreLayout, is_excluded: Callable[[str], bool]) -> None:
         self._layout = layout
-        self._options = options
         self._is_excluded = is_excluded
         self._watch = DirectoryWatch()
         self._topics: list[str] = []
@@ -105,9 +101,7 @@ class QueueDirectories:
             others = True
         if config or others or self._unjudged:
             attributes = read_topic_attributes(self._layout)
-            self._refused, self._unjudged = refused_topics(
-                self._layout, attributes, queues_in_rocksdb=self._options.queues_in_rocksdb
-            )
+            self._refused, self._unjudged = refused_topics(self._layout, attributes)
         found = FoundQueues(troubles=set(self._unjudged))
         for topic in self._topics:
             self._sort_topic(found, topic)
@@ -116,7 +110,7 @@ class QueueDirectories:
         return found
 
     def _sort_topic(self, found: FoundQueues, topic: str) -> None:
-        if _refuse_name(found, topic):
+        if refuse_name(found, topic):
             return
         if self._is_excluded(topic):
             found.excluded.add(topic)
@@ -152,7 +146,7 @@ class QueueDirectories:
         }
 
     def _refuse(self, found: FoundQueues, topic: str, sentence: str) -> None:
-        if _refuse_name(found, topic):
+        if refuse_name(found, topic):
             return
         if self._is_excluded(topic):
             found.excluded.add(topic)
@@ -172,7 +166,7 @@ def _names_in(directory: Path) -> list[str]:
         return []
 
 
-def _refuse_name(found: FoundQueues, topic: str) -> bool:
+def refuse_name(found: FoundQueues, topic: str) -> bool:
     """Whether a topic was refused for its name."""
     reason = check_path_component(topic)
     if reason is not None:

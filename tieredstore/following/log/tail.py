@@ -63,6 +63,14 @@ class CommitLogTail:
         self.position, self._signature = place, signature
         return (place, signature) != before
 
+    def stand(self, log: CommitLogFiles, position: int) -> None:
+        """Go to `position`, up to which the caller read all records himself. One small read.
+
+        Raises:
+            Unavailable, Denied: as `has_grown`.
+        """
+        self.position, self._signature = position, self._read(log, position)
+
     def take_passed(self) -> Passed:
         """The records that were passed since the last call."""
         passed = Passed(self._passed, self._passed_all)

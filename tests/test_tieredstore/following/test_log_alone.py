@@ -1,0 +1,344 @@
+"""A store whose ConsumeQueues lie in RocksDB is followed from its CommitLog alone."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from container.names.queue_id import QueueId
+from container.record.layout import INNER_BATCH
+from dispatcher.hot_log import HotQueueState, Wanted, records_of_queue
+from provider.clock import ManualClock
+from provider.errors import Closed, OutOfRange
+from provider.ranges import QueueOffset
+from tests.support.fake_broker import FakeBroker
+from tests.support.followed import bodies, broker, clock, follow, logs, poll_later
+from tests.support.without_queues import hide_queues
+from tieredstore.following.broker_hot_log import RocketMqHotLog
+
+__all__ = ["broker", "clock", "logs"]
+A0, A1, B0 = QueueId("A", 0), QueueId("A", 1), QueueId("B", 0)
+
+
+@pytest.fixture
+def rocks(broker: FakeBroker) -> FakeBroker:
+    """Its ConsumeQueue files are still written, where nobody looks."""
+    hide_queues(broker.directory)
+    (broker.directory / "consumequeue" / "CURRENT").unlink()
+    (broker.directory / "consumequeue_rocksdb").mkdir()
+    (broker.directory / "consumequeue_rocksdb" / "CURRENT").write_text("MANIFEST-000004\n")
+    return broker
+
+
+def state(log: RocketMqHotLog, queue: QueueId) -> HotQueueState:
+    seen = log.queue(queue)
+    assert seen is not None
+    return seen.state
+
+
+def ends(log: RocketMqHotLog, queue: QueueId) -> tuple[int, int]:
+    seen = log.queue(queue)
+    assert seen is not None
+    return seen.min_offset, seen.max_offset
+
+
+async def resumed(
+    broker: FakeBroker, clock: ManualClock, logs: list[RocketMqHotLog], said: bytes | None
+) -> RocketMqHotLog:
+    log = await follow(broker, clock, logs)
+    assert said is not None
+    await log.resume(said)
+    await log.poll()
+    return log
+
+
+async def test_its_queues_are_found_and_followed(
+    rocks: FakeBroker, clock: ManualClock, logs: list[RocketMqHotLog]
+) -> None:
+    for number in range(50):
+        rocks.put("A", number % 2, bytes(number * 9), tags="T")
+    rocks.put("SELF_TEST_TOPIC", 0)
+    log = await follow(rocks, clock, logs)
+    seen = {queue.id: (queue.min_offset, queue.max_offset) for queue in await log.poll()}
+    assert seen == {A0: (0, 25), A1: (0, 25)}
+    assert log.statistics.excluded_topics == 1
+    for queue in (A0, A1):
+        assert await bodies(log, queue, 0, 25) == 25
+        units = await log.references(queue, QueueOffset(0), messages_max=99)
+        written = b"".join(path.read_bytes() for path in rocks.queue_files(queue))
+        assert units.tobytes() == written[: units.nbytes]
+    assert list(await log.poll()) == []
+    rocks.put("B", 0)
+    rocks.put("A", 1)
+    assert {queue.id for queue in await log.poll()} == {B0, A1}
+    assert (ends(log, B0), ends(log, A1)) == ((0, 1), (0, 26))
+
+
+async def test_all_of_the_log_is_read_before_the_first_poll_ends(
+    rocks: FakeBroker,
+    clock: ManualClock,
+    logs: list[RocketMqHotLog],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else a tier that has more than a part of the log would seem to be ahead of it."""
+    log = await follow(rocks, clock, logs)
+    for _ in range(200):
+        rocks.put("A", 0, bytes(100))
+    monkeypatch.setattr("tieredstore.following.reput.log_scan.WINDOW_BYTES_MIN", 512)
+    log = await follow(rocks, clock, logs)
+    queues = log._scan._queues  # pyright: ignore[reportPrivateUsage] - to make pieces small
+    queues._step_bytes = 1000  # pyright: ignore[reportPrivateUsage, reportAttributeAccessIssue]
+    assert [(seen.min_offset, seen.max_offset) for seen in await log.poll()] == [(0, 200)]
+    for _ in range(100):
+        rocks.put("A", 0, bytes(100))
+    assert [seen.max_offset for seen in await log.poll()] == [300]
+
+
+async def test_growth_is_noticed_without_units(
+    rocks: FakeBroker, clock: ManualClock, logs: list[RocketMqHotLog]
+) -> None:
+    rocks.put("A", 0)
+    log = await follow(rocks, clock, logs)
+    await log.poll()
+    await clock.advance(10.0)
+    await log.poll()
+    rocks.put("A", 0)
+    began_s = clock.monotonic_s()
+    async with asyncio.TaskGroup() as group:
+        waiting = group.create_task(log.wait(60.0))
+        while not waiting.done():
+            await clock.advance(0.05)
+            await asyncio.sleep(0.001)
+    assert clock.monotonic_s() - began_s < 1.0
+    assert [seen.max_offset for seen in await log.poll()] == [2]
+
+
+@pytest.mark.parametrize("tiered", range(0, 41, 4))
+async def test_a_restart_reads_only_what_lies_above_what_was_tiered(
+    tiered: int, rocks: FakeBroker, clock: ManualClock, logs: list[RocketMqHotLog]
+) -> None:
+    for number in range(80):
+        rocks.put("A", number % 2, bytes(number))
+    log = await follow(rocks, clock, logs)
+    await log.poll()
+    await log.release(A0, QueueOffset(40))
+    await log.release(A1, QueueOffset(tiered))
+    said = await log.remembered()
+    for _ in range(3):
+        rocks.put("B", 0)
+    again = await resumed(rocks, clock, logs, said)
+    assert ends(again, B0) == (0, 3)
+    if tiered < 40:
+        assert ends(again, A1) == (tiered, 40)
+        assert await bodies(again, A1, tiered, 40) == 40 - tiered
+        assert ends(again, A0)[0] > tiered - 1  # what lies below was not read again
+    else:
+        assert again.queue(A1) is None
+
+
+async def test_nothing_is_remembered_before_the_log_was_read(
+    rocks: FakeBroker, clock: ManualClock, logs: list[RocketMqHotLog]
+) -> None:
+    rocks.put("A", 0)
+    log = await follow(rocks, clock, logs)
+    assert await log.remembered() is None
+    await log.poll()
+    assert await log.remembered() is not None
+
+
+@pytest.mark.parametrize(
+    "said", [b"", b"{", b"[]", b"null", b'{"position": 4000}', b'{"position": "x", "record": 3}']
+)
+async def test_what_is_no_position_counts_as_none(
+    said: bytes, rocks: FakeBroker, clock: ManualClock, logs: list[RocketMqHotLog]
+) -> None:
+    rocks.put("A", 0)
+    assert ends(await resumed(rocks, clock, logs, said), A0) == (0, 1)
+
+
+async def test_another_log_is_read_from_its_beginning(
+    rocks: FakeBroker, clock: ManualClock, logs: list[RocketMqHotLog], tmp_path: Path
+) -> None:
+    """After a power failure, or for a store that was restored: the offsets may be given again."""
+    for _ in range(20):
+        rocks.put("A", 0, b"body")
+    log = await follow(rocks, clock, logs)
+    await log.poll()
+    await log.release(A0, QueueOffset(20))
+    said = await log.remembered()
+    lost = rocks.unit("A", 0, 15)
+    rocks.crash(rocks.position - lost.position)
+    again = await resumed(rocks, clock, logs, said)
+    assert ends(again, A0) == (0, 15)
+    assert any("is not as it was" in finding for finding in again.statistics.findings)
+
+
+async def test_messages_that_the_broker_deleted_are_below_the_queues_beginning(
+    rocks: FakeBroker, clock: ManualClock, logs: list[RocketMqHotLog]
+) -> None:
+    for number in range(100):
+        rocks.put("A", 0, bytes(100))
+        if number < 3:
+            rocks.put("B", 0)
+    log = await follow(rocks, clock, logs)
+    await log.poll()
+    low = 0
+    while rocks.unit("A", 0, low).position < rocks.log_path(0).stat().st_size:
+        low += 1
+    rocks.log_path(0).unlink()
+    rocks.min_position += rocks.commit_log_bytes
+    await poll_later(log, clock)
+    assert ends(log, A0) == (low, 100)
+    assert ends(log, B0) == (3, 3)
+    with pytest.raises(OutOfRange):
+        await log.references(A0, QueueOffset(low - 1), messages_max=1)
+    assert await bodies(log, A0, low, 100) == 100 - low
+    again = await follow(rocks, clock, logs)
+    await again.poll()
+    assert ends(again, A0) == (low, 100)
+    assert again.queue(B0) is None
+
+
+async def test_pins_keep_what_is_not_tiered(
+    rocks: FakeBroker, clock: ManualClock, logs: list[RocketMqHotLog], tmp_path: Path
+) -> None:
+    for _ in range(100):
+        rocks.put("A", 0, bytes(100))
+    log = await follow(rocks, clock, logs, pin_path=str(tmp_path / "pins"))
+    await log.poll()
+    rocks.log_path(0).unlink()
+    rocks.min_position += rocks.commit_log_bytes
+    await poll_later(log, clock)
+    assert ends(log, A0) == (0, 100)
+    assert await bodies(log, A0, 0, 100) == 100
+    await log.release(A0, QueueOffset(100))
+    await poll_later(log, clock)
+    await poll_later(log, clock)
+    pins = list((tmp_path / "pins").rglob("0*"))
+    assert [int(path.name) for path in pins] == [rocks.position // 4096 * 4096]
+
+
+async def test_offsets_that_begin_again_stop_the_queue_until_a_start(
+    rocks: FakeBroker, clock: ManualClock, logs: list[RocketMqHotLog]
+) -> None:
+    """Its topic was deleted and made again: what follows may contradict the tier."""
+    for _ in range(10):
+        rocks.put("A", 0)
+        rocks.put("B", 0)
+    log = await follow(rocks, clock, logs)
+    await log.poll()
+    del rocks.next_offsets[A0]
+    for _ in range(3):
+        rocks.put("A", 0, b"again")
+        rocks.put("B", 0)
+    await log.poll()
+    seen = log.queue(A0)
+    assert seen is not None
+    assert (seen.max_offset, seen.state) == (10, HotQueueState.DAMAGED)
+    assert "made again" in seen.detail
+    assert await bodies(log, A0, 0, 10) == 10
+    assert (ends(log, B0), state(log, B0)) == ((0, 13), HotQueueState.READY)
+    await log.release(A0, QueueOffset(10))
+    await log.release(B0, QueueOffset(13))
+    for said in (await log.remembered(), b""):
+        again = await resumed(rocks, clock, logs, said)
+        assert (ends(again, A0), state(again, A0)) == ((0, 3), HotQueueState.READY)
+
+
+async def test_a_hole_in_the_offsets_is_damage_until_the_broker_deletes_it(
+    rocks: FakeBroker, clock: ManualClock, logs: list[RocketMqHotLog]
+) -> None:
+    for _ in range(60):
+        rocks.put("A", 0, bytes(100))
+    bad = rocks.unit("A", 0, 5)
+    rocks.damage(bad.position + 84, b"\x7f\xff\xff\xff")  # the length of its body
+    log = await follow(rocks, clock, logs)
+    await log.poll()
+    seen = log.queue(A0)
+    assert seen is not None
+    assert (seen.max_offset, seen.state) == (5, HotQueueState.DAMAGED)
+    assert "none of the offsets from 5 on" in seen.detail
+    await log.release(A0, QueueOffset(5))
+    said = await log.remembered()
+    assert said is not None
+    assert b'"position":%d' % bad.position in said
+    rocks.log_path(0).unlink()
+    await poll_later(log, clock)
+    assert state(log, A0) is HotQueueState.READY
+    assert ends(log, A0)[0] > 5
+    assert ends(log, A0)[1] == 60
+
+
+async def test_queues_of_batches_are_refused(
+    rocks: FakeBroker, clock: ManualClock, logs: list[RocketMqHotLog]
+) -> None:
+    rocks.create_topic("Compacted", {"cleanup.policy": "COMPACTION"})
+    rocks.put("Batch", 0, sys_flag=INNER_BATCH)
+    rocks.put("Compacted", 0)
+    rocks.put("@strange", 0)
+    rocks.put("A", 0)
+    log = await follow(rocks, clock, logs)
+    await poll_later(log, clock)
+    await poll_later(log, clock)
+    assert state(log, A0) is HotQueueState.READY
+    for topic, word in (("Batch", "BatchCQ"), ("Compacted", "compaction"), ("@strange", "path")):
+        seen = log.queue(QueueId(topic, 0))
+        assert seen is not None
+        assert seen.state is HotQueueState.REFUSED
+        assert word in seen.detail
+
+
+async def test_a_log_that_lost_its_tail_ends_following(
+    rocks: FakeBroker, clock: ManualClock, logs: list[RocketMqHotLog]
+) -> None:
+    for _ in range(5):
+        rocks.put("A", 0)
+    log = await follow(rocks, clock, logs)
+    await log.poll()
+    rocks.crash(rocks.unit("A", 0, 4).size)
+    await clock.advance(10.0)
+    with pytest.raises(Closed, match="lost its tail"):
+        await log.poll()
+
+
+async def test_a_record_that_is_damaged_later_is_told_and_mended(
+    rocks: FakeBroker, clock: ManualClock, logs: list[RocketMqHotLog]
+) -> None:
+    for _ in range(5):
+        rocks.put("A", 0, b"body")
+    log = await follow(rocks, clock, logs)
+    await log.poll()
+    await log.release(A0, QueueOffset(0))
+    unit = rocks.unit("A", 0, 2)
+    raw = rocks.log_path(0).read_bytes()[unit.position : unit.position + unit.size]
+    rocks.damage(unit.position + 12, b"\0\0\0\x09")  # the queue's number
+    units = await log.references(A0, QueueOffset(2), messages_max=3)
+    with pytest.raises(Exception, match="queue"):
+        await records_of_queue(log, Wanted(A0, QueueOffset(2), units))
+    await log.poll()
+    assert state(log, A0) is HotQueueState.DAMAGED
+    rocks.damage(unit.position, raw)
+    await poll_later(log, clock)
+    await poll_later(log, clock)
+    assert state(log, A0) is HotQueueState.READY
+    assert await bodies(log, A0, 0, 5) == 5
+
+
+async def test_units_of_tiered_messages_are_forgotten_but_for_the_newest(
+    rocks: FakeBroker, clock: ManualClock, logs: list[RocketMqHotLog]
+) -> None:
+    log = await follow(rocks, clock, logs)
+    for _ in range(40):
+        for number in range(50):
+            rocks.put("A", number % 2)
+        await log.poll()
+        await log.release(A0, QueueOffset(ends(log, A0)[1]))
+        await log.release(A1, QueueOffset(ends(log, A1)[1]))
+    rocks.put("A", 0)
+    await log.poll()
+    assert ends(log, A0)[1] == 1001
+    assert 1001 - 64 - 25 <= ends(log, A0)[0] <= 1001 - 64
+    assert await bodies(log, A0, *ends(log, A0)) == 1001 - ends(log, A0)[0]
+    with pytest.raises(OutOfRange):
+        await log.references(A0, QueueOffset(0), messages_max=1)
+    assert log.statistics.made_bytes <= 5 * 4096

@@ -1,0 +1,228 @@
+"""Reads the records of a followed CommitLog in the order of the log, up to where they are whole."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from container.record.blank import BlankRecord
+from container.record.layout import (
+    HEAD,
+    MAGIC_AT,
+    MAGIC_V1,
+    MAGIC_V2,
+    PHYSICAL_OFFSET_AT,
+    RECORD_BYTES_MIN,
+)
+from container.record.verification import Walk, walk_records
+from provider.errors import Closed, Corrupt, NotFound
+from tieredstore.following.log.commit_log import CommitLogFiles
+from tieredstore.following.options import WINDOW_BYTES
+from tieredstore.following.reput.record_units import QueueRun, RecordColumns, is_whole
+
+WINDOW_BYTES_MIN = 64 << 10
+"""What is read first: a log that trickles has little behind its known end, and then zeros."""
+LOST_TAIL = (
+    "a record of the CommitLog that was read is another one now: the log lost its tail while it "
+    "was followed; nothing more was tiered, for only a start compares every queue with the tier"
+)
+_MAGICS = (MAGIC_V1, MAGIC_V2)
+
+
+class LastRecord(NamedTuple):
+    """A record that was read, to tell later whether the log still is the same."""
+
+    position: int
+    head: bytes
+    """Its first 48 bytes: with queue offset, checksum and time, no two records have the same."""
+
+    def is_there(self, log: CommitLogFiles) -> bool:
+        """Whether it still stands there; True where its file was deleted. One small read.
+
+        Raises:
+            Unavailable, Denied: it cannot be read now.
+        """
+        try:
+            found = log.peek(self.position, len(self.head))
+        except NotFound:
+            return True
+        except Corrupt:
+            return False  # the file was cut off before it
+        return found in (b"", self.head)
+
+
+@dataclass(slots=True)
+class Piece:
+    """What one step read."""
+
+    next: int
+    """Where the next step begins."""
+    last: LastRecord | None
+    runs: list[QueueRun] = field(default_factory=list[QueueRun])
+    """In the order of the log, as far as those of one queue are concerned."""
+    findings: list[str] = field(default_factory=list[str])
+    is_all: bool = False
+    """Whether there is nothing more to read now."""
+
+
+class LogScan:
+    """Where the records have been read up to. One thread at a time.
+
+    R1  Every record below `position` that is in the log was in a piece, once and in order.
+    """
+
+    def __init__(self, position: int = 0) -> None:
+        self.position = position
+        self.last: LastRecord | None = None
+        self._window_bytes = WINDOW_BYTES_MIN
+
+    def __repr__(self) -> str:
+        return f"<LogScan at {self.position}>"
+
+    def read(self, log: CommitLogFiles, confirmed: int | None, *, bytes_max: int) -> Piece:
+        """The records from `position` on, some `bytes_max` bytes of them. Changes nothing.
+
+        Args:
+            log: where they are.
+            confirmed: only records that end at or below this position count; None: all.
+            bytes_max: after how many bytes to stop; one window is always read.
+
+        Raises:
+            Closed: what was read before is not there any more.
+            Unavailable, Denied: the log cannot be read now.
+        """
+        if self.last is not None and not self.last.is_there(log):
+            raise Closed(LOST_TAIL, log.path_of(self.last.position), self.last.position)
+        piece = Piece(self.position, self.last)
+        while piece.next - self.position < bytes_max:
+            if not self._step(log, confirmed, piece):
+                piece.is_all = True
+                break
+        return piece
+
+    def accept(self, piece: Piece) -> None:
+        """What was read is kept: go on behind it."""
+        assert piece.next >= self.position, f"R1: {self}, {piece.next}"
+        self.position, self.last = piece.next, piece.last
+
+    def _step(self, log: CommitLogFiles, confirmed: int | None, piece: Piece) -> bool:
+        """Read one window; whether there may be more."""
+        table = log.table
+        place = max(piece.next, table.min_position)
+        base = table.base_of(place)
+        if base not in table.paths:  # deleted amid others, or not there yet
+            later = min((b for b in table.paths if b > place), default=None)
+            piece.next = place if later is None else later
+            return later is not None
+        try:
+            window = self._read_window(log, place, base + table.file_bytes)
+        except NotFound:
+            return False  # deleted since the directory was looked at
+        walk = walk_records(window)
+        count, after = _leading_whole(window, walk, place)
+        is_cut = False
+        if confirmed is not None and place + after > confirmed:
+            is_cut = True
+            ends = place + walk.starts[:count] + walk.sizes[:count]
+            count = int(np.searchsorted(ends, confirmed, side="right"))
+            after = int(ends[count - 1]) - place if count else 0
+        self._take(window, walk, count, place, piece)
+        if after:
+            piece.next = min(place + after, base + table.file_bytes)
+            return after == walk.next and not is_cut
+        piece.next = place
+        if is_cut or not _has_begun_later(log, base):
+            return False
+        self._skip(log, place, base + table.file_bytes, piece)
+        return True
+
+    def _read_window(self, log: CommitLogFiles, place: int, end: int) -> NDArray[np.uint8]:
+        """A window that holds one record at least, if there is a whole one."""
+        memory = np.empty(min(self._window_bytes, end - place), np.uint8)
+        window = memory[: log.read_into(place, memory)]
+        is_full = len(window) == len(memory) >= BlankRecord.SIZE
+        if is_full:
+            size, magic = BlankRecord.LAYOUT.unpack_from(window.data)
+            if magic in _MAGICS and len(memory) < size <= end - place:
+                memory = np.empty(size, np.uint8)
+                window = memory[: log.read_into(place, memory)]
+        is_busy = is_full and bool(window[-BlankRecord.SIZE :].any())
+        doubled = min(2 * self._window_bytes, WINDOW_BYTES)
+        self._window_bytes = doubled if is_busy else WINDOW_BYTES_MIN
+        return window
+
+    def _take(
+        self, window: NDArray[np.uint8], walk: Walk, count: int, place: int, piece: Piece
+    ) -> None:
+        if not count:
+            return
+        starts, sizes = walk.starts[:count], walk.sizes[:count]
+        piece.runs += RecordColumns.read(window, place, starts, sizes).runs()
+        start = int(starts[-1])
+        piece.last = LastRecord(place + start, window[start : start + HEAD.size].tobytes())
+
+    def _skip(self, log: CommitLogFiles, place: int, end: int, piece: Piece) -> None:
+        """Pass over bytes that are no record, up to the next one of this file, or to its end."""
+        piece.next = next(_records_after(log, place, end), end)
+        piece.findings.append(
+            f"{log.path_of(place)} holds no record in {piece.next - place} bytes from position "
+            f"{place} on, though the log goes on after them: they are passed over."
+        )
+
+
+def _leading_whole(window: NDArray[np.uint8], walk: Walk, place: int) -> tuple[int, int]:
+    """How many records of a walk are whole, and how far into the window the next one is.
+
+    A record that another one follows is: the broker writes one after the other.
+    """
+    count = len(walk.starts)
+    if count and not window[walk.end : walk.end + BlankRecord.SIZE].any():
+        start, size = int(walk.starts[-1]), int(walk.sizes[-1])
+        is_last = start + size == walk.next  # else a blank follows it
+        if is_last and not is_whole(window[start : start + size].tobytes(), place + start):
+            return count - 1, start
+    return count, walk.next
+
+
+def _has_begun_later(log: CommitLogFiles, base: int) -> bool:
+    """Whether a later file has a record: then this one is written no more, whatever it holds."""
+    for later in sorted(b for b in log.table.paths if b > base):
+        try:
+            raw = log.peek(later, BlankRecord.SIZE)
+        except (NotFound, Corrupt):
+            continue
+        if len(raw) == BlankRecord.SIZE and BlankRecord.LAYOUT.unpack(raw)[1] in _MAGICS:
+            return True
+    return False
+
+
+def _records_after(log: CommitLogFiles, place: int, end: int) -> Iterator[int]:
+    """Places after `place` where a record seems to begin: its magic, and its own position."""
+    head = PHYSICAL_OFFSET_AT + 8
+    at = place + 1
+    memory = np.empty(WINDOW_BYTES, np.uint8)
+    while end - at >= RECORD_BYTES_MIN:
+        window = memory[: min(len(memory), end - at)]
+        raw = window[: log.read_into(at, window)].tobytes()
+        found = [
+            index
+            for magic in _MAGICS
+            for index in _places_of(magic.to_bytes(4, "big"), raw)
+            if int.from_bytes(raw[index + PHYSICAL_OFFSET_AT : index + head], "big") == at + index
+            and RECORD_BYTES_MIN
+            <= int.from_bytes(raw[index : index + 4], "big")
+            <= end - at - index
+        ]
+        yield from (at + index for index in sorted(found))
+        if len(raw) <= head:
+            return
+        at += len(raw) - head
+
+
+def _places_of(magic: bytes, raw: bytes) -> Iterator[int]:
+    at = raw.find(magic, MAGIC_AT)
+    while at >= 0:
+        yield at - MAGIC_AT
+        at = raw.find(magic, at + 1)

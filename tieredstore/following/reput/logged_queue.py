@@ -1,0 +1,144 @@
+"""How far one queue goes in a CommitLog that is read in order. Decides, without I/O."""
+
+from dataclasses import dataclass, field, replace
+from enum import Enum
+
+from container.names.queue_id import QueueId
+from dispatcher.hot_log import HotQueue, HotQueueState
+from provider.ranges import QueueOffset
+from tieredstore.following.reput.record_units import QueueRun
+
+HOLE = (
+    "the CommitLog has the message of offset {first}, but none of the offsets from {end} on: a "
+    "record between them cannot be read"
+)
+AGAIN = (
+    "the CommitLog has a message of offset {first} again at position {position}, though the queue "
+    "had come to {end} before: its topic was deleted and made again, or the broker lost messages; "
+    "what follows is compared with the tier by the next start"
+)
+BATCH = (
+    "The CommitLog has a message of it that is a batch at one offset, as a BatchCQ takes them; the "
+    "tier takes one message per offset."
+)
+
+
+class Taken(Enum):
+    """What became of a run."""
+
+    KEPT = "kept"
+    ALONE = "alone"
+    """Kept, and all that was kept before is to be dropped."""
+    DROPPED = "dropped"
+
+
+@dataclass(slots=True)
+class LoggedQueue:
+    """The offsets of one queue, and what is known of it.
+
+    N1  start <= end, and the ranges in `later` lie above `end`, apart from one another.
+    N2  A queue that is READY has nothing in `later`, and no `detail`.
+    """
+
+    id: QueueId
+    number: int
+    """What its units are kept under."""
+    start: int
+    """First message that can be read."""
+    end: int
+    """After the last message of the run of offsets that begins at `start`."""
+    end_position: int = 0
+    """Where the record of that one ends in the CommitLog."""
+    later: list[tuple[int, int, int]] = field(default_factory=list[tuple[int, int, int]])
+    """Offsets after a hole: start, end, and where the last record ends."""
+    detail: str = ""
+    """Why it stops at `end`."""
+    has_ended: bool = False
+    """Nothing more of it counts, for its offsets began again."""
+    is_batch: bool = False
+    released: int | None = None
+    """What lies below is tiered; None: the dispatcher did not say yet."""
+    reported: int | None = None
+    """An offset that a reader found damaged or unreadable."""
+    untold: str = ""
+    damage: str = ""
+    """What is wrong with the message that was reported."""
+    unreadable: str = ""
+
+    def check(self) -> None:
+        """Assert N1 and N2."""
+        assert self.start <= self.end, f"N1: {self}"
+        ends = [self.end, *(end for _, end, _ in self.later)]
+        starts = [start for start, _, _ in self.later]
+        assert all(end < start for end, start in zip(ends, starts, strict=False)), f"N1: {self}"
+        assert not self.later or self.detail, f"N2: {self}"
+
+    @classmethod
+    def begun(cls, number: int, run: QueueRun) -> "LoggedQueue":
+        """A queue whose first units in the log are those of a run."""
+        queue = cls(run.queue, number, run.first, run.first)
+        queue.take(run, is_published=False)
+        return queue
+
+    def take(self, run: QueueRun, *, is_published: bool) -> Taken:
+        """Take in what follows in the log.
+
+        Offsets that begin again begin the queue anew, as long as no one was told of it.
+        """
+        if self.has_ended:
+            return Taken.DROPPED
+        self.is_batch |= run.is_batch
+        last = run.units[-1]
+        position = int(last["position"]) + int(last["size"])
+        top = self.later[-1][1] if self.later else self.end
+        if run.first < top:
+            if is_published:
+                at = int(run.units[0]["position"])
+                self.has_ended = True
+                self.detail = AGAIN.format(first=run.first, position=at, end=top)
+                return Taken.DROPPED
+            self.later, self.detail = [], ""
+            self.start, self.end, self.end_position = run.first, run.end, position
+            return Taken.ALONE
+        if run.first > top:
+            self.detail = self.detail or HOLE.format(first=run.first, end=self.end)
+            self.later.append((run.first, run.end, position))
+        elif self.later:
+            self.later[-1] = (self.later[-1][0], run.end, position)
+        else:
+            self.end, self.end_position = run.end, position
+        return Taken.KEPT
+
+    def raise_start(self, offset: int | None) -> None:
+        """What lies below `offset` was deleted by the broker; None: all of it."""
+        if offset is None:
+            self.start = self.end = self.later[-1][1] if self.later else self.end
+            self.later = []
+        elif offset >= self.end:
+            while self.later and self.later[0][1] <= offset:
+                self.later.pop(0)
+            if self.later:
+                _, self.end, self.end_position = self.later.pop(0)
+            self.start = offset
+        else:
+            self.start = max(self.start, offset)
+        if not self.later and not self.has_ended:
+            self.detail = ""
+
+    def seen(self) -> HotQueue:
+        """What the dispatcher is told."""
+        found = HotQueue(self.id, QueueOffset(self.start), QueueOffset(self.end))
+        if self.is_batch:
+            return HotQueue(
+                self.id, QueueOffset(0), QueueOffset(0), HotQueueState.REFUSED, detail=BATCH
+            )
+        if self.unreadable:
+            return replace(found, state=HotQueueState.UNREADABLE, detail=self.unreadable)
+        detail = self.damage or self.detail
+        return replace(found, state=HotQueueState.DAMAGED, detail=detail) if detail else found
+
+    @property
+    def first_untiered(self) -> int | None:
+        """Offset of the first message that may have to be tiered; None if there is none now."""
+        first = self.start if self.released is None else max(self.released, self.start)
+        return first if first < self.end and not self.is_batch else None

@@ -1,0 +1,370 @@
+"""The queues of a store whose ConsumeQueues cannot be read, made from its CommitLog alone."""
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+
+import numpy as np
+
+from container.names.queue_id import QueueId
+from container.names.rocketmq import INT32_MAX
+from container.record.unit import UNIT_DTYPE, ConsumeQueueUnit, Units
+from dispatcher.hot_log import HotQueue, HotQueueState
+from provider.errors import Corrupt, Denied, NotFound, OutOfRange, Unavailable
+from provider.ranges import QueueOffset
+from tieredstore.following.directory.layout import (
+    StoreLayout,
+    read_topic_attributes,
+    refused_topics,
+)
+from tieredstore.following.directory.queues import DirectoryWatch, FoundQueues, refuse_name
+from tieredstore.following.file_errors import is_of_the_process
+from tieredstore.following.log.followed_log import FollowedLog
+from tieredstore.following.queue.judgement import Doubt, judge_report
+from tieredstore.following.reput.log_scan import LogScan
+from tieredstore.following.reput.logged_queue import LoggedQueue, Taken
+from tieredstore.following.reput.record_units import QueueRun
+from tieredstore.following.reput.remembered import Remembered
+from tieredstore.following.reput.waiting_units import WaitingUnits
+from tieredstore.following.statistics import ScanStatistics
+
+STEP_BYTES = 32 << 20
+"""Of the CommitLog that one look reads; its units are kept together."""
+KEPT_MESSAGES = 64
+"""Tiered messages of each queue whose units are kept: a start compares the newest with the tier."""
+
+IS_ANOTHER = (
+    "The CommitLog is not as it was when it was followed last: all of it is read and compared with "
+    "the tier."
+)
+
+
+class LoggedQueues:
+    """The state of all queues. What `poll` calls holds the lock; `references` takes it.
+
+    Nothing is published before the log was read to its end once.
+    """
+
+    def __init__(
+        self,
+        log: FollowedLog,
+        layout: StoreLayout,
+        is_excluded: Callable[[str], bool],
+        statistics: ScanStatistics,
+        lock: threading.Lock,
+        *,
+        step_bytes: int = STEP_BYTES,
+    ) -> None:
+        self._log = log
+        self._layout = layout
+        self._is_excluded = is_excluded
+        self._statistics = statistics
+        self._lock = lock
+        self._step_bytes = step_bytes
+        self._watch = DirectoryWatch()
+        self._begun = False
+        self._remembered: Remembered | None = None
+        self._scan = LogScan()
+        self._has_more = True
+        self._is_published = False
+        self._log_min = 0
+        self._units = WaitingUnits()
+        self._queues: dict[QueueId, LoggedQueue] = {}
+        self._refused: Mapping[str, str] = {}
+        """A sentence for each topic that the store's settings say is of another kind."""
+        self._wanted: dict[str, bool] = {}
+        """Whether messages of a topic are tiered, as far as is known."""
+        self._released: dict[QueueId, int] = {}
+        self._to_release: deque[QueueId] = deque()
+        """What was released since the last look."""
+        self._reports: deque[tuple[QueueId, int, str]] = deque()
+        self.found = FoundQueues()
+        """Topics that are refused or left out, and what keeps that from being told."""
+        self.known: Mapping[QueueId, HotQueue] = {}
+        """What the last poll saw of each queue; replaced whole, so threads may read."""
+
+    def __repr__(self) -> str:
+        return f"<LoggedQueues: {len(self._queues)} queues, {self._scan}>"
+
+    def check(self) -> None:
+        """Assert what holds of each queue. O(queues)."""
+        for queue in self._queues.values():
+            queue.check()
+
+    @property
+    def has_report(self) -> bool:
+        """Whether a look has something to do without growth of the log."""
+        return self._has_more or bool(self._reports)
+
+    @property
+    def has_more(self) -> bool:
+        """Whether more of the log can be read at once."""
+        return self._has_more
+
+    def resume(self, remembered: Remembered) -> None:
+        """Begin to read where an earlier process came to, if the log still is that one."""
+        assert not self._begun, "it was polled already"
+        self._remembered = remembered
+
+    def remembered(self) -> Remembered | None:
+        """What a later process needs to begin near the log's end; None while that is not known."""
+        if not self._is_published:
+            return None
+        return Remembered(self.first_needed(0), self._scan.last)
+
+    def publish(self, found: Mapping[QueueId, HotQueue]) -> dict[QueueId, HotQueue]:
+        """Make what a poll found `known`; returns what changed by it."""
+        changed = {queue: seen for queue, seen in found.items() if self.known.get(queue) != seen}
+        if changed:
+            self.known = {**self.known, **changed}
+        return changed
+
+    def scan(self, *, has_grown: bool) -> dict[QueueId, HotQueue]:
+        """Look which topics are refused; a look returns those.
+
+        Raises:
+            Unavailable, Denied: the store's directories cannot be read right now.
+        """
+        del has_grown
+        self._statistics.directory_looks += 1
+        if self._watch.changed(self._layout.root / "config") or self.found.troubles:
+            attributes = read_topic_attributes(self._layout)
+            refused, troubles = refused_topics(self._layout, attributes)
+            self.found.troubles = troubles
+            if refused != self._refused:
+                self._refused = refused
+                self._wanted.clear()
+        return {}
+
+    def has(self, queue: QueueId) -> bool:
+        """Whether a look at directories would find nothing of the queue: it never does."""
+        del queue
+        return True
+
+    def look(
+        self, confirmed: int | None, only: Iterable[QueueId] | None = None
+    ) -> dict[QueueId, HotQueue]:
+        """Read on in the log, some `STEP_BYTES`; returns what changed. `only` says nothing here.
+
+        Raises:
+            Unavailable, Denied: the log cannot be read right now.
+            Closed: it lost its tail, or units cannot be kept.
+        """
+        del only
+        log = self._log.files
+        self._begin()
+        self._take_releases()
+        touched = self._follow_deletions()
+        piece = self._scan.read(log, confirmed, bytes_max=self._step_bytes)
+        touched |= self._take(piece.runs)
+        self._scan.accept(piece)
+        self._has_more = not piece.is_all
+        self._statistics.find(piece.findings)
+        touched |= self._take_reports()
+        self._statistics.queue_looks += len(touched)
+        self._statistics.made_bytes = self._units.bytes
+        self._statistics.excluded_topics = len(self.found.excluded)
+        self._log.tail.stand(log, self._scan.position)
+        if self._has_more and not self._is_published:
+            return {}
+        if not self._is_published:
+            self._is_published = True
+            touched = set(self._queues)
+        refused = {
+            queue: HotQueue(queue, QueueOffset(0), QueueOffset(0), HotQueueState.REFUSED, sentence)
+            for queue, sentence in self.found.refused.items()
+        }
+        return refused | {queue: self._queues[queue].seen() for queue in touched}
+
+    def _begin(self) -> None:
+        """Find where to begin. The first look does."""
+        if self._begun:
+            return
+        low = self._log.files.table.min_position
+        self._scan.position = low
+        remembered = self._remembered
+        if remembered is not None and remembered.position > low:
+            if remembered.holds(self._log.files):
+                self._scan.position = remembered.position
+            else:
+                self._statistics.find([IS_ANOTHER])
+        self._log_min = low
+        self._begun = True
+
+    def _take(self, runs: Iterable[QueueRun]) -> set[QueueId]:
+        """Take in what was read; returns the queues whose messages these are."""
+        kept: dict[QueueId, list[QueueRun]] = {}
+        for run in runs:
+            if not self._is_wanted(run.queue):
+                continue
+            queue = self._queues.get(run.queue)
+            if queue is None:
+                self._queues[run.queue] = LoggedQueue.begun(len(self._queues), run)
+            else:
+                taken = queue.take(run, is_published=self._is_published)
+                if taken is Taken.DROPPED:
+                    kept.setdefault(run.queue, [])
+                    continue
+                if taken is Taken.ALONE:
+                    self._units.drop(queue.number)
+                    kept[run.queue] = []
+            kept.setdefault(run.queue, []).append(run)
+        self._units.add(
+            (self._queues[name].number, first, units)
+            for name, pieces in kept.items()
+            for first, units in _joined(pieces)
+        )
+        return set(kept)
+
+    def _is_wanted(self, queue: QueueId) -> bool:
+        """Whether messages of a queue are tiered, as far as its names tell."""
+        topic = queue.topic
+        is_wanted = self._wanted.get(topic)
+        if is_wanted is None:
+            is_named = not refuse_name(self.found, topic)
+            is_excluded = is_named and self._is_excluded(topic)
+            if is_excluded:
+                self.found.excluded.add(topic)
+            elif topic in self._refused:
+                self.found.refused[QueueId(topic, 0)] = self._refused[topic]
+            is_wanted = is_named and not is_excluded and topic not in self._refused
+            self._wanted[topic] = is_wanted
+        return is_wanted and 0 <= queue.queue_id <= INT32_MAX
+
+    def _follow_deletions(self) -> set[QueueId]:
+        """Where CommitLog files went, their messages are out of reach; returns whose these were."""
+        low = self._log.files.table.min_position
+        if low <= self._log_min:
+            return set()
+        touched: set[QueueId] = set()
+        for name, queue in self._queues.items():
+            before = (queue.start, queue.end)
+            first = self._first_at(queue, low)
+            queue.raise_start(first)
+            if (queue.start, queue.end) != before:
+                touched.add(name)
+                self._units.drop_below(queue.number, queue.start)
+        self._log_min = low
+        return touched
+
+    def _first_at(self, queue: LoggedQueue, position: int) -> int | None:
+        """First offset whose record lies at or above a position; None if there is none."""
+        for first, units in self._units.rows(queue.number, queue.start):
+            index = int(np.searchsorted(units["position"], position))
+            if index < len(units):
+                return max(first + index, queue.start)
+        return None
+
+    def _take_releases(self) -> None:
+        for _ in range(len(self._to_release)):
+            name = self._to_release.popleft()
+            queue = self._queues.get(name)
+            if queue is not None:
+                queue.released = self._released[name]
+                low = min(queue.released, queue.end) - KEPT_MESSAGES
+                if low > queue.start:
+                    self._units.drop_below(queue.number, low)
+                    queue.start = next(self._units.rows(queue.number, low), (low,))[0]
+
+    def first_needed(self, settled_position: int) -> int:
+        """First byte of the CommitLog that may hold a message which is not tiered.
+
+        All that lies below the position that was read is known, whatever is settled otherwise.
+        One small query for each queue that has such messages.
+        """
+        del settled_position
+        low = self._scan.position
+        if not self._is_published:
+            return 0
+        self._take_releases()
+        for queue in self._queues.values():
+            first = queue.first_untiered
+            if first is not None:
+                units = self._units.units(queue.number, first, first + 1)
+                low = min(low, int(units["position"][0]) if len(units) else 0)
+            elif queue.detail and not queue.is_batch:
+                low = min(low, queue.end_position)
+        return low
+
+    def references(self, queue: QueueId, start: QueueOffset, messages_max: int) -> Units:
+        """See `HotLog.references`. Takes the lock."""
+        seen = self.known.get(queue)
+        if seen is None or not seen.min_offset <= start < seen.max_offset:
+            has = f"has [{seen.min_offset}, {seen.max_offset})" if seen else "is not in this store"
+            raise OutOfRange(f"offset {start}: the queue {has}", str(queue), start)
+        end = min(start + messages_max, seen.max_offset)
+        with self._lock:
+            units = self._units.units(self._queues[queue].number, start, end)
+        if not len(units):
+            raise OutOfRange("it was tiered, and its unit is not kept", str(queue), start)
+        return units
+
+    def report(self, queue: QueueId, start: QueueOffset, damage: str = "") -> None:
+        """A reader could not read or trust the message at `start`: the next poll looks at it."""
+        if queue in self._queues:
+            self._reports.append((queue, start, damage))
+
+    def report_damage(self, queue: QueueId, start: QueueOffset, damage: str = "") -> None:
+        """As `report`, of damage: it concerns a queue only where it is not tiered yet."""
+        released = self._released.get(queue)
+        if released is not None and start >= released:
+            self.report(queue, start, damage)
+
+    def release(self, queue: QueueId, offset: QueueOffset) -> None:
+        """Everything of `queue` below `offset` is tiered."""
+        self._released[queue] = max(offset, self._released.get(queue, 0))
+        self._to_release.append(queue)
+
+    def close(self) -> None:
+        """Forget all units. Idempotent."""
+        with self._lock:
+            self._units.close()
+
+    def _take_reports(self) -> set[QueueId]:
+        """Look at the messages that readers reported, and at those reported before."""
+        for _ in range(len(self._reports)):
+            name, offset, damage = self._reports.popleft()
+            queue = self._queues[name]
+            queue.reported, queue.untold = offset, damage or queue.untold
+        touched = {name for name, queue in self._queues.items() if queue.reported is not None}
+        for name in touched:
+            self._judge(self._queues[name])
+        return touched
+
+    def _judge(self, queue: LoggedQueue) -> None:
+        offset = queue.reported
+        assert offset is not None, "only reported queues are judged"
+        queue.unreadable = ""
+        try:
+            doubt = self._doubtful(queue, offset)
+        except (Unavailable, Denied) as error:
+            if is_of_the_process(error):
+                raise
+            queue.unreadable = str(error)
+            return
+        untold, queue.untold = queue.untold, ""
+        is_readable = offset >= queue.start
+        queue.damage = judge_report(doubt, is_readable=is_readable, untold=untold)
+        if not queue.damage:
+            queue.reported = None
+
+    def _doubtful(self, queue: LoggedQueue, offset: int) -> Doubt | None:
+        units = self._units.units(queue.number, offset, offset + 1)
+        if not len(units):
+            return None
+        unit = ConsumeQueueUnit(*(int(value) for value in units[0].tolist()))
+        try:
+            self._log.files.tags_code(queue.id, offset, unit)
+        except (Corrupt, OutOfRange, NotFound) as error:
+            return Doubt(offset, unit, str(error))
+        return None
+
+
+def _joined(runs: list[QueueRun]) -> Iterable[tuple[int, Units]]:
+    """The runs of one queue, those that follow one another as one."""
+    begin = 0
+    for index in range(1, len(runs) + 1):
+        if index == len(runs) or runs[index].first != runs[index - 1].end:
+            pieces = [run.units for run in runs[begin:index]]
+            yield runs[begin].first, np.concatenate(pieces, dtype=UNIT_DTYPE)
+            begin = index

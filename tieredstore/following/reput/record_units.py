@@ -1,0 +1,166 @@
+"""What a broker enters into its ConsumeQueues for the records of a piece of CommitLog. Pure."""
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import NamedTuple, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from container.names.queue_id import QueueId
+from container.record.checksum import body_crc_of, record_crc_is_valid
+from container.record.header import locate_parts
+from container.record.java_hash import tag_hash
+from container.record.kernels import encode_units, headers_at
+from container.record.layout import (
+    INNER_BATCH,
+    TRANSACTION_MASK,
+    TRANSACTION_PREPARED,
+    TRANSACTION_ROLLBACK,
+)
+from container.record.properties import TAGS, decode_properties
+from container.record.unit import Units
+from provider.errors import Corrupt
+
+_TAGS = TAGS.encode() + b"\1"
+_PAIR_END = b"\2"
+
+
+class QueueRun(NamedTuple):
+    """Units of one queue that follow one another."""
+
+    queue: QueueId
+    first: int
+    """Queue offset of the first."""
+    units: Units
+    is_batch: bool
+    """Whether one of the records holds several messages, as those of a BatchCQ do."""
+
+    @property
+    def end(self) -> int:
+        """The queue offset after the last."""
+        return self.first + len(self.units)
+
+
+@dataclass(frozen=True, slots=True)
+class RecordColumns:
+    """The records of a piece of log that have units, one entry each, in the order of the log."""
+
+    queues: list[QueueId]
+    """The queues that `numbers` count."""
+    numbers: NDArray[np.int64]
+    offsets: NDArray[np.int64]
+    positions: NDArray[np.int64]
+    sizes: NDArray[np.int64]
+    tag_hashes: NDArray[np.int64]
+    is_batch: NDArray[np.bool_]
+
+    @classmethod
+    def read(
+        cls,
+        window: NDArray[np.uint8],
+        position: int,
+        starts: NDArray[np.int64],
+        sizes: NDArray[np.int64],
+    ) -> Self:
+        """Describe the records at `starts` of a window that begins at `position`. 2 us a record.
+
+        Prepared and rolled-back transactions have no unit. A record whose lengths do not add up
+        has none, either: the hole that it leaves shows in the offsets.
+        """
+        headers = headers_at(window, starts)
+        transaction = headers["sys_flag"] & TRANSACTION_MASK
+        rows = np.flatnonzero(
+            (transaction != TRANSACTION_PREPARED) & (transaction != TRANSACTION_ROLLBACK)
+        )
+        known: dict[tuple[bytes, int], int] = {}
+        numbers: list[int] = []
+        hashes: list[int] = []
+        kept: list[int] = []
+        fields = zip(
+            rows.tolist(),
+            starts[rows].tolist(),
+            sizes[rows].tolist(),
+            headers["queue_id"][rows].tolist(),
+            strict=True,
+        )
+        data = window.data
+        hash_of: dict[bytes, int] = {b"": 0}
+        for row, start, size, queue_id in fields:
+            raw = bytes(data[start : start + size])
+            try:
+                _, parts = locate_parts(raw, path="", position=start)
+            except Corrupt:
+                continue
+            key = (raw[parts.topic : parts.topic_end], queue_id)
+            tags = _tags_of(raw[parts.properties :])
+            code = hash_of.get(tags)
+            if code is None:
+                code = hash_of[tags] = tag_hash(tags.decode("utf-8", "replace"))
+            numbers.append(known.setdefault(key, len(known)))
+            hashes.append(code)
+            kept.append(row)
+        chosen = np.array(kept, np.int64)
+        return cls(
+            [QueueId(topic.decode("utf-8", "replace"), queue_id) for topic, queue_id in known],
+            np.array(numbers, np.int64),
+            headers["queue_offset"][chosen].astype(np.int64),
+            starts[chosen] + position,
+            sizes[chosen],
+            np.array(hashes, np.int64),
+            (headers["sys_flag"][chosen] & INNER_BATCH) != 0,
+        )
+
+    def runs(self) -> list[QueueRun]:
+        """The units of each queue, split where its offsets do not follow one another.
+
+        The runs of one queue are in the order of the log.
+        """
+        if not len(self.numbers):
+            return []
+        order = np.argsort(self.numbers, kind="stable")
+        numbers, offsets = self.numbers[order], self.offsets[order]
+        breaks = (np.diff(numbers) != 0) | (np.diff(offsets) != 1)
+        edges = [0, *(np.flatnonzero(breaks) + 1).tolist(), len(order)]
+        units = encode_units(self.positions[order], self.sizes[order], self.tag_hashes[order])
+        is_batch = self.is_batch[order]
+        return [
+            QueueRun(
+                self.queues[int(numbers[begin])],
+                int(offsets[begin]),
+                units[begin:end],
+                bool(is_batch[begin:end].any()),
+            )
+            for begin, end in pairwise(edges)
+        ]
+
+
+def _tags_of(properties: bytes) -> bytes:
+    """The value of TAGS; empty if there is none. Takes the long way where the short may err."""
+    at = properties.find(_TAGS)
+    if at < 0:
+        return b""
+    if (at and properties[at - 1 : at] != _PAIR_END) or properties.find(_TAGS, at + 1) >= 0:
+        return decode_properties(properties).get(TAGS, "").encode("utf-8", "surrogatepass")
+    return properties[at + len(_TAGS) :].partition(_PAIR_END)[0]
+
+
+def is_whole(raw: bytes, position: int) -> bool:
+    """Whether the last record of a log is there to its last byte, as far as its bytes tell.
+
+    A broker copies a record into the mapped file while we look, and a crash may leave a part of
+    one. So its lengths add up, its checksums hold, and in its topic and properties, which no
+    checksum covers, no byte is zero, as every byte is that was not written. A record that has
+    such a byte counts once another one follows it.
+    """
+    try:
+        header, parts = locate_parts(raw, path="", position=position)
+    except Corrupt:
+        return False
+    return (
+        header.physical_offset == position
+        and body_crc_of(raw[parts.body : parts.body_end]) == header.body_crc
+        and record_crc_is_valid(raw)
+        and 0 not in raw[parts.topic : parts.topic_end]
+        and 0 not in raw[parts.properties :]
+    )
