@@ -19,7 +19,7 @@ $(STAMP): pyproject.toml constraints.txt
 	touch $@
 
 run: $(STAMP)
-	$(BIN)/python tests/support/make_run.py "$(STORE)" "$(TIER)"
+	$(BIN)/python tests/support/make_run.py "$(STORE)" "$(TIER)" "$(CONF)"
 
 test: check
 	@echo "$(JOBS) at a time, each shown when it ends: $(PARTS)"

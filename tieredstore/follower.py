@@ -28,10 +28,11 @@ from tieredstore.following.statistics import ScanStatistics
 from tieredstore.lifetime import cause, running
 from tieredstore.metrics.moment import Moment
 from tieredstore.metrics.serving import metrics_of, served_metrics
+from tieredstore.naming import refuse_unnamed
 from tieredstore.opening import directory_of
 from tieredstore.owner import refuse_living_owner, watch_ownership
 from tieredstore.owning import open_hot_log, open_owner
-from tieredstore.report import Look, Reporter
+from tieredstore.report import Look, Reporter, log_owned, log_start
 from tieredstore.summary import Loss, TopicSummary, new_losses, summarize
 
 
@@ -68,8 +69,9 @@ class Follower:
     took it. Nothing is tiered before `drain` or `run` is called. The broker's directory is never
     written.
 
-    The logger `tieredstore.follower` says what happens: troubles when they begin and end, messages
-    that were lost (level ERROR), and once a minute where tiering stands (level INFO).
+    The logger `tieredstore.follower` says what happens: broker, cluster, store and tier at the
+    start, troubles when they begin and end, messages that were lost (level ERROR), and once a
+    minute where tiering stands (level INFO).
     """
 
     def __init__(
@@ -99,7 +101,8 @@ class Follower:
 
         Raises:
             ConfigError: a setting is wrong, tiering is switched off, no tier is named, store
-                and tier lie inside one another, or the port of the metrics page is taken.
+                and tier lie inside one another, the store is another broker's, a tier would be
+                begun under the host's name, or the port of the metrics page is taken.
             NotAStore: the directory is no RocketMQ store.
             Owned: a process that lives owns the tier; nothing was changed.
             Denied: the storage cannot keep a tier, or the tier is another broker's.
@@ -109,16 +112,14 @@ class Follower:
         """
         if self._stack is not None:
             raise RuntimeError(f"{self!r} is open already")
-        config, clock = await asyncio.to_thread(self._load), self._clock
-        if config.level == "DISABLE":
-            origin = config.settings["tieredStorageLevel"].origin
-            raise ConfigError(f"tieredStorageLevel=DISABLE ({origin}) switches tiering off")
+        config, clock = await asyncio.to_thread(self._begin), self._clock
         counted = CollectorRegistry()
         registry = metrics_of(config, self._moment, counted)
         async with AsyncExitStack() as stack:
             hot = await stack.enter_async_context(
                 open_hot_log(config, self._store_dir, clock=clock)
             )
+            await asyncio.to_thread(refuse_unnamed, config, self._store_dir)
             if not self._take_over:
                 await refuse_living_owner(config, directory_of(config), clock=clock)
             if self._serves:
@@ -135,6 +136,7 @@ class Follower:
                 topics=TopicFilter(config.cluster, config.broker),
             )
             opened = _Open(config, hot, tier, dispatcher, dict(tier.state.queues), registry)
+            log_owned(tier.state)
             reporter = Reporter(opened.look, clock)
             watch = partial(
                 watch_ownership, tier.journal, clock=clock, interval_s=config.owner_check_s
@@ -243,6 +245,14 @@ class Follower:
         return summarize(
             opened.before, opened.tier.state.queues, opened.dispatcher.statistics().queues
         )
+
+    def _begin(self) -> Config:
+        config = self._load()
+        if config.level == "DISABLE":
+            origin = config.settings["tieredStorageLevel"].origin
+            raise ConfigError(f"tieredStorageLevel=DISABLE ({origin}) switches tiering off")
+        log_start(config, self._store_dir)
+        return config
 
     def _moment(self) -> Moment:
         """What the metrics page shows. O(queues)."""

@@ -31,6 +31,7 @@ from tieredstore.following.directory.log_directories import (
 )
 from tieredstore.following.options import HotLogOptions
 from tieredstore.lifetime import cause
+from tieredstore.naming import refuse_other_store
 from tieredstore.opening import directory_of, whole_paths
 from tieredstore.owner import (
     Takeover,
@@ -191,7 +192,8 @@ async def open_hot_log(
     """A broker's store directory, opened to be followed; never written.
 
     Raises:
-        ConfigError: the store and the tier lie inside one another.
+        ConfigError: the store and the tier lie inside one another, or the store is another
+            broker's.
         NotAStore: the directory is no RocketMQ store.
         Denied, Unavailable: the directory cannot be read.
     """
@@ -205,6 +207,7 @@ async def open_hot_log(
         broker=config.broker,
     )
     try:
+        await asyncio.to_thread(refuse_other_store, config, store_dir)
         yield hot
     finally:
         await hot.close()

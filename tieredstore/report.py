@@ -6,16 +6,21 @@ functions of statistics.
 """
 
 import logging
+import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
+from container.metadata.state import TierState
 from container.upkeep.upkeep import UpkeepStatistics
 from dispatcher.queue_state import QueueState
 from dispatcher.statistics import DispatchStatistics, QueueStatistics
 from provider.clock import Clock
+from tieredstore.config.effective import Config
 from tieredstore.following.statistics import ScanStatistics
-from tieredstore.summary import Loss
+from tieredstore.opening import directory_of
+from tieredstore.summary import Loss, messages_of
 
 LOGGER = logging.getLogger("tieredstore.follower")
 
@@ -54,6 +59,28 @@ class Look:
     upkeep: UpkeepStatistics
     losses: Sequence[Loss]
     """Gaps that are new since the tier was opened."""
+
+
+def log_start(config: Config, store_dir: Path) -> None:
+    """Say, before anything is opened, whose messages go where."""
+    store, tier = (os.path.abspath(path) for path in (store_dir, directory_of(config)))  # noqa: PTH100 - links are left
+    fields = {"broker": config.broker, "cluster": config.cluster, "store": store, "tier": tier}
+    LOGGER.info(
+        "%s of cluster %s: from the store %s into the tier %s",
+        *fields.values(),
+        extra={"fields": fields},
+    )
+
+
+def log_owned(state: TierState) -> None:
+    """Say that the tier is ours, and what it holds."""
+    messages = sum(map(messages_of, state.queues.values()))
+    LOGGER.info(
+        "the tier is ours (owner number %d), with %s messages of %s queues",
+        state.broker.epoch,
+        f"{messages:,}",
+        f"{len(state.queues):,}",
+    )
 
 
 class Reporter:
@@ -133,8 +160,9 @@ class _Standing:
             return ""
         rate = (statistics.messages - self.messages) / passed_s
         self.at_s, self.messages = now_s, statistics.messages
+        lag = f", the oldest for {statistics.oldest_age_s:,.0f} s" if statistics.behind else ""
         return (
-            f"{statistics.messages:,} messages tiered, {statistics.behind:,} waiting, "
+            f"{statistics.messages:,} messages tiered, {statistics.behind:,} waiting{lag}; "
             f"{rate:,.0f} a second in the last minute"
         )
 

@@ -13,6 +13,11 @@ from tests.support.patience import completed
 COMMAND = [sys.executable, "-m", "tieredstore"]
 
 
+def complaints(err: str) -> str:
+    """What was said on standard error, without the lines that tell how things go."""
+    return "".join(line for line in err.splitlines(keepends=True) if "Z INFO    " not in line)
+
+
 @dataclass(frozen=True, slots=True)
 class Done:
     """How a command ended."""
@@ -20,6 +25,11 @@ class Done:
     status: int
     out: str
     err: str
+
+    @property
+    def complaints(self) -> str:
+        """What was said on standard error, without the lines that tell how things go."""
+        return complaints(self.err)
 
     @property
     def rows(self) -> list[dict[str, Any]]:

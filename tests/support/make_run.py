@@ -1,7 +1,8 @@
 """The main job, for `make run`: tier a store, read some of it back cold, check it.
 
 Without arguments the store is the sample that a real broker 5.3.3 wrote and that is shipped with
-the tests; `make run STORE=... TIER=...` takes one's own.
+the tests; `make run CONF=... TIER=...` takes one's own, by its broker's file, and `STORE=...` where
+that does not name the store directory.
 """
 
 import json
@@ -24,6 +25,7 @@ def step(*arguments: str) -> None:
     print(f"\n$ tieredstore {shlex.join(arguments)}", flush=True)
     status = subprocess.run([*COMMAND, *arguments], cwd=ROOT, check=False).returncode
     if status:
+        print("`make run` takes a broker's file as CONF=..., and its store as STORE=...")
         sys.exit(status)
 
 
@@ -37,24 +39,22 @@ def first_queue(options: list[str]) -> tuple[str, str]:
     return row["topic"], str(row["queue_id"])
 
 
-def main(store: str, tier: str) -> None:
+def main(store: str, tier: str, conf: str) -> None:
     """Run the job on the given store, or on the sample."""
-    options: list[str] = []
-    if not store:
+    options: list[str] = ["--conf", conf] if conf else []
+    if not store and not conf:
         sample = WORK / "sample"
         if not sample.exists():
             unpack(ROCKETMQ_533, "closed", sample)
         store = str((sample / "store").relative_to(ROOT))
         options += ["--conf", str(ROCKETMQ_533.broker_conf.relative_to(ROOT))]
-    elif (Path(store) / "broker.conf").exists():
-        options += ["--conf", str(Path(store) / "broker.conf")]
     options += ["-D", f"tieredStoreFilePath={tier or WORK.relative_to(ROOT) / 'tier'}"]
-    step(*options, "tier", store)
+    step(*options, "tier", *([store] if store else []))
     step(*options, "topics")
     step(*options, "read", *first_queue(options), "--max", "3")
     step(*options, "check")
     print(
-        "\nNext: `tieredstore tier STORE --follow` keeps following a broker, and `tieredstore.sync`"
+        "\nNext: `tieredstore tier --follow` keeps following a broker, and `tieredstore.sync`"
         "\nreads a tier in Python; README.md shows both."
     )
 

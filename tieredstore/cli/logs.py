@@ -1,6 +1,7 @@
 """What commands say on standard error: log records, as text or as JSON, and their last sentence."""
 
 import logging
+import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -19,7 +20,8 @@ class _StandardError(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Print one record."""
         with suppress(OSError):
-            click.echo(self.format(record), err=True)
+            # The stream of now: a table or bar on the terminal replaces it, and keeps below.
+            click.echo(self.format(record), file=sys.stderr)
 
 
 class _Text(logging.Formatter):

@@ -23,19 +23,20 @@ from tieredstore.cli.invocation import (
 from tieredstore.cli.output import Row, count_text, size_text, write_json, write_table
 from tieredstore.cli.progress import Show, progress_bar
 from tieredstore.config.effective import Config
+from tieredstore.config.sources import ConfigError
 from tieredstore.follower import Follower
 from tieredstore.lifetime import running
 from tieredstore.summary import TopicSummary
 
 
 @click.command("tier")
-@click.argument("store_dir", type=GIVEN_PATH)
+@click.argument("store_dir", type=GIVEN_PATH, required=False)
 @click.option("--follow", is_flag=True, help="Continue with new messages until SIGINT or SIGTERM.")
 @take_over_option
 @json_option
 @pass_invocation
 def command(
-    invocation: Invocation, store_dir: Path, *, follow: bool, take_over: bool, as_json: bool
+    invocation: Invocation, store_dir: Path | None, *, follow: bool, take_over: bool, as_json: bool
 ) -> int:
     """Copy every message in STORE_DIR (a broker's storePathRootDir) into the tier.
 
@@ -49,7 +50,7 @@ def command(
     The next start continues where this one ended.
     """
     config = invocation.load_config()
-    follower = Follower(lambda: config, store_dir, take_over=take_over, serves=follow)
+    follower = Follower(lambda: config, store_dir or _configured_store(config), take_over=take_over, serves=follow)
     ended = asyncio.run(_run(follower, config, follow=follow))
     with suppress(BrokenPipeError):  # the status tells as well
         if as_json:
@@ -61,6 +62,15 @@ def command(
         return UNAVAILABLE
     is_broken = any(one.is_broken for one in ended.topics)
     return FINDINGS if ended.troubles or ended.losses or is_broken else 0
+
+
+def _configured_store(config: Config) -> Path:
+    if not config.gives("storePathRootDir"):
+        raise ConfigError(
+            "the broker's store is not named: give STORE_DIR, or storePathRootDir in the file "
+            "given to --conf"
+        )
+    return config.store_dir
 
 
 @dataclass(frozen=True, slots=True)

@@ -153,6 +153,11 @@ class Config:
         return Path(str(self.settings["storePathRootDir"].value))
 
     @property
+    def checks_names(self) -> bool:
+        """`tieredStoreNameCheckEnable`: compare the store's own names with the configured ones."""
+        return bool(self.settings["tieredStoreNameCheckEnable"].value)
+
+    @property
     def verifies_extents(self) -> bool:
         """`tieredStoreExtentCheckEnable`: compare the checksums of extents when reading."""
         return bool(self.settings["tieredStoreExtentCheckEnable"].value)

@@ -25,8 +25,18 @@ _BROKER = (
         "brokerName",
         Kind.TEXT,
         "",
-        "Name of the broker; a component of the tier's paths. Default: the host's name.",
+        "Name of the broker; a component of the tier's paths. Default: the host's name, under "
+        "which no tier is begun.",
         is_machines=True,
+    ),
+    Key(
+        "tieredStoreNameCheckEnable",
+        Kind.SWITCH,
+        default=True,
+        meaning=(
+            "Refuse a store whose own config/topics.json names another broker or cluster; false "
+            "after such a file was copied."
+        ),
     ),
     Key(
         "storePathRootDir",

@@ -14,12 +14,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
-
-import orjson
+from typing import Any, cast
 
 from container.names.rocketmq import local_file_name, parse_local_file_name
 from provider.errors import Denied, Unavailable
+from tieredstore.following.directory.topic_table import read_topic_table
 from tieredstore.following.file_errors import is_of_the_process, translated
 
 COMMIT_LOG = "commitlog"
@@ -149,24 +148,16 @@ def _sizes_by_base(entries: Iterable[os.DirEntry[str]]) -> Iterator[tuple[int, i
 
 def read_topic_attributes(layout: StoreLayout) -> Mapping[str, Mapping[str, Any]]:
     """Attributes of every topic in `config/topics.json`; empty if neither it nor `.bak` helps."""
-    for name in ("topics.json", "topics.json.bak"):
-        path = layout.root / "config" / name
-        try:
-            if not path.is_file():
-                continue  # reading a pipe would wait for ever
-            document = orjson.loads(path.read_bytes())
-            return {
-                str(topic): _plain(config.get("attributes") or {})
-                for topic, config in document["topicConfigTable"].items()
-            }
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
-            continue  # the broker replaces the file by renaming: the other one may be whole
-    return {}
+    table = read_topic_table(layout.root)
+    return {topic: _plain(settings.get("attributes")) for topic, settings in table.items()}
 
 
-def _plain(attributes: Mapping[str, Any]) -> dict[str, Any]:
+def _plain(attributes: object) -> dict[str, Any]:
     """The attributes without the sign that an administrator's change carries."""
-    return {key.lstrip("+"): value for key, value in attributes.items()}
+    if not isinstance(attributes, dict):
+        return {}
+    named = cast("dict[str, Any]", attributes)
+    return {key.lstrip("+"): value for key, value in named.items()}
 
 
 def refused_topics(

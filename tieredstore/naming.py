@@ -1,0 +1,88 @@
+"""Whose store is tiered, and under which name: two mistakes that no later command could mend.
+
+Messages of another broker in a tier cannot be taken out of it, and a tier that is begun under a
+name that nobody chose is a full copy that nobody looks for.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from container.names.tier_objects import JOURNAL_PREFIX
+from tieredstore.config.effective import Config, Setting
+from tieredstore.config.sources import ConfigError
+from tieredstore.following.directory.topic_table import TOPICS, StoreNames, read_store_names
+from tieredstore.opening import directory_of
+
+BROKER, CLUSTER = "brokerName", "brokerClusterName"
+
+
+def refuse_other_store(config: Config, store_dir: Path) -> None:
+    """Refuse a store that says it is another broker's or cluster's. Blocks for one small file.
+
+    A store that says nothing is accepted: brokers whose topics never changed write no such file,
+    and brokers that keep their configuration in RocksDB have none.
+
+    Raises:
+        ConfigError: none of the names that the store has is the configured one.
+    """
+    if not config.checks_names:
+        return
+    names = read_store_names(store_dir)
+    for key, found in ((BROKER, names.brokers), (CLUSTER, names.clusters)):
+        setting = config.settings[key]
+        if found and setting.value not in found:
+            raise ConfigError(
+                f"the store {store_dir} is {_whose(names)}, as its {TOPICS} says, but {key} is "
+                f"{setting.value} ({_origin(config, setting)}): name the store of that broker, or "
+                f"the broker of this store with --conf or {_say(names)}; "
+                f"tieredStoreNameCheckEnable=false switches this check off"
+            )
+
+
+def refuse_unnamed(config: Config, store_dir: Path) -> None:
+    """Begin no tier under the host's name, which nobody gave; one that is there goes on.
+
+    Raises:
+        ConfigError: says what the store's broker is called, if the store says it.
+    """
+    if config.gives(BROKER) or _has_journal(directory_of(config)):
+        return
+    names = read_store_names(store_dir)
+    raise ConfigError(
+        f"brokerName is not set, and no tier is begun under the host's name ({config.broker}): "
+        f"give the broker's configuration with --conf, or say {_say(names)}"
+        f"{', as the store does' if names.brokers else ''} (in a program, broker=...)"
+    )
+
+
+def _has_journal(directory: Path) -> bool:
+    try:
+        return any((directory / JOURNAL_PREFIX).iterdir())
+    except OSError:
+        return False  # opening the tier meets the same error, and names it
+
+
+def _origin(config: Config, setting: Setting) -> str:
+    if config.gives(setting.key.name):
+        return setting.origin
+    return "the host's name" if setting.key.name == BROKER else setting.origin
+
+
+def _whose(names: StoreNames) -> str:
+    """`golden-a of cluster GoldenCluster`."""
+    said = [
+        *([_listed(names.brokers)] if names.brokers else []),
+        *([f"cluster {_listed(names.clusters)}"] if names.clusters else []),
+    ]
+    return f"that of {' of '.join(said)}"
+
+
+def _listed(names: Sequence[str]) -> str:
+    return " or ".join(names)
+
+
+def _say(names: StoreNames) -> str:
+    """The definitions that a user is to give."""
+    broker = names.brokers[0] if len(names.brokers) == 1 else "NAME"
+    cluster = f" -D {CLUSTER}={names.clusters[0]}" if len(names.clusters) == 1 else ""
+    return f"-D {BROKER}={broker}{cluster}"
