@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from container.check.finding import Finding
-from tieredstore.cli.failures import FINDINGS
+from tieredstore.cli.exit_status import FINDINGS
 from tieredstore.cli.invocation import Invocation, json_option, pass_invocation
 from tieredstore.cli.output import count_text, size_text, write_json
 from tieredstore.cli.printable import printable

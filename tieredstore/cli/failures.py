@@ -1,6 +1,5 @@
 """What a failure prints: an exit status and one sentence that says what to do."""
 
-import asyncio
 import signal
 from collections.abc import Iterator, Mapping
 from itertools import islice
@@ -21,12 +20,15 @@ from provider.errors import (
     Unavailable,
 )
 from provider.posix_errors import as_verdict
+from tieredstore.cli.exit_status import BUG, FINDINGS, OWNED, UNAVAILABLE, WRONG_USE
+from tieredstore.cli.signals import Signalled
 from tieredstore.config.sources import ConfigError
 from tieredstore.lifetime import cause
 
 QUEUES_SAID_MAX = 8
 """Damaged queues that are named one by one."""
-FINDINGS, WRONG_USE, UNAVAILABLE, OWNED, BUG = 1, 2, 3, 4, 70
+NO_THREAD = "can't start new thread"
+"""What Python says where the system refuses one."""
 
 VERDICTS: tuple[tuple[type[StoreError], int, str], ...] = (
     (NewerVersion, WRONG_USE, "install a newer tieredstore"),
@@ -57,8 +59,10 @@ def explain(error: BaseException) -> tuple[int, str]:
             status = error.code if isinstance(error.code, int) else FINDINGS
         case KeyboardInterrupt() | click.Abort():
             status, sentence = 128 + signal.SIGINT, "interrupted"
-        case asyncio.CancelledError():
-            status, sentence = 128 + signal.SIGTERM, "terminated"
+        case Signalled():
+            status, sentence = 128 + error.number, str(error)
+        case _ if exhausted := _exhausted(error):
+            status, sentence = UNAVAILABLE, exhausted
         case click.UsageError():
             status, sentence = WRONG_USE, _usage(error)
         case click.ClickException():
@@ -77,6 +81,15 @@ def explain(error: BaseException) -> tuple[int, str]:
             name = type(error).__name__
             sentence = f"a bug of tieredstore's: {name}: {error}; --debug shows where"
     return status, sentence
+
+
+def _exhausted(error: BaseException) -> str:
+    """What this machine or the limits of the process do not give; "" if that is not the matter."""
+    if isinstance(error, MemoryError):
+        return "out of memory: `tieredstore config` prints what its settings need, and each of them"
+    if isinstance(error, RuntimeError) and str(error) == NO_THREAD:
+        return "the system starts no further thread: raise the limit of processes or of memory"
+    return ""
 
 
 def _usage(error: click.UsageError) -> str:

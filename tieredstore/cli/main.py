@@ -14,6 +14,7 @@ from importlib import import_module
 import click
 
 from tieredstore import __version__
+from tieredstore.cli.exit_status import MEANINGS
 from tieredstore.cli.invocation import Invocation, accept_behind, global_options
 
 COMMANDS: Mapping[str, tuple[str, str]] = {
@@ -84,6 +85,11 @@ class CommandLine(click.Group):
         with formatter.section("Commands"):
             formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
 
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - click's
+        """List the exit statuses of every command."""
+        with formatter.section("Exit status"):
+            formatter.write_dl(list(MEANINGS.items()))
+
     def invoke(self, ctx: click.Context) -> object:
         """Run the command; the reader of the output may close it early, as `head` does."""
         status: object = 0
@@ -130,9 +136,6 @@ class CommandLine(click.Group):
 @click.group(
     cls=CommandLine,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    epilog="Exit status: 0 success; 1 findings, lost messages or not found; 2 usage error;"
-    " 3 storage or memory unavailable; 4 another process owns the tier; 70 internal error;"
-    " 129, 130 and 143 ended by SIGHUP, SIGINT and SIGTERM.",
 )
 @click.version_option(__version__, prog_name="tieredstore")
 @click.pass_context

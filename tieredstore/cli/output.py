@@ -44,16 +44,27 @@ def write_table(
     if _width_min(columns, cells, numbers) > console.width:
         _write_lists(columns, cells, title=title)
         return
+    with console.capture() as drawn:
+        console.print(table_of(columns, cells, numbers, title=title))
+    # Rich pads lines with spaces, which are in the way when a table is copied or compared.
+    click.echo("\n".join(line.rstrip() for line in drawn.get().splitlines()))
+
+
+def table_of(
+    columns: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    numbers: frozenset[str],
+    *,
+    title: str = "",
+) -> Table:
+    """A table to be drawn by rich; `numbers` to the right."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title=title or None, title_justify="left")
     for name in columns:
         right = name in numbers
         table.add_column(name, justify="right" if right else "left", overflow="fold", no_wrap=right)
-    for row in cells:
-        table.add_row(*row)
-    with console.capture() as drawn:
-        console.print(table)
-    # Rich pads lines with spaces, which are in the way when a table is copied or compared.
-    click.echo("\n".join(line.rstrip() for line in drawn.get().splitlines()))
+    for row in rows:
+        table.add_row(*map(printable, row))
+    return table
 
 
 def _width_min(

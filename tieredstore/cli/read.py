@@ -11,7 +11,7 @@ from container.names.queue_id import QueueId
 from container.names.rocketmq import INT64_MAX
 from fetcher.result import FetchResult, FetchStatus
 from fetcher.tag_filter import parse_subscription
-from tieredstore.cli.failures import FINDINGS
+from tieredstore.cli.exit_status import FINDINGS
 from tieredstore.cli.invocation import Invocation, WholeNumber, json_option, pass_invocation
 from tieredstore.cli.message_columns import message_columns
 from tieredstore.cli.message_rows import message_cells, message_row

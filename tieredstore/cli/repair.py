@@ -11,7 +11,8 @@ import click
 import orjson
 
 from provider.clock import SystemClock
-from tieredstore.cli.failures import FINDINGS, explain
+from tieredstore.cli.exit_status import FINDINGS
+from tieredstore.cli.failures import explain
 from tieredstore.cli.invocation import (
     GIVEN_PATH,
     Invocation,

@@ -1,7 +1,7 @@
 """`tieredstore tier`: copies a store directory into the tier, once or continuously."""
 
 import asyncio
-import signal
+import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -12,51 +12,70 @@ import click
 from dispatcher.queue_state import HALTED
 from dispatcher.statistics import DispatchStatistics, Progress
 from provider.clock import SystemClock
-from tieredstore.cli.failures import FINDINGS, UNAVAILABLE
+from tieredstore.cli.exit_status import FINDINGS, UNAVAILABLE
 from tieredstore.cli.invocation import (
     GIVEN_PATH,
+    TEXT,
     Invocation,
     json_option,
     pass_invocation,
     take_over_option,
 )
+from tieredstore.cli.live_table import live_table
 from tieredstore.cli.output import Row, count_text, size_text, write_json, write_table
 from tieredstore.cli.progress import Show, progress_bar
+from tieredstore.cli.signals import EndingSignals, Signalled
+from tieredstore.cli.topic_rows import COLUMNS, NUMBERS, cells_of
 from tieredstore.config.effective import Config
 from tieredstore.config.sources import ConfigError
 from tieredstore.follower import Follower
 from tieredstore.lifetime import running
 from tieredstore.summary import TopicSummary
 
+LOGGER = logging.getLogger("tieredstore.cli")
+
 
 @click.command("tier")
 @click.argument("store_dir", type=GIVEN_PATH, required=False)
-@click.option("--follow", is_flag=True, help="Continue with new messages until SIGINT or SIGTERM.")
+@click.option(
+    "--follow", is_flag=True, help="Continue with new messages until SIGINT, SIGTERM or SIGHUP."
+)
 @take_over_option
 @json_option
 @pass_invocation
 def command(
     invocation: Invocation, store_dir: Path | None, *, follow: bool, take_over: bool, as_json: bool
 ) -> int:
-    """Copy every message in STORE_DIR (a broker's storePathRootDir) into the tier.
+    """Copy every message in STORE_DIR into the tier.
 
-    The broker may be running, stopped or crashed; STORE_DIR is never written. The tier has one
-    owner: while another process tiers the same broker, this command names it and ends.
+    STORE_DIR is a broker's store directory; without it, the storePathRootDir of the
+    configuration. The broker may be running, stopped or crashed, and its directory is never
+    written. Give the broker's own configuration with --conf, or its name with
+    -D brokerName=NAME: a store that says it is another broker's is refused.
 
-    Exit status 1: a queue is stopped or damaged, messages were lost before they could be tiered,
-    or a part of the store could not be read.
-    Exit status 3: the tier's storage failed; with --follow, only if it still fails at the end.
-    Exit status 4: another process owns the tier, or took it over.
+    The tier has one owner: while another process tiers the same broker, this command names it
+    and ends.
+
+    \b
+    Exit status, besides those of `tieredstore --help`:
+      1  a queue is stopped or damaged, messages were lost before they could
+         be tiered, or a part of the store could not be read
+      3  the tier's storage failed; with --follow, only if it still fails
+         at the end
+      4  another process owns the tier, or took it over
     The next start continues where this one ended.
-    """
+    """  # noqa: D301 - \b is click's mark of lines that stay
     config = invocation.load_config()
-    follower = Follower(lambda: config, store_dir or _configured_store(config), take_over=take_over, serves=follow)
-    ended = asyncio.run(_run(follower, config, follow=follow))
-    with suppress(BrokenPipeError):  # the status tells as well
+    follower = Follower(
+        lambda: config, store_dir or _configured_store(config), take_over=take_over, serves=follow
+    )
+    is_live = follow and invocation.log_format == TEXT
+    ended = asyncio.run(_run(follower, config, follow=follow, is_live=is_live))
+    with suppress(OSError):  # a closed or hung up output: the status tells as well
         if as_json:
             write_json(map(_row, ended.topics))
         else:
-            _print(ended.topics)
+            write_table(COLUMNS, map(cells_of, ended.topics), numbers=NUMBERS)
     if ended.hindrance:
         invocation.say(f"{ended.hindrance}; the next start continues there", UNAVAILABLE)
         return UNAVAILABLE
@@ -87,27 +106,41 @@ class Ended:
     """Why a follower could not finish; see `hindrance_of`."""
 
 
-async def _run(opened: Follower, config: Config, *, follow: bool) -> Ended:
+async def _run(opened: Follower, config: Config, *, follow: bool, is_live: bool) -> Ended:
     stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
     task = asyncio.current_task()
     assert task is not None, "a command is a task"
-    if follow:
-        loop.add_signal_handler(signal.SIGINT, stop.set)
-    loop.add_signal_handler(signal.SIGTERM, stop.set if follow else task.cancel)
+    signals = EndingSignals(stop.set if follow else task.cancel)
     hindrance = ""
-    async with opened as follower:
-        if follow:
-            hindrance = await _follow(follower, config, stop)
-        else:
-            with progress_bar("tiering") as show:
-                await follower.drain(on_progress=_shown(show))
-        return Ended(
-            follower.topics(),
-            follower.scan_statistics().troubles,
-            len(follower.losses()),
-            hindrance,
-        )
+    done = ""
+    try:
+        async with opened as follower:
+            if follow:
+                async with live_table(follower, config, is_live=is_live):
+                    hindrance = await _follow(follower, config, stop)
+            else:
+                with progress_bar("tiering") as show:
+                    try:
+                        await follower.drain(on_progress=_shown(show))
+                    finally:
+                        done = _so_far(follower.statistics())
+            return Ended(
+                follower.topics(),
+                follower.scan_statistics().troubles,
+                len(follower.losses()),
+                hindrance,
+            )
+    except asyncio.CancelledError:
+        if not signals.first:
+            raise
+        raise Signalled(signals.first, done) from None
+
+
+def _so_far(statistics: DispatchStatistics) -> str:
+    said = f"{count_text(statistics.messages)} messages were tiered"
+    if not statistics.behind:
+        return f"{said}, none is waiting"
+    return f"{said}, {count_text(statistics.behind)} are waiting; the next start continues there"
 
 
 async def _follow(follower: Follower, config: Config, stop: asyncio.Event) -> str:
@@ -116,9 +149,14 @@ async def _follow(follower: Follower, config: Config, stop: asyncio.Event) -> st
     # A stop may have come while the tier was opened: then stopping alone commits what is there.
     async with running(() if stop.is_set() else (follower.run,)):
         await stop.wait()
+        LOGGER.info(
+            "stopping: what waits is committed, for at most %g s; a second signal ends at once",
+            config.dispatch.close_s_max,
+        )
         rounds, stopped_s = follower.statistics().rounds, clock.monotonic_s()
         await follower.stop()
     statistics = follower.statistics()
+    LOGGER.info("stopped: %s", _so_far(statistics))
     took_s = clock.monotonic_s() - stopped_s
     is_in_vain = 0 < config.dispatch.close_s_max <= took_s
     return hindrance_of(statistics, silent=is_in_vain and rounds == statistics.rounds)
@@ -169,20 +207,3 @@ def _row(topic: TopicSummary) -> Row:
             for queue, state, reason in topic.over
         ],
     }
-
-
-def _print(topics: Sequence[TopicSummary]) -> None:
-    columns = ("topic", "queues", "messages", "new", "size", "behind", "lost")
-    rows = [
-        (
-            topic.topic,
-            str(topic.queues),
-            count_text(topic.messages),
-            count_text(topic.messages_new),
-            size_text(topic.bytes),
-            count_text(topic.behind) if topic.behind else "",
-            count_text(topic.lost) if topic.lost else "",
-        )
-        for topic in topics
-    ]
-    write_table(columns, rows, numbers=frozenset(columns[1:]))

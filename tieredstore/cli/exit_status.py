@@ -1,0 +1,16 @@
+"""The exit statuses of every command: the one list that `--help` and the README show."""
+
+from collections.abc import Mapping
+
+FINDINGS, WRONG_USE, UNAVAILABLE, OWNED, BUG = 1, 2, 3, 4, 70
+
+MEANINGS: Mapping[str, str] = {
+    "0": "success",
+    "1": "findings, queues that are stopped, messages that were lost in this run, or not found",
+    "2": "usage or configuration error",
+    "3": "storage or memory unavailable; a later try may succeed",
+    "4": "another process owns the tier, or took it over",
+    "70": "internal error",
+    "129, 130, 143": "ended by SIGHUP, SIGINT, SIGTERM (`tier --follow` ends with 0 once it has"
+    " committed; a second signal ends it at once)",
+}

@@ -1,0 +1,69 @@
+"""Signals that end a command: the first one asks it to end, a second one ends it at once."""
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+ECHO_S = 0.3
+"""Seconds after a signal in which another one is the same request: `timeout`, `make` and
+supervisors signal a process and its group."""
+SHOW_CURSOR = "\x1b[?25h"
+WORDS = {
+    signal.SIGINT: "interrupted",
+    signal.SIGTERM: "terminated",
+    signal.SIGHUP: "ended by SIGHUP",
+}
+
+
+class Signalled(BaseException):
+    """A signal ended the command: `number`, and what was done until then."""
+
+    def __init__(self, number: int, done: str = "") -> None:
+        super().__init__(number)
+        self.number = number
+        self.done = done
+
+    def __str__(self) -> str:
+        word = WORDS[signal.Signals(self.number)]
+        return f"{word}: {self.done}" if self.done else word
+
+
+class EndingSignals:
+    """What SIGINT, SIGTERM and SIGHUP do while the current event loop runs."""
+
+    def __init__(
+        self, ask: Callable[[], object], *, now_s: Callable[[], float] | None = None
+    ) -> None:
+        """Call `ask` at the first of them; at a second one, end the process.
+
+        It may be ended at any moment: what is not published is invisible, and the next start goes
+        on. SIGHUP stays ignored where the caller ignores it, as `nohup` does.
+        """
+        self.first: int = 0
+        """The number of the signal that came first; 0 while none came."""
+        self._at_s = 0.0
+        self._ask = ask
+        loop = asyncio.get_running_loop()
+        self._now_s = now_s or loop.time
+        for number in ENDING:
+            if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
+                loop.add_signal_handler(number, self._take, number)
+
+    def _take(self, number: int) -> None:
+        now_s = self._now_s()
+        if not self.first:
+            self.first, self._at_s = number, now_s
+            self._ask()
+        elif now_s - self._at_s >= ECHO_S:
+            _end_now(number)
+
+
+def _end_now(number: int) -> None:
+    with suppress(OSError, ValueError):
+        if sys.stderr.isatty():
+            os.write(sys.stderr.fileno(), f"\r{SHOW_CURSOR}\n".encode())
+    os._exit(128 + number)
