@@ -23,7 +23,7 @@ RUN_BYTES = 1024
 """Memory of a run beside its messages."""
 TAGS_KEPT_MAX = 4096
 """Tags whose hashes are kept in memory."""
-_REPLACEMENT = "\ufffd"
+REPLACEMENT = "\ufffd"
 
 _hash_of = lru_cache(TAGS_KEPT_MAX)(tag_hash)
 
@@ -160,7 +160,7 @@ class CachedRun:
         if self._odd_codes is not None:
             untrue &= ~self._odd_codes
         found = np.flatnonzero(untrue)
-        return found[[_REPLACEMENT not in tags[index] for index in found.tolist()]]
+        return found[[REPLACEMENT not in tags[index] for index in found.tolist()]]
 
     def check(self) -> None:
         """Assert the invariants; for tests. O(n)."""

@@ -5,7 +5,7 @@ from numpy.typing import NDArray
 
 from container.metadata.records import Gap
 from container.record.unit import UNIT_BYTES
-from fetcher.cached_run import CachedRun
+from fetcher.cached_run import REPLACEMENT, CachedRun
 from fetcher.result import FetchedMessages, Selection
 from fetcher.tag_filter import Subscription, matching
 from provider.errors import Corrupt
@@ -112,8 +112,10 @@ class FetchCursor:
         if run.has_all and self._subscription is not None:
             indices = indices[matching(run.tag_hashes[start:stop], self._subscription)]
         if self._exact_tags and self._subscription is not None:
-            tags = self._subscription.tags
-            indices = indices[np.array([one.tags in tags for one in run.decode(indices)], np.bool_)]
+            wanted = self._subscription.tags
+            tags = [one.tags for one in run.decode(indices)]
+            same = [one in wanted or REPLACEMENT in one for one in tags]
+            indices = indices[np.array(same, np.bool_)]
         picked = indices[: self.messages_left]
         if self._bytes_left is not None:
             sums = np.cumsum(run.sizes[picked])

@@ -144,6 +144,7 @@ class TieredMessageFetcher:
                 hash like in RocketMQ's broker, so that a collision lets a foreign tag through.
             bytes_max: ends the result with the message that reaches it; None: no such limit.
             exact_tags: compare tags as texts too; about 1 us for each message whose hash matches.
+                Tags that are not UTF-8 cannot be compared so: their hash decides.
 
         Returns:
             Status, next offset, the queue's bounds, and the messages: `result.messages` has stored

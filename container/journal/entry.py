@@ -70,6 +70,8 @@ def copy_in(raw: Buffer, name: EntryName) -> bytes | None:
     _, own = decode_entry(raw, name)
     copy = bytes(raw[len(own) :])
     if not copy:
+        if Frame.version_of(raw) == Frame.VERSION_WITH_COPY:
+            raise Corrupt("its copy of the entry before it is missing", str(name), len(own))
         return None
     try:
         decode_entry(copy, EntryName(name.sequence - 1))

@@ -59,6 +59,11 @@ class Frame:
         return b"".join((head, crc.to_bytes(CRC_BYTES, "big"), self.payload))
 
     @classmethod
+    def version_of(cls, raw: Buffer) -> int:
+        """The format version in a header, of an object that was decoded."""
+        return int(cls.LAYOUT.unpack(bytes(raw[: cls.SIZE]))[1])
+
+    @classmethod
     def decode(cls, raw: Buffer, kind: FrameKind, *, path: str) -> Self:
         """Read an object; whatever may lie behind its frame is not looked at.
 

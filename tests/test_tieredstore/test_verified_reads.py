@@ -111,6 +111,19 @@ async def test_a_flipped_tags_code_in_a_file_is_named_by_a_filtered_read(tier: P
 
 
 @DAMAGED
+async def test_no_flipped_bit_of_a_tag_hides_its_message_from_a_filtered_read(tier: Path) -> None:
+    log = file_of(tier, "Alpha", "COMMIT_LOG")
+    raw = log.read_bytes()
+    begin = raw.index(b"TagA", raw.index(b"Alpha-0020") - 40)
+    for byte in range(begin, begin + 4):
+        for bit in range(8):
+            flip(log, byte, bit)
+            found, error = await read(tier, tags="TagA")
+            assert error is not None or len(found) == MESSAGES // 2
+            log.write_bytes(raw)
+
+
+@DAMAGED
 async def test_an_explicit_false_switches_the_checksums_off(tier: Path) -> None:
     truth, _ = await read(tier)
     log = file_of(tier, "Alpha", "COMMIT_LOG")

@@ -137,6 +137,20 @@ async def test_a_damaged_copy_hurts_nothing_and_is_told() -> None:
     assert caught.value.position > Frame.SIZE
 
 
+async def test_an_entry_that_ends_before_its_copy_is_read_and_told() -> None:
+    store = DictStore()
+    before = await written(store)
+    name = EntryName(4)
+    raw = store.objects[str(name)]
+    _, own = decode_entry(raw, name)
+    store.objects[str(name)] = own
+    assert len(own) < len(raw)
+    assert (await whole_part(store)).state == before.state
+    with pytest.raises(Corrupt, match="copy of the entry before it is missing") as caught:
+        copy_in(own, name)
+    assert caught.value.position == len(own)
+
+
 async def test_an_old_programs_entries_have_no_copies_and_are_read() -> None:
     store = DictStore()
     before = await written(store)
