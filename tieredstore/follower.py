@@ -32,6 +32,7 @@ from tieredstore.naming import refuse_unnamed
 from tieredstore.opening import directory_of
 from tieredstore.owner import refuse_living_owner, watch_ownership
 from tieredstore.owning import open_hot_log, open_owner
+from tieredstore.remembering import FollowedMemory
 from tieredstore.report import Look, Reporter, log_owned, log_start
 from tieredstore.summary import Loss, TopicSummary, new_losses, summarize
 
@@ -141,8 +142,12 @@ class Follower:
             watch = partial(
                 watch_ownership, tier.journal, clock=clock, interval_s=config.owner_check_s
             )
-            await stack.enter_async_context(running([tier.run, watch, reporter.run]))
+            memory = FollowedMemory(hot, tier)
+            await memory.recall()
+            remember = partial(memory.run, clock)
+            await stack.enter_async_context(running([tier.run, watch, reporter.run, remember]))
             stack.push_async_callback(tier.close)
+            stack.push_async_callback(memory.keep)
             self._open = opened
             self._stack = stack.pop_all()
         return self

@@ -16,6 +16,7 @@ SNAPSHOT_PREFIX = "@snapshot/"
 MANIFEST_PREFIX = "@manifest/"
 BOUNDARY_PREFIX = "@boundary/"
 KEPT_PREFIX = "@cut/"
+FOLLOWED_PREFIX = "@followed/"
 
 SEQUENCE_DIGITS = 20
 EPOCH_DIGITS = 10
@@ -75,6 +76,7 @@ _MANIFEST = re.compile(
     r"@manifest/([^/]+)/(0|[1-9][0-9]*)/([012])-(0|[1-9][0-9]*)-([0-9]{20})-([0-9]{10})"
     r"-([0-9a-f]{32})\Z"
 )
+_FOLLOWED = re.compile(r"@followed/([0-9]{10})-([0-9]{20})-([0-9]{20})\Z")
 _KEPT = re.compile(r"@cut/([0-9]{10})-([0-9]{20})/(.+)\Z")
 
 
@@ -99,6 +101,28 @@ class KeptName(NamedTuple):
         if found is None or parse_segment_name(found[3]) is None:
             return None
         return cls(int(found[1]), int(found[2]), found[3])
+
+
+class FollowedName(NamedTuple):
+    """How far the broker's log was tiered: `@followed/<epoch>-<sequence>-<position>`.
+
+    Of that epoch's owner; everything below the log's `position` is durable since the journal's
+    entry `sequence`. It only spares the next owner to read the log from its beginning.
+    """
+
+    epoch: int
+    sequence: int
+    position: int
+
+    def __str__(self) -> str:
+        sequence, epoch = f"{self.sequence:0{SEQUENCE_DIGITS}d}", f"{self.epoch:0{EPOCH_DIGITS}d}"
+        return f"{FOLLOWED_PREFIX}{epoch}-{sequence}-{self.position:0{SEQUENCE_DIGITS}d}"
+
+    @classmethod
+    def parse(cls, name: str) -> Self | None:
+        """What a name says; None if it is not such an object's."""
+        found = _FOLLOWED.match(name)
+        return None if found is None else cls(*map(int, found.groups()))
 
 
 def parse_name(name: str) -> MetadataName | None:

@@ -15,6 +15,7 @@ from provider.clock import Clock
 from provider.errors import Closed, StoreError
 from provider.ranges import QueueOffset
 from tieredstore.following.options import HotLogOptions
+from tieredstore.following.reput.remembered import Remembered
 from tieredstore.following.statistics import ScanStatistics
 from tieredstore.following.store_scan import StoreScan
 
@@ -171,11 +172,16 @@ class RocketMqHotLog:
         """
         return await self._do(lambda: self._scan.records(wanted))
 
-    async def resume(self, remembered: bytes) -> None:
+    @property
+    def is_of_log_alone(self) -> bool:
+        """Whether queues are made from the CommitLog, for the store has no ConsumeQueue files."""
+        return self._scan.is_of_log_alone
+
+    async def resume(self, remembered: Remembered) -> None:
         """Begin where an earlier process came to; before the first poll.
 
-        Says something only to a store whose queues are made from its CommitLog: else all of that
-        is read at the first poll. What does not fit the log, or is none, counts as nothing.
+        Else a store without ConsumeQueue files has its whole CommitLog read at the first poll; so
+        it is where `remembered` does not fit the log. Does nothing for other stores.
 
         Args:
             remembered: what `remembered` returned then, if no message was taken out of the tier
@@ -183,7 +189,7 @@ class RocketMqHotLog:
         """
         await self._do(lambda: self._scan.resume(remembered))
 
-    async def remembered(self) -> bytes | None:
+    async def remembered(self) -> Remembered | None:
         """What spares a later process to read the CommitLog from its beginning; see `resume`.
 
         None before the first poll, and where queues have files. Blocks on polls.

@@ -151,19 +151,22 @@ class StoreScan:
         """Whether a poll left a part of the CommitLog unread that it could have read."""
         return isinstance(self._queues, LoggedQueues) and self._queues.has_more
 
-    def resume(self, remembered: bytes) -> None:
-        """Begin near the end of the log; before the first poll. See `RocketMqHotLog.resume`."""
-        said = Remembered.decode(remembered)
-        if said is not None and isinstance(self._queues, LoggedQueues):
-            self._queues.resume(said)
+    @property
+    def is_of_log_alone(self) -> bool:
+        """Whether the store has no ConsumeQueue files."""
+        return isinstance(self._queues, LoggedQueues)
 
-    def remembered(self) -> bytes | None:
+    def resume(self, remembered: Remembered) -> None:
+        """Begin near the end of the log; before the first poll. See `RocketMqHotLog.resume`."""
+        if isinstance(self._queues, LoggedQueues):
+            self._queues.resume(remembered)
+
+    def remembered(self) -> Remembered | None:
         """See `RocketMqHotLog.remembered`."""
         if not isinstance(self._queues, LoggedQueues):
             return None
         with self._lock:
-            found = self._queues.remembered()
-        return None if found is None else found.encode()
+            return self._queues.remembered()
 
     def references(self, queue: QueueId, start: QueueOffset, messages_max: int) -> Units:
         """See `FollowedQueues.references`."""

@@ -15,6 +15,8 @@ from tests.support.fake_broker import FakeBroker
 from tests.support.followed import bodies, broker, clock, follow, logs, poll_later
 from tests.support.without_queues import hide_queues
 from tieredstore.following.broker_hot_log import RocketMqHotLog
+from tieredstore.following.reput.log_scan import LastRecord
+from tieredstore.following.reput.remembered import Remembered
 
 __all__ = ["broker", "clock", "logs"]
 A0, A1, B0 = QueueId("A", 0), QueueId("A", 1), QueueId("B", 0)
@@ -43,11 +45,11 @@ def ends(log: RocketMqHotLog, queue: QueueId) -> tuple[int, int]:
 
 
 async def resumed(
-    broker: FakeBroker, clock: ManualClock, logs: list[RocketMqHotLog], said: bytes | None
+    broker: FakeBroker, clock: ManualClock, logs: list[RocketMqHotLog], said: Remembered | None
 ) -> RocketMqHotLog:
     log = await follow(broker, clock, logs)
-    assert said is not None
-    await log.resume(said)
+    if said is not None:
+        await log.resume(said)
     await log.poll()
     return log
 
@@ -147,13 +149,16 @@ async def test_nothing_is_remembered_before_the_log_was_read(
 
 
 @pytest.mark.parametrize(
-    "said", [b"", b"{", b"[]", b"null", b'{"position": 4000}', b'{"position": "x", "record": 3}']
+    "raw", [b"", b"{", b"[]", b"null", b'{"position": 40}', b'{"position": "x", "record": 3}']
 )
-async def test_what_is_no_position_counts_as_none(
-    said: bytes, rocks: FakeBroker, clock: ManualClock, logs: list[RocketMqHotLog]
-) -> None:
-    rocks.put("A", 0)
-    assert ends(await resumed(rocks, clock, logs, said), A0) == (0, 1)
+def test_what_is_no_position_counts_as_none(raw: bytes) -> None:
+    assert Remembered.decode(raw) is None
+
+
+@pytest.mark.parametrize("last", [None, LastRecord(3, b"head")])
+def test_a_position_is_read_as_it_was_written(last: LastRecord | None) -> None:
+    said = Remembered(2**62, last)
+    assert Remembered.decode(said.encode()) == said
 
 
 async def test_another_log_is_read_from_its_beginning(
@@ -240,7 +245,7 @@ async def test_offsets_that_begin_again_stop_the_queue_until_a_start(
     assert (ends(log, B0), state(log, B0)) == ((0, 13), HotQueueState.READY)
     await log.release(A0, QueueOffset(10))
     await log.release(B0, QueueOffset(13))
-    for said in (await log.remembered(), b""):
+    for said in (await log.remembered(), None):
         again = await resumed(rocks, clock, logs, said)
         assert (ends(again, A0), state(again, A0)) == ((0, 3), HotQueueState.READY)
 
@@ -261,7 +266,7 @@ async def test_a_hole_in_the_offsets_is_damage_until_the_broker_deletes_it(
     await log.release(A0, QueueOffset(5))
     said = await log.remembered()
     assert said is not None
-    assert b'"position":%d' % bad.position in said
+    assert said.position == bad.position
     rocks.log_path(0).unlink()
     await poll_later(log, clock)
     assert state(log, A0) is HotQueueState.READY
