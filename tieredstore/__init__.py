@@ -81,7 +81,8 @@ if TYPE_CHECKING:
     from tieredstore.following.directory.layout import NotAStore
     from tieredstore.following.statistics import ScanStatistics
     from tieredstore.message import Message
-    from tieredstore.readable_tier import QueueCursor, ReadableTier
+    from tieredstore.readable_tier import ReadableTier
+    from tieredstore.reading.cursor import QueueCursor
     from tieredstore.summary import Loss, QueueSummary, TopicSummary
 
 __all__ = [  # noqa: RUF022 - grouped by purpose
@@ -158,7 +159,8 @@ _HOMES: Mapping[str, tuple[str, ...]] = {
     "tieredstore.following.directory.layout": ("NotAStore",),
     "tieredstore.following.statistics": ("ScanStatistics",),
     "tieredstore.message": ("Message",),
-    "tieredstore.readable_tier": ("QueueCursor", "ReadableTier"),
+    "tieredstore.readable_tier": ("ReadableTier",),
+    "tieredstore.reading.cursor": ("QueueCursor",),
     "tieredstore.summary": ("Loss", "QueueSummary", "TopicSummary"),
 }  # fmt: skip
 """Where a public name lives. Loaded on first use: the command line's `--help` needs none of it."""

@@ -9,6 +9,7 @@ from container.record.body import decompress
 from container.record.fields import Host
 from container.record.layout import COMPRESSED
 from container.record.message import StoredMessage
+from container.record.properties import UNIQ_KEY
 from provider.object_store import Buffer
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -87,6 +88,20 @@ class Message:
         Decoded at each reading, some 0.2 us a property.
         """
         return self.stored.property_map
+
+    @property
+    def msg_id(self) -> str:
+        """The message id as RocketMQ's clients show it: UNIQ_KEY, or else `offset_msg_id`."""
+        return self.properties.get(UNIQ_KEY) or self.offset_msg_id
+
+    @property
+    def offset_msg_id(self) -> str:
+        """The id made of the broker's host and of the record's position, in upper-case hex.
+
+        The position is that in the tier, as for clients that read from RocketMQ's tiered store; it
+        differs from the id under which the broker stored the message.
+        """
+        return self.stored.message_id
 
     @property
     def store_timestamp(self) -> int:

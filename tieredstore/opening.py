@@ -52,7 +52,7 @@ def existing_tier(config: Config, naming: str = AS_OPTIONS) -> Config:
         return config
     found = brokers_in(root)
     if not found:
-        raise NotFound(_no_tier(root), str(root))
+        raise NotFound(no_tier(root), str(root))
     fitting = [
         (cluster, broker)
         for cluster, broker in found
@@ -82,7 +82,7 @@ def _is_directory(path: Path) -> bool:
         return False  # `brokers_in` meets the same error, and names it
 
 
-def _no_tier(root: Path) -> str:
+def no_tier(root: Path) -> str:
     """Why nothing was found below a root."""
     if not root.is_dir():
         return "there is no tier: no such directory"

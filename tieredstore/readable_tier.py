@@ -2,7 +2,7 @@
 
 import asyncio
 import warnings
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -13,82 +13,23 @@ from typing import Self
 from container.check.finding import Finding
 from container.check.tier import check_tier
 from container.names.queue_id import QueueId
-from container.names.rocketmq import INT64_MAX
 from container.tier_reader import TierReader
 from fetcher.fetcher import TRANSFER_BYTES_MAX, TieredMessageFetcher
-from fetcher.result import FetchResult, FetchStatus
+from fetcher.result import FetchResult
 from fetcher.statistics import FetcherStatistics
 from provider.clock import Clock, SystemClock
 from provider.errors import Closed, Corrupt, NotFound, StoreError
 from tieredstore.config.effective import Config
 from tieredstore.message import Message
 from tieredstore.opening import AS_ARGUMENTS, directory_of, existing_tier, open_reader, read_bytes
+from tieredstore.reading.cursor import QueueCursor
+from tieredstore.reading.topic import by_store_time, queue_by_queue
+from tieredstore.reading.wanted import Moment, OnDamage, OnGap, Wanted, check_tags, moment_ms
 from tieredstore.summary import QueueSummary
 
-GROUP = "tieredstore"
-"""The consumer group that read-ahead follows where the caller names none."""
-FETCH_MESSAGES_MAX = 4096
 TOPICS_LISTED_MAX = 8
 BEHIND_S = 2.0
 """Seconds that `check` waits before it calls what lies behind the published ends unpublished."""
-
-
-class QueueCursor:
-    """Goes through a queue in large steps: `async for result in cursor`. Nothing is to be closed.
-
-    Each step is one fetch that advanced; a step over a gap or over messages of other tags may hold
-    no message. Ends at the queue's end as it was published when the tier was opened or refreshed.
-    """
-
-    def __init__(
-        self,
-        fetcher: TieredMessageFetcher,
-        queue: QueueId,
-        offset: int,
-        *,
-        messages_max: int | None,
-        tags: str | None,
-        bytes_max: int,
-    ) -> None:
-        self.queue = queue
-        self.offset = offset
-        """Where the next step begins."""
-        self._first = offset
-        self._fetcher = fetcher
-        self._left = INT64_MAX if messages_max is None else messages_max
-        self._tags = tags
-        self._bytes_max = bytes_max
-
-    def __repr__(self) -> str:
-        return f"<QueueCursor {self.queue} at {self.offset}>"
-
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> FetchResult:
-        """One step; raises as `get_message`, and NotFound where it began beyond the end."""
-        if self._left <= 0:
-            raise StopAsyncIteration
-        result = await self._fetcher.get_message(
-            GROUP,
-            *self.queue,
-            self.offset,
-            messages_max=min(self._left, FETCH_MESSAGES_MAX),
-            subscription=self._tags,
-            bytes_max=self._bytes_max,
-            exact_tags=True,
-        )
-        if result.status is FetchStatus.OFFSET_OVERFLOW_BADLY and self.offset == self._first:
-            raise NotFound(
-                f"offset {self.offset} lies behind the end, {result.max_offset}: choose one in "
-                f"[{result.min_offset}, {result.max_offset})",
-                str(self.queue),
-            )
-        if result.next_offset <= self.offset:
-            raise StopAsyncIteration
-        self._left -= len(result.messages)
-        self.offset = result.next_offset
-        return result
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,18 +226,69 @@ class ReadableTier:
     def messages(
         self,
         topic: str,
-        queue_id: int,
+        queue_id: int | None = None,
         offset: int | None = None,
         *,
         messages_max: int | None = None,
         tags: str | None = None,
+        since: Moment | None = None,
+        until: Moment | None = None,
+        by_time: bool = False,
+        on_damage: OnDamage | None = None,
+        on_gap: OnGap | None = None,
     ) -> AsyncIterator[Message]:
-        """Iterate over a queue's messages: `async for message in tier.messages("T", 0)`.
+        """Iterate over a queue or a topic: `async for message in tier.messages("T", 0)`.
 
-        Reads ahead; holds one fetch at a time (`readAheadMessageSizeThreshold`). Gaps are passed
-        over; `queue` lists them. Arguments and errors as `results`.
+        Reads ahead; holds one fetch at a time (`readAheadMessageSizeThreshold`), with `by_time`
+        32 MiB in all, or 16 KiB a queue if that is more.
+
+        Args:
+            topic: the topic.
+            queue_id: its queue; None: all, one after another.
+            offset: queue offset to begin at, in the one queue that is named; None: the oldest.
+            messages_max: messages at most; None: to the end.
+            tags: only these, as `TagA || TagB`, compared as texts; None or `*`: all.
+            since: only what was stored at this time or later: a datetime with its time zone, or
+                Unix ms. Found by bisection of each queue, as in RocketMQ, which takes its times to
+                ascend.
+            until: only what was stored before this time.
+            by_time: all queues in one order of store times, in place of queue after queue.
+            on_damage: called with queue, offset and error of a damaged message, which is then
+                passed over; None: the error is raised. With `tags`, it reads every message, for a
+                damaged unit says nothing of tags.
+            on_gap: called with queue and gap when messages are passed over that were lost before
+                they could be tiered.
+
+        Raises:
+            NotFound: the tier has no such topic or queue, or, at the first step, `offset` lies
+                beyond its end.
+            ValueError: `tags` has no tag or is an SQL92 expression, a datetime has no time zone,
+                or `offset` is given without `queue_id`.
+            Unavailable, Corrupt, OutOfRange, Closed: while iterating; as `get_message`.
         """
-        return _decoded(self.results(topic, queue_id, offset, messages_max=messages_max, tags=tags))
+        wanted = Wanted(
+            offset=offset,
+            messages_max=messages_max,
+            tags=tags,
+            since_ms=moment_ms(since),
+            until_ms=moment_ms(until),
+            on_damage=on_damage,
+            on_gap=on_gap,
+        )
+        return _flat(self.chunks(topic, queue_id, wanted, by_time=by_time))
+
+    def chunks(
+        self, topic: str, queue_id: int | None, wanted: Wanted, *, by_time: bool
+    ) -> AsyncIterator[Iterable[Message]]:
+        """What `messages` iterates over, many at a time. Internal, and may change."""
+        if queue_id is None and wanted.offset is not None:
+            raise ValueError("an offset counts in one queue: name the queue")
+        check_tags(wanted.tags)
+        if queue_id is None:
+            queues = [QueueId(topic, one.queue_id) for one in self.queues(topic)]
+        else:
+            queues = [QueueId(topic, self.queue(topic, queue_id).queue_id)]
+        return (by_store_time if by_time else queue_by_queue)(self._cursor, queues, wanted)
 
     def results(
         self,
@@ -306,31 +298,27 @@ class ReadableTier:
         *,
         messages_max: int | None = None,
         tags: str | None = None,
+        since: Moment | None = None,
+        until: Moment | None = None,
+        on_damage: OnDamage | None = None,
+        on_gap: OnGap | None = None,
     ) -> QueueCursor:
         """Iterate over a queue fetch by fetch, records undecoded: for programs that need the rate.
 
-        Args:
-            topic: the topic.
-            queue_id: its queue.
-            offset: queue offset to begin at; None: the oldest message.
-            messages_max: messages at most; None: to the end.
-            tags: only these, as `TagA || TagB`, compared as texts; None or `*`: all.
-
-        Raises:
-            NotFound: the tier has no such queue, or, at the first step, `offset` lies beyond its
-                end.
-            ValueError: at the first step: `tags` has no tag.
-            Unavailable, Corrupt, OutOfRange, Closed: at any step; as `get_message`.
+        Arguments and errors as `messages`. A step holds one fetch.
         """
-        queue = self.queue(topic, queue_id)
-        return QueueCursor(
-            self.fetcher,
-            QueueId(topic, queue_id),
-            queue.min_offset if offset is None else offset,
+        self.queue(topic, queue_id)
+        check_tags(tags)
+        wanted = Wanted(
+            offset=offset,
             messages_max=messages_max,
             tags=tags,
-            bytes_max=self._opened().config.fetcher.run_bytes_max,
+            since_ms=moment_ms(since),
+            until_ms=moment_ms(until),
+            on_damage=on_damage,
+            on_gap=on_gap,
         )
+        return self._cursor(QueueId(topic, queue_id), wanted, None)
 
     async def check(
         self, *, progress: Callable[[int], None] = lambda _: None
@@ -369,6 +357,13 @@ class ReadableTier:
             raise Closed("the tier is not open: use `async with`", "")
         return self._open
 
+    def _cursor(self, queue: QueueId, wanted: Wanted, bytes_max: int | None) -> QueueCursor:
+        source = self.reader.container(queue)
+        if source is None:
+            raise self._absent(*queue)
+        run_bytes_max = self._opened().config.fetcher.run_bytes_max
+        return QueueCursor(self.fetcher, source, wanted, bytes_max=bytes_max or run_bytes_max)
+
     def _absent(self, topic: str, queue_id: int | None) -> NotFound:
         """What to say where a topic or a queue is not there."""
         name = topic if queue_id is None else f"{topic}/{queue_id}"
@@ -385,8 +380,7 @@ class ReadableTier:
         return NotFound(f"the tier has nothing of {name}{hint}", str(self.directory))
 
 
-async def _decoded(results: QueueCursor) -> AsyncIterator[Message]:
-    path = str(results.queue)
-    async for result in results:
-        for stored in result.messages.decode():
-            yield Message.of(stored, path=path)
+async def _flat(chunks: AsyncIterator[Iterable[Message]]) -> AsyncIterator[Message]:
+    async for chunk in chunks:
+        for message in chunk:
+            yield message

@@ -16,8 +16,9 @@ each call means, costs and raises is said in `tieredstore.ReadableTier` and `tie
 import os
 import warnings
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, ExitStack, suppress
+from itertools import chain
 from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeVar
@@ -33,10 +34,12 @@ from fetcher.statistics import FetcherStatistics
 from provider.errors import Closed
 from tieredstore.follower import Follower
 from tieredstore.message import Message
-from tieredstore.readable_tier import QueueCursor, ReadableTier
+from tieredstore.readable_tier import ReadableTier
+from tieredstore.reading.wanted import Moment, OnDamage, OnGap, Wanted, moment_ms
 from tieredstore.summary import Loss, QueueSummary, TopicSummary
 
 OpenedT = TypeVar("OpenedT")
+ItemT = TypeVar("ItemT")
 
 __all__ = ["SyncFollower", "SyncTier", "follow", "open"]
 
@@ -221,21 +224,35 @@ class SyncTier(_Threaded):
     def messages(
         self,
         topic: str,
-        queue_id: int,
+        queue_id: int | None = None,
         offset: int | None = None,
         *,
         messages_max: int | None = None,
         tags: str | None = None,
+        since: Moment | None = None,
+        until: Moment | None = None,
+        by_time: bool = False,
+        on_damage: OnDamage | None = None,
+        on_gap: OnGap | None = None,
     ) -> Iterator[Message]:
-        """Iterate over a queue's messages; arguments and errors as `ReadableTier.results`.
+        """Iterate over a queue or a topic; arguments and errors as `ReadableTier.messages`.
 
         The thread is asked once for each fetch, not for each message. A loop may be left early.
         """
+        wanted = Wanted(
+            offset=offset,
+            messages_max=messages_max,
+            tags=tags,
+            since_ms=moment_ms(since),
+            until_ms=moment_ms(until),
+            on_damage=on_damage,
+            on_gap=on_gap,
+        )
 
-        def cursor() -> QueueCursor:
-            return self._tier.results(topic, queue_id, offset, messages_max=messages_max, tags=tags)
+        def chunks() -> AsyncIterator[Iterable[Message]]:
+            return self._tier.chunks(topic, queue_id, wanted, by_time=by_time)
 
-        return self._decoded(self._running.call(cursor))
+        return chain.from_iterable(self._each(self._running.call(chunks)))
 
     def check(self) -> list[Finding]:
         """Everything that is wrong with the tier; reads every byte twice."""
@@ -249,11 +266,14 @@ class SyncTier(_Threaded):
         """What reading cost so far and what is cached."""
         return self._running.call(self._tier.statistics)
 
-    def _decoded(self, cursor: QueueCursor) -> Iterator[Message]:
-        path = str(cursor.queue)
-        while (result := self._running.call(anext, cursor, None)) is not None:
-            for stored in result.messages.decode():
-                yield Message.of(stored, path=path)
+    def _each(self, items: AsyncIterator[ItemT]) -> Iterator[ItemT]:
+        """The items of an asynchronous iterator, each when it is asked for."""
+
+        async def following() -> ItemT | None:
+            return await anext(items, None)
+
+        while (item := self._running.call(following)) is not None:
+            yield item
 
 
 class SyncFollower(_Threaded):

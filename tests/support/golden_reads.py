@@ -1,5 +1,6 @@
 """Messages of a tier beside the rows that the official client read."""
 
+from ipaddress import ip_address
 from typing import Any
 
 from container.names.queue_id import QueueId
@@ -9,6 +10,7 @@ from fetcher.fetcher import TieredMessageFetcher
 from provider.clock import SystemClock
 from tests.support.golden import GoldenSet
 from tieredstore.cli.message_rows import message_row
+from tieredstore.reading.cursor import messages_of
 
 
 def without(row: dict[str, Any], *names: str) -> dict[str, Any]:
@@ -16,14 +18,28 @@ def without(row: dict[str, Any], *names: str) -> dict[str, Any]:
 
 
 def normal(row: dict[str, Any], golden: GoldenSet) -> dict[str, Any]:
-    """An expected line in our form: hosts as `ip:port`, the bit of compression cleared."""
+    """An expected line in our form: hosts as `ip:port`, the bit of compression cleared, ids."""
     row = dict(row)
     for name in ("born_host", "store_host"):
         row[name] = row[name].removeprefix("/")
     assert row.pop("body_null", row["body_length"] == 0) == (row["body_length"] == 0)
     if golden.has_codas:  # 5.2.0 alone keeps the bit when it decompresses
         row["sys_flag"] &= ~COMPRESSED
+    if "UNIQ_KEY" in row["properties"]:
+        row["msg_id"] = row["properties"]["UNIQ_KEY"]
     return row
+
+
+def seen_by_the_client(row: dict[str, Any]) -> dict[str, Any]:
+    """A line that `read` prints without the fields that the client's lines do not have."""
+    host, _, port = row["store_host"].rpartition(":")
+    place = f"{int(port):08X}{row['tier_physical_offset']:016X}"
+    assert row["offset_msg_id"] == ip_address(host.strip("[]")).packed.hex().upper() + place
+    ids = ["offset_msg_id"]
+    if "UNIQ_KEY" not in row["properties"]:
+        assert row["msg_id"] == row["offset_msg_id"]
+        ids.append("msg_id")
+    return without(row, *ids, "reconsume_times", "prepared_transaction_offset")
 
 
 async def read_all(reader: TierReader, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -36,7 +52,8 @@ async def read_all(reader: TierReader, rows: list[dict[str, Any]]) -> list[dict[
             offset = container.min_offset
             while offset < container.next_offset:
                 result = await fetcher.get_message("g", *queue, offset, messages_max=100)
-                found += [message_row(raw, str(queue), digest=True) for raw in result.messages]
+                messages = messages_of(result.messages, queue, None)
+                found += [seen_by_the_client(message_row(one, digest=True)) for one in messages]
                 assert result.next_offset > offset
                 offset = result.next_offset
     return found

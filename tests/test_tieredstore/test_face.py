@@ -6,6 +6,7 @@ import inspect
 import pydoc
 import subprocess
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ import tieredstore
 from tests.support.cli import run, settings
 from tests.support.fake_broker import FakeBroker
 from tests.support.golden import ROCKETMQ_533, GoldenTree, expected, unpacked
+from tieredstore import sync
 from tieredstore.cli.message_rows import message_row
 
 assert tieredstore.ReadableTier  # its imports read files, so they are not left to a running loop
@@ -233,13 +235,54 @@ async def test_messages_are_those_that_the_broker_sent(tier: Path) -> None:
         assert "G_Orders/0 17" in repr(found[17])
 
 
+async def test_a_topic_is_read_by_queue_or_by_time_and_between_two_times(tier: Path) -> None:
+    rows = [row for row in expected(ROCKETMQ_533, "messages") if row["topic"] == "G_Orders"]
+    middle = sorted(row["store_timestamp"] for row in rows)[1000]
+    by_queue = [(row["queue_id"], row["queue_offset"]) for row in rows]
+    recent = {
+        (row["queue_id"], row["queue_offset"]) for row in rows if row["store_timestamp"] >= middle
+    }
+    since = datetime.fromtimestamp(middle / 1000, UTC)
+    async with tieredstore.open(tier) as opened:
+        found = [(one.queue_id, one.offset) async for one in opened.messages("G_Orders")]
+        assert found == sorted(by_queue)
+        times = [one.store_timestamp async for one in opened.messages("G_Orders", by_time=True)]
+        assert times == sorted(row["store_timestamp"] for row in rows)
+        new = [one async for one in opened.messages("G_Orders", since=since)]
+        assert {(one.queue_id, one.offset) for one in new} == recent
+        old = [one async for one in opened.messages("G_Orders", until=middle)]
+        assert len(old) == len(rows) - len(recent)
+
+
+def test_the_sync_face_reads_a_topic_in_the_same_two_orders(tier: Path) -> None:
+    with sync.open(tier) as opened:
+        by_queue = [(one.queue_id, one.offset) for one in opened.messages("G_Orders")]
+        assert len(by_queue) == 2400
+        assert by_queue == sorted(by_queue)
+        times = [one.store_timestamp for one in opened.messages("G_Orders", by_time=True)]
+        assert len(times) == 2400
+        assert times == sorted(times)
+        some = opened.messages("G_Orders", since=times[9], until=times[1000], messages_max=50)
+        assert all(times[9] <= one.store_timestamp < times[1000] for one in some)
+
+
+async def test_what_cannot_be_meant_is_refused_when_it_is_asked_for(tier: Path) -> None:
+    async with tieredstore.open(tier) as opened:
+        with pytest.raises(ValueError, match="has no time zone"):
+            opened.messages("G_Orders", since=datetime(2026, 11, 21))  # noqa: DTZ001 - the mistake
+        with pytest.raises(ValueError, match="name the queue"):
+            opened.messages("G_Orders", offset=3)
+        with pytest.raises(ValueError, match="SQL92"):
+            opened.messages("G_Orders", tags="a > 3")
+        with pytest.raises(tieredstore.NotFound, match="did you mean G_Orders"):
+            opened.messages("G_Order")
+
+
 async def test_the_command_prints_the_same_messages(tier: Path, tree: GoldenTree) -> None:
     rows = run(*settings(tree, tier), "read", "G_Keys", "0", "--json").rows
     async with tieredstore.open(tier) as opened:
         found = [
-            message_row(raw, "G_Keys/0", digest=False)
-            async for result in opened.results("G_Keys", 0)
-            for raw in result.messages
+            message_row(message, digest=False) async for message in opened.messages("G_Keys", 0)
         ]
     assert found == rows
 

@@ -26,8 +26,9 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
         "tieredstore.cli.topics",
         "List the queues of a tier with offsets, sizes and times.",
     ),
+    "brokers": ("tieredstore.cli.brokers", "List the clusters and brokers of a tier."),
     "segments": ("tieredstore.cli.segments", "List the segment files of a tier's queues."),
-    "read": ("tieredstore.cli.read", "Read the messages of a queue by offset."),
+    "read": ("tieredstore.cli.read", "Read messages of a topic by queue, offset, time and tag."),
     "check": ("tieredstore.cli.check", "Verify a tier: metadata and bytes, in both directions."),
     "metadata": ("tieredstore.cli.metadata", "Exchange metadata with RocketMQ's own tiered store."),
     "repair": ("tieredstore.cli.repair", "Cut a stopped queue back to what the broker still has."),
@@ -71,7 +72,7 @@ class CommandLine(click.Group):
         for word in args[1:]:
             module = FORMS.get((name, word.partition("=")[0]))
             if module is not None:
-                return name, import_module(module).command, args[1:]
+                return name, accept_behind(import_module(module).command), args[1:]
         if name not in COMMANDS and not name.startswith("-"):
             from difflib import get_close_matches  # noqa: PLC0415 - only for a wrong word
 
@@ -144,8 +145,8 @@ def cli(ctx: click.Context) -> None:
 
     A tier is a directory that holds the messages of one or more brokers. Name it with
     -D tieredStoreFilePath=DIRECTORY or in the configuration file. `tier` fills it; `topics`,
-    `segments`, `read` and `check` need the tier alone. The broker needs no name where the tier
-    has only one. The options below may also follow the command.
+    `brokers`, `segments`, `read` and `check` need the tier alone. The broker needs no name where
+    the tier has only one. The options below may also follow the command.
     """
     ctx.ensure_object(Invocation).begin()
 

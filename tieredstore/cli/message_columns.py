@@ -7,12 +7,12 @@ from rich.cells import cell_len, set_cell_size
 
 from tieredstore.cli.output import count_text
 
-TITLES = ("offset", "stored (UTC)", "bytes", "tags", "keys", "body")
+TITLES = ("queue", "offset", "stored (UTC)", "bytes", "tags", "keys", "body")
 DIGEST = "body SHA-256"
-NUMBERS = frozenset({0, 2})
-BODY = 5
+NUMBERS = frozenset({0, 1, 3})
+QUEUE, BODY = 0, 6
 TIME_CELLS, BYTES_CELLS = 19, 9
-OFFSET_CELLS_MIN, TAGS_CELLS_MIN, KEYS_CELLS_MIN = 6, 8, 12
+QUEUE_CELLS, OFFSET_CELLS_MIN, TAGS_CELLS_MIN, KEYS_CELLS_MIN = 5, 6, 8, 12
 TAGS_CELLS_MORE, KEYS_CELLS_MORE = 8, 24
 """Cells that tags and keys get in addition if the terminal has room."""
 BODY_CELLS_MIN, DIGEST_CELLS = 24, 64
@@ -48,25 +48,27 @@ def fitted(text: str, width: int) -> str:
     return set_cell_size(text, max(0, width - 1)) + CUT * (width > 0)
 
 
-def message_columns(terminal: int, max_offset: int, *, digest: bool) -> MessageColumns:
+def message_columns(
+    terminal: int, max_offset: int, *, digest: bool, with_queue: bool = False
+) -> MessageColumns:
     """The columns for a terminal of `terminal` cells and offsets below `max_offset`.
 
     Tags, then keys get the room that the body does not need. On a narrow terminal bytes, time and
     keys are left out, in this order.
     """
-    shown = [0, 1, 2, 3, 4, BODY]
+    shown = [*([QUEUE] if with_queue else []), 1, 2, 3, 4, 5, BODY]
     offset = max(OFFSET_CELLS_MIN, len(count_text(max_offset)))
-    widths = [offset, TIME_CELLS, BYTES_CELLS, TAGS_CELLS_MIN, KEYS_CELLS_MIN, 0]
+    widths = [QUEUE_CELLS, offset, TIME_CELLS, BYTES_CELLS, TAGS_CELLS_MIN, KEYS_CELLS_MIN, 0]
 
     def room() -> int:
         between = len(BETWEEN) * (len(shown) - 1)
         return terminal - between - sum(widths[number] for number in shown)
 
-    for number in (2, 1, 4):
+    for number in (3, 2, 5):
         if room() < BODY_CELLS_MIN // 2:
             shown.remove(number)
     spare = max(0, room() - (DIGEST_CELLS if digest else BODY_CELLS_MIN))
-    for number, more in ((3, TAGS_CELLS_MORE), (4, KEYS_CELLS_MORE)):
+    for number, more in ((4, TAGS_CELLS_MORE), (5, KEYS_CELLS_MORE)):
         if number in shown:
             widths[number] += min(more, spare)
             spare -= min(more, spare)

@@ -1,5 +1,6 @@
 """Output of commands: JSON lines for programs, tables for people."""
 
+import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -21,6 +22,11 @@ BETWEEN = 3
 """Cells between two columns."""
 
 
+def is_terminal() -> bool:
+    """Whether what is printed is seen at once, by people; else a program may read it."""
+    return sys.stdout.isatty()
+
+
 def write_json(rows: Iterable[Row]) -> None:
     """One object a line."""
     lines = [orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE) for row in rows]
@@ -34,13 +40,14 @@ def write_table(
     numbers: frozenset[str] = frozenset(),
     title: str = "",
 ) -> None:
-    """A table as wide as the terminal, 80 columns where there is none; `numbers` to the right.
+    """A table as wide as the terminal (or `COLUMNS`), and as it needs where there is none.
 
-    Long text is continued in the next line; numbers are never cut. If that leaves too little
-    room for text, each row is printed as a list of names and values.
+    `numbers` are columns to the right. Long text is continued in the next line; numbers are never
+    cut. If that leaves too little room for text, each row is printed as a list of names and values.
     """
-    console = Console(highlight=False, markup=False, emoji=False)
     cells = [[printable(cell) for cell in row] for row in rows]
+    whole = None if is_terminal() or "COLUMNS" in os.environ else _width_whole(columns, cells)
+    console = Console(highlight=False, markup=False, emoji=False, width=whole)
     if _width_min(columns, cells, numbers) > console.width:
         _write_lists(columns, cells, title=title)
         return
@@ -67,13 +74,24 @@ def table_of(
     return table
 
 
+def _widths(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> list[int]:
+    """Cells that each column takes uncut."""
+    widths = [cell_len(name) for name in columns]
+    for row in rows:
+        widths = [max(width, cell_len(cell)) for width, cell in zip(widths, row, strict=True)]
+    return widths
+
+
+def _width_whole(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> int:
+    """A width at which no line is continued."""
+    return sum(width + BETWEEN for width in _widths(columns, rows)) + BETWEEN
+
+
 def _width_min(
     columns: Sequence[str], rows: Iterable[Sequence[str]], numbers: frozenset[str]
 ) -> int:
     """The narrowest terminal, in cells, on which a table reads well."""
-    widths = [cell_len(name) for name in columns]
-    for row in rows:
-        widths = [max(width, cell_len(cell)) for width, cell in zip(widths, row, strict=True)]
+    widths = _widths(columns, rows)
     return sum(
         (width if name in numbers else min(width, TEXT_WIDTH_MIN)) + BETWEEN
         for name, width in zip(columns, widths, strict=True)

@@ -1,62 +1,113 @@
-"""`tieredstore read`: messages of a queue by offset."""
+"""`tieredstore read`: messages of a topic or a queue, by offset, time and tag."""
 
-import shutil
-import sys
+import logging
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import click
 
+from container.metadata.records import Gap
 from container.names.queue_id import QueueId
 from container.names.rocketmq import INT64_MAX
-from fetcher.result import FetchResult, FetchStatus
-from fetcher.tag_filter import parse_subscription
+from fetcher.result import FetchStatus
+from provider.errors import Corrupt
 from tieredstore.cli.exit_status import FINDINGS
 from tieredstore.cli.invocation import Invocation, WholeNumber, json_option, pass_invocation
-from tieredstore.cli.message_columns import message_columns
-from tieredstore.cli.message_rows import message_cells, message_row
-from tieredstore.cli.output import write_json
+from tieredstore.cli.message_printer import MessagePrinter
+from tieredstore.cli.moment import MOMENT
+from tieredstore.cli.output import is_terminal, time_text, write_json
 from tieredstore.cli.reading import QUEUE, TOPIC, java_metadata_option, with_tier
 from tieredstore.config.sources import ConfigError
-from tieredstore.readable_tier import GROUP, ReadableTier
+from tieredstore.readable_tier import ReadableTier
+from tieredstore.reading.cursor import GROUP, messages_of
+from tieredstore.reading.wanted import Wanted, check_tags
+from tieredstore.summary import QueueSummary
 
 ONCE_MESSAGES = 32
+QUEUES_LISTED_MAX = 8
+DAMAGED_NAMED_MAX = 100
+BY_TIME = "time"
+LOGGER = logging.getLogger("tieredstore.cli.read")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ReadOrder:
-    """What to read, and how to print it."""
+    """What to read, and how to print it. The options of the command, by their names."""
 
-    queue: QueueId
+    topic: str
+    queue: int | None
     offset: int | None
     messages_max: int | None
+    since: int | None
+    until: int | None
     tags: str | None
+    order: str
+    skip_damaged: bool
     digest: bool
     as_json: bool
 
 
+def _options(command: Callable[..., int]) -> Callable[..., int]:
+    """The options that say which messages."""
+    number = WholeNumber(0, INT64_MAX)
+    for option in reversed(
+        (
+            click.option(
+                "--offset",
+                type=number,
+                metavar="N",
+                help="First queue offset in QUEUE. Default: the oldest message.",
+            ),
+            click.option(
+                "--since",
+                type=MOMENT,
+                metavar="TIME",
+                help="Only what the broker stored at TIME or later: 2026-11-21T12:00:00Z, -2h"
+                " (s, m, h, d or w before now) or Unix milliseconds. UTC without a time zone.",
+            ),
+            click.option(
+                "--until", type=MOMENT, metavar="TIME", help="Only what was stored before TIME."
+            ),
+            click.option(
+                "--max",
+                "messages_max",
+                type=WholeNumber(1, INT64_MAX),
+                metavar="N",
+                help="Maximum number of messages. Default: all; with --once, 32.",
+            ),
+            click.option(
+                "--tags",
+                metavar="EXPR",
+                help='Print only messages with these tags, such as "TagA || TagB".',
+            ),
+            click.option(
+                "--order",
+                type=click.Choice(["queue", BY_TIME]),
+                default="queue",
+                help="Queue after queue (default), or all queues merged by store time.",
+            ),
+            click.option(
+                "--skip-damaged",
+                is_flag=True,
+                help="Name damaged messages on standard error, pass over them and exit with 1.",
+            ),
+            click.option(
+                "--digest",
+                is_flag=True,
+                help="Print SHA-256 and length of each body instead of the body.",
+            ),
+        )
+    ):
+        command = option(command)
+    return command
+
+
 @click.command("read")
 @click.argument("topic", type=TOPIC)
-@click.argument("queue", type=QUEUE)
-@click.option(
-    "--offset",
-    type=WholeNumber(0, INT64_MAX),
-    metavar="N",
-    help="First queue offset. Default: the oldest message.",
-)
-@click.option(
-    "--max",
-    "messages_max",
-    type=WholeNumber(1, INT64_MAX),
-    metavar="N",
-    help="Maximum number of messages. Default: all; with --once, 32.",
-)
-@click.option(
-    "--tags", metavar="EXPR", help='Print only messages with these tags, such as "TagA || TagB".'
-)
-@click.option(
-    "--digest", is_flag=True, help="Print SHA-256 and length of each body instead of the body."
-)
+@click.argument("queue", type=QUEUE, required=False)
+@_options
 @click.option("--once", is_flag=True, help="Make one fetch, then print its status and offsets.")
 @java_metadata_option
 @json_option
@@ -64,26 +115,30 @@ class ReadOrder:
 def command(
     invocation: Invocation,
     *,
-    topic: str,
-    queue: int,
-    offset: int | None,
-    messages_max: int | None,
-    tags: str | None,
     java_metadata: Path | None,
-    digest: bool,
     once: bool,
-    as_json: bool,
+    **given: Any,  # noqa: ANN401 - the fields of `ReadOrder`
 ) -> int:
-    """Read the messages of queue number QUEUE of TOPIC, with their bodies decompressed.
+    """Read the messages of TOPIC, or of its queue number QUEUE, with their bodies decompressed.
 
-    The table cuts long fields off (…) and shows the size of a body that is no text. --json prints
-    whole bodies: as text if they are UTF-8, else in Base64.
+    On a terminal it prints a table, which cuts long fields off (…) and shows the size of a body
+    that is no text. Into a pipe it prints a whole message a line: queue, offset, store time, bytes,
+    tags, keys and body, separated by tabs. --json prints all fields; bodies are text if they are
+    UTF-8, else Base64. What is said of the end, of lost and of damaged messages goes to standard
+    error.
     """
+    order = ReadOrder(**given)
+    if order.queue is None and (once or order.offset is not None):
+        option = "--once" if once else "--offset"
+        raise click.UsageError(
+            f"{option} is about one queue: name it, as in `read {order.topic} 0 {option}`"
+        )
+    if order.since is not None and order.until is not None and order.until <= order.since:
+        raise click.UsageError("--until is not later than --since")
     try:
-        parse_subscription(tags)
+        check_tags(order.tags)
     except ValueError as error:
         raise ConfigError(f"--tags: {error}") from error
-    order = ReadOrder(QueueId(topic, queue), offset, messages_max, tags, digest, as_json)
 
     async def work(tier: ReadableTier) -> int:
         return await (_read_once if once else _read_all)(tier, order)
@@ -92,17 +147,20 @@ def command(
 
 
 async def _read_once(tier: ReadableTier, order: ReadOrder) -> int:
-    queue = tier.reader.queue(order.queue)
+    assert order.queue is not None, "the command asked for it"
+    queue_id = QueueId(order.topic, order.queue)
+    queue = tier.reader.queue(queue_id)
     first = queue.min_offset if queue is not None else 0
     result = await tier.get_message(
         GROUP,
-        *order.queue,
+        *queue_id,
         first if order.offset is None else order.offset,
         messages_max=order.messages_max or ONCE_MESSAGES,
         subscription=order.tags,
         exact_tags=True,
     )
-    _print(result, order, with_head=True)
+    printer = _printer(order, result.max_offset)
+    printer.print(messages_of(result.messages, queue_id, None))
     row = {
         "status": result.status.name,
         "next_offset": result.next_offset,
@@ -117,24 +175,87 @@ async def _read_once(tier: ReadableTier, order: ReadOrder) -> int:
 
 
 async def _read_all(tier: ReadableTier, order: ReadOrder) -> int:
-    with_head = True
-    async for result in tier.results(
-        *order.queue, order.offset, messages_max=order.messages_max, tags=order.tags
-    ):
-        _print(result, order, with_head=with_head)
-        with_head = False
-    return 0
+    if order.queue is None:
+        queues = tier.queues(order.topic)
+    else:
+        queues = [tier.queue(order.topic, order.queue)]
+    notes = _Notes()
+    wanted = Wanted(
+        offset=order.offset,
+        messages_max=order.messages_max,
+        tags=order.tags,
+        since_ms=order.since,
+        until_ms=order.until,
+        on_damage=notes.damage if order.skip_damaged else None,
+        on_gap=notes.gap,
+    )
+    if order.since is not None or order.until is not None:
+        LOGGER.info("reading what was stored %s", _span(order))
+    printer = _printer(order, max(queue.max_offset for queue in queues))
+    chunks = tier.chunks(order.topic, order.queue, wanted, by_time=order.order == BY_TIME)
+    count = 0
+    try:
+        async for chunk in chunks:
+            messages = list(chunk)
+            count += len(messages)
+            printer.print(messages)
+    except Corrupt as error:
+        error.reason = f"{error.reason}; --skip-damaged reads on behind it"
+        raise
+    if count != order.messages_max:
+        LOGGER.info(_end(order, queues))
+    return notes.close()
 
 
-def _print(result: FetchResult, order: ReadOrder, *, with_head: bool) -> None:
-    path = str(order.queue)
-    if order.as_json:
-        write_json(message_row(raw, path, digest=order.digest) for raw in result.messages)
-        return
-    terminal = shutil.get_terminal_size((80, 24)).columns
-    columns = message_columns(terminal, result.max_offset, digest=order.digest)
-    if with_head:
-        click.echo(columns.head())
-    for raw in result.messages:
-        click.echo(columns.line(message_cells(raw, path, digest=order.digest)))
-    sys.stdout.flush()
+class _Notes:
+    """Says on standard error what a read passes over."""
+
+    def __init__(self) -> None:
+        self._damaged = 0
+
+    def damage(self, queue: QueueId, offset: int, error: Corrupt) -> None:
+        """A damaged message; the first ones are named."""
+        self._damaged += 1
+        if self._damaged <= DAMAGED_NAMED_MAX:
+            LOGGER.warning("%s: offset %d is damaged and passed over: %s", queue, offset, error)
+
+    def gap(self, queue: QueueId, gap: Gap) -> None:
+        """Messages that were lost."""
+        LOGGER.warning(
+            "%s: offsets %d to %d were lost before they could be tiered: %s",
+            queue, gap.start, gap.end - 1, gap.reason,
+        )  # fmt: skip
+
+    def close(self) -> int:
+        """Say how many were damaged; the exit status."""
+        if not self._damaged:
+            return 0
+        plural = "s were" if self._damaged > 1 else " was"
+        LOGGER.warning("%d damaged message%s passed over", self._damaged, plural)
+        return FINDINGS
+
+
+def _printer(order: ReadOrder, max_offset: int) -> MessagePrinter:
+    return MessagePrinter(
+        as_json=order.as_json,
+        is_terminal=is_terminal(),
+        digest=order.digest,
+        with_queue=order.queue is None,
+        max_offset=max_offset,
+    )
+
+
+def _span(order: ReadOrder) -> str:
+    """The times of an order in words, with their time zone."""
+    bounds = (("from", order.since), ("before", order.until))
+    return " and ".join(f"{word} {time_text(at)} UTC" for word, at in bounds if at is not None)
+
+
+def _end(order: ReadOrder, queues: Sequence[QueueSummary]) -> str:
+    """Where reading ended, in words."""
+    if order.until is not None:
+        return f"end of what was stored before {time_text(order.until)} UTC"
+    places = [f"queue {one.queue_id} at offset {one.max_offset}" for one in queues]
+    more = len(places) - QUEUES_LISTED_MAX
+    listed = ", ".join(places[:QUEUES_LISTED_MAX])
+    return f"end of {order.topic}: {listed}{f' and {more} more queues' if more > 0 else ''}"

@@ -31,6 +31,7 @@ from tieredstore.opening import directory_of, existing_tier
 from tieredstore.owner import refuse_living_owner
 from tieredstore.owning import open_hot_log
 from tieredstore.readable_tier import ReadableTier
+from tieredstore.reading.cursor import messages_of
 from tieredstore.repairing import Cut, RepairPlan, plan_repair, repair
 
 LISTED_MAX = 20
@@ -206,10 +207,9 @@ async def _save(config: Config, cuts: Sequence[Cut], path: Path) -> None:
         async with ReadableTier(lambda: config) as tier:
             for cut in cuts:
                 async for result in tier.results(*cut.queue, cut.end):
-                    rows = (
-                        message_row(raw, str(cut.queue), digest=False) for raw in result.messages
-                    )
-                    await asyncio.to_thread(_write, file, list(rows))
+                    messages = messages_of(result.messages, cut.queue, None)
+                    rows = [message_row(message, digest=False) for message in messages]
+                    await asyncio.to_thread(_write, file, rows)
         await asyncio.to_thread(os.fsync, file.fileno())
     finally:
         await asyncio.to_thread(file.close)

@@ -1,5 +1,6 @@
 """`tieredstore topics`: the queues of a tier."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -39,8 +40,20 @@ def command(invocation: Invocation, java_metadata: Path | None, *, as_json: bool
     write_table(
         columns, map(_cells, found), numbers=frozenset({"queue", "first", "next", "lost", "size"})
     )
+    click.echo(total_text(found))
     if lost := losses_text(found):
         click.echo(f"{lost}; --json has their offsets")
+
+
+def total_text(queues: Sequence[QueueSummary]) -> str:
+    """All queues together: `22 queues, 3,396 messages, 3.9 MiB`."""
+    messages = sum(queue.messages for queue in queues)
+    size = size_text(sum(queue.commit_log_bytes for queue in queues))
+    return f"{_counted(len(queues), 'queue')}, {_counted(messages, 'message')}, {size}"
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count_text(count)} {noun}{'' if count == 1 else 's'}"
 
 
 def _row(queue: QueueSummary) -> Row:

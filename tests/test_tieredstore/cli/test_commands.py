@@ -17,6 +17,7 @@ from container.names.queue_id import QueueId
 from tests.support.cli import COMMAND, complaints, settings
 from tests.support.fake_broker import FakeBroker
 from tests.support.golden import ROCKETMQ_533, VARIANTS_520, GoldenTree, expected, unpack, unpacked
+from tests.support.on_terminal import on_terminal
 from tests.support.patience import communicated, completed
 from tieredstore.cli.main import cli
 from tieredstore.config.keys import KEYS
@@ -77,7 +78,10 @@ def test_tier_sums_up_by_topic_and_again_finds_nothing_new(
     [["topics"], ["segments", "G_Orders"], ["read", "G_Orders", "0"], ["config"], ["check"]],
     ids=" ".join,
 )
-def test_what_people_see_fits_80_columns(options: list[str], words: list[str]) -> None:
+def test_what_people_see_fits_80_columns(
+    options: list[str], words: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on_terminal(monkeypatch, WIDTH)
     result = invoke(*options, *words)
     assert result.stdout
     long = [line for line in result.stdout.splitlines() if len(line.rstrip()) > WIDTH]

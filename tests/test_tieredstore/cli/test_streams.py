@@ -10,6 +10,7 @@ from rich.cells import cell_len
 
 from tests.support.cli import COMMAND, settings
 from tests.support.golden import ROCKETMQ_533, unpack, unpacked
+from tests.support.on_terminal import on_terminal
 from tieredstore.cli.main import cli
 from tieredstore.cli.message_columns import fitted, message_columns
 
@@ -42,7 +43,9 @@ def test_a_closed_pipe_is_no_error(tier: Path) -> None:
 
 
 @pytest.mark.parametrize("closed", [">&-", "<&- >&- 2>&-"])
-@pytest.mark.parametrize("words", [["topics", "--json"], ["read", "G_Orders", "0"]], ids=" ".join)
+@pytest.mark.parametrize(
+    "words", [["topics", "--json"], ["read", "G_Orders", "0", "--max", "9"]], ids=" ".join
+)
 def test_closed_standard_streams_are_no_error(tier: Path, closed: str, words: list[str]) -> None:
     program = f'"$@" {closed}'
     done = subprocess.run(
@@ -100,7 +103,7 @@ def test_a_sentence_that_cannot_be_said_leaves_the_status(tmp_path: Path, to: st
 def test_a_terminal_of_any_width_shows_every_number_whole(
     tier: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], width: int
 ) -> None:
-    monkeypatch.setenv("COLUMNS", str(width))
+    on_terminal(monkeypatch, width)
     result = CliRunner().invoke(cli, [*options(tier), *words])
     assert result.exit_code == 0
     lines = result.stdout.splitlines()
@@ -136,11 +139,17 @@ def test_columns_fill_the_terminal_and_never_more(
     width: int, max_offset: int, *, digest: bool
 ) -> None:
     columns = message_columns(width, max_offset, digest=digest)
-    cells = [f"{max(max_offset - 1, 0):,}", "2026-11-21 12:00:00", "4,259,840", *["x" * 500] * 3]
+    cells = [
+        "7",
+        f"{max(max_offset - 1, 0):,}",
+        "2026-11-21 12:00:00",
+        "4,259,840",
+        *["x" * 500] * 3,
+    ]
     line = columns.line(cells)
-    assert line.lstrip().startswith(cells[0])
+    assert line.lstrip().startswith(cells[1])
     if cell_len(line) > width:
-        assert columns.shown == (0, 3, 5), "what cannot be left out does not fit"
+        assert columns.shown == (1, 4, 6), "what cannot be left out does not fit"
     if width >= 400:
         assert line.endswith("x\u2026")
         assert cell_len(line) == width

@@ -1,0 +1,176 @@
+"""A queue in large steps: from an offset or a time to an end, over gaps and damage."""
+
+from collections.abc import Iterator
+from typing import Self
+
+import numpy as np
+
+from container.names.queue_id import QueueId
+from container.names.rocketmq import INT64_MAX
+from fetcher.fetcher import TieredMessageFetcher
+from fetcher.result import FetchedMessages, FetchResult, FetchStatus, Selection
+from fetcher.source import TierQueue
+from fetcher.tag_filter import parse_subscription
+from provider.errors import Corrupt, NotFound
+from tieredstore.message import Message
+from tieredstore.reading.seek import first_offset_at
+from tieredstore.reading.wanted import OnDamage, Wanted
+
+GROUP = "tieredstore"
+"""The consumer group that read-ahead follows where the caller names none."""
+FETCH_MESSAGES_MAX = 4096
+
+
+class QueueCursor:
+    """Goes through a queue in large steps: `async for result in cursor`. Nothing is to be closed.
+
+    Each step is one fetch that advanced; a step over a gap or over messages of other tags may hold
+    no message. Ends at the queue's end as it was published when the tier was opened or refreshed.
+    After an error the next step tries again at `offset`, which may be set.
+    """
+
+    def __init__(
+        self, fetcher: TieredMessageFetcher, source: TierQueue, wanted: Wanted, *, bytes_max: int
+    ) -> None:
+        """`bytes_max`: a step ends with the message that reaches it."""
+        self.queue: QueueId = source.id
+        self.offset: int = source.min_offset if wanted.offset is None else wanted.offset
+        """Where the next step begins. Before the first step, times are not looked up yet."""
+        self._first = self.offset
+        self._fetcher = fetcher
+        self._source = source
+        self._wanted = wanted
+        self._left = INT64_MAX if wanted.messages_max is None else wanted.messages_max
+        self._end = INT64_MAX
+        self._bytes_max = bytes_max
+        self._has_begun = False
+        # A damaged unit says nothing of tags, so what passes over damage looks at the records.
+        subscription = parse_subscription(wanted.tags)
+        self._tags_here = None if wanted.on_damage is None else subscription
+
+    def __repr__(self) -> str:
+        return f"<QueueCursor {self.queue} at {self.offset}>"
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> FetchResult:
+        """One step; raises as `get_message`, and NotFound where it began beyond the end."""
+        if not self._has_begun:
+            await self._seek()
+        while self._left > 0 and self.offset < self._end:
+            try:
+                return await self._step()
+            except Corrupt as error:
+                if self._wanted.on_damage is None:
+                    raise
+                self._wanted.on_damage(self.queue, self.offset, error)
+                self.offset += 1
+        raise StopAsyncIteration
+
+    @property
+    def is_at_end(self) -> bool:
+        """Whether all that is published of the queue was read."""
+        return self.offset >= self._source.next_offset
+
+    async def _seek(self) -> None:
+        """Look up the times that were asked for."""
+        source, wanted = self._source, self._wanted
+
+        async def timestamp_of(offset: int) -> int | None:
+            return await self._fetcher.message_timestamp(self.queue, offset)
+
+        async def place(moment_ms: int) -> int:
+            start, end = source.min_offset, source.next_offset
+            return await first_offset_at(timestamp_of, start, end, source.gaps, moment_ms)
+
+        if wanted.since_ms is not None:
+            self.offset = max(self.offset, await place(wanted.since_ms))
+        if wanted.until_ms is not None:
+            self._end = await place(wanted.until_ms)
+        self._has_begun = True
+
+    async def _step(self) -> FetchResult:
+        began = self.offset
+        result = await self._fetcher.get_message(
+            GROUP,
+            *self.queue,
+            began,
+            messages_max=min(self._left, FETCH_MESSAGES_MAX, self._end - began),
+            subscription=None if self._tags_here is not None else self._wanted.tags,
+            bytes_max=self._bytes_max,
+            exact_tags=True,
+        )
+        if result.status is FetchStatus.OFFSET_OVERFLOW_BADLY and began == self._first:
+            raise NotFound(
+                f"offset {began} lies behind the end, {result.max_offset}: choose one in "
+                f"[{result.min_offset}, {result.max_offset})",
+                str(self.queue),
+            )
+        if result.next_offset <= began:
+            raise StopAsyncIteration
+        messages = result.messages
+        if result.next_offset > self._end:
+            messages = _before(messages, self._end)
+        if self._tags_here is not None:
+            messages = _with_tags(messages, self._tags_here.tags)
+        self._left -= len(messages)
+        self.offset = min(result.next_offset, self._end)
+        if self._wanted.on_gap is not None:
+            for gap in self._source.gaps:
+                if gap.start < self.offset and gap.end > began:
+                    self._wanted.on_gap(self.queue, gap)
+        if messages is result.messages:
+            return result
+        return FetchResult(
+            result.status, result.next_offset, result.min_offset, result.max_offset, messages
+        )
+
+
+def messages_of(
+    messages: FetchedMessages, queue: QueueId, on_damage: OnDamage | None
+) -> Iterator[Message]:
+    """The messages of one step, each made when it is asked for.
+
+    Raises:
+        Corrupt: while iterating, without `on_damage`: a body cannot be decompressed, or a record
+            contradicts the format.
+    """
+    path = str(queue)
+    if on_damage is None:
+        for stored in messages.decode():
+            yield Message.of(stored, path=path)
+        return
+    for offset, raw in zip(messages.offsets.tolist(), messages, strict=True):
+        try:
+            yield Message.decode(raw, path=path)
+        except Corrupt as error:
+            on_damage(queue, offset, error)
+
+
+def _before(messages: FetchedMessages, end: int) -> FetchedMessages:
+    """Those below the offset `end`."""
+    parts: list[Selection] = []
+    count = 0
+    for part in messages.selections:
+        keep = int(np.searchsorted(part.run.offsets[part.picked], end))
+        if keep and part.indices is None:
+            parts.append(part._replace(stop=part.start + keep))
+        elif keep and part.indices is not None:
+            parts.append(part._replace(indices=part.indices[:keep]))
+        count += keep
+    return FetchedMessages(tuple(parts), count)
+
+
+def _with_tags(messages: FetchedMessages, tags: frozenset[str]) -> FetchedMessages:
+    """Those whose records have one of the tags; about 1 us a message."""
+    parts: list[Selection] = []
+    count = 0
+    for part in messages.selections:
+        places = np.arange(len(part.run))[part.picked]
+        fits = [message.tags in tags for message in part.run.decode(part.picked)]
+        indices = places[np.array(fits, np.bool_)]
+        if len(indices):
+            parts.append(Selection(part.run, 0, 0, indices))
+        count += len(indices)
+    return FetchedMessages(tuple(parts), count)

@@ -1,0 +1,66 @@
+"""Which messages of a queue or of a topic are wanted. Pure."""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from container.metadata.records import Gap
+from container.names.queue_id import QueueId
+from fetcher.tag_filter import parse_subscription
+from provider.errors import Corrupt
+
+Moment = datetime | int
+"""A time: a datetime with its time zone, or Unix ms."""
+OnDamage = Callable[[QueueId, int, Corrupt], None]
+"""Told queue, offset and cause of a damaged message, which is then passed over."""
+OnGap = Callable[[QueueId, Gap], None]
+"""Told of messages that were lost before they could be tiered, when a read passes over them."""
+
+_SQL = re.compile(r"[<>=]|\s(AND|OR|IN|BETWEEN|LIKE)\s|\sIS\s+(NOT\s+)?NULL|^NOT\s", re.ASCII)
+"""What an SQL92 filter has, and hardly any tag."""
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """Which messages, as `ReadableTier.messages` describes it."""
+
+    offset: int | None = None
+    """First queue offset; None: the oldest."""
+    messages_max: int | None = None
+    """Messages at most, over all queues; None: to the end."""
+    tags: str | None = None
+    since_ms: int | None = None
+    """Stored at this time or later, Unix ms."""
+    until_ms: int | None = None
+    """Stored before this time, Unix ms."""
+    on_damage: OnDamage | None = None
+    on_gap: OnGap | None = None
+
+
+def moment_ms(moment: Moment | None) -> int | None:
+    """A time in Unix ms, the first that is not before it.
+
+    Raises:
+        ValueError: the datetime has no time zone.
+    """
+    if not isinstance(moment, datetime):
+        return moment
+    if moment.tzinfo is None:
+        raise ValueError(f"{moment.isoformat()} has no time zone: give one, such as datetime.UTC")
+    return -((_EPOCH - moment) // timedelta(milliseconds=1))
+
+
+def check_tags(tags: str | None) -> None:
+    """Refuse what is no tag expression.
+
+    Raises:
+        ValueError: it has no tag, or it is an SQL92 filter, which would match nothing.
+    """
+    subscription = parse_subscription(tags)
+    for tag in subscription.tags if subscription else ():
+        if _SQL.search(tag):
+            raise ValueError(
+                f"{tag!r} is an SQL92 filter, and only tags are compared, such as TagA || TagB"
+            )
