@@ -4,14 +4,17 @@ A `text` block below a code block is its output; a line `...` in it stands for a
 """
 
 import os
+import pty
 import re
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 import tieredstore
-from tests.support.golden import ROCKETMQ_533, unpack
+from tests.support.cli import COMMAND, run, settings
+from tests.support.golden import ROCKETMQ_533, unpack, unpacked
 from tests.support.patience import HANGS_AFTER_S, completed
 
 README = Path(__file__).parents[2] / "README.md"
@@ -52,6 +55,24 @@ def test_the_readmes_blocks_run_in_order_and_print_what_they_show(tmp_path: Path
             said = [line.rstrip() for line in done.stdout.splitlines() if line.strip()]
             printed = "".join(f"{line}\n" for line in said)
             assert re.fullmatch(pattern_of(shown), printed), f"{text}\n{printed}"
+
+
+@pytest.mark.slow
+def test_the_table_of_messages_is_what_a_terminal_of_80_columns_shows(tmp_path: Path) -> None:
+    text = README.read_text()
+    (words,) = re.findall(r"^`tieredstore (read .*)`, 80 columns wide:$", text, re.MULTILINE)
+    (shown,) = re.findall(r"^```text\n(offset  stored.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    tree = unpacked(ROCKETMQ_533)
+    given = settings(tree, tmp_path / "tier")
+    run(*given, "tier", tree.store)
+    ours, theirs = pty.openpty()
+    environment = {**os.environ, "COLUMNS": "80", "TERM": "xterm"}
+    command = [*COMMAND, *given, *words.split()]
+    subprocess.run(command, stdout=theirs, env=environment, check=True)
+    os.close(theirs)
+    printed = os.read(ours, 65536).decode().replace("\r\n", "\n")
+    os.close(ours)
+    assert printed == shown
 
 
 def test_the_tree_of_folders_is_the_one_that_is_there() -> None:

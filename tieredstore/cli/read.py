@@ -143,7 +143,7 @@ def command(
     async def work(tier: ReadableTier) -> int:
         return await (_read_once if once else _read_all)(tier, order)
 
-    return with_tier(invocation, java_metadata, work, topic=topic, queue=queue)
+    return with_tier(invocation, java_metadata, work, topic=order.topic, queue=order.queue)
 
 
 async def _read_once(tier: ReadableTier, order: ReadOrder) -> int:
