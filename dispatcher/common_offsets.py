@@ -6,6 +6,7 @@ from typing import Self
 
 from container.metadata.records import Gap, Queue
 from dispatcher.hot_log import HotQueue
+from dispatcher.queue_state import ENDS_A_QUEUE
 from provider.ranges import QueueOffset
 
 
@@ -21,8 +22,11 @@ class CommonOffsets:
 
     @classmethod
     def of(cls, hot: HotQueue, tier: Queue) -> Self:
-        """What both have of a queue; ends before a gap in which the hot log ends."""
-        low = _after_gaps(max(hot.min_offset, tier.min_offset), tier.gaps)
+        """What both have of a queue; ends before a gap in which the hot log ends.
+
+        What the tier has of an earlier queue of this name is not common.
+        """
+        low = _after_gaps(max(hot.min_offset, tier.min_offset, begin_of(tier) or 0), tier.gaps)
         end = min(hot.max_offset, tier.next_offset)
         before = next((gap.start for gap in tier.gaps if gap.start < end < gap.end), end)
         return cls(low, max(before, tier.min_offset), tier.gaps)
@@ -60,6 +64,14 @@ class CommonOffsets:
             offset = self.gaps[index].start - 1
             index -= 1
         return QueueOffset(offset)
+
+
+def begin_of(tier: Queue) -> QueueOffset | None:
+    """Where the tier's queue begins behind a deleted one of its name; None if there was none.
+
+    O(gaps).
+    """
+    return next((gap.end for gap in reversed(tier.gaps) if gap.reason in ENDS_A_QUEUE), None)
 
 
 def _after_gaps(offset: int, gaps: tuple[Gap, ...]) -> QueueOffset:

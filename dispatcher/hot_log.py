@@ -25,6 +25,22 @@ class HotQueueState(Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class DeletedQueue:
+    """A queue that the broker deleted while the log was open, and that cannot be read any more.
+
+    A queue that is made again under its name counts from offset 0. Of that one, the log shows
+    only what lies at or above `end`: the tier may have other messages at the offsets below.
+    """
+
+    start: QueueOffset
+    """The first message that could be read before."""
+    end: QueueOffset
+    """The offset after the last message that was seen."""
+    is_made_again: bool = False
+    """Whether another queue has its name now."""
+
+
+@dataclass(frozen=True, slots=True)
 class HotQueue:
     """What the hot log has of one queue now."""
 
@@ -36,6 +52,8 @@ class HotQueue:
     log is open."""
     state: HotQueueState = HotQueueState.READY
     detail: str = ""
+    deleted: DeletedQueue | None = None
+    """The last queue of this name that the broker deleted; `min_offset` is not below its end."""
 
 
 class Wanted(NamedTuple):

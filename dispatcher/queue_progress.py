@@ -8,6 +8,7 @@ from dispatcher.arrivals import Arrivals
 from dispatcher.batching import due_at_s, messages_within
 from dispatcher.hot_log import HotQueue, HotQueueState
 from dispatcher.options import DispatchOptions
+from dispatcher.outdated import is_outdated
 from dispatcher.queue_state import HALTED, QueueState
 from dispatcher.reactions import Reaction
 from dispatcher.references import ClaimedRange, ReferenceCount, References
@@ -62,6 +63,8 @@ class QueueProgress:
         """It is halted by something that may pass: opened again once its pause has ended."""
         self.damage = ""
         """What was wrong with the messages at the commit offset, for the gap that passes them."""
+        self._deleted = hot.deleted
+        """The deleted queue of this name that the tier knows of: as of when this was opened."""
         self._heals_at: QueueOffset | None = None
         """A halted queue is opened again once the hot log reaches this offset."""
         self._damage_told = False
@@ -141,6 +144,8 @@ class QueueProgress:
     def observe(self, hot: HotQueue, now_s: float) -> None:
         """Take in what a poll saw."""
         self._arrivals.note(hot.max_offset, now_s, durable=self.commit_offset)
+        if hot.deleted != self.hot.deleted:
+            self.retry_at_s = min(self.retry_at_s, now_s)  # what failed was of what is gone
         self.hot = hot
         if hot.state is HotQueueState.DAMAGED:
             self.damage, self._damage_told = hot.detail, True
@@ -152,6 +157,8 @@ class QueueProgress:
         """A worker begins to settle the queue with the tier, or ends it."""
         assert self.must_open or not opening, f"one worker opens a queue: {self}"
         self.opening = opening
+        if opening:
+            self._deleted = self.hot.deleted
         self._changed()
 
     def open(self, offset: QueueOffset) -> None:
@@ -333,22 +340,15 @@ class QueueProgress:
         elif self.hot.state is HotQueueState.UNREADABLE:
             self._halt(QueueState.STOPPED, self.hot.detail)
             self._heals_at = QueueOffset(0)  # opened again as soon as it can be read
-        elif self._is_outdated():
+        elif is_outdated(
+            self.state,
+            self.hot,
+            commit_offset=self.commit_offset,
+            heals_at=self._heals_at,
+            damage_told=self._damage_told,
+            deleted=self._deleted,
+        ):
             self._unsettle()
-
-    def _is_outdated(self) -> bool:
-        """Whether the hot log has changed so that the state must be found again."""
-        hot, state = self.hot, self.state
-        lost = hot.min_offset > self.commit_offset
-        caught_up = self._heals_at is not None and hot.max_offset >= self._heals_at
-        if state is QueueState.READY:
-            return lost
-        if state is QueueState.STOPPED:
-            return caught_up
-        if state is QueueState.DAMAGED:
-            mended = self._damage_told and hot.state is HotQueueState.READY
-            return lost or caught_up or mended
-        return state is QueueState.REFUSED
 
     def _unsettle(self) -> None:
         self.state, self.reason = QueueState.UNSETTLED, ""

@@ -7,9 +7,14 @@ tiered yet. Nothing is ever destroyed here: a hole is recorded, a contradiction 
 from dataclasses import dataclass
 
 from container.metadata.records import Queue
-from dispatcher.hot_log import HotQueue, HotQueueState
+from dispatcher.common_offsets import begin_of
+from dispatcher.hot_log import DeletedQueue, HotQueue, HotQueueState
 from dispatcher.options import Backfill
-from dispatcher.queue_state import DELETED_REASON
+from dispatcher.queue_state import (
+    DELETED_REASON,
+    MADE_AGAIN_REASON,
+    TOPIC_DELETED_REASON,
+)
 from provider.ranges import QueueOffset
 
 
@@ -29,7 +34,10 @@ class BeginAtTime:
 
 @dataclass(frozen=True, slots=True)
 class RecordGapFirst:
-    """`[start, end)` was lost before it was tiered: record that, then resume at `end`."""
+    """`[start, end)` was lost before it was tiered: record that, then resume at `end`.
+
+    A queue that the tier does not have begins at `start`.
+    """
 
     start: QueueOffset
     end: QueueOffset
@@ -71,17 +79,47 @@ def decide_step(
 
     `damage` is what was wrong with the messages at the tier's end when they were last read; it
     becomes the reason of a gap that passes over them.
+
+    Offsets of a deleted queue that were not tiered are a gap. A queue that was made again goes on
+    above a gap, of one offset if nothing else was lost: what lies before is another queue's.
     """
-    is_damaged = hot.state is HotQueueState.DAMAGED
+    if hot.deleted is not None and (tier is not None or backfill == "all"):
+        step = _after_deletion(hot.deleted, tier)
+        if step is not None:
+            return step
     if tier is None:
-        if is_damaged and hot.min_offset == hot.max_offset:
+        if hot.state is HotQueueState.DAMAGED and hot.min_offset == hot.max_offset:
             return HotLogIsDamaged(hot.detail, hot.max_offset, QueueOffset(hot.max_offset + 1))
         return _beginning(hot, backfill, now_ms)
+    return _continuation(hot, tier, damage)
+
+
+def _after_deletion(deleted: DeletedQueue, tier: Queue | None) -> Step | None:
+    """What must be recorded of a queue that the broker deleted; None if the usual rules apply."""
+    reason = MADE_AGAIN_REASON if deleted.is_made_again else TOPIC_DELETED_REASON
+    reached = deleted.start if tier is None else tier.next_offset
+    if reached < deleted.end:
+        return RecordGapFirst(reached, deleted.end, reason)
+    if not deleted.is_made_again:
+        return None if tier is None else ResumeAt(reached)  # nothing can contradict it
+    begin = None if tier is None else begin_of(tier)
+    if deleted.end > 0 and (begin is None or begin < deleted.end):
+        return RecordGapFirst(reached, QueueOffset(reached + 1), reason)
+    return None
+
+
+def _continuation(hot: HotQueue, tier: Queue, damage: str) -> Step:
+    """Where a queue goes on that both have."""
+    begins_here = tier.next_offset == begin_of(tier)
     if hot.min_offset > tier.next_offset:
         reason = damage or DELETED_REASON
+        if begins_here:
+            reason = tier.gaps[-1].reason  # it becomes one gap with the one before
         return RecordGapFirst(tier.next_offset, hot.min_offset, reason)
+    if begins_here:
+        return ResumeAt(tier.next_offset)  # the hot log has not come so far with this queue
     if tier.next_offset > hot.max_offset:
-        if is_damaged:
+        if hot.state is HotQueueState.DAMAGED:
             return HotLogIsDamaged(hot.detail, tier.next_offset, tier.next_offset)
         return TierIsAhead(ahead_sentence(hot, tier))
     return ResumeAt(tier.next_offset)
@@ -100,7 +138,7 @@ def ahead_sentence(hot: HotQueue, tier: Queue) -> str:
     """What a person must know about a tier that is ahead of its hot log."""
     return (
         f"the tier ends at offset {tier.next_offset} but the hot log at {hot.max_offset}: it lost "
-        f"its tail, or is not the log that was tiered; what is tiered stays readable, nothing "
-        f"more is tiered until the log has caught up with the same messages, or until "
+        f"its tail, its topic was made again unseen, or it is not the log that was tiered; what is "
+        f"tiered stays readable, nothing more is tiered until the log has caught up with the same messages, or until "
         f"`tieredstore repair {hot.id.topic} {hot.id.queue_id} --cut-to-hot`"
     )

@@ -24,5 +24,15 @@ class QueueState(Enum):
 DELETED_REASON = "the hot log deleted them before they were tiered"
 """The reason of a gap in whose place nothing was damaged."""
 
+TOPIC_DELETED_REASON = "the broker deleted the topic before they were tiered"
+"""The reason of a gap that ends where a deleted queue did."""
+MADE_AGAIN_REASON = (
+    "the broker deleted the topic and made it again; it gives the offsets a second time, and no "
+    "message of the new topic below the end of this gap is tiered"
+)
+"""The reason of a gap between a deleted queue and the next one of its name."""
+ENDS_A_QUEUE = frozenset({TOPIC_DELETED_REASON, MADE_AGAIN_REASON})
+"""What lies before a gap with such a reason is of a deleted queue, and compared with nothing."""
+
 HALTED = frozenset({QueueState.STOPPED, QueueState.REFUSED, QueueState.DAMAGED})
 """States in which nothing of a queue is committed until something outside changes."""

@@ -68,6 +68,8 @@ async def open_queue(
             offset = await _first_offset(hot_log, hot, step)
             return await _begun(tier, hot, offset, backfill)
         case RecordGapFirst(start, end, reason):
+            if published is None:
+                await tier.begin_queue(hot.id, start)
             await tier.record_gap(hot.id, start, end, reason)
             return Opened(end, gap=True)
         case HotLogIsDamaged():

@@ -6,9 +6,17 @@ from typing import Self
 
 from container.metadata.records import Gap, Queue
 from container.names.queue_id import QueueId, SegmentType
-from dispatcher.queue_state import DELETED_REASON, HALTED, QueueState
+from dispatcher.queue_state import DELETED_REASON, HALTED, TOPIC_DELETED_REASON, QueueState
 from dispatcher.statistics import QueueStatistics
 
+_PREVENTED_BY = {
+    DELETED_REASON: (
+        "tieredStorePinPath keeps files that a broker deletes until they are tiered, up to "
+        "tieredStorePinMaxSize"
+    ),
+    TOPIC_DELETED_REASON: "with tieredStorePinPath what waits of a deleted topic is tiered",
+}
+"""What prevents another gap with this reason."""
 BROKEN = frozenset({QueueState.STOPPED, QueueState.DAMAGED})
 
 
@@ -45,12 +53,8 @@ class Loss:
             f"{self.queue} lost {self.messages:,} {noun}, offsets {self.gap.start} to "
             f"{self.gap.end - 1}: {self.gap.reason}"
         )
-        if self.gap.reason != DELETED_REASON:
-            return said
-        return (
-            f"{said}; tieredStorePinPath keeps files that a broker deletes until they are tiered, "
-            f"up to tieredStorePinMaxSize"
-        )
+        prevented_by = _PREVENTED_BY.get(self.gap.reason)
+        return said if prevented_by is None else f"{said}; {prevented_by}"
 
 
 def new_losses(before: Mapping[QueueId, Queue], after: Mapping[QueueId, Queue]) -> list[Loss]:

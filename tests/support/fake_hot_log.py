@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -11,7 +11,7 @@ from container.record.batch import MessageBatch
 from container.record.message import StoredMessage
 from container.record.unit import UNIT_DTYPE, Units
 from dispatcher.alarm import Alarm
-from dispatcher.hot_log import HotQueue, HotQueueState, Wanted
+from dispatcher.hot_log import DeletedQueue, HotQueue, HotQueueState, Wanted
 from provider.clock import Clock
 from provider.errors import Corrupt, OutOfRange, StoreError
 from provider.ranges import QueueOffset
@@ -38,6 +38,7 @@ class FakeQueue:
     damaged_offset: int | None = None
     error: StoreError | None = None
     """Answered in place of records while set."""
+    deleted: DeletedQueue | None = None
 
 
 class FakeHotLog:
@@ -68,6 +69,21 @@ class FakeHotLog:
         here = self.queues[queue]
         here.min_offset = max(here.min_offset, min(offset, len(here.records)))
 
+    def delete_queue(self, queue: QueueId) -> None:
+        """The broker deletes the topic, and nothing of it is pinned."""
+        here, end = self.queues[queue], QueueOffset(len(self.queues[queue].records))
+        here.deleted = DeletedQueue(QueueOffset(here.min_offset), end)
+        here.min_offset = end
+        self._alarm.ring()
+
+    def make_again(self, queue: QueueId, messages: int) -> None:
+        """A new topic has its name, and so many messages; only those at the end and above show."""
+        here = self.queues[queue]
+        assert here.deleted is not None, "nothing was deleted"
+        here.deleted = replace(here.deleted, is_made_again=True)
+        end = max(here.deleted.end, messages)
+        self.append(queue, *[b"new"] * (end - len(here.records)))
+
     def lose_tail(self, queue: QueueId, count: int) -> None:
         """A power failure: the newest messages never were; only while nobody has it open."""
         del self.queues[queue].records[-count:]
@@ -85,7 +101,7 @@ class FakeHotLog:
         changed: list[HotQueue] = []
         for name, queue in self.queues.items():
             low, high = QueueOffset(queue.min_offset), QueueOffset(len(queue.records))
-            now = HotQueue(name, low, high, queue.state, queue.detail)
+            now = HotQueue(name, low, high, queue.state, queue.detail, queue.deleted)
             if self._seen.get(name) != now:
                 self._seen[name] = now
                 changed.append(now)
