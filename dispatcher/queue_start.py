@@ -139,6 +139,6 @@ def ahead_sentence(hot: HotQueue, tier: Queue) -> str:
     return (
         f"the tier ends at offset {tier.next_offset} but the hot log at {hot.max_offset}: it lost "
         f"its tail, its topic was made again unseen, or it is not the log that was tiered; what is "
-        f"tiered stays readable, nothing more is tiered until the log has caught up with the same messages, or until "
-        f"`tieredstore repair {hot.id.topic} {hot.id.queue_id} --cut-to-hot`"
+        f"tiered stays readable, nothing more is tiered until the log has caught up with the same "
+        f"messages, or until `tieredstore repair {hot.id.topic} {hot.id.queue_id} --cut-to-hot`"
     )

@@ -6,6 +6,7 @@ their whole length from the start and zeros where nothing is written yet.
 
 import json
 import os
+import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from struct import Struct
@@ -173,6 +174,20 @@ class FakeBroker:
                     break
                 path.unlink()
         return self.min_position
+
+    def delete_topics(self, *topics: str) -> None:
+        """Remove topics and their ConsumeQueues, as an administrator's command does.
+
+        The CommitLog keeps the records. A topic of such a name counts from 0 again.
+        """
+        for topic in topics:
+            self._topics.pop(topic, None)
+            directory = self.directory / "consumequeue" / topic
+            self._made.difference_update(directory.glob("*/*"))
+            shutil.rmtree(directory)
+        for queue in [queue for queue in self.next_offsets if queue.topic in topics]:
+            del self.next_offsets[queue]
+        self._write_topics()
 
     def crash(self, lost_bytes: int) -> None:
         """Lose the last bytes of the CommitLog; the units stay. `abort` stays, too."""

@@ -121,6 +121,8 @@ class StoreScan:
             log.check_identity()
             begun = log.tail.position
             schedule = self._schedule
+            if queues.take_doubt():
+                schedule.look_soon(now_s)
             is_due = schedule.is_full_look_due(now_s)
             if is_due or log.has_news():
                 log.scan(lambda: self._low)
@@ -242,7 +244,7 @@ class StoreScan:
         if isinstance(self._queues, LoggedQueues):
             return sorted(found.troubles)
         has_queues = found.queues or found.refused or found.excluded or found.troubles
-        if has_queues or self._log.is_empty:
+        if has_queues or self._queues.has_deleted or self._log.is_empty:
             return sorted(found.troubles)
         return [NO_QUEUES.format(self._layout.consume_queue)]
 

@@ -73,6 +73,11 @@ class QueueDirectories:
         self._unjudged: set[str] = set()
         """A sentence for each place of refused topics that could not be read."""
 
+    @property
+    def root(self) -> Path:
+        """The directory of all of them."""
+        return self._layout.consume_queue
+
     def is_left_out(self, topic: str) -> bool:
         """Whether no queue of the topic is ever found: by the filter, or by its name."""
         return self._is_excluded(topic) or check_path_component(topic) is not None

@@ -7,6 +7,7 @@ import mmap
 import os
 import threading
 from collections import OrderedDict
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -125,6 +126,12 @@ class MappedFiles:
             for mapped in self._files.values():
                 mapped.madvise(mmap.MADV_DONTNEED)
             self._resident_bytes_before = _resident_file_bytes() or 0
+
+    def forget(self, paths: Iterable[Path]) -> None:
+        """Give up the mappings of files that may be other ones by now, or gone. O(paths)."""
+        with self._lock:
+            for path in paths:
+                self._files.pop(path, None)
 
     def close(self) -> None:
         """Give up every mapping. Idempotent."""

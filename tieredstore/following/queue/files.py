@@ -262,6 +262,16 @@ class ConsumeQueueFiles:
             if is_gone or base in self._there:
                 self._made.drop(base)
 
+    def forget(self) -> None:
+        """Open the files anew from now on: others may have their names."""
+        self._files.forget(self._directory / local_file_name(base) for base in self.run.bases)
+
+    def give_up(self) -> None:
+        """The queue was deleted: give back mappings, and the memory of what was made."""
+        self.forget()
+        for base in list(self._made.bases):
+            self._made.drop(base)
+
     def has_later(self, offset: int) -> bool:
         """Whether there is a file after the one that holds a unit."""
         return bool(self.run.bases) and self.run.bases[-1] > offset * UNIT_BYTES

@@ -5,6 +5,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,7 @@ from tieredstore.following.directory.queues import DirectoryWatch, FoundQueues, 
 from tieredstore.following.file_errors import is_of_the_process
 from tieredstore.following.log.followed_log import FollowedLog
 from tieredstore.following.log.mapped_files import MappedFiles
+from tieredstore.following.queue.deletions import Deletions, again_sentences, deletion_sentence
 from tieredstore.following.queue.files import ConsumeQueueFiles
 from tieredstore.following.queue.floors import Floors
 from tieredstore.following.queue.needed_log import QueueNeed, first_needed
@@ -57,8 +59,11 @@ class FollowedQueues:
         self._unscanned: dict[QueueId, StoreError] = {}
         """What kept the last scan from looking into directories of queues."""
         self._released: dict[QueueId, int] = {}
+        self._deletions = Deletions(log, directories.root)
         self._reported: deque[QueueId] = deque()
         """Queues that a reader reported; readers are other threads."""
+        self._is_doubted = False
+        """Whether a reader found that a queue may have been deleted: look at the directories."""
         self.found = FoundQueues()
         """What the last scan of the directories found."""
         self.known: Mapping[QueueId, HotQueue] = {}
@@ -76,6 +81,17 @@ class FollowedQueues:
         assert made == self._budget.taken, f"Q1: {made} bytes, {self._budget}"
         assert self._budget.room >= 0, f"Q1: {self._budget}"
         self._floors.check()
+        self._deletions.check(self._tails)
+
+    def take_doubt(self) -> bool:
+        """Whether a reader missed a queue since the last call: the directories tell why."""
+        doubted, self._is_doubted = self._is_doubted, False
+        return doubted
+
+    @property
+    def has_deleted(self) -> bool:
+        """Whether the broker deleted a queue that was followed."""
+        return self._deletions.is_any
 
     @property
     def has_report(self) -> bool:
@@ -87,6 +103,7 @@ class FollowedQueues:
         changed = {queue: seen for queue, seen in found.items() if self.known.get(queue) != seen}
         if changed:
             self.known = {**self.known, **changed}
+        self._deletions.told()
         return changed
 
     def scan(self, *, has_grown: bool) -> dict[QueueId, HotQueue]:
@@ -104,6 +121,7 @@ class FollowedQueues:
         self._statistics.excluded_topics = len(found.excluded)
         self._statistics.find(sorted(found.findings))
         self.found = found
+        self._part_with(self._deletions.gone(self._tails, chain(found.queues, found.refused)))
         before, self._unscanned = self._unscanned, {}
         for queue, directory in found.queues.items():
             try:
@@ -127,15 +145,37 @@ class FollowedQueues:
         """Look into the directory of one queue if there may be something new."""
         tail = self._tails.get(queue)
         if tail is None:
-            files = ConsumeQueueFiles(self._mapped, directory, self._budget)
-            self._tails[queue] = ConsumeQueueTail(queue, files)
+            self._begin(queue, directory)
         elif not tail.files.run.bases or tail.log_min != self._log.files.table.min_position:
             tail.files.rescan()  # the broker deletes from the front of both together
         elif tail.files.has_missing:
             tail.files.release(self._released.get(queue, 0))
             tail.files.rescan()  # a missing file may be brought back in place
-        elif has_grown and self._watch.changed(directory):
-            tail.files.rescan()  # files after the one that the queue ends in show a hole
+        elif has_grown and self._watch.changed(directory) and tail.judge_identity():
+            self._part_with([queue])  # else files after its end may show a hole
+            self._begin(queue, directory)
+
+    def _begin(self, queue: QueueId, directory: Path) -> None:
+        """Follow a queue that was not there before, or was deleted and is there again."""
+        if self._deletions.remains_of(queue):
+            return  # what waits of the deleted queue comes first
+        files = ConsumeQueueFiles(self._mapped, directory, self._budget)
+        if not self._deletions.has(queue) or self._deletions.succeeds(queue, files):
+            self._tails[queue] = ConsumeQueueTail(queue, files)
+
+    def _part_with(self, queues: Iterable[QueueId]) -> None:
+        """The broker deleted these queues: read no file of theirs any more."""
+        waiting: dict[QueueId, int] = {}
+        for queue in queues:
+            tail = self._tails.pop(queue)
+            tail.files.give_up()
+            shown = self.known.get(queue)
+            if shown is not None:
+                released = self._released.get(queue, 0)
+                waiting[queue] = self._deletions.add(queue, tail, shown, released)
+        if waiting:
+            sentence = deletion_sentence(waiting, has_pins=self._log.has_pins)
+            self._statistics.find([sentence])
 
     def _find_floors(self) -> None:
         """Where ConsumeQueue files went and their CommitLog is pinned, make their units."""
@@ -153,6 +193,7 @@ class FollowedQueues:
         """Whether the last scan found it, or none is to be found: its topic is not tiered."""
         return (
             queue in self._tails
+            or self._deletions.remains_of(queue)
             or queue in self.found.refused
             or self._directories.is_left_out(queue.topic)
         )
@@ -172,20 +213,35 @@ class FollowedQueues:
         found: dict[QueueId, HotQueue] = {}
         end = 0
         reported = {self._reported.popleft() for _ in range(len(self._reported))}
-        chosen = self._tails.keys() if only is None else reported.union(only) & self._tails.keys()
+        chosen = list(self._tails if only is None else reported.union(only) & self._tails.keys())
         self._statistics.queue_looks += len(chosen)
         for queue in chosen:
             tail = self._tails[queue]
             seen = self._poll_queue(queue, tail, confirmed)
             self._statistics.find(tail.findings)
             tail.findings = []
-            if seen is not None and seen is not self.known.get(queue):
-                found[queue] = seen
             end = max(end, tail.end_position)
+            if tail.is_made_again:
+                self._part_with([queue])
+                self._begin(queue, tail.files.run.directory)
+                continue
+            if seen is not None and seen is not self.known.get(queue):
+                found[queue] = self._deletions.shown(seen)
             if tail.has_report:
                 self._reported.append(queue)
+        found |= self._look_at_deleted()
         self._log.tail.reach(self._log.files, end)
         self._statistics.made_bytes = self._budget.taken
+        return found
+
+    def _look_at_deleted(self) -> dict[QueueId, HotQueue]:
+        """What is to be told of deleted queues. Reads nothing."""
+        found: dict[QueueId, HotQueue] = {}
+        for queue in self._deletions.unsettled:
+            tail = self._tails.get(queue)
+            if tail is None or not tail.is_known:
+                found[queue] = self._deletions.look(queue, self._released.get(queue, 0))
+        self._statistics.find(again_sentences(self._deletions.take_successors()))
         return found
 
     def _poll_queue(
@@ -213,17 +269,21 @@ class FollowedQueues:
         if not self.known or not self._unscanned.keys() <= self._tails.keys():
             return 0  # nothing is known yet, or not of all
         needs = (self._need_of(queue, tail) for queue, tail in self._tails.items())
-        return first_needed(needs, settled_position)
+        return first_needed(chain(needs, self._deletions.needs()), settled_position)
 
     def _need_of(self, queue: QueueId, tail: ConsumeQueueTail) -> QueueNeed:
         known = self.known.get(queue)
         wanted = max(self._released.get(queue, 0), tail.seen.min_offset)
         is_wanted = tail.is_known and wanted < tail.seen.max_offset
+        position = self._position_of(queue, QueueOffset(wanted)) if is_wanted else None
+        tail.needed_position = (
+            tail.end_position if position is None else position or tail.needed_position
+        )
         return QueueNeed(
             is_known=tail.is_known,
             has_end=known is not None and known.state not in _ENDS_UNKNOWN,
             end_position=tail.end_position,
-            next_position=self._position_of(queue, QueueOffset(wanted)) if is_wanted else None,
+            next_position=position,
         )
 
     def _position_of(self, queue: QueueId, offset: QueueOffset) -> int:
@@ -233,7 +293,7 @@ class FollowedQueues:
             if offset < files.first_offset:
                 return int(self._floors.units(queue, offset, offset + 1)["position"][0])
             return files.unit(offset).position
-        except (OutOfRange, Corrupt, Unavailable, Denied):
+        except (NotFound, OutOfRange, Corrupt, Unavailable, Denied):
             return 0
 
     def references(self, queue: QueueId, start: QueueOffset, messages_max: int) -> Units:
@@ -257,7 +317,11 @@ class FollowedQueues:
             has = f"has [{seen.min_offset}, {seen.max_offset})" if seen else "is not in this store"
             raise OutOfRange(f"offset {start}: the queue {has}", str(queue), start)
         end = min(start + messages_max, seen.max_offset)
-        files = self._tails[queue].files
+        tail = self._tails.get(queue)
+        if tail is None:
+            with self._lock:
+                return self._deletions.units(queue, start, end)
+        files = tail.files
         if start < files.first_offset:
             with self._lock:
                 return self._floors.units(queue, start, min(end, files.first_offset))
@@ -265,8 +329,11 @@ class FollowedQueues:
             units = files.units(start, end)
         except NotFound:
             if not self._mend(queue, start):
+                self._doubt(queue, start, is_there=files.run.directory.exists())
                 raise
             units = files.units(start, end)
+        if units["position"][0] >= tail.end_position > 0:
+            self._doubt(queue, start, is_there=False)
         if not units["size"][0] and self._mend(queue, start):
             units = files.units(start, end)
         good = leading_good_units(
@@ -274,10 +341,18 @@ class FollowedQueues:
         )
         return units[: max(1, good)]  # what is bad comes alone: reading its record names it
 
+    def _doubt(self, queue: QueueId, start: QueueOffset, *, is_there: bool) -> None:
+        """Its files are not there, or are another queue's by now: the next poll finds out which."""
+        if not is_there:
+            self._is_doubted = True
+            raise OutOfRange("its ConsumeQueue was deleted", str(queue), start)
+
     def _mend(self, queue: QueueId, start: QueueOffset) -> bool:
         """Whether a unit that was missing or zero can be read now."""
         with self._lock:
-            tail = self._tails[queue]
+            tail = self._tails.get(queue)
+            if tail is None:
+                return False
             is_mended = tail.mend(start, self._log.files)
             is_missing = not is_mended and tail.files.is_missing(start)
         if is_missing:
@@ -286,8 +361,9 @@ class FollowedQueues:
 
     def report(self, queue: QueueId, start: QueueOffset, damage: str = "") -> None:
         """A reader could not read or trust the message at `start`: the next poll looks at it."""
-        if queue in self._tails:
-            self._tails[queue].report(start, damage)
+        tail = self._tails.get(queue)
+        if tail is not None:
+            tail.report(start, damage)
             self._reported.append(queue)
 
     def report_damage(self, queue: QueueId, start: QueueOffset, damage: str = "") -> None:

@@ -25,6 +25,7 @@ from tieredstore.following.queue.judgement import (
     judge_hole,
     judge_report,
 )
+from tieredstore.following.queue.succession import is_continued, is_made_again
 
 
 class ConsumeQueueTail:
@@ -45,6 +46,10 @@ class ConsumeQueueTail:
         """First position of the CommitLog when `min_offset` was found."""
         self.end_position = 0
         """Where the record of the last message that counts ends, in the CommitLog; 0: not known."""
+        self.needed_position = 0
+        """Where the first message lay that waited, or an older one; at the last look at all."""
+        self.is_made_again = False
+        """Whether the files are another queue's, of the same name: nothing more is read."""
         self._reported: int | None = None
         self._untold = ""
         """Damage that a reader found and no poll has told yet."""
@@ -100,7 +105,7 @@ class ConsumeQueueTail:
         seen = self.seen
         try:
             has_news = not self._begun or self._has_news(seen.max_offset)
-            if not has_news and self._is_settled(log):
+            if self._is_superseded() if has_news else self._is_settled(log):
                 return seen
             if not self._begun:
                 seen = self._begin(log, confirmed)
@@ -123,6 +128,19 @@ class ConsumeQueueTail:
             self.end_position = 0 if last.is_filler else last.position + last.size
         return self._with_reported(seen, log)
 
+    def judge_identity(self) -> bool:
+        """Whether the files are another queue's by now, which the broker made under this name.
+
+        Looks at the directory and at one unit.
+
+        Raises:
+            Unavailable, Denied: the files cannot be read right now.
+        """
+        self.files.forget()
+        self.files.rescan()
+        self.is_made_again = is_made_again(self.files, self.seen.max_offset, self.end_position)
+        return self.is_made_again
+
     def report(self, offset: int, damage: str = "") -> None:
         """A reader found that the message at `offset` cannot be trusted; the next poll tells so.
 
@@ -135,6 +153,11 @@ class ConsumeQueueTail:
     def has_report(self) -> bool:
         """Whether a reader's report is open, so that the next poll must look."""
         return self._reported is not None
+
+    def _is_superseded(self) -> bool:
+        """Whether what stands after the end is another queue's."""
+        is_same = is_continued(self.files, self.seen.max_offset, self.end_position)
+        return not is_same and self.judge_identity()
 
     def _is_settled(self, log: CommitLogFiles) -> bool:
         """Whether the queue's lower end and its state are as they were."""

@@ -91,6 +91,10 @@ class LoggedQueues:
         for queue in self._queues.values():
             queue.check()
 
+    def take_doubt(self) -> bool:
+        """Whether to look at the directories soon; never: no queue has one."""
+        return False
+
     @property
     def has_report(self) -> bool:
         """Whether a look has something to do without growth of the log."""

@@ -1,0 +1,239 @@
+"""Queues that the broker deleted: noticed, told, and read to their end where pins keep them.
+
+The rule: with pins, what waits of a deleted queue is tiered all the same; without, nothing of it is
+read any more. A queue that is made again under its name shows what lies above the old one's end.
+
+A directory that is away is a deletion only while the directory of all ConsumeQueues is the one that
+it was: a volume that is not mounted deletes nothing.
+"""
+
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from container.names.queue_id import QueueId
+from container.record.unit import Units
+from dispatcher.hot_log import DeletedQueue, HotQueue
+from provider.errors import Corrupt, OutOfRange
+from provider.ranges import QueueOffset
+from tieredstore.following.log.followed_log import FollowedLog
+from tieredstore.following.queue.files import ConsumeQueueFiles
+from tieredstore.following.queue.needed_log import QueueNeed
+from tieredstore.following.queue.remains import Remainder, Remains
+from tieredstore.following.queue.succession import first_position
+from tieredstore.following.queue.tail import ConsumeQueueTail
+
+NAMED_MAX = 3
+"""Topics that one sentence names."""
+
+
+class Deletions:
+    """What is known of deleted queues. Guarded by its caller.
+
+    X1  A queue of which something remains to be read is not looked at under its name.
+    X2  A queue that was made again shows no offset below the end of the deleted one.
+    """
+
+    def __init__(self, log: FollowedLog, consume_queue: Path) -> None:
+        self._log = log
+        self._directory = consume_queue
+        self._place: tuple[int, int] | None = None
+        self._deleted: dict[QueueId, DeletedQueue] = {}
+        self._end_positions: dict[QueueId, int] = {}
+        """Where the last message of each deleted queue ends in the CommitLog; 0: not known."""
+        self._remains = Remains(log.files)
+        self._untold: set[QueueId] = set()
+        self._successors: dict[QueueId, DeletedQueue] = {}
+        """What was found to be made again since it was asked for."""
+
+    def __repr__(self) -> str:
+        return f"<Deletions: {len(self._deleted)} queues, {self._remains}>"
+
+    def check(self, tails: Mapping[QueueId, ConsumeQueueTail]) -> None:
+        """Assert X1, and that it is known of all where they ended. O(deleted queues)."""
+        assert not any(queue in tails for queue in self._remains), f"X1: {self}"
+        known = self._deleted.keys() | set(self._remains)
+        assert known == self._end_positions.keys(), f"{self}"
+
+    @property
+    def is_any(self) -> bool:
+        """Whether a queue was deleted, and is not back."""
+        return len(self._end_positions) > 0
+
+    @property
+    def unsettled(self) -> set[QueueId]:
+        """Queues of which something new is to be told: deleted ones, and those that remain."""
+        return self._untold | set(self._remains)
+
+    def told(self) -> None:
+        """Everything of before was told."""
+        self._untold = set()
+
+    def take_successors(self) -> dict[QueueId, DeletedQueue]:
+        """The queues that were made again since the last call."""
+        taken, self._successors = self._successors, {}
+        return taken
+
+    def has(self, queue: QueueId) -> bool:
+        """Whether the queue, or an earlier one of its name, was deleted."""
+        return queue in self._end_positions
+
+    def remains_of(self, queue: QueueId) -> bool:
+        """Whether messages of the queue are still to be tiered from pinned files."""
+        return queue in self._remains
+
+    def units(self, queue: QueueId, start: QueueOffset, end: int) -> Units:
+        """Units of a deleted queue; see `Remains.units`.
+
+        Raises:
+            OutOfRange: it has none any more.
+            Unavailable, Denied: they cannot be read now.
+        """
+        if queue not in self._remains:
+            raise OutOfRange("its topic was deleted", str(queue), start)
+        return self._remains.units(queue, start, min(end, self._remains[queue].end))
+
+    def needs(self) -> Iterator[QueueNeed]:
+        """What is still needed of the CommitLog."""
+        for queue in self._remains:
+            rest = self._remains[queue]
+            yield QueueNeed(
+                is_known=True,
+                has_end=True,
+                end_position=rest.end_position,
+                next_position=rest.position,
+            )
+
+    def gone(
+        self, tails: Mapping[QueueId, ConsumeQueueTail], found: Iterable[QueueId]
+    ) -> list[QueueId]:
+        """The queues that were deleted, given all that a look at the directories found.
+
+        One `stat`, and one for each queue that was not found.
+        """
+        try:
+            status = os.stat(self._directory)  # noqa: PTH116 - often called
+        except OSError:
+            return []
+        place = (status.st_dev, status.st_ino)
+        away = tails.keys() - set(found)
+        if place != self._place:
+            if len(away) < len(tails) or not tails:
+                self._place = place
+            return []
+        return sorted(queue for queue in away if not self._stands(queue))
+
+    def _stands(self, queue: QueueId) -> bool:
+        """Whether something has the name of the queue's directory, such as a link to nowhere."""
+        path = self._directory / queue.topic / str(queue.queue_id)
+        return os.path.lexists(path)
+
+    def add(self, queue: QueueId, tail: ConsumeQueueTail, shown: HotQueue, released: int) -> int:
+        """A queue was deleted; returns how many of its messages wait.
+
+        Args:
+            queue: its name.
+            tail: what was known of its files.
+            shown: what the last poll told of it.
+            released: below this offset all is tiered.
+        """
+        self._untold.add(queue)
+        self._end_positions[queue] = tail.end_position
+        low, high = shown.min_offset, shown.max_offset
+        wanted = max(released, low)
+        if wanted < high and self._log.has_pins and tail.end_position:
+            place = tail.needed_position
+            rest = Remainder(wanted, high, position=place, end_position=tail.end_position)
+            self._remains.add(queue, rest)
+        else:
+            self._deleted[queue] = DeletedQueue(low, high)
+        return max(0, high - wanted)
+
+    def succeeds(self, queue: QueueId, files: ConsumeQueueFiles) -> bool:
+        """Whether these files of a queue that was deleted can be followed now.
+
+        If the queue was away, and not deleted, it is as before. Files without a message may be
+        those of either.
+
+        Raises:
+            NotFound, Unavailable, Denied: they cannot be read now.
+        """
+        try:
+            position = first_position(files)
+        except Corrupt:
+            return False
+        if position is None:
+            return False
+        if position < self._end_positions[queue]:
+            del self._deleted[queue], self._end_positions[queue]
+        else:
+            made_again = replace(self._deleted[queue], is_made_again=True)
+            self._deleted[queue] = self._successors[queue] = made_again
+        self._untold.add(queue)
+        return True
+
+    def shown(self, seen: HotQueue) -> HotQueue:
+        """What is told of a queue whose files are there."""
+        deleted = self._deleted.get(seen.id)
+        if deleted is None:
+            return seen
+        return replace(
+            seen,
+            min_offset=max(seen.min_offset, deleted.end),
+            max_offset=max(seen.max_offset, deleted.end),
+            deleted=deleted,
+        )
+
+    def look(self, queue: QueueId, released: int) -> HotQueue:
+        """What is told of a queue that was deleted."""
+        if queue in self._remains:
+            rest = self._remains[queue]
+            rest.release(released)
+            low, high = QueueOffset(rest.start), QueueOffset(rest.end)
+            if max(released, low) < high:
+                return HotQueue(queue, low, high, deleted=self._deleted.get(queue))
+            self._remains.drop(queue)
+            self._deleted[queue] = DeletedQueue(low, high)
+        deleted = self._deleted[queue]
+        return HotQueue(queue, deleted.end, deleted.end, deleted=deleted)
+
+
+def deletion_sentence(waiting: Mapping[QueueId, int], *, has_pins: bool) -> str:
+    """What a person must know of queues that were deleted, and how many messages of each wait.
+
+    Pure; at least one queue.
+    """
+    named = _named(list(dict.fromkeys(queue.topic for queue in waiting)))
+    left = sum(waiting.values())
+    if not left:
+        return f"{named} deleted on the broker; nothing of that waited to be tiered."
+    if has_pins:
+        became = "is tiered all the same, from pinned files"
+    else:
+        became = "becomes a gap, for nothing is pinned"
+    noun = "message" if left == 1 else "messages"
+    return f"{named} deleted on the broker; what waits of that, {left:,} {noun}, {became}."
+
+
+def again_sentences(again: Mapping[QueueId, DeletedQueue]) -> list[str]:
+    """What a person must know of queues that were made again; one sentence or none. Pure."""
+    hidden = {queue: deleted.end for queue, deleted in again.items() if deleted.end}
+    if not hidden:
+        return []
+    queue, end = next(iter(hidden.items()))
+    named = _named(list(dict.fromkeys(queue.topic for queue in hidden)))
+    sentence = (
+        f"{named} made again on the broker after a deletion, and counts offsets from 0 again: "
+        f"messages below the old end are not tiered, which is {end} in {queue}."
+    )
+    return [sentence]
+
+
+def _named(topics: Sequence[str]) -> str:
+    """The topics and their verb."""
+    if len(topics) == 1:
+        return f"{topics[0]} was"
+    if len(topics) <= NAMED_MAX:
+        return f"{' and '.join(topics)} were"
+    return f"{len(topics):,} topics, such as {topics[0]}, were"
