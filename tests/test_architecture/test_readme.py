@@ -1,13 +1,9 @@
-"""The README's code blocks, run as a reader would run them: in order, in one directory.
-
-A `text` block below a code block is its output; a line `...` in it stands for any lines.
-"""
+"""The README's code blocks, run as a reader would run them: in order, in one directory."""
 
 import os
 import pty
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,20 +11,10 @@ import pytest
 import tieredstore
 from tests.support.cli import COMMAND, run, settings
 from tests.support.golden import ROCKETMQ_533, unpack, unpacked
-from tests.support.patience import HANGS_AFTER_S, completed
+from tests.support.patience import HANGS_AFTER_S
+from tests.support.shown_blocks import blocks_of, environment_of, ran
 
 README = Path(__file__).parents[2] / "README.md"
-BLOCK = re.compile(
-    r"^```(bash|python)\n(.*?)^```\n(?:```text\n(.*?)^```$)?", re.MULTILINE | re.DOTALL
-)
-
-
-def pattern_of(shown: str) -> str:
-    """What matches the shown output, blanks at the ends of lines and empty lines apart."""
-    lines = [line.rstrip() for line in shown.splitlines() if line.strip()]
-    return "".join(
-        r"(?:.*\n)*?" if line.strip() == "..." else re.escape(line) + r"\n" for line in lines
-    )
 
 
 @pytest.mark.slow
@@ -38,23 +24,11 @@ def test_the_readmes_blocks_run_in_order_and_print_what_they_show(tmp_path: Path
     unpack(sample, "closed", tmp_path)
     (tmp_path / "tier").rename(tmp_path / "java-tier")
     (tmp_path / "broker.conf").write_text(sample.broker_conf.read_text())
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    environment = {**os.environ, "PATH": path, "COLUMNS": "80"}
-    blocks = BLOCK.findall(README.read_text())
+    blocks = blocks_of(README.read_text())
     assert len(blocks) >= 8
-    assert sum(bool(shown) for _, _, shown in blocks) >= 6
-    for language, text, shown in blocks:
-        command = (
-            ["bash", "-euo", "pipefail", "-c", text]
-            if language == "bash"
-            else [sys.executable, "-c", text]
-        )
-        done = completed(command, cwd=tmp_path, env=environment)
-        assert done.returncode == 0, f"{text}\n{done.stdout}\n{done.stderr}"
-        if shown:
-            said = [line.rstrip() for line in done.stdout.splitlines() if line.strip()]
-            printed = "".join(f"{line}\n" for line in said)
-            assert re.fullmatch(pattern_of(shown), printed), f"{text}\n{printed}"
+    assert sum(bool(block.shown) for block in blocks) >= 6
+    for block in blocks:
+        ran(block, tmp_path, environment_of(), joined=False)
 
 
 @pytest.mark.slow

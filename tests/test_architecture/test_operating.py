@@ -1,0 +1,329 @@
+"""What operators are given: the guide whose every command runs, unit, image recipe and alerts.
+
+The guide's blocks run in order. A runbook begins in a directory of its own, where the test has
+put what the runbook cures; `systemctl` and `journalctl` are a script's.
+"""
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tomllib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import promql_parser
+import pytest
+import yaml
+
+from container.record.checksum import body_crc_of
+from container.record.message import StoredMessage
+from container.record.unit import UNIT_BYTES, ConsumeQueueUnit
+from dispatcher.queue_state import QueueState
+from tests.support.cli import COMMAND
+from tests.support.fake_broker import FakeBroker
+from tests.support.golden import ROCKETMQ_533, unpack
+from tests.support.http import families_of, free_port, get
+from tests.support.patience import HANGS_AFTER_S, Patience, completed, wait_until
+from tests.support.shown_blocks import blocks_of, environment_of, ran
+from tieredstore.cli.main import COMMANDS
+from tieredstore.config.keys import KEYS
+
+pytestmark = pytest.mark.checkout
+
+ROOT = Path(__file__).parents[2]
+GUIDE = ROOT / "docs/operating.md"
+CONF = ROOT / "conf"
+SHOWN_PORT = "5571"
+SERVICES = Path(__file__).parents[1] / "support/services.sh"
+
+
+class Host:
+    """A directory with a store, a tier and a configuration, and at most one follower."""
+
+    def __init__(self, directory: Path, bin_directory: Path) -> None:
+        self.directory = directory
+        self.environment = environment_of(bin_directory)
+        self.port = free_port()
+        self.environment["METRICS_PORT"] = str(self.port)
+
+    @property
+    def tier(self) -> Path:
+        return self.directory / "tier"
+
+    def write_conf(self, text: str) -> None:
+        lines = (
+            text,
+            "storePathRootDir=store",
+            "tieredStoreFilePath=tier",
+            f"tieredStoreMetricsPort={self.port}",
+        )
+        (self.directory / "tieredstore.conf").write_text("\n".join(lines) + "\n")
+
+    def run(self, *words: str) -> None:
+        done = completed(words, cwd=self.directory, env=self.environment)
+        assert done.returncode == 0, (words, done.stdout, done.stderr)
+
+    def start(self) -> None:
+        self.run("systemctl", "start", "tieredstore")
+
+    def wait_for_words(self, words: str) -> None:
+        """Until the follower has said them."""
+        log = self.directory / "follower.log"
+        patience = Patience(log.read_text, marks=lambda: log.stat().st_size)
+        wait_until(lambda: words in log.read_text(), patience)
+
+    def wait_for_status(self, status: int) -> None:
+        """Until the readiness page answers so."""
+        seen: list[tuple[int, str]] = [(0, "")]
+
+        def answers() -> bool:
+            seen[0] = get(self.port, "/readyz")
+            return seen[0][0] == status
+
+        wait_until(answers, Patience(lambda: str(seen), marks=lambda: seen[0]))
+
+    def end(self) -> None:
+        """End a follower that is left."""
+        known = self.directory / "follower.pid"
+        if known.exists():
+            os.kill(int(known.read_text()), signal.SIGKILL)
+            known.unlink()
+
+
+class Hosts:
+    """Makes a directory for each runbook, in the state that its heading says."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._bin = directory / "bin"
+        self._bin.mkdir()
+        for name in ("systemctl", "journalctl"):
+            shutil.copy(SERVICES, self._bin / name)
+        self.made: list[Host] = []
+        self.first = self._tiered_once()
+
+    def _host(self) -> Host:
+        directory = self._directory / f"host-{len(self.made)}"
+        directory.mkdir()
+        self.made.append(Host(directory, self._bin))
+        return self.made[-1]
+
+    def _tiered_once(self) -> Host:
+        host = self._host()
+        unpack(ROCKETMQ_533, "closed", host.directory)
+        shutil.rmtree(host.tier)
+        host.write_conf(golden_conf())
+        host.run("tieredstore", "--conf", "tieredstore.conf", "tier", "store")
+        shutil.copytree(host.directory, self._directory / "golden")
+        return host
+
+    def golden(self) -> Host:
+        """A broker's store, and its tier."""
+        host = self._host()
+        shutil.copytree(self._directory / "golden", host.directory, dirs_exist_ok=True)
+        host.write_conf(golden_conf())
+        return host
+
+    def followed(self) -> Host:
+        host = self.golden()
+        host.start()
+        return host
+
+    def diverged(self) -> Host:
+        host = self.golden()
+        rewrite_newest(host.directory / "store", "G_Tx", 10, 16)
+        host.start()
+        host.wait_for_words("is stopped")
+        return host
+
+    def lost(self) -> Host:
+        host, broker = self._small()
+        broker.put_many("A", 0, [b"body"] * 100)
+        for _ in range(3):
+            broker.delete_oldest_file()
+        host.start()
+        host.wait_for_words("lost")
+        return host
+
+    def rotten(self) -> Host:
+        host = self.golden()
+        shutil.copytree(host.tier, host.directory / "backup")
+        (path,) = host.tier.glob("*/*/G_Orders/0/COMMIT_LOG/b23f4471*")
+        with path.open("r+b") as file:
+            file.seek(5000)
+            (byte,) = file.read(1)
+            file.seek(5000)
+            file.write(bytes([byte ^ 1]))
+        return host
+
+    def without_journal(self) -> Host:
+        host = self.golden()
+        shutil.copy(self.first.directory / "metadata-backup.json", host.directory)
+        (journal,) = host.tier.glob("*/*/@journal")
+        shutil.rmtree(journal)
+        return host
+
+    def away(self) -> Host:
+        host, broker = self._small()
+        host.start()
+        host.tier.rename(host.directory / "tier-away")
+        broker.put("A", 0, b"late")
+        host.wait_for_status(503)
+        return host
+
+    def _small(self) -> tuple[Host, FakeBroker]:
+        host = self._host()
+        host.write_conf("brokerClusterName=C\nbrokerName=b")
+        broker = FakeBroker(
+            host.directory / "store", commit_log_bytes=4096, consume_queue_bytes=400
+        )
+        broker.put_many("A", 0, [b"body"] * 10)
+        host.run("tieredstore", "--conf", "tieredstore.conf", "tier", "store")
+        return host, broker
+
+    def scene_of(self, heading: str) -> Callable[[], Host] | None:
+        """What makes the state in which a section begins; None: it goes on where the last was."""
+        scenes = {
+            "It does not run": self.golden,
+            "It falls behind": self.followed,
+            "Another process owns the tier": self.followed,
+            "A queue is stopped": self.diverged,
+            "Messages were lost": self.lost,
+            "The tier is damaged": self.rotten,
+            "The journal is lost": self.without_journal,
+            "The disk is full or away": self.away,
+        }
+        return scenes.get(heading)
+
+
+def golden_conf() -> str:
+    """What the golden broker was configured with, without its places."""
+    lines = ROCKETMQ_533.broker_conf.read_text().splitlines()
+    return "\n".join(line for line in lines if "Path" not in line)
+
+
+def rewrite_newest(store: Path, topic: str, first: int, end: int) -> None:
+    """Let the broker have other messages of the same sizes at the offsets `[first, end)`."""
+    (units,) = (store / "consumequeue" / topic / "0").iterdir()
+    for offset in range(first, end):
+        raw = units.read_bytes()[offset * UNIT_BYTES : (offset + 1) * UNIT_BYTES]
+        unit = ConsumeQueueUnit.decode(raw, path="", position=0)
+        file_bytes = ROCKETMQ_533.commit_log_file_bytes
+        log = store / "commitlog" / f"{unit.position // file_bytes * file_bytes:020}"
+        with log.open("r+b") as file:
+            file.seek(unit.position % file_bytes)
+            message = StoredMessage.decode(file.read(unit.size), path="", position=0)
+            body = bytes(len(message.body))
+            other = message._replace(body=body, body_crc=body_crc_of(body))
+            file.seek(unit.position % file_bytes)
+            file.write(other.encode())
+
+
+@pytest.fixture
+def hosts(tmp_path: Path) -> Iterator[Hosts]:
+    hosts = Hosts(tmp_path)
+    yield hosts
+    for host in hosts.made:
+        host.end()
+
+
+def sections() -> list[tuple[str, str]]:
+    """Heading and text of each section of the guide."""
+    parts = re.split(r"^##+ (.*)\n", GUIDE.read_text(), flags=re.MULTILINE)
+    return list(zip(parts[1::2], parts[2::2], strict=True))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(HANGS_AFTER_S)
+def test_the_guides_commands_run_in_order_and_print_what_they_show(hosts: Hosts) -> None:
+    headings = [heading for heading, _ in sections()]
+    runbooks = headings[headings.index("Runbooks") + 1 :]
+    assert [name for name in runbooks if hosts.scene_of(name) is None] == []
+    host = hosts.first
+    pages = ""
+    for heading, text in sections():
+        scene = hosts.scene_of(heading)
+        if scene:
+            host.end()
+            host = scene()
+        for block in blocks_of(text.replace(SHOWN_PORT, str(host.port))):
+            ran(block, host.directory, host.environment, joined=True)
+        if heading == "Watch it":
+            pages = get(host.port, "/metrics")[1]
+    names = {name for name in families_of(pages) if not name.startswith("process_")}
+    assert names == set(table_of("Watch it"))
+
+
+def table_of(heading: str) -> list[str]:
+    """The metrics that the table of a section explains."""
+    text = dict(sections())[heading]
+    rows = [line.split("|")[1] for line in text.splitlines() if line.startswith("| `")]
+    return [name for row in rows for name in re.findall(r"`(\w+)`", row)]
+
+
+def alerts() -> list[dict[str, Any]]:
+    (group,) = yaml.safe_load((CONF / "alerts.yml").read_text())["groups"]
+    return group["rules"]
+
+
+@pytest.mark.parametrize("alert", alerts(), ids=lambda alert: str(alert["alert"]))
+def test_an_alert_asks_for_metrics_that_exist_and_names_a_runbook(alert: dict[str, Any]) -> None:
+    assert promql_parser.parse(alert["expr"])
+    text = re.sub(r'"[^"]*"|\b(by|offset) *\([^)]*\)|\{[^}]*\}|\[[^]]*\]', "", alert["expr"])
+    names = set(re.findall(r"\b[a-z]+_\w+", text))
+    known = {*table_of("Watch it"), "process_open_fds", "process_max_fds"}
+    assert names <= known
+    assert names or "up" in text
+    for states in re.findall(r'state=~"([^"]*)"', alert["expr"]):
+        assert set(states.split("|")) <= {state.value for state in QueueState}
+    path, _, anchor = alert["annotations"]["runbook"].partition("#")
+    assert ROOT / path == GUIDE
+    assert anchor in {heading.lower().replace(" ", "-") for heading, _ in sections()}
+
+
+def test_the_unit_starts_a_follower_and_is_one_for_systemd(tmp_path: Path) -> None:
+    unit = tmp_path / "tieredstore.service"
+    text = (CONF / "tieredstore.service").read_text()
+    (started,) = re.findall(r"^ExecStart=(.*)$", text, re.MULTILINE)
+    command, *words = started.split()
+    assert words[0] == "--conf"
+    assert words[2:] == ["tier", "/var/lib/rocketmq/store", "--follow"]
+    assert re.findall(r"^RestartPreventExitStatus=(.*)$", text, re.MULTILINE) == ["2 4"]
+    (stop_s,) = re.findall(r"^TimeoutStopSec=(\d+)$", text, re.MULTILINE)
+    default_ms = KEYS["tieredStoreShutdownTimeout"].default
+    assert isinstance(default_ms, int)
+    assert int(stop_s) * 1000 >= 2 * default_ms
+    systemd = shutil.which("systemd-analyze")
+    if systemd is None:
+        pytest.skip("systemd-analyze is not here to verify the unit")
+    unit.write_text(text.replace(command, sys.executable))
+    done = subprocess.run([systemd, "verify", unit], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_the_image_has_what_the_package_needs_and_starts_a_follower() -> None:
+    text = re.sub(r"\\\n", "", (CONF / "Containerfile").read_text())
+    lines = [line.partition(" ") for line in text.splitlines() if line and line[0] != "#"]
+    known = {"FROM", "COPY", "RUN", "ENV", "USER", "EXPOSE", "HEALTHCHECK", "ENTRYPOINT", "CMD"}
+    assert {word for word, _, _ in lines} == known
+    copied = [name for word, _, rest in lines if word == "COPY" for name in rest.split()[:-1]]
+    assert [name for name in copied if not (ROOT / name).exists()] == []
+    pyproject = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    project = pyproject["project"]
+    packages = pyproject["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
+    read = {"pyproject.toml", "constraints.txt", project["readme"], *project["license-files"]}
+    assert set(copied) == {*packages, *read}
+    environment = dict(rest.split("=") for word, _, rest in lines if word == "ENV")
+    environment["TIEREDSTORE_BROKER_NAME"] = "b"
+    shown = completed([*COMMAND, "config", "--json"], env={**os.environ, **environment})
+    assert shown.returncode == 0, shown.stderr
+    for value in environment.values():
+        assert f'"{value}"' in shown.stdout or f":{value}," in shown.stdout
+    (command,) = [rest for word, _, rest in lines if word == "CMD"]
+    name, store, follow = yaml.safe_load(command)
+    assert name in COMMANDS
+    assert (store, follow) == ("/store", "--follow")
