@@ -11,6 +11,7 @@ from container.names.rocketmq import broker_directory, parse_cluster_directory
 from container.tier_reader import FixedMetadata, TierReader
 from provider.clock import SystemClock
 from provider.errors import Corrupt, Denied, NotFound, Unavailable
+from provider.in_place_segments import LOCK_NAME
 from provider.object_store import ObjectStore
 from provider.posix import PosixStore
 from provider.probing import PROBE_PREFIX
@@ -190,8 +191,14 @@ async def _open_ours(
     try:
         return await TierReader.open(store, verify=verify, damaged=damaged)
     except NotFound as error:
-        reason = (
-            "there is no journal here; a tier of RocketMQ's own store is read with its "
-            "metadata file (--java-metadata FILE, java_metadata=FILE)"
-        )
+        if (directory / LOCK_NAME).exists():
+            reason = (
+                "the journal of this tier is gone: bring its @journal back from a backup, or "
+                "`tieredstore metadata import` a file that `metadata export` wrote"
+            )
+        else:
+            reason = (
+                "there is no journal here; a tier of RocketMQ's own store is read with its "
+                "metadata file (--java-metadata FILE, java_metadata=FILE)"
+            )
         raise NotFound(reason, str(directory)) from error

@@ -12,7 +12,7 @@ from random import Random, SystemRandom
 from prometheus_client import CollectorRegistry
 
 from container.metadata.operations import Operation
-from container.names.tier_objects import JOURNAL_PREFIX
+from container.names.tier_objects import BOUNDARY_PREFIX, JOURNAL_PREFIX, SNAPSHOT_PREFIX
 from container.tier import Tier, TierIdentity
 from provider.clock import Clock
 from provider.errors import Fenced
@@ -128,16 +128,18 @@ def _refuse_foreign_files(directory: Path) -> None:
         ConfigError: there are segments, and no journal.
     """
     try:
-        if any(map(_is_object, (directory / JOURNAL_PREFIX).glob("*"))):
-            return
+        ours = (JOURNAL_PREFIX, SNAPSHOT_PREFIX, BOUNDARY_PREFIX)
+        if any(_is_object(path) for prefix in ours for path in (directory / prefix).glob("*")):
+            return  # whole or not, which reading it tells
         found = next(filter(_is_object, directory.glob("[!@]*/**/*")), None)
     except OSError:
         return  # the store meets the same error, and names it
     if found is not None:
         raise ConfigError(
             f"{directory} holds a tier's files, such as {found.relative_to(directory)}, and no "
-            f"journal of ours: `tieredstore metadata import FILE` makes a tier ours that "
-            f"RocketMQ's own store wrote; else name another directory"
+            f"journal of ours: if that is lost, bring @journal back from a backup; `tieredstore "
+            f"metadata import FILE` makes a tier ours that RocketMQ's own store wrote, or that was "
+            f"exported; else name another directory"
         )
 
 

@@ -108,7 +108,7 @@ class JournalReader:
         for attempt in range(RELOADS_MAX):
             loaded = await self._newest_snapshot()
             try:
-                whole = await self.catch_up(loaded)
+                whole = await self._catch_up_from_its_own(loaded)
             except Corrupt as damage:
                 loaded.damage = damage
                 return loaded
@@ -155,10 +155,33 @@ class JournalReader:
             NewerVersion: a newer program wrote it.
             Unavailable: try again.
         """
+        return await self._catch_up(loaded, await self._entries(after=loaded.state.sequence))
+
+    async def _catch_up_from_its_own(self, loaded: Loaded) -> bool:
+        """As `catch_up`; a snapshot's own entry, or a newer one, must be there.
+
+        Entries above the boundary are never deleted: where not even the one is left that the
+        snapshot ends with, newer ones may be lost with it.
+        """
+        held = loaded.state.sequence
+        if not held:
+            return await self.catch_up(loaded)
+        found = await self._entries(after=held - 1)
+        if not found:
+            boundary = await self.boundary()
+            if boundary < held:
+                reason = f"the newest journal entries are missing, as is {held} before them"
+                raise Corrupt(reason, str(EntryName(held + 1)))
+            return boundary == held
+        return await self._catch_up(loaded, [one for one in found if one[0].sequence > held])
+
+    async def _entries(self, *, after: int) -> list[tuple[EntryName, int]]:
+        """Names and sizes of the entries above a number. One request."""
+        listed = await self._store.list(JOURNAL_PREFIX, after=str(EntryName(after)))
+        return [(name, e.size_bytes) for e in listed if (name := _entry_name(e.name))]
+
+    async def _catch_up(self, loaded: Loaded, found: list[tuple[EntryName, int]]) -> bool:
         state = loaded.state
-        after = str(EntryName(state.sequence))
-        listed = await self._store.list(JOURNAL_PREFIX, after=after)
-        found = [(name, e.size_bytes) for e in listed if (name := _entry_name(e.name))]
         while found:
             batch = self._batch(found, state.sequence + 1)
             if not batch:

@@ -2,7 +2,8 @@
 
 Fault model: one object, or one pair, at rest. A bit flips; an object is deleted, cut short, emptied
 or filled with zeros; two objects of one kind change places; an object is what it was at an earlier
-moment, back in its place if it was deleted since; or a whole directory of metadata is.
+moment, back in its place if it was deleted since. Whole directories of metadata are deleted, or
+what they were at an earlier moment.
 """
 
 from collections.abc import Mapping
@@ -150,9 +151,7 @@ def damage_of(tier: RestingTier, seed: int) -> Damage:
         case "bit flip":
             detail, names = _flip(objects, rng)
         case "deletion":
-            name = _pick(objects, rng)
-            del objects[name]
-            detail, names = "deleted", [name]
+            detail, names = _delete(objects, rng)
         case "truncation":
             detail, names = _cut(objects, rng)
         case "swap":
@@ -168,6 +167,18 @@ def _pick(objects: Objects, rng: Random) -> str:
     kinds = sorted({kind_of(name) for name in objects})
     (kind,) = rng.choices(kinds, [WEIGHTS.get(kind, 1) for kind in kinds])
     return rng.choice(sorted(name for name in objects if kind_of(name) == kind))
+
+
+def _delete(objects: dict[str, bytes], rng: Random) -> tuple[str, list[str]]:
+    if rng.random() < 0.3:
+        prefix = rng.choice(DIRECTORIES)
+        names = [name for name in objects if name.startswith(prefix)]
+        what = f"all of {prefix} is gone"
+    else:
+        names, what = [_pick(objects, rng)], "deleted"
+    for name in names:
+        del objects[name]
+    return what, names
 
 
 def _flip(objects: dict[str, bytes], rng: Random) -> tuple[str, list[str]]:

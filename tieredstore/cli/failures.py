@@ -8,7 +8,7 @@ import click
 
 from container.errors import BytesMissing, NewerVersion, Owned, Refused
 from container.names.queue_id import QueueId
-from container.names.tier_objects import EntryName, parse_name
+from container.names.tier_objects import SNAPSHOT_PREFIX, EntryName, parse_name
 from provider.errors import (
     AlreadyExists,
     Closed,
@@ -30,6 +30,11 @@ QUEUES_SAID_MAX = 8
 NO_THREAD = "can't start new thread"
 """What Python says where the system refuses one."""
 
+NOTHING_WHOLE = (
+    "bring @journal and @snapshot back from a backup; without one, move all `@` directories away "
+    "and `tieredstore metadata import` a file that `metadata export` wrote"
+)
+"""What to do where no metadata are left that could be served."""
 VERDICTS: tuple[tuple[type[StoreError], int, str], ...] = (
     (NewerVersion, WRONG_USE, "install a newer tieredstore"),
     (Denied, WRONG_USE, ""),
@@ -121,7 +126,11 @@ def damage_texts(damage: Mapping[QueueId, StoreError]) -> Iterator[str]:
 def _remedy(error: StoreError) -> str:
     """What to do about a damaged journal entry; "" for anything else."""
     name = parse_name(error.path)
-    if not isinstance(error, Corrupt) or not isinstance(name, EntryName):
+    if not isinstance(error, Corrupt):
+        return ""
+    if error.path == SNAPSHOT_PREFIX or name == EntryName(1):
+        return NOTHING_WHOLE
+    if not isinstance(name, EntryName):
         return ""
     return (
         f"bring that file back from a backup; without one, `tieredstore repair --journal-to "

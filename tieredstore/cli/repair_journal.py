@@ -13,6 +13,7 @@ from provider.clock import SystemClock
 from provider.errors import NotFound
 from provider.in_place_segments import LOCK_NAME
 from provider.posix import PosixStore
+from tieredstore.cli.failures import NOTHING_WHOLE
 from tieredstore.cli.invocation import Invocation, WholeNumber, json_option, pass_invocation
 from tieredstore.cli.output import Row, count_text, write_json
 from tieredstore.config.effective import Config
@@ -57,7 +58,7 @@ def command(invocation: Invocation, *, entry: int, yes: bool, as_json: bool) -> 
 
 
 def _ask(cut: JournalCut) -> None:
-    click.echo(f"{_entries(len(cut.given_up))} behind {cut.kept} would be given up", err=True)
+    click.echo(f"{_entries(len(cut.given_up))} behind entry {cut.kept} would be given up", err=True)
     for queue, (stays, end) in cut.ends.items():
         click.echo(
             f"{queue}: {count_text(end - stays)} messages, offsets {stays} to {end - 1}, would "
@@ -104,14 +105,11 @@ async def _work(config: Config, entry: int, *, agreed: JournalCut | None) -> Jou
 def _refuse(loaded: Loaded, entry: int) -> None:
     """Refuse a cut that is not needed, or another than the damage asks for."""
     kept = loaded.state.sequence
+    if not kept:
+        what = "there is no journal" if loaded.damage is None else "nothing of the journal is whole"
+        raise NotFound(f"{what}: {NOTHING_WHOLE}", "@journal")
     if loaded.damage is None:
         raise NotFound("the journal is whole: nothing is to be cut", "@journal")
-    if not kept:
-        raise NotFound(
-            "nothing of the journal is whole: restore it from a backup, or `tieredstore metadata "
-            "import` an exported file",
-            loaded.damage.path,
-        )
     if entry != kept:
         raise ConfigError(
             f"the journal is whole up to entry {kept} and damaged behind it: say {OPTION} {kept}"

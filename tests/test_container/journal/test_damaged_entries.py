@@ -151,6 +151,31 @@ async def test_an_entry_that_ends_before_its_copy_is_read_and_told() -> None:
     assert caught.value.position == len(own)
 
 
+async def test_a_journal_without_even_the_entry_of_its_snapshot_may_have_lost_newer_ones() -> None:
+    store, clock = DictStore(), ManualClock()
+    options = UpkeepOptions(snapshot_entries_max=3)
+    journal, upkeep = await own_with_upkeep(store.view(), clock, upkeep=options)
+    async with running(journal, upkeep):
+        for number in range(2, NEWEST + 1):
+            await journal.publish(mark(f"m{number}"))
+            await settle()
+    held = max(int(name.split("/")[1][:20]) for name in store.names("@snapshot/"))
+    for number in range(held + 1, NEWEST + 1):
+        remove(store, number)
+    assert (await whole_part(store)).damage is None, "nothing tells of those that are gone"
+    for name in store.names("@journal/"):
+        del store.objects[name]
+    loaded = await whole_part(store)
+    assert loaded.damage is not None
+    assert loaded.damage.path == str(EntryName(held + 1))
+    assert "the newest journal entries are missing" in loaded.damage.reason
+    with pytest.raises(Corrupt):
+        await own(store.view(), seed=1)
+    assert await carry_out(store) > held
+    again = await own(store.view(), seed=1)
+    assert again.state.tombstones.keys() == {f"m{number}" for number in range(2, held + 1)}
+
+
 async def test_an_old_programs_entries_have_no_copies_and_are_read() -> None:
     store = DictStore()
     before = await written(store)

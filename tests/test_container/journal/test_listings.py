@@ -153,7 +153,9 @@ async def test_snapshots_that_go_while_they_are_read_are_listed_again() -> None:
     async def replaced() -> None:
         nonlocal old
         del store.objects[old]
-        old = await snapshot(store, int(old[len(SNAPSHOT_PREFIX) :][:20]) + 3)
+        sequence = int(old[len(SNAPSHOT_PREFIX) :][:20]) + 3
+        store.put(str(BoundaryName(sequence)), b"")  # so that its own entry may be gone, too
+        old = await snapshot(store, sequence)
 
     view.meanwhile["read", SNAPSHOT_PREFIX] = [replaced, replaced, replaced]
     loaded = await JournalReader(view, OPTIONS, clock=ManualClock()).load()
