@@ -80,7 +80,7 @@ class Goal:
         if now_s >= self._gives_up_s():
             why = self._work.counters.last_error or "no answer"
             reason = f"nothing landed for {self._patience_s:.0f} s ({why})"
-            self.error = Unavailable(reason, "tier")
+            self.error = Unavailable(reason, "")
         return self.error is not None
 
     async def wait(self) -> None:

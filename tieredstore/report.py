@@ -20,7 +20,7 @@ from provider.clock import Clock
 from tieredstore.config.effective import Config
 from tieredstore.following.statistics import ScanStatistics
 from tieredstore.opening import directory_of
-from tieredstore.summary import Loss, messages_of
+from tieredstore.summary import Loss, counted, messages_of
 
 LOGGER = logging.getLogger("tieredstore.follower")
 
@@ -76,10 +76,10 @@ def log_owned(state: TierState) -> None:
     """Say that the tier is ours, and what it holds."""
     messages = sum(map(messages_of, state.queues.values()))
     LOGGER.info(
-        "the tier is ours (owner number %d), with %s messages of %s queues",
+        "the tier is ours (owner number %d), with %s of %s",
         state.broker.epoch,
-        f"{messages:,}",
-        f"{len(state.queues):,}",
+        counted(messages, "message"),
+        counted(len(state.queues), "queue"),
     )
 
 
@@ -117,7 +117,9 @@ class Reporter:
         now = {trouble.key: trouble for trouble in troubles_of(look)}
         known = {trouble.sentence for trouble in self._troubles.values()}
         for trouble in sorted(now.values(), key=lambda one: one.sentence):
-            if trouble.sentence not in known:
+            before = self._troubles.get(trouble.key)
+            is_same = before is not None and _reason(before.sentence) == _reason(trouble.sentence)
+            if not is_same and trouble.sentence not in known:
                 LOGGER.log(trouble.level, trouble.sentence)
         for key, trouble in self._troubles.items():
             if trouble.over and key not in now:
@@ -161,10 +163,16 @@ class _Standing:
         rate = (statistics.messages - self.messages) / passed_s
         self.at_s, self.messages = now_s, statistics.messages
         lag = f", the oldest for {statistics.oldest_age_s:,.0f} s" if statistics.behind else ""
+        done = counted(statistics.messages, "message")
         return (
-            f"{statistics.messages:,} messages tiered, {statistics.behind:,} waiting{lag}; "
+            f"{done} tiered, {statistics.behind:,} waiting{lag}; "
             f"{rate:,.0f} a second in the last minute"
         )
+
+
+def _reason(sentence: str) -> str:
+    """A sentence without the file at which a trouble was met, which differs from try to try."""
+    return sentence.partition(": path=")[0]
 
 
 def troubles_of(look: Look) -> Iterator[Trouble]:

@@ -20,6 +20,11 @@ _PREVENTED_BY = {
 BROKEN = frozenset({QueueState.STOPPED, QueueState.DAMAGED})
 
 
+def counted(number: int, noun: str) -> str:
+    """`1 queue`, `2,000 queues`."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 def messages_of(queue: Queue) -> int:
     """Messages that can be read: those between the offsets that lie in no gap."""
     return queue.next_offset - queue.min_offset - lost_of(queue)
@@ -48,9 +53,8 @@ class Loss:
 
     def __str__(self) -> str:
         """One sentence: place, reason, and how to prevent the next one."""
-        noun = "message" if self.messages == 1 else "messages"
         said = (
-            f"{self.queue} lost {self.messages:,} {noun}, offsets {self.gap.start} to "
+            f"{self.queue} lost {counted(self.messages, 'message')}, offsets {self.gap.start} to "
             f"{self.gap.end - 1}: {self.gap.reason}"
         )
         prevented_by = _PREVENTED_BY.get(self.gap.reason)
@@ -76,9 +80,8 @@ def losses_text(queues: Iterable["QueueSummary"]) -> str:
         return ""
     gaps = sum(len(queue.gaps) for queue in listed)
     return (
-        f"{lost:,} {'message' if lost == 1 else 'messages'} of {len(listed)} "
-        f"{'queue' if len(listed) == 1 else 'queues'} were lost before they could be tiered "
-        f"({gaps} {'gap' if gaps == 1 else 'gaps'})"
+        f"{counted(lost, 'message')} of {counted(len(listed), 'queue')} were lost before they "
+        f"could be tiered ({counted(gaps, 'gap')})"
     )
 
 

@@ -20,7 +20,7 @@ from tieredstore.config.effective import Config
 from tieredstore.follower import Follower
 from tieredstore.lifetime import running
 from tieredstore.report import LOOK_S_MIN, LOOK_SHARE_MAX
-from tieredstore.summary import TopicSummary
+from tieredstore.summary import TopicSummary, counted
 
 AROUND_LINES = 8
 """Lines of a screen that topics do not get: what is above and below them, and a log line."""
@@ -92,7 +92,7 @@ class Rate:
 
 def head_of(title: str, statistics: DispatchStatistics, per_second: float) -> str:
     """The line above the table. Pure."""
-    said = [title, f"{count_text(statistics.messages)} messages tiered"]
+    said = [title, f"{counted(statistics.messages, 'message')} tiered"]
     if statistics.behind:
         oldest = f"the oldest for {statistics.oldest_age_s:,.0f} s"
         said.append(f"{count_text(statistics.behind)} behind, {oldest}")
@@ -109,8 +109,7 @@ def listed(topics: Sequence[TopicSummary], rows_max: int) -> tuple[list[TopicSum
     order = sorted(topics, key=lambda one: (not one.over, -one.behind, -one.messages_new))
     shown = sorted(order[:rows_max], key=lambda one: one.topic)
     more = len(topics) - len(shown)
-    noun = "topic" if more == 1 else "topics"
-    return shown, f"and {count_text(more)} more {noun}; " if more else ""
+    return shown, f"and {counted(more, 'more topic')}; " if more else ""
 
 
 def _duration(seconds: float) -> str:

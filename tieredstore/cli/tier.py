@@ -30,7 +30,7 @@ from tieredstore.config.effective import Config
 from tieredstore.config.sources import ConfigError
 from tieredstore.follower import Follower
 from tieredstore.lifetime import running
-from tieredstore.summary import TopicSummary
+from tieredstore.summary import TopicSummary, counted
 
 LOGGER = logging.getLogger("tieredstore.cli")
 
@@ -137,10 +137,10 @@ async def _run(opened: Follower, config: Config, *, follow: bool, is_live: bool)
 
 
 def _so_far(statistics: DispatchStatistics) -> str:
-    said = f"{count_text(statistics.messages)} messages were tiered"
+    said = f"tiered {counted(statistics.messages, 'message')}"
     if not statistics.behind:
         return f"{said}, none is waiting"
-    return f"{said}, {count_text(statistics.behind)} are waiting; the next start continues there"
+    return f"{said}, {count_text(statistics.behind)} still waiting; the next start continues there"
 
 
 async def _follow(follower: Follower, config: Config, stop: asyncio.Event) -> str:
@@ -174,10 +174,9 @@ def hindrance_of(statistics: DispatchStatistics, *, silent: bool) -> str:
     failing = statistics.outage or any(one.failures for one in late)
     if not late or not (failing or silent):
         return ""
-    count = count_text(sum(one.behind for one in late))
+    count = counted(sum(one.behind for one in late), "message")
     why = next((one.reason for one in late if one.failures and one.reason), statistics.last_error)
-    queues = f"{len(late)} queue{'s' if len(late) > 1 else ''}"
-    return f"{count} messages of {queues} are not in the tier: {why or 'no answer'}"
+    return f"{count} of {counted(len(late), 'queue')} are not in the tier: {why or 'no answer'}"
 
 
 def _shown(show: Show | None) -> Callable[[Progress], None] | None:

@@ -136,7 +136,7 @@ def test_129_130_143_a_signal_ends_a_run_and_says_how_far_it_came(
     process.send_signal(number)
     _, err = communicated(process)
     assert process.returncode == 128 + number
-    assert err.splitlines()[-1].startswith(f"tieredstore: {word}: 0 messages were tiered")
+    assert err.splitlines()[-1].startswith(f"tieredstore: {word}: tiered 0 messages")
 
 
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGINT, signal.SIGTERM])

@@ -113,7 +113,7 @@ def test_a_follower_shows_a_table_on_a_terminal_and_log_lines_above_it(
     plain = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", terminal.written)
     assert re.search(r"^ Orders +1 +3 +3 +\d+ B *\r$", plain, re.MULTILINE)
     assert "Ctrl-C commits what is waiting and ends" in plain
-    for said in ("WARNING ", "INFO    stopped: 4 messages were tiered"):
+    for said in ("WARNING ", "INFO    stopped: tiered 4 messages"):
         (line,) = [line for line in terminal.written.splitlines() if said in line]
         assert "\x1b[2K" in line  # the table was taken away for it, and drawn again below
     assert terminal.written.count("\x1b[?25l") == terminal.written.count("\x1b[?25h")

@@ -1,0 +1,76 @@
+"""What tiering says about itself: troubles once, their end, and a line a minute."""
+
+import logging
+
+import pytest
+
+from container.names.queue_id import QueueId
+from container.upkeep.upkeep import UpkeepStatistics
+from dispatcher.queue_state import QueueState
+from dispatcher.statistics import DispatchStatistics, QueueStatistics
+from provider.clock import ManualClock
+from provider.ranges import QueueOffset
+from tests.support.simulated_time import SimulatedClock, simulated
+from tests.test_tieredstore.cli.test_follow_reports import statistics
+from tieredstore.following.statistics import ScanStatistics
+from tieredstore.lifetime import running
+from tieredstore.report import Look, Reporter
+
+FULL = "the file system is full; free space and it goes on: path={} position=0"
+
+
+def looking(dispatch: DispatchStatistics) -> Look:
+    return Look(dispatch, ScanStatistics(), UpkeepStatistics({}, {}), ())
+
+
+def failing(path: str, reason: str = FULL) -> Look:
+    return looking(statistics(outage=True, last_error=reason.format(path)))
+
+
+@pytest.fixture
+def said(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
+    caplog.set_level(logging.INFO, "tieredstore")
+    return caplog
+
+
+def test_an_outage_is_said_once_however_many_files_it_meets_and_so_is_its_end(
+    said: pytest.LogCaptureFixture,
+) -> None:
+    reporter = Reporter(lambda: failing(""), ManualClock())
+    for look in (failing("A"), failing("B"), failing("C"), looking(statistics()), failing("D")):
+        reporter.tell(look)
+    sentence = "nothing reaches the tier at present: " + FULL
+    assert said.messages == [
+        sentence.format("A"),
+        "the tier can be written again, tiering goes on",
+        sentence.format("D"),
+    ]
+
+
+def test_another_reason_is_said(said: pytest.LogCaptureFixture) -> None:
+    reporter = Reporter(lambda: failing(""), ManualClock())
+    reporter.tell(failing("A"))
+    reporter.tell(failing("A", "read-only: path={} position=0"))
+    assert [message.split(": ")[1] for message in said.messages] == [
+        "the file system is full; free space and it goes on",
+        "read-only",
+    ]
+
+
+def test_a_line_a_minute_tells_counts_backlog_and_lag(said: pytest.LogCaptureFixture) -> None:
+    done = QueueOffset(0)
+    late = QueueStatistics(QueueId("T", 0), QueueState.READY, "", done, done, 1234, 7.4, 0)
+    looks = [looking(statistics(messages=600)), looking(statistics(late, messages=1800))]
+
+    async def report() -> None:
+        clock = SimulatedClock()
+        shown = [*looks[:1] * 61, *looks[1:] * 200]
+        reporter = Reporter(lambda: shown.pop(0), clock)
+        async with running([reporter.run]):
+            await clock.sleep(130)
+
+    simulated(report())
+    assert said.messages == [
+        "600 messages tiered, 0 waiting; 10 a second in the last minute",
+        "1,800 messages tiered, 1,234 waiting, the oldest for 7 s; 20 a second in the last minute",
+    ]
