@@ -27,6 +27,7 @@ from container.queue.commit_plan import CommitPlan, CutRules, plan_commit
 from container.queue.tail_cut import CUT_REASON, QueueCut, cut_queue
 from container.record.batch import MessageBatch
 from container.tier_view import TierView
+from container.upkeep.first_files import announcements, taken_up
 from container.upkeep.options import UpkeepOptions
 from container.upkeep.upkeep import Upkeep
 from provider.clock import Clock
@@ -213,17 +214,27 @@ class Tier(TierView):
         Cancelling it leaves the outcome unknown, in the same way.
         """
         slices = [part for plan in plans for part in plan.slices]
-        await self._upkeep.deletions.wait_for({part.segment for part in slices if part.reused})
-        try:
-            placements = iter(await self._segments.write(slices))
-        except OutOfRange as error:
-            raise BytesMissing.of(error) from error
-        operations: list[Operation] = []
-        for plan in plans:
-            if self.queue(plan.queue) is None:
-                operations += self._beginning_of(plan.queue, plan.expected_offset)
-            operations.append(plan.published(list(islice(placements, len(plan.slices)))))
-        await self._journal.publish(operations)
+        if self._segments.has_segment_names:
+            await self._announce([plan.queue for plan in plans])
+        begun = {part.segment for part in slices if part.position == 0}
+        async with self._upkeep.deletions.begun(begun):
+            try:
+                placements = iter(await self._segments.write(slices))
+            except OutOfRange as error:
+                raise BytesMissing.of(error) from error
+            operations = taken_up(self._journal.planned, [plan.queue for plan in plans])
+            for plan in plans:
+                if self.queue(plan.queue) is None:
+                    operations += self._beginning_of(plan.queue, plan.expected_offset)
+                operations.append(plan.published(list(islice(placements, len(plan.slices)))))
+            await self._journal.publish(operations)
+
+    async def _announce(self, queues: Sequence[QueueId]) -> None:
+        """Publish that we make the first files of those that the tier does not have."""
+        epoch, now_ms = self._journal.epoch, self._clock.now_ms()
+        operations = announcements(self.state, queues, epoch=epoch, now_ms=now_ms)
+        if operations:
+            await self._journal.publish(operations)
 
     async def begin_queue(self, queue: QueueId, offset: QueueOffset) -> None:
         """Publish that a queue the tier does not have begins at `offset`; nothing if it has it.
@@ -234,7 +245,8 @@ class Tier(TierView):
             Fenced: a newer owner has the tier.
         """
         if self.queue(queue) is None:
-            await self._journal.publish(self._beginning_of(queue, offset))
+            ended = taken_up(self._journal.planned, [queue])
+            await self._journal.publish([*ended, *self._beginning_of(queue, offset)])
 
     def _new_queue(self, queue: QueueId, first: QueueOffset) -> Queue:
         """The record of a queue that the tier does not have."""

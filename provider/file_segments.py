@@ -58,6 +58,14 @@ class FileSegments(Protocol):
         """
         ...
 
+    @property
+    def has_segment_names(self) -> bool:
+        """Whether the object of a segment has the segment's own name.
+
+        Such a name does not say who made the object, and a later segment may have it again.
+        """
+        ...
+
     async def write(self, slices: Sequence[SegmentSlice]) -> list[Placement]:
         """Make all slices durable, and say where each lies, in the order of the arguments.
 

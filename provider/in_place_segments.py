@@ -113,6 +113,11 @@ class InPlaceSegments:
         """True: a segment is one file."""
         return True
 
+    @property
+    def has_segment_names(self) -> bool:
+        """True: a segment is the file of its name."""
+        return True
+
     async def write(self, slices: Sequence[SegmentSlice]) -> list[Placement]:
         """Make all slices durable; `FileSegments.write`.
 

@@ -99,6 +99,11 @@ class PackedSegments:
         """False: what follows is in another part."""
         return False
 
+    @property
+    def has_segment_names(self) -> bool:
+        """False: a part's name says which owner made it, and never comes again."""
+        return False
+
     async def write(self, slices: Sequence[SegmentSlice]) -> list[Placement]:
         """Make all slices durable in one part, in their order; `FileSegments.write`.
 

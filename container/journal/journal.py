@@ -162,6 +162,11 @@ class Journal:
         return self._state
 
     @property
+    def planned(self) -> TierState:
+        """The published state with all accepted transactions; nobody else may change it."""
+        return self._planned
+
+    @property
     def epoch(self) -> int:
         """Our epoch; it never changes."""
         return self._epoch
@@ -278,10 +283,7 @@ class Journal:
         try:
             return self._epoch_of(raw, name)
         except Corrupt as damage:
-            reason = (
-                f"what lies under the number of our next entry is none ({damage.reason}), and "
-                f"nothing was acknowledged under it"
-            )
+            reason = f"no entry ({damage.reason}), and nothing was acknowledged under it"
             raise Corrupt(reason, str(name), damage.position) from damage
 
     async def run(self) -> None:

@@ -267,7 +267,7 @@ class Tombstone:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """A job of several steps (migration, rebuild, compaction) that may die between them."""
+    """A job of several steps (migration, rebuild, first files) that may die between them."""
 
     attempt_id: str
     kind: str

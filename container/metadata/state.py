@@ -36,6 +36,7 @@ from container.metadata.operations import (
 from container.metadata.overlay import Overlay
 from container.metadata.records import Attempt, Broker, IndexFile, Queue, Tombstone, Topic
 from container.names.queue_id import QueueId
+from container.names.rocketmq import parse_segment_name
 
 NO_BROKER = Broker("", "")
 """That of a tier that has no owner yet."""
@@ -86,7 +87,8 @@ class TierState:
     next_topic_id: int = 0
     """Higher than every topic id that was ever used."""
     next_generation: int = 0
-    """Higher than every generation of a queue that was dropped; 0 if none ever was."""
+    """Higher than every generation of a queue that was dropped; 0 if none ever was, and if no
+    file of a queue that the tier does not have ever had a tombstone."""
     extra: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """Fields of a newer version's snapshot, kept as they are."""
 
@@ -98,7 +100,7 @@ class TierState:
 
     @property
     def used_below_of_new_queues(self) -> tuple[int, int] | None:
-        """`Queue.used_below` of a queue that begins: unknown once any was dropped."""
+        """`Queue.used_below` of a queue that begins: unknown once names may have come again."""
         return None if self.next_generation else (0, 0)
 
     def copy(self) -> Self:
@@ -262,7 +264,13 @@ def _commit(change: StateChange, operation: CommitQueue) -> None:
 
 def _bury(change: StateChange, tombstones: Iterable[Tombstone]) -> None:
     for tombstone in tombstones:
-        change.tombstones.put(tombstone.object_name, tombstone)
+        name = tombstone.object_name
+        change.tombstones.put(name, tombstone)
+        if change.next_generation == 0 and not name.startswith("@"):
+            parsed = parse_segment_name(name)
+            if parsed is not None and change.queues.get(parsed.queue) is None:
+                # A file of a queue that the tier does not have: its name may come again.
+                change.next_generation = 1
 
 
 def _take_ownership(change: StateChange, operation: TakeOwnership) -> None:

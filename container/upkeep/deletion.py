@@ -61,7 +61,7 @@ def plan_deletions(
 def still_due(
     state: TierState, planned: Iterable[Tombstone], *, unclear: AbstractSet[str] = frozenset()
 ) -> tuple[Tombstone, ...]:
-    """Those that a cut and a commit have not made usable again since they were planned. Pure.
+    """Those that a cut or a commit has not made usable again since they were planned. Pure.
 
     Only the file of a segment can be used again: O(tombstones), and O(extents) of their queues.
     """

@@ -1,27 +1,32 @@
-"""Files that this owner is about to delete, so that no commit begins one of the same name."""
+"""Files that this owner is about to delete, or to begin, so that it never does both to one name."""
 
 import asyncio
-from collections.abc import Collection, Generator, Sequence
+from collections.abc import AsyncGenerator, Collection, Generator, Sequence
 from collections.abc import Set as AbstractSet
-from contextlib import contextmanager
+from contextlib import asynccontextmanager, contextmanager
 
 from provider.errors import Denied, Unavailable
 
 
 class PendingDeletions:
-    """Names whose deletion was asked for and is not answered. Holds those names.
+    """Names whose deletion was asked for and is not answered, and those that commits begin.
 
-    Only a tail cut lets a name come again: what was rightly to be deleted before it must be gone
-    before a segment of that name begins.
+    A name comes again after a tail cut, and where an owner died before it had published the file:
+    what was rightly to be deleted before must be gone before a segment of that name begins, and
+    what a commit begins is not deleted.
     """
 
     def __init__(self) -> None:
         self._asked: set[str] = set()
         self._unclear: set[str] = set()
+        self._begun: set[str] = set()
         self._answered = asyncio.Event()
 
     def __repr__(self) -> str:
-        return f"<PendingDeletions: {len(self._asked)} asked for, {len(self._unclear)} unclear>"
+        return (
+            f"<PendingDeletions: {len(self._asked)} asked for, {len(self._unclear)} unclear,"
+            f" {len(self._begun)} begun>"
+        )
 
     @contextmanager
     def asked(self, names: Sequence[str]) -> Generator[None]:
@@ -41,6 +46,24 @@ class PendingDeletions:
         finally:
             self._asked.difference_update(names)
             self._answered.set()
+
+    @asynccontextmanager
+    async def begun(self, names: Collection[str]) -> AsyncGenerator[None]:
+        """Begin files of these names within the block: nothing deletes them there.
+
+        Waits for deletions of them that are on their way; raises as `wait_for`.
+        """
+        await self.wait_for(names)
+        self._begun.update(names)
+        try:
+            yield
+        finally:
+            self._begun.difference_update(names)
+
+    @property
+    def being_begun(self) -> AbstractSet[str]:
+        """Names that commits are about to begin: not to be deleted."""
+        return self._begun
 
     @property
     def unclear(self) -> AbstractSet[str]:

@@ -34,8 +34,10 @@ class TombstoneStep(Step):
         if not due.delete:
             return
         await tier.journal.verify_owner()
-        # A tail cut and a commit may have begun a segment of such a name again meanwhile.
-        delete = still_due(tier.state, due.delete, unclear=unclear)
+        # A commit may be beginning a segment of such a name, or wait for the journal.
+        idle = [one for one in due.delete if one.object_name not in tier.deletions.being_begun]
+        published = still_due(tier.state, idle, unclear=unclear)
+        delete = still_due(tier.journal.planned, published, unclear=unclear)
         if not delete:
             return
         gone, failed, error = await self._delete(delete)

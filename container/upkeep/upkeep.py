@@ -9,6 +9,7 @@ from typing import Self
 from container.journal.journal import Journal
 from container.journal.options import RandomSource
 from container.metadata.state import StateChange
+from container.upkeep.first_files import FirstFilesStep
 from container.upkeep.manifests import ManifestStep
 from container.upkeep.options import UpkeepOptions
 from container.upkeep.orphans import OrphanStep
@@ -36,6 +37,7 @@ def steps_of(
         ManifestStep(tier),
         snapshots,
         OrphanStep(tier, snapshots),
+        FirstFilesStep(tier, snapshots, segments),
         *shared,
         TruncationStep(tier, snapshots),
         TombstoneStep(tier),

@@ -65,7 +65,8 @@ class Rivals:
         self.old.start(group)
         await settle(300)  # it owns the tier; the messages are not due yet
         assert self.old.dispatcher is not None
-        self.old.store.faults = [Fault("stalled", "create", "@journal/")]
+        # The first one announces the queue.
+        self.old.store.faults = [Fault("stalled", "create", "@journal/", calls=(2,))]
         await self.clock.advance(2.0)
         self.new.start(group)
         await self.clock.advance(2.0)
