@@ -14,7 +14,7 @@ from pathlib import Path
 
 from container.metadata.state import TierState
 from container.upkeep.upkeep import UpkeepStatistics
-from dispatcher.queue_state import QueueState
+from dispatcher.queue_state import HALTED, QueueState
 from dispatcher.statistics import DispatchStatistics, QueueStatistics
 from provider.clock import Clock
 from tieredstore.config.effective import Config
@@ -30,10 +30,15 @@ LOOK_SHARE_MAX = 0.005
 """Of the time that passes, looking may take this share: statistics cost more with more queues."""
 STANDING_S = 60.0
 """Seconds between two lines that tell where tiering stands."""
+FAILURES_SAID = 3
+"""Tries of a queue that failed in a row before it is said."""
 ALONE_MAX = 3
 """Queues with the same trouble up to which each has a sentence of its own."""
 LOSSES_MAX = 20
 """Gaps of one look up to which each has a sentence of its own."""
+
+RETENTION = "tieredStoreFileReservedTime"
+NO_RETENTION = "no message is ever deleted from the tier"
 
 _VARYING = re.compile(r"\d+")
 
@@ -70,6 +75,9 @@ def log_start(config: Config, store_dir: Path) -> None:
         *fields.values(),
         extra={"fields": fields},
     )
+    for given in config.java_only:
+        if given.name == RETENTION:
+            LOGGER.warning("%s (%s) has no effect: %s", RETENTION, given.origin, NO_RETENTION)
 
 
 def log_owned(state: TierState) -> None:
@@ -118,7 +126,7 @@ class Reporter:
         known = {trouble.sentence for trouble in self._troubles.values()}
         for trouble in sorted(now.values(), key=lambda one: one.sentence):
             before = self._troubles.get(trouble.key)
-            is_same = before is not None and _reason(before.sentence) == _reason(trouble.sentence)
+            is_same = before is not None and _cause(before.sentence) == _cause(trouble.sentence)
             if not is_same and trouble.sentence not in known:
                 LOGGER.log(trouble.level, trouble.sentence)
         for key, trouble in self._troubles.items():
@@ -170,21 +178,17 @@ class _Standing:
         )
 
 
-def _reason(sentence: str) -> str:
-    """A sentence without the file at which a trouble was met, which differs from try to try."""
-    return sentence.partition(": path=")[0]
+def _cause(sentence: str) -> str:
+    """What is behind a trouble, without the file that met it, which differs from try to try."""
+    return sentence.partition(": ")[2].partition(": path=")[0]
 
 
 def troubles_of(look: Look) -> Iterator[Trouble]:
     """What is wrong at one moment. Pure."""
     dispatch = look.dispatch
-    if dispatch.outage:
-        yield Trouble(
-            "outage",
-            f"nothing reaches the tier at present: {dispatch.last_error}",
-            logging.ERROR,
-            "the tier can be written again, tiering goes on",
-        )
+    if said := _failing(dispatch):
+        over = "the tier can be written again, tiering goes on"
+        yield Trouble("outage", said, logging.ERROR, over)
     if dispatch.hot_error:
         yield Trouble(
             "hot log",
@@ -201,6 +205,17 @@ def troubles_of(look: Look) -> Iterator[Trouble]:
             f"upkeep fails: {name}: {error.reason}",
             over=f"upkeep goes on again: {name}",
         )
+
+
+def _failing(dispatch: DispatchStatistics) -> str:
+    """Why messages do not reach the tier, all of them or some; "" if they do."""
+    if dispatch.outage:
+        return f"nothing reaches the tier at present: {dispatch.last_error}"
+    for one in dispatch.queues:
+        if one.failures >= FAILURES_SAID and one.behind and one.state not in HALTED:
+            reason = one.reason or dispatch.last_error
+            return f"messages of some queues do not reach the tier at present: {reason}"
+    return ""
 
 
 def _halted(queues: Iterable[QueueStatistics]) -> Iterator[Trouble]:

@@ -129,6 +129,17 @@ async def test_the_first_line_says_broker_cluster_store_and_tier(
     assert caplog.records[0].__dict__["fields"]["tier"] == str(directory)
 
 
+async def test_a_retention_that_has_no_effect_is_said_at_the_start(
+    store: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    given = {"brokerName": "a", "brokerClusterName": "C", "tieredStoreFileReservedTime": 72}
+    await opened(store, tmp_path / "tier", **given)
+    said = [one.getMessage() for one in caplog.records if one.levelname == "WARNING"]
+    assert [one.partition(":")[0] for one in said] == [
+        "tieredStoreFileReservedTime (settings) has no effect"
+    ]
+
+
 def test_the_store_may_come_from_the_brokers_own_file(store: Path, tmp_path: Path) -> None:
     conf = tmp_path / "broker.conf"
     conf.write_text(f"brokerName=a\nbrokerClusterName=C\nstorePathRootDir={store}\n")

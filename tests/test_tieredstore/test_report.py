@@ -47,6 +47,25 @@ def test_an_outage_is_said_once_however_many_files_it_meets_and_so_is_its_end(
     ]
 
 
+def test_queues_that_fail_while_others_land_are_said_and_an_outage_of_that_is_no_news(
+    said: pytest.LogCaptureFixture,
+) -> None:
+    done, why = QueueOffset(0), FULL.format("A")
+    queues = [
+        QueueStatistics(QueueId("T", 0), QueueState.READY, why, done, done, 5, 1.0, failures)
+        for failures in (1, 2, 3)
+    ]
+    reporter = Reporter(lambda: failing(""), ManualClock())
+    for one in queues:
+        reporter.tell(looking(statistics(one)))
+    reporter.tell(failing("B"))
+    reporter.tell(looking(statistics()))
+    assert said.messages == [
+        f"messages of some queues do not reach the tier at present: {why}",
+        "the tier can be written again, tiering goes on",
+    ]
+
+
 def test_another_reason_is_said(said: pytest.LogCaptureFixture) -> None:
     reporter = Reporter(lambda: failing(""), ManualClock())
     reporter.tell(failing("A"))

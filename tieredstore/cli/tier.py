@@ -1,9 +1,9 @@
 """`tieredstore tier`: copies a store directory into the tier, once or continuously."""
 
 import asyncio
+import errno
 import logging
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,6 +32,9 @@ from tieredstore.follower import Follower
 from tieredstore.lifetime import running
 from tieredstore.summary import TopicSummary, counted
 
+GONE = frozenset({errno.EPIPE, errno.EIO})
+"""Errors of an output that nobody reads any more, such as a closed terminal: the exit status tells
+as well."""
 LOGGER = logging.getLogger("tieredstore.cli")
 
 
@@ -71,11 +74,14 @@ def command(
     )
     is_live = follow and invocation.log_format == TEXT
     ended = asyncio.run(_run(follower, config, follow=follow, is_live=is_live))
-    with suppress(OSError):  # a closed or hung up output: the status tells as well
+    try:
         if as_json:
             write_json(map(_row, ended.topics))
         else:
             write_table(COLUMNS, map(cells_of, ended.topics), numbers=NUMBERS)
+    except OSError as error:
+        if error.errno not in GONE:
+            raise
     if ended.hindrance:
         invocation.say(f"{ended.hindrance}; the next start continues there", UNAVAILABLE)
         return UNAVAILABLE

@@ -1,5 +1,6 @@
 """Where values come from: properties files, the environment, the command line."""
 
+import codecs
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -69,10 +70,14 @@ def read_file(path: Path) -> list[Given]:
             f"{path} is longer than a broker's configuration: at most {FILE_BYTES_MAX} bytes are "
             f"read, and {CONTINUED_LINES_MAX} lines that end with a backslash"
         )
+    if raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        raise ConfigError(f"{path} is in UTF-16: save it as UTF-8")
     try:
-        text = raw.decode()
+        text = raw.decode("utf-8-sig")
     except UnicodeDecodeError:
         text = raw.decode("latin-1")
+    if (first := text.lstrip()[:1]) in {"{", "[", "<"}:
+        raise ConfigError(f"{path} is no properties file: it begins with {first}")
     if _NO_TEXT.search(text):
         raise ConfigError(f"{path} is no properties file: it holds control characters")
     found: list[Given] = []
@@ -83,7 +88,8 @@ def read_file(path: Path) -> list[Given]:
                 found.append(Given(element.key, element.value.strip(), f"{path}:{line}"))
             line += len(element.source.splitlines())
     except javaproperties.InvalidUEscapeError as error:
-        raise ConfigError(f"{path}, after line {line - 1}: {error}") from error
+        reason = f"{str(error)[:1].lower()}{str(error)[1:]}"
+        raise ConfigError(f"{path}:{line}: {reason}; a backslash is written twice") from error
     return found
 
 

@@ -234,10 +234,16 @@ def test_a_file_that_cannot_be_read_is_said_so(tmp_path: Path) -> None:
     assert "is a directory" in sentence(conf=tmp_path)
     bad = tmp_path / "bad.conf"
     bad.write_text("brokerId=0\nbrokerName=\\u12\n")
-    assert "after line 1" in sentence(conf=bad)
-    for garbage in (bytes(range(256)), "brokerName=a\n".encode("utf-16")):
+    assert "bad.conf:2: invalid" in sentence(conf=bad)
+    for garbage, words in (
+        (bytes(range(256)), "is no properties file: it holds control characters"),
+        ("brokerName=a\n".encode("utf-16"), "is in UTF-16: save it as UTF-8"),
+        (b' {"brokerName": "a"}', "is no properties file: it begins with {"),
+    ):
         bad.write_bytes(garbage)
-        assert "bad.conf is no properties file" in sentence(conf=bad)
+        assert f"bad.conf {words}" in sentence(conf=bad)
+    bad.write_bytes(b"\xef\xbb\xbfbrokerName=a\n")
+    assert Config.load(conf=bad, environment={}).broker == "a"
 
 
 def test_properties_are_read_as_java_writes_them(tmp_path: Path) -> None:

@@ -70,6 +70,15 @@ def refuse_dledger(root: Path, options: HotLogOptions) -> None:
     )
 
 
+def _store_near(root: Path) -> Path | None:
+    """The store that a directory belongs to or holds; None if there is none, or several."""
+    if root.name == COMMIT_LOG:
+        return root.parent
+    found = [root / name for name in directories_in(root)]
+    stores = [path for path in found if leads_to_directory(path / COMMIT_LOG)]
+    return stores[0] if len(stores) == 1 else None
+
+
 def open_layout(root: Path, options: HotLogOptions) -> StoreLayout:
     """Find the store's directories. Looks at names only; opens nothing.
 
@@ -78,13 +87,18 @@ def open_layout(root: Path, options: HotLogOptions) -> StoreLayout:
         Denied, Unavailable: it cannot be looked at.
     """
     if not leads_to_directory(root):
-        raise NotAStore("no such directory: give the broker's storePathRootDir", str(root))
+        why = "this is a file" if root.is_file() else "no such directory"
+        raise NotAStore(f"{why}: give the broker's storePathRootDir", str(root))
     refuse_dledger(root, options)
     logs = commit_log_directories(root, options)
     if not any(map(leads_to_directory, logs)):
+        near = _store_near(root)
+        hint = (
+            f"did you mean {near}?" if near else "and storePathCommitLog where that lies elsewhere"
+        )
         raise NotAStore(
             "this is no RocketMQ store, for it has no CommitLog: give the broker's "
-            "storePathRootDir, and storePathCommitLog where that lies elsewhere",
+            f"storePathRootDir{hint}",
             str(logs[0]),
         )
     for log in logs:
