@@ -32,6 +32,8 @@ JAVA_OPENS = (
     "--add-opens=java.base/jdk.internal.misc=ALL-UNNAMED",
     "--add-opens=java.base/sun.nio.ch=ALL-UNNAMED",
 )
+SHORT_LIVED = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-XX:-UsePerfData")
+"""For processes of a minute: the optimising compiler and its threads cost more than they save."""
 
 
 class JavaMissing(Exception):
@@ -74,11 +76,15 @@ class BrokerInstall:
         home: Path,
         heap_mib: int,
         properties: Mapping[str, str] | None = None,
+        options: Sequence[str] = (),
     ) -> list[str]:
-        """The command line of a Java program; its logs and kept settings go below `home`."""
+        """The command line of a Java program; its logs and kept settings go below `home`.
+
+        `options` are further ones of the virtual machine.
+        """
         settings = {"user.home": home, "rocketmq.home.dir": home, **(properties or {})}
         return [
-            *("java", f"-Xms{heap_mib}m", f"-Xmx{heap_mib}m", *JAVA_OPENS),
+            *("java", f"-Xms{heap_mib}m", f"-Xmx{heap_mib}m", *options, *JAVA_OPENS),
             *(f"-D{key}={value}" for key, value in settings.items()),
             *("-cp", f"{self.library}/*", program, *arguments),
         ]
@@ -256,7 +262,9 @@ class RunningBroker:
         self.broker = self._server("LoopbackBroker", self.conf_path, 512)
 
     def _server(self, program: str, conf: Path, heap_mib: int) -> Server:
-        command = self.install.java(program, "-c", str(conf), home=self.home, heap_mib=heap_mib)
+        command = self.install.java(
+            program, "-c", str(conf), home=self.home, heap_mib=heap_mib, options=SHORT_LIVED
+        )
         return Server(command, self.work / f"{conf.stem}.log")
 
     def __enter__(self) -> Self:
@@ -293,6 +301,7 @@ class RunningBroker:
             home=self.home,
             heap_mib=256,
             properties={"rocketmq.namesrv.addr": self.name_server},
+            options=SHORT_LIVED,
         )
         done = completed(command)
         if done.returncode:

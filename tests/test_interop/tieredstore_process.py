@@ -13,7 +13,6 @@ from typing import Any
 from tests.support.patience import Patience, completed, ended, wait_until
 
 POLL_S = 0.5
-MESSAGES_MAX = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -41,10 +40,12 @@ class Tieredstore:
         """The JSON lines of a command that must succeed."""
         return [json.loads(line) for line in self.run(*arguments, "--json").splitlines()]
 
-    def messages(self, topic: str, queue_id: int) -> list[dict[str, Any]]:
-        """All messages of a queue, bodies as digests."""
-        limit = ("--offset", "0", "--max", str(MESSAGES_MAX), "--digest")
-        return self.rows("read", topic, str(queue_id), *limit)
+    def messages(self, topic: str) -> dict[int, list[dict[str, Any]]]:
+        """All messages of a topic by queue number, bodies as digests."""
+        queues: dict[int, list[dict[str, Any]]] = {}
+        for row in self.rows("read", topic, "--digest"):
+            queues.setdefault(row["queue_id"], []).append(row)
+        return queues
 
     def wait_for(
         self, ends: Mapping[tuple[str, int], int], follower: subprocess.Popen[bytes]
