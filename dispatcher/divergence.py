@@ -53,7 +53,7 @@ def differs_sentence(
 
     `common_end` is what `find_common_end` returned, if it could.
     """
-    below = "" if common_end is None else f", and the same below offset {common_end}"
+    below = f", and the same below offset {common_end}" if common_end else ""
     return (
         f"the tier and the hot log have different messages at offset {offset}{below}: the broker "
         f"gave offsets again that were tiered before; what is tiered stays readable, nothing more "

@@ -35,6 +35,9 @@ from tieredstore.reading.cursor import messages_of
 from tieredstore.repairing import Cut, RepairPlan, plan_repair, repair
 
 LISTED_MAX = 20
+"""Queues to be cut that are listed one by one."""
+SAID_MAX = 8
+"""Queues that are not cut, each with its sentence."""
 
 
 @click.command("repair")
@@ -135,23 +138,31 @@ def _partial(cuts: Sequence[Cut], *, single: bool) -> Sequence[Cut]:
     Raises:
         ConfigError: the queue was named, and nothing of it would stay.
     """
-    for cut in cuts:
-        if not cut.is_whole:
-            continue
-        sentence = (
-            f"{cut.queue}: the hot log has none of its messages, so nothing of it would stay in "
-            f"the tier, offsets {cut.end} to {cut.next_offset - 1}: let the broker's log be mended "
-            f"or found, or say --leave-nothing as well"
-        )
-        if single:
-            raise ConfigError(sentence)
-        click.echo(f"tieredstore: {printable(sentence)}", err=True)
+    whole = [cut for cut in cuts if cut.is_whole]
+    sentences = [
+        f"{cut.queue}: the hot log has none of its messages, so nothing of it would stay in "
+        f"the tier, offsets {cut.end} to {cut.next_offset - 1}: let the broker's log be mended "
+        f"or found, or say --leave-nothing as well"
+        for cut in whole[:SAID_MAX]
+    ]
+    if single and whole:
+        raise ConfigError(sentences[0])
+    _say(sentences, len(whole), "nothing would stay of")
     return [cut for cut in cuts if not cut.is_whole]
 
 
 def _say_unknown(plan: RepairPlan) -> None:
-    for error in plan.unknown:
-        click.echo(f"tieredstore: {printable(explain(error)[1])}", err=True)
+    sentences = [explain(error)[1] for error in plan.unknown[:SAID_MAX]]
+    _say(sentences, len(plan.unknown), "it cannot be told where to cut")
+
+
+def _say(sentences: Sequence[str], count: int, rest: str) -> None:
+    """Say why queues are not cut; of those that have no sentence, how many they are."""
+    for sentence in sentences:
+        click.echo(f"tieredstore: {printable(sentence)}", err=True)
+    if count > len(sentences):
+        more = count_text(count - len(sentences))
+        click.echo(f"tieredstore: {rest} {more} more queues", err=True)
 
 
 async def _cut(
@@ -210,7 +221,7 @@ async def _save(config: Config, cuts: Sequence[Cut], path: Path) -> None:
                     messages = messages_of(result.messages, cut.queue, None)
                     rows = [message_row(message, digest=False) for message in messages]
                     await asyncio.to_thread(_write, file, rows)
-        await asyncio.to_thread(os.fsync, file.fileno())
+        await asyncio.to_thread(_sync, file, path.parent)
     finally:
         await asyncio.to_thread(file.close)
 
@@ -218,6 +229,16 @@ async def _save(config: Config, cuts: Sequence[Cut], path: Path) -> None:
 def _write(file: BinaryIO, rows: Sequence[Row]) -> None:
     file.writelines(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE) for row in rows)
     file.flush()
+
+
+def _sync(file: BinaryIO, directory: Path) -> None:
+    """Make a new file durable, and its name."""
+    os.fsync(file.fileno())
+    number = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)
 
 
 def _row(cut: Cut) -> Row:

@@ -82,6 +82,8 @@ async def _work(config: Config, entry: int, *, agreed: JournalCut | None) -> Jou
     store = PosixStore(directory, options=config.posix, clock=clock)
     try:
         with whole_paths(directory):
+            reader = JournalReader(store, JournalOptions(), clock=clock)
+            _refuse(await reader.load_whole_part(), entry)
             # Whoever takes the tier from here on finds a damaged journal, and writes nothing.
             if not await store.register(LOCK_NAME):
                 raise ConfigError(
@@ -89,7 +91,6 @@ async def _work(config: Config, entry: int, *, agreed: JournalCut | None) -> Jou
                     f"damaged entry said: leave it running, and its next snapshot, within "
                     f"{config.upkeep.snapshot_age_s_max:.0f} s, makes that entry superfluous"
                 )
-            reader = JournalReader(store, JournalOptions(), clock=clock)
             loaded = await reader.load_whole_part()
             _refuse(loaded, entry)
             cut = await find_journal_cut(store, loaded)

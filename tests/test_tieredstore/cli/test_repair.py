@@ -1,11 +1,14 @@
 """What `tieredstore repair` takes away, and that tiering goes on behind it."""
 
+import errno
 import json
 import shutil
 from pathlib import Path
 
+import pytest
 from click.testing import CliRunner, Result
 
+import tieredstore.sync
 from container.names.queue_id import QueueId
 from container.record.checksum import body_crc_of
 from container.record.message import StoredMessage
@@ -169,3 +172,79 @@ def test_a_queue_that_cannot_be_told_of_stops_no_repair_of_the_others(tmp_path: 
     left = invoke(broker, *words, status=1)
     assert left.stdout == "", "nothing of A/0 would stay"
     assert "--leave-nothing" in left.stderr
+
+
+def test_a_dry_run_takes_nothing_and_works_beside_a_living_owner(tmp_path: Path) -> None:
+    broker = cut_off(tmp_path, ("A", 1), ("B", 0))
+    words = ("repair", "--cut-to-hot", "--store", str(broker.directory))
+    saved = ("--save", str(tmp_path / "saved"))
+
+    def files() -> dict[Path, tuple[bytes, int]]:
+        found = (path for path in (tmp_path / "tier").rglob("*") if path.is_file())
+        return {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in found}
+
+    before = files()
+    alone = invoke(broker, *words, "--dry-run", "--json", *saved).stdout
+    assert len(alone.splitlines()) == 2
+    assert files() == before
+    with tieredstore.sync.follow(
+        broker.directory, tmp_path / "tier", cluster="C", broker="b"
+    ) as owner:
+        owner.drain()
+        before = files()
+        assert invoke(broker, *words, "--dry-run", "--json", *saved).stdout == alone
+        refused = invoke(broker, *words, "--yes", *saved, status=4).stderr
+        assert "owns the tier and lives" in refused
+        assert files() == before
+        assert not (tmp_path / "saved").exists(), "nothing is saved where nothing may be cut"
+
+
+def test_messages_that_cannot_be_saved_are_not_cut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = cut_off(tmp_path, ("A", 1), ("B", 0))
+    words = ("repair", "--cut-to-hot", "--store", str(broker.directory), "--yes", "--save")
+
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("tieredstore.cli.repair.os.fsync", full)
+        said = invoke(broker, *words, str(tmp_path / "saved"), status=3).stderr
+    assert "file system is full" in said
+    rows = invoke(broker, *words[:-2], "--dry-run", "--json").stdout.splitlines()
+    assert len(rows) == 2
+    log = broker.directory.parent / "tier"
+    (path,) = log.glob("*/b/B/0/COMMIT_LOG/*")
+    raw = bytearray(path.read_bytes())
+    at = raw.rindex(b"late 2")
+    raw[at] ^= 1
+    path.write_bytes(raw)
+    said = invoke(broker, *words, str(tmp_path / "other"), status=1).stderr
+    assert "B/0/COMMIT_LOG" in said
+    raw[at] ^= 1
+    path.write_bytes(raw)
+    assert len(invoke(broker, *words[:-2], "--dry-run", "--json").stdout.splitlines()) == 2
+
+
+def test_a_hundred_queues_that_cannot_be_cut_are_said_in_a_few_lines(tmp_path: Path) -> None:
+    broker = FakeBroker(tmp_path / "store", consume_queue_bytes=400)
+    broker.put("Whole", 0)
+    for queue in range(100):
+        broker.put("A", queue)
+    invoke(broker, "tier", str(broker.directory))
+    other = FakeBroker(tmp_path / "other", consume_queue_bytes=400)
+    for queue in range(100):
+        other.put("A", queue, b"another")
+    words = ("repair", "--cut-to-hot", "--store", str(other.directory), "--dry-run")
+    lines = invoke(broker, *words, status=1).stderr.splitlines()
+    assert len(lines) == 9
+    assert "--leave-nothing" in lines[0]
+    assert lines[-1] == "tieredstore: nothing would stay of 92 more queues"
+    listed = invoke(broker, *words, "--leave-nothing").stdout.splitlines()
+    assert len(listed) == 21
+    assert listed[-1] == "100 queues, 100 messages in all"
+    stopped = invoke(broker, "tier", str(other.directory), status=1).stderr
+    said = [line for line in stopped.splitlines() if " ERROR " in line]
+    assert "100 queues are stopped, such as A/" in said[-1]
+    assert len(said) <= 10, "one for each second in which more of them are met"

@@ -89,6 +89,7 @@ def test_d7_a_cut_of_the_journal_is_refused_where_it_could_lose_something(
     owner = PosixStore(entries(tier)[0].parent.parent)
     try:
         assert asyncio.run(owner.register(LOCK_NAME))
+        assert f"say --journal-to {kept(tier)}" in run(*words, "2", "--yes", status=2).err
         assert "leave it running" in run(*words, kept(tier), "--yes", status=2).err
     finally:
         asyncio.run(owner.close())
