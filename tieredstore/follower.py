@@ -47,6 +47,7 @@ class _Open:
     dispatcher: TieredDispatcher
     before: Mapping[QueueId, Queue]
     """What the tier held when it was opened."""
+    topics_before: frozenset[str]
     registry: CollectorRegistry
 
     def losses(self) -> list[Loss]:
@@ -60,6 +61,7 @@ class _Open:
             self.hot.statistics,
             self.tier.upkeep.statistics(),
             self.losses(),
+            self.topics_before,
         )
 
 
@@ -136,7 +138,9 @@ class Follower:
                 clock=clock,
                 topics=TopicFilter(config.cluster, config.broker),
             )
-            opened = _Open(config, hot, tier, dispatcher, dict(tier.state.queues), registry)
+            before = dict(tier.state.queues)
+            topics = frozenset(queue.topic for queue in before)
+            opened = _Open(config, hot, tier, dispatcher, before, topics, registry)
             log_owned(tier.state)
             reporter = Reporter(opened.look, clock)
             watch = partial(

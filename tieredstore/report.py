@@ -9,6 +9,7 @@ import logging
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -64,6 +65,8 @@ class Look:
     upkeep: UpkeepStatistics
     losses: Sequence[Loss]
     """Gaps that are new since the tier was opened."""
+    topics_before: AbstractSet[str] = frozenset()
+    """Topics that the tier had when it was opened."""
 
 
 def log_start(config: Config, store_dir: Path) -> None:
@@ -101,6 +104,7 @@ class Reporter:
         self._findings: frozenset[str] = frozenset()
         self._losses: set[tuple[object, int]] = set()
         self._standing = _Standing()
+        self._has_compared = False
 
     def __repr__(self) -> str:
         return f"<Reporter: {len(self._troubles)} troubles>"
@@ -133,8 +137,25 @@ class Reporter:
             if trouble.over and key not in now:
                 LOGGER.info(trouble.over)
         self._troubles = now
+        self._tell_stranger(look)
         self._tell_findings(look.scan)
         self._tell_losses(look.losses)
+
+    def _tell_stranger(self, look: Look) -> None:
+        """Say, once the store's queues are known, if it has nothing in common with the tier.
+
+        Queues that both have are compared by the dispatcher; this is all that is left to see of
+        another store under the same name.
+        """
+        if self._has_compared or not look.dispatch.queues:
+            return
+        self._has_compared = True
+        found = {one.queue.topic for one in look.dispatch.queues}
+        if look.topics_before and found.isdisjoint(look.topics_before):
+            LOGGER.warning(
+                "the store has none of the tier's topics (%s): make sure that it is this broker's",
+                counted(len(look.topics_before), "topic"),
+            )
 
     def _tell_findings(self, scan: ScanStatistics) -> None:
         now = frozenset(scan.findings)

@@ -1,6 +1,7 @@
 """What tiering says about itself: troubles once, their end, and a line a minute."""
 
 import logging
+from dataclasses import replace
 
 import pytest
 
@@ -74,6 +75,24 @@ def test_another_reason_is_said(said: pytest.LogCaptureFixture) -> None:
         "the file system is full; free space and it goes on",
         "read-only",
     ]
+
+
+def test_a_store_that_has_nothing_of_what_the_tier_has_is_said_once(
+    said: pytest.LogCaptureFixture,
+) -> None:
+    done = QueueOffset(0)
+    one = QueueStatistics(QueueId("T", 0), QueueState.READY, "", done, done, 5, 1.0, 0)
+    known = statistics(one)
+    for before, words in (
+        (frozenset[str](), []),
+        (frozenset({"T", "U"}), []),
+        (frozenset({"U"}), ["the store has none of the tier's topics (1 topic)"]),
+    ):
+        said.clear()
+        reporter = Reporter(lambda: failing(""), ManualClock())
+        for dispatch in (statistics(), known, known):  # nothing is known before the first poll
+            reporter.tell(replace(looking(dispatch), topics_before=before))
+        assert [message.partition(":")[0] for message in said.messages] == words
 
 
 def test_a_line_a_minute_tells_counts_backlog_and_lag(said: pytest.LogCaptureFixture) -> None:
