@@ -1,0 +1,72 @@
+"""Our own store directories for tests: written without an event loop, and looked into."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from container.names.queue_id import QueueId
+from container.record.message import StoredMessage
+from container.record.unit import UNIT_BYTES, ConsumeQueueUnit
+from provider.clock import ManualClock
+from tieredstore.hot.append_plan import Appended
+from tieredstore.hot.appender import Appender
+from tieredstore.hot.directory import StoreDirectory
+from tieredstore.hot.encoding import NewMessage, prepare
+from tieredstore.hot.options import HotWriteOptions
+from tieredstore.hot.reading import read_messages
+
+SMALL = HotWriteOptions(commit_log_bytes=4096, consume_queue_bytes=200, files_open_max=3)
+"""Files that a few messages fill."""
+
+
+@contextmanager
+def appender_at(
+    root: Path, options: HotWriteOptions = SMALL, clock: ManualClock | None = None
+) -> Iterator[Appender]:
+    """An appender that is dropped as a crash of the process would drop it, unless it is closed."""
+    directory = StoreDirectory(root)
+    try:
+        appender = Appender(directory, options, clock or ManualClock())
+    except BaseException:
+        directory.close()
+        raise
+    try:
+        yield appender
+    finally:
+        appender.log.close()
+        appender.queues.close()
+        directory.close()
+
+
+def put(appender: Appender, messages: Sequence[NewMessage], now_ms: int = 1) -> list[Appended]:
+    """Append messages as one group."""
+    prepared = [prepare(message, now_ms, appender.options) for message in messages]
+    return appender.append(prepared).appended
+
+
+def contents(appender: Appender) -> dict[QueueId, list[StoredMessage]]:
+    """Every message that can be read, each verified by its record."""
+    found: dict[QueueId, list[StoredMessage]] = {}
+    for queue, end in appender.next_offsets.items():
+        messages = found[queue] = []
+        while len(messages) < end:
+            messages += read_messages(appender, queue, len(messages), end - len(messages), 1 << 30)
+    return found
+
+
+def units_after(appender: Appender, queue: QueueId, offset: int) -> list[ConsumeQueueUnit]:
+    """What stands in a queue's files from `offset` on that is not zeros."""
+    directory = appender.queues.path(queue, 0).parent
+    raw = b"".join(path.read_bytes() for path in sorted(directory.iterdir()))
+    first = appender.queues.first_offset(queue)
+    units = [ConsumeQueueUnit(*u) for u in ConsumeQueueUnit.LAYOUT.iter_unpack(raw)]
+    assert len(raw) % UNIT_BYTES == 0
+    return [u for u in units[offset - first :] if u != ConsumeQueueUnit(0, 0, 0)]
+
+
+def new_message(
+    number: int, *, topic: str = "Orders", queue_id: int = 0, body_bytes: int = 20
+) -> NewMessage:
+    """A message that differs from those with other numbers."""
+    body = f"{number}:".encode().ljust(body_bytes, b".")
+    return NewMessage(topic, queue_id, body, {"TAGS": f"Tag{number % 3}", "KEYS": f"key-{number}"})

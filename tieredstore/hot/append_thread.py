@@ -1,0 +1,137 @@
+"""The thread that appends: takes what waits, as one group, so that calls share writes and syncs."""
+
+import asyncio
+import queue
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from provider.clock import Clock
+from tieredstore.hot.append_plan import Appended, AppendPlan
+from tieredstore.hot.appender import Appender
+from tieredstore.hot.encoding import NewMessage, Prepared, kept_together, prepare
+
+
+@dataclass(slots=True)
+class AppendRequest:
+    """The messages of one call."""
+
+    messages: Sequence[NewMessage]
+    bytes: int
+    acknowledged: "asyncio.Future[list[Appended]]"
+    together: bool = False
+    """Whether all go to one CommitLog file."""
+    appended: list[Appended] = field(default_factory=list[Appended])
+
+    def acknowledge(self) -> None:
+        """Tell the caller where they are; on the loop."""
+        if not self.acknowledged.done():
+            self.acknowledged.set_result(self.appended)
+
+    def fail(self, error: Exception) -> None:
+        """Tell the caller what went wrong; on the loop."""
+        if not self.acknowledged.done():
+            self.acknowledged.set_exception(error)
+
+
+@dataclass(slots=True)
+class AppendGroup:
+    """What became of the requests that were taken together."""
+
+    bytes: int
+    """Of all requests."""
+    requests: list[AppendRequest]
+    """Those that were appended, in order."""
+    failed: list[tuple[AppendRequest, Exception]]
+    plan: AppendPlan | None = None
+    """What was done; None if nothing was."""
+
+
+class AppendThread:
+    """Runs from the start until `end`. Requests are appended in the order of `put`."""
+
+    def __init__(
+        self,
+        appender: Appender,
+        clock: Clock,
+        loop: asyncio.AbstractEventLoop,
+        written: Callable[[AppendGroup], None],
+    ) -> None:
+        """`written` is called on `loop` for each group, in order."""
+        self._appender = appender
+        self._clock = clock
+        self._loop = loop
+        self._on_written = written
+        self._inbox: queue.SimpleQueue[AppendRequest | None] = queue.SimpleQueue()
+        self._ended = False
+        self._thread = threading.Thread(target=self._run, name="hot-log-append", daemon=True)
+        self._thread.start()
+
+    def put(self, request: AppendRequest) -> None:
+        """Have the messages appended; returns at once."""
+        self._inbox.put(request)
+
+    def end(self) -> None:
+        """Append what was put, and wait for the thread's end. Blocks."""
+        self._inbox.put(None)
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._ended:
+            taken = self._take()
+            if taken:
+                group = self._append(taken)
+                with suppress(RuntimeError):  # the loop was closed: nobody waits any more
+                    self._loop.call_soon_threadsafe(self._tell, group)
+
+    def _take(self) -> list[AppendRequest]:
+        """What waits, up to `group_bytes_max`; waits for the first. Notices the end."""
+        taken: list[AppendRequest] = []
+        size = 0
+        request = self._inbox.get()
+        while request is not None:
+            taken.append(request)
+            size += request.bytes
+            if size >= self._appender.options.group_bytes_max:
+                return taken
+            try:
+                request = self._inbox.get_nowait()
+            except queue.Empty:
+                return taken
+        self._ended = True
+        return taken
+
+    def _append(self, taken: list[AppendRequest]) -> AppendGroup:
+        """Encode and write; never raises, for a thread that ends would leave callers waiting."""
+        group = AppendGroup(sum(request.bytes for request in taken), [], [])
+        prepared: list[Prepared] = []
+        options, now_ms = self._appender.options, self._clock.now_ms()
+        for request in taken:
+            try:
+                records = [prepare(message, now_ms, options) for message in request.messages]
+                if request.together:
+                    records = kept_together(records, options)
+            except Exception as error:  # noqa: BLE001 - told to the caller
+                group.failed.append((request, error))
+                continue
+            prepared += records
+            group.requests.append(request)
+        if not group.requests:
+            return group
+        try:
+            group.plan = self._appender.append(prepared)
+        except Exception as error:  # noqa: BLE001 - told to the callers
+            group.failed += [(request, error) for request in group.requests]
+            group.requests = []
+            return group
+        at = 0
+        for request in group.requests:
+            request.appended = group.plan.appended[at : at + len(request.messages)]
+            at += len(request.messages)
+        return group
+
+    def _tell(self, group: AppendGroup) -> None:
+        for request, error in group.failed:
+            request.fail(error)
+        self._on_written(group)

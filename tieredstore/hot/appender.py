@@ -1,0 +1,204 @@
+"""All that changes the files of a hot log: what its threads do, in plain blocking calls.
+
+A1  A group of messages is appended wholly or not at all: what a failed write left is made zeros.
+A2  A CommitLog file is begun only after the units of all earlier records were synced.
+A3  After a failed sync, or a write that cannot be taken back, nothing is appended any more:
+    what the disk holds is not known, and the next start finds it out.
+"""
+
+import threading
+from collections.abc import Sequence
+from contextlib import suppress
+
+from provider.clock import Clock
+from provider.errors import Unavailable
+from provider.posix_errors import as_verdict
+from tieredstore.hot.append_plan import AppendPlan, plan_append
+from tieredstore.hot.checkpoint import Checkpoint
+from tieredstore.hot.commit_log import CommitLogWriter
+from tieredstore.hot.consume_queues import QueueFiles
+from tieredstore.hot.directory import StoreDirectory
+from tieredstore.hot.encoding import Prepared
+from tieredstore.hot.options import HotWriteOptions
+from tieredstore.hot.recovery import LogEnd, recover
+from tieredstore.hot.topics import TopicsFile
+
+
+class Appender:
+    """The writer of one store directory. `append` by one thread at a time, `flush` by another."""
+
+    def __init__(self, directory: StoreDirectory, options: HotWriteOptions, clock: Clock) -> None:
+        """Recover what is there.
+
+        Raises:
+            Denied: files have other lengths than configured, or there are queues of other kinds.
+            Corrupt: records or topics contradict the format.
+            OSError: something cannot be read or written.
+        """
+        self.directory = directory
+        self.options = options
+        self._clock = clock
+        self.log = CommitLogWriter(directory.commit_log, options.commit_log_bytes)
+        self.queues = QueueFiles(
+            directory.consume_queue, options.queue_file_bytes, options.files_open_max
+        )
+        directory.refuse_other_queues()
+        self._topics = TopicsFile(directory.topics)
+        was_closed, checkpoint = directory.was_closed, directory.checkpoint()
+        directory.begin()
+        self.recovered: LogEnd = recover(
+            self.log, self.queues, was_closed=was_closed, checkpoint=checkpoint
+        )
+        """What the start found."""
+        self.end = self.recovered.position
+        """Position after the last record."""
+        self.next_offsets = dict(self.recovered.next_offsets)
+        """The offset of each queue's next message."""
+        stamp = self.recovered.store_timestamp or checkpoint.log_timestamp
+        self._store_timestamp = stamp
+        self._checkpoint = Checkpoint(
+            stamp, stamp, durable_end=self.end, queues=len(self.queues.bases)
+        )
+        self._flushed = self.end
+        self._flushing = threading.Lock()
+        self._checkpointing = threading.Lock()
+        self.broken = ""
+        """Why nothing can be appended any more; "" while it can."""
+        self._topics.enter(self.next_offsets, options.topic_queues, clock.now_ms())
+        directory.write_checkpoint(self._checkpoint)
+
+    def __repr__(self) -> str:
+        return f"<Appender {self.directory.root} at {self.end}>"
+
+    @property
+    def flushed(self) -> int:
+        """Position up to which the CommitLog is durable."""
+        return self._flushed
+
+    def append(self, messages: Sequence[Prepared]) -> AppendPlan:
+        """Write records and units; in the page cache afterwards, and visible to readers.
+
+        One write a CommitLog file and one a queue.
+
+        Returns:
+            What was done, as it was planned.
+
+        Raises:
+            Unavailable: no space, or the device failed; nothing was appended.
+        """
+        self._refuse_if_broken()
+        plan = plan_append(
+            self.end,
+            self.next_offsets,
+            messages,
+            file_bytes=self.options.commit_log_bytes,
+            record_crc=self.options.record_crc,
+        )
+        if not plan.appended:
+            return plan
+        new = plan.next_offsets.keys() - self.next_offsets.keys()
+        try:
+            if new:
+                self._topics.enter(new, self.options.topic_queues, self._clock.now_ms())
+            for file in plan.files:
+                if not self.log.has_file_of(file.position):
+                    self._sync_before(file.position)
+                self.log.write(file.position, file.parts)
+                for queue, (first, units) in file.units.items():
+                    self.queues.write(queue, first, units)
+        except OSError as error:
+            self._take_back(plan)
+            raise self._verdict(error) from error
+        self.next_offsets |= plan.next_offsets
+        self._store_timestamp = plan.appended[-1].store_timestamp
+        self.end = plan.end
+        return plan
+
+    def flush(self) -> int:
+        """Make the CommitLog durable up to its end at the moment of the call; returns that.
+
+        Raises:
+            Unavailable: the device failed; the log takes no messages any more.
+        """
+        with self._flushing:
+            self._refuse_if_broken()
+            end = self.end
+            if end > self._flushed:
+                try:
+                    self.log.sync(self._flushed, end)
+                except OSError as error:
+                    raise self._break(error) from error
+                self._flushed = end
+            return end
+
+    def flush_queues(self) -> None:
+        """Make ConsumeQueues durable, then the CommitLog, and say so in the checkpoint.
+
+        Raises:
+            Unavailable: the device failed; the log takes no messages any more.
+        """
+        with self._checkpointing:
+            end, stamp = self.end, self._store_timestamp
+            try:
+                self.queues.sync()
+            except OSError as error:
+                raise self._break(error) from error
+            self.flush()
+            if end == self._checkpoint.durable_end:
+                return
+            self._checkpoint = Checkpoint(
+                stamp, stamp, durable_end=end, queues=len(self.queues.bases)
+            )
+            with suppress(OSError):  # an old one only makes the next start slower
+                self.directory.write_checkpoint(self._checkpoint)
+
+    def close(self) -> None:
+        """Make all durable, say so, and let go of the directory. Idempotent.
+
+        Raises:
+            Unavailable: not all is durable; the next start recovers as after a crash.
+        """
+        try:
+            if not self.broken and self.directory.is_held:
+                self.flush_queues()
+                try:
+                    self.directory.write_checkpoint(self._checkpoint)
+                    self.directory.end()
+                except OSError as error:
+                    raise self._verdict(error) from error
+        finally:
+            self.log.close()
+            self.queues.close()
+            self.directory.close()
+
+    def _sync_before(self, position: int) -> None:
+        """Make durable all records before a new file, and their units: A2."""
+        with self._checkpointing:
+            try:
+                self.queues.sync()
+                self.log.sync(self._flushed, position)
+            except OSError as error:
+                raise self._break(error) from error
+
+    def _take_back(self, plan: AppendPlan) -> None:
+        try:
+            for queue in plan.next_offsets:
+                self.queues.undo(queue, self.next_offsets.get(queue, 0))
+            self.log.undo(self.end)
+        except OSError as error:
+            self._break(error)
+
+    def _refuse_if_broken(self) -> None:
+        if self.broken:
+            raise Unavailable(self.broken, str(self.directory.root))
+
+    def _break(self, error: OSError) -> Unavailable:
+        self.broken = (
+            f"a write may be lost ({error.strerror}); nothing is appended until the store is"
+            " opened again"
+        )
+        return Unavailable(self.broken, str(self.directory.root))
+
+    def _verdict(self, error: OSError) -> Exception:
+        path = str(error.filename or self.directory.root)
+        return as_verdict(error, path, self.end) or error

@@ -1,0 +1,202 @@
+"""The CommitLog's files, as their only writer sees them: written in place, by position."""
+
+import mmap
+import os
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from itertools import pairwise
+from pathlib import Path
+
+from container.names.rocketmq import local_file_name, parse_local_file_name
+from provider.errors import Corrupt, Denied, OutOfRange
+from provider.object_store import Buffer
+from provider.posix_files import sync_directory
+from tieredstore.hot.files import CHUNK_BYTES, open_file, read_all, sync_file, write_all, zero_from
+
+
+class CommitLogWriter:
+    """Files of one length, named by their first byte, zeros where nothing is written.
+
+    Used by one thread at a time, but `read`, `sync` and `delete_oldest`, which any may call.
+    """
+
+    def __init__(self, directory: Path, file_bytes: int) -> None:
+        """Look at what is there; the directory exists.
+
+        Raises:
+            Denied: a file has another length than `file_bytes`.
+            Corrupt: a file between two others is missing.
+            OSError: it cannot be listed.
+        """
+        self.directory = directory
+        self.file_bytes = file_bytes
+        found = {
+            base: path.stat().st_size
+            for path in directory.iterdir()
+            if (base := parse_local_file_name(path.name)) is not None
+        }
+        self.bases = sorted(found)
+        """First bytes of the files, ascending."""
+        for base, size in found.items():
+            is_last = base == self.bases[-1]  # a crash may have left it short
+            if base % file_bytes or size > file_bytes or (size < file_bytes and not is_last):
+                raise Denied(
+                    f"the file has {size} bytes, but mappedFileSizeCommitLog is {file_bytes};"
+                    " configure the length that the directory was written with",
+                    str(self.path(base)),
+                )
+        for one, next_one in pairwise(self.bases):
+            if next_one - one != file_bytes:
+                missing = self.path(one + file_bytes)
+                raise Corrupt("the file is missing, though a later one is there", str(missing))
+        self._base = -1
+        self._fd = -1
+        self._entry_due = False
+        """Whether the entry of a file that was made may not be durable yet."""
+
+    def __repr__(self) -> str:
+        return f"<CommitLogWriter {self.directory}: {len(self.bases)} files>"
+
+    @property
+    def min_position(self) -> int:
+        """First byte of the oldest file; 0 if there is none."""
+        return self.bases[0] if self.bases else 0
+
+    @property
+    def end(self) -> int:
+        """First byte after the last file."""
+        return self.bases[-1] + self.file_bytes if self.bases else 0
+
+    def path(self, base: int) -> Path:
+        """Where the file that begins at `base` lies."""
+        return self.directory / local_file_name(base)
+
+    def base_of(self, position: int) -> int:
+        """First byte of the file that holds `position`."""
+        return position - position % self.file_bytes
+
+    def has_file_of(self, position: int) -> bool:
+        """Whether the file that holds `position` is there."""
+        return self.base_of(position) == self._base or self.base_of(position) in self.bases
+
+    def write(self, position: int, parts: Sequence[Buffer]) -> None:
+        """Write parts one after the other, within one file.
+
+        Raises:
+            OSError: some of it may be written; `undo` takes it back.
+        """
+        self._use(self.base_of(position))
+        data = parts[0] if len(parts) == 1 else b"".join(parts)
+        write_all(self._fd, position - self._base, data)
+
+    def undo(self, position: int) -> None:
+        """Make zeros of all that follows `position`, in its file and in later ones.
+
+        Raises:
+            OSError: a device that cannot even do that; the log must not be written any more.
+        """
+        first = self.base_of(position)
+        for base in [base for base in self.bases if base >= first]:
+            self._use(base)
+            zero_from(self._fd, max(position - base, 0))
+
+    def rewrite(self, position: int, end: int) -> None:
+        """Write the bytes `[position, end)` once more, so that the next sync writes them to disk.
+
+        Raises:
+            OSError: they cannot be read or written.
+        """
+        while position < end:
+            raw = self.read(position, min(CHUNK_BYTES, end - position))
+            self.write(position, [raw])
+            position += len(raw)
+
+    def cut(self, position: int) -> None:
+        """Make `position` the end: later files go, and what follows it in its file is zeros.
+
+        Raises:
+            OSError: it is cut in part; the next attempt goes on.
+        """
+        keep = self.base_of(position)
+        while self.bases and self.bases[-1] > keep:
+            self.path(self.bases[-1]).unlink()
+            self.bases.pop()
+        sync_directory(str(self.directory))  # or a power failure brings old records back
+        self.close()
+        if self.bases and self.bases[-1] == keep:
+            self.undo(position)
+
+    def read(self, position: int, length: int) -> bytes:
+        """Bytes within one file, fewer where it ends.
+
+        Raises:
+            OutOfRange: the file was deleted.
+            OSError: it cannot be read.
+        """
+        base = self.base_of(position)
+        try:
+            fd = os.open(self.path(base), os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError as error:
+            raise OutOfRange("the file was deleted", str(self.path(base)), position) from error
+        try:
+            return read_all(fd, position - base, min(length, base + self.file_bytes - position))
+        finally:
+            os.close(fd)
+
+    @contextmanager
+    def mapped(self, base: int) -> Generator[memoryview]:
+        """The file at `base` as memory, to read within the block.
+
+        Raises:
+            OSError: it cannot be mapped.
+        """
+        fd, _ = open_file(self.path(base), self.file_bytes)
+        try:
+            with (
+                mmap.mmap(fd, self.file_bytes, access=mmap.ACCESS_READ) as mapping,
+                memoryview(mapping) as view,
+            ):
+                yield view
+        finally:
+            os.close(fd)
+
+    def sync(self, first: int, end: int) -> None:
+        """Make the bytes `[first, end)` durable.
+
+        Raises:
+            OSError: the device failed; what was written may be lost.
+        """
+        for base in range(self.base_of(first), end, self.file_bytes):
+            sync_file(self.path(base))
+
+    def delete_oldest(self) -> None:
+        """Delete the oldest file; never the last one.
+
+        Raises:
+            OSError: it cannot be deleted.
+        """
+        assert len(self.bases) > 1, "the file that is written to stays"
+        self.path(self.bases[0]).unlink(missing_ok=True)
+        sync_directory(str(self.directory))  # in order, so that no power failure leaves a hole
+        self.bases = self.bases[1:]
+
+    def close(self) -> None:
+        """Close the file. Idempotent; a later write opens it again."""
+        if self._fd >= 0:
+            os.close(self._fd)
+        self._fd = self._base = -1
+
+    def _use(self, base: int) -> None:
+        if base != self._base:
+            self._open(base)
+        if self._entry_due:
+            sync_directory(str(self.directory))
+            self._entry_due = False
+
+    def _open(self, base: int) -> None:
+        fd, is_new = open_file(self.path(base), self.file_bytes)
+        self.close()
+        self._fd, self._base = fd, base
+        self._entry_due |= is_new
+        if base not in self.bases:
+            self.bases = sorted({*self.bases, base})

@@ -1,0 +1,230 @@
+"""The ConsumeQueues' files, as their only writer sees them: units in place, by queue offset."""
+
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from container.names.queue_id import QueueId
+from container.names.rocketmq import INT32_MAX, local_file_name, parse_local_file_name
+from container.record.unit import FILLER_SIZE, UNIT_BYTES, ConsumeQueueUnit
+from provider.errors import Denied
+from tieredstore.hot.files import (
+    open_file,
+    read_all,
+    sync_directories,
+    sync_file,
+    write_all,
+    zero_from,
+)
+
+_FILLER = ConsumeQueueUnit(0, FILLER_SIZE, 0).encode()
+_unpack = ConsumeQueueUnit.LAYOUT.unpack
+
+
+class QueueFiles:
+    """`<topic>/<queue id>/<first byte>`: files of one length, zeros where no unit is yet.
+
+    One thread at a time writes; any may `read`, and another may `sync` meanwhile.
+    """
+
+    def __init__(self, directory: Path, file_bytes: int, files_open_max: int) -> None:
+        """Look at what is there; the directory exists.
+
+        Raises:
+            Denied: a file has another length than `file_bytes`.
+            OSError: a directory cannot be listed.
+        """
+        self.directory = directory
+        self.file_bytes = file_bytes
+        self._files_open_max = files_open_max
+        self.bases: dict[QueueId, list[int]] = {}
+        """First bytes of each queue's files, ascending."""
+        self._open: OrderedDict[QueueId, tuple[int, int]] = OrderedDict()
+        self._dirty: set[tuple[QueueId, int]] = set()
+        self._dirty_directories: set[Path] = set()
+        self._lock = threading.Lock()
+        for topic in _directories_in(directory):
+            for queue in _directories_in(topic):
+                if queue.name.isascii() and queue.name.isdecimal() and int(queue.name) <= INT32_MAX:
+                    self._look_at(QueueId(topic.name, int(queue.name)), queue)
+
+    def __repr__(self) -> str:
+        return f"<QueueFiles {self.directory}: {len(self.bases)} queues>"
+
+    def _look_at(self, queue: QueueId, directory: Path) -> None:
+        found = {
+            base: path.stat().st_size
+            for path in directory.iterdir()
+            if (base := parse_local_file_name(path.name)) is not None
+        }
+        for base, size in found.items():
+            if base % self.file_bytes or size > self.file_bytes:
+                raise Denied(
+                    f"the file has {size} bytes, but mappedFileSizeConsumeQueue is"
+                    f" {self.file_bytes}; configure the length that the directory was written with",
+                    str(self.path(queue, base)),
+                )
+        self.bases[queue] = sorted(found)
+
+    def path(self, queue: QueueId, base: int) -> Path:
+        """Where a queue's file that begins at `base` lies."""
+        return self.directory / queue.topic / str(queue.queue_id) / local_file_name(base)
+
+    def first_offset(self, queue: QueueId) -> int:
+        """Queue offset of the first unit of the first file; 0 if there is none."""
+        bases = self.bases.get(queue)
+        return bases[0] // UNIT_BYTES if bases else 0
+
+    def write(self, queue: QueueId, first_offset: int, units: bytes | bytearray) -> None:
+        """Write units from `first_offset` on; they may reach into the next file.
+
+        Raises:
+            OSError: some may be written; `undo` takes them back.
+        """
+        place, at = first_offset * UNIT_BYTES, 0
+        while at < len(units):
+            base = place - place % self.file_bytes
+            known = self._open.get(queue)
+            fd = known[1] if known is not None and known[0] == base else self._use(queue, base)
+            count = min(len(units) - at, base + self.file_bytes - place)
+            write_all(fd, place - base, units[at : at + count])
+            with self._lock:
+                self._dirty.add((queue, base))
+            place += count
+            at += count
+
+    def begin(self, queue: QueueId, offset: int) -> None:
+        """Let a queue begin at `offset`: fillers stand before it in its first file, as in Java.
+
+        Raises:
+            OSError: some may be written.
+        """
+        first = offset * UNIT_BYTES // self.file_bytes * self.file_bytes // UNIT_BYTES
+        self.write(queue, first, _FILLER * (offset - first))
+
+    def touch(self, queue: QueueId) -> None:
+        """Have the entries of a queue's files synced with the next `sync`, too."""
+        parent = self.path(queue, 0).parent
+        with self._lock:
+            self._dirty_directories |= {parent, parent.parent, self.directory}
+
+    def undo(self, queue: QueueId, offset: int) -> bool:
+        """Make zeros of all units from `offset` on; whether any was there.
+
+        Raises:
+            OSError: a device that cannot even do that; the log must not be written any more.
+        """
+        place, changed = offset * UNIT_BYTES, False
+        for base in self.bases.get(queue, []):
+            reaches = base + self.file_bytes > place and self.path(queue, base).exists()
+            if reaches and zero_from(self._use(queue, base), max(place - base, 0)):
+                changed = True
+                with self._lock:
+                    self._dirty.add((queue, base))
+        return changed
+
+    def read(self, queue: QueueId, offset: int, count: int) -> bytes:
+        """Up to `count` units from `offset` on, within one file; b"" where there is no file.
+
+        Raises:
+            OSError: they cannot be read.
+        """
+        place = offset * UNIT_BYTES
+        base = place - place % self.file_bytes
+        length = min(count * UNIT_BYTES, base + self.file_bytes - place)
+        try:
+            fd = os.open(self.path(queue, base), os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return b""
+        try:
+            raw = read_all(fd, place - base, length)
+        finally:
+            os.close(fd)
+        return raw[: len(raw) - len(raw) % UNIT_BYTES]
+
+    def unit(self, queue: QueueId, offset: int) -> ConsumeQueueUnit:
+        """One unit; its fields are 0 where nothing is.
+
+        Raises:
+            OSError: it cannot be read.
+        """
+        raw = self.read(queue, offset, 1)
+        return ConsumeQueueUnit(*_unpack(raw)) if raw else ConsumeQueueUnit(0, 0, 0)
+
+    def partition_point(self, queue: QueueId, holds: Callable[[ConsumeQueueUnit], bool]) -> int:
+        """First offset whose unit does not satisfy `holds`, which those before it all do.
+
+        Reads some 20 units.
+
+        Raises:
+            OSError: they cannot be read.
+        """
+        bases = self.bases.get(queue)
+        if not bases:
+            return 0
+        low, high = bases[0] // UNIT_BYTES, (bases[-1] + self.file_bytes) // UNIT_BYTES
+        while low < high:
+            middle = (low + high) // 2
+            if holds(self.unit(queue, middle)):
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def sync(self) -> None:
+        """Make durable what was written before the call.
+
+        Raises:
+            OSError: a device failed; what was written may be lost.
+        """
+        with self._lock:
+            files, self._dirty = self._dirty, set()
+            directories, self._dirty_directories = self._dirty_directories, set()
+        for queue, base in files:
+            sync_file(self.path(queue, base))
+        sync_directories(directories)
+
+    def delete_below(self, queue: QueueId, offset: int) -> int:
+        """Delete the files with no unit at or above `offset`, never the last; how many.
+
+        Raises:
+            OSError: one cannot be deleted.
+        """
+        bases, deleted = self.bases.get(queue, []), 0
+        while len(bases) > 1 and bases[0] + self.file_bytes <= offset * UNIT_BYTES:
+            self.path(queue, bases[0]).unlink(missing_ok=True)
+            bases = self.bases[queue] = bases[1:]
+            deleted += 1
+        return deleted
+
+    def close(self) -> None:
+        """Close all files. Idempotent."""
+        while self._open:
+            os.close(self._open.popitem()[1][1])
+
+    def _use(self, queue: QueueId, base: int) -> int:
+        """The descriptor of a queue's file, opened or made."""
+        known = self._open.get(queue)
+        if known is not None and known[0] == base:
+            self._open.move_to_end(queue)
+            return known[1]
+        path = self.path(queue, base)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        fd, is_new = open_file(path, self.file_bytes)
+        if known is not None:
+            os.close(self._open.pop(queue)[1])
+        self._open[queue] = (base, fd)
+        while len(self._open) > self._files_open_max:
+            os.close(self._open.popitem(last=False)[1][1])
+        bases = self.bases.setdefault(queue, [])
+        if base not in bases:
+            self.bases[queue] = sorted({*bases, base})
+        if is_new:
+            self.touch(queue)
+        return fd
+
+
+def _directories_in(directory: Path) -> Sequence[Path]:
+    return sorted(path for path in directory.iterdir() if path.is_dir())

@@ -1,0 +1,158 @@
+"""The store directory: who writes it (`lock`), and whether it was closed (`abort`)."""
+
+import fcntl
+import os
+import struct
+from pathlib import Path
+from typing import Final
+
+from provider.errors import Denied
+from provider.posix_files import sync_directory
+from tieredstore.hot.checkpoint import Checkpoint
+from tieredstore.hot.files import FLAGS, write_all
+
+_F_OFD_SETLK: Final = 37  # linux/fcntl.h, the same on every architecture
+_FLOCK: Final = struct.Struct("hhqqi4x")  # struct flock: type, whence, start, length, pid
+LOCK = "lock"
+ABORT = "abort"
+CHECKPOINT = "checkpoint"
+OTHER_QUEUES: Final = {
+    "batchconsumequeue": "batch ConsumeQueues",
+    "consumequeue_ext": "extended ConsumeQueues",
+    "consumequeue_rocksdb": "ConsumeQueues in RocksDB",
+}
+LIGHT_QUEUE_PREFIX: Final = "%LMQ%"
+
+
+class InUse(Denied):
+    """Stop the process that writes this store directory first; two would destroy it."""
+
+
+class StoreDirectory:
+    """A store directory that this process alone writes, until `close`."""
+
+    def __init__(self, root: Path) -> None:
+        """Make it if need be, and take its lock: that of a Java broker, on byte 0 of `lock`.
+
+        Raises:
+            InUse: another process, or this one, writes it.
+            OSError: it cannot be made or locked.
+        """
+        self.root = root
+        for path in (root, self.commit_log, self.consume_queue, root / "config"):
+            path.mkdir(parents=True, exist_ok=True)
+        self._lock_fd = os.open(root / LOCK, FLAGS | os.O_CREAT, 0o644)
+        try:
+            fcntl.fcntl(self._lock_fd, _F_OFD_SETLK, _FLOCK.pack(fcntl.F_WRLCK, 0, 0, 1, 0))
+            write_all(self._lock_fd, 0, LOCK.encode())
+        except BlockingIOError as error:
+            self.close()
+            raise InUse(
+                f"{_writer_of(root)} writes this store; stop it first", str(root)
+            ) from error
+        except BaseException:
+            self.close()
+            raise
+
+    def __repr__(self) -> str:
+        return f"<StoreDirectory {self.root}>"
+
+    @property
+    def is_held(self) -> bool:
+        """Whether the lock is ours: until `close`."""
+        return self._lock_fd >= 0
+
+    @property
+    def commit_log(self) -> Path:
+        """Where the CommitLog's files lie."""
+        return self.root / "commitlog"
+
+    @property
+    def consume_queue(self) -> Path:
+        """Where the ConsumeQueues lie."""
+        return self.root / "consumequeue"
+
+    @property
+    def topics(self) -> Path:
+        """The file of the topics."""
+        return self.root / "config" / "topics.json"
+
+    @property
+    def was_closed(self) -> bool:
+        """Whether whoever wrote it last ended cleanly."""
+        return not (self.root / ABORT).exists()
+
+    def refuse_other_queues(self) -> None:
+        """Refuse a directory with queues that are not written here; they would be destroyed.
+
+        Raises:
+            Denied: a Java broker keeps queues of other kinds in it.
+        """
+        for name, kind in OTHER_QUEUES.items():
+            if (path := self.root / name).is_dir() and any(path.iterdir()):
+                raise Denied(
+                    f"{kind} are not written by this store; use another directory", str(path)
+                )
+        for path in self.consume_queue.iterdir():
+            if path.name.startswith(LIGHT_QUEUE_PREFIX):
+                raise Denied("light queues are not written by this store", str(path))
+
+    def checkpoint(self) -> Checkpoint:
+        """What was durable; zeros where there is none.
+
+        Raises:
+            OSError: it cannot be read.
+        """
+        path = self.root / CHECKPOINT
+        return Checkpoint.decode(path.read_bytes()) if path.exists() else Checkpoint()
+
+    def write_checkpoint(self, checkpoint: Checkpoint) -> None:
+        """Replace it in place, as the broker does: it fits one sector. Durable.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        fd = os.open(self.root / CHECKPOINT, FLAGS | os.O_CREAT, 0o644)
+        try:
+            write_all(fd, 0, checkpoint.encode())
+            os.fdatasync(fd)
+        finally:
+            os.close(fd)
+
+    def begin(self) -> None:
+        """Say that it is written from now on, and by which process. Durable.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        fd = os.open(self.root / ABORT, FLAGS | os.O_CREAT | os.O_TRUNC, 0o644)
+        try:
+            write_all(fd, 0, str(os.getpid()).encode())
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+        for path in (self.root, self.root.parent):
+            sync_directory(str(path))
+
+    def end(self) -> None:
+        """Say that it was closed: all of it is durable. The last step of a clean end.
+
+        Raises:
+            OSError: the next start looks through the CommitLog.
+        """
+        (self.root / ABORT).unlink(missing_ok=True)
+        sync_directory(str(self.root))
+
+    def close(self) -> None:
+        """Let go of the lock. Idempotent."""
+        if self._lock_fd >= 0:
+            os.close(self._lock_fd)
+        self._lock_fd = -1
+
+
+def _writer_of(root: Path) -> str:
+    try:
+        number = (root / ABORT).read_text().strip()
+    except OSError:
+        number = ""
+    return f"Process {number}" if number.isdecimal() else "Another process"

@@ -1,0 +1,205 @@
+"""New messages as records: what is known of one before its place is. Pure."""
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from ipaddress import ip_address
+from struct import Struct
+from struct import error as StructError  # noqa: N812 - a class, although named as a function
+from typing import NamedTuple
+
+from container.names.path_component import check_path_component
+from container.names.queue_id import QueueId
+from container.names.rocketmq import INT32_MAX
+from container.record.blank import BlankRecord
+from container.record.checksum import RECORD_CRC_BYTES, body_crc_of
+from container.record.fields import TOPIC_BYTES_MAX, Host, magic_for
+from container.record.java_hash import tag_hash
+from container.record.layout import (
+    BORN_HOST_V6,
+    STORE_HOST_V6,
+    TRANSACTION_MASK,
+    TRANSACTION_PREPARED,
+    TRANSACTION_ROLLBACK,
+    layout_of,
+)
+from container.record.properties import (
+    PAIR_END,
+    PROPERTIES_BYTES_MAX,
+    TAGS,
+    decode_properties,
+    encode_properties,
+)
+from container.record.shape import shape_of
+from tieredstore.hot.options import HotWriteOptions
+
+KEPT_MAX = 4096
+"""Topics, hosts and tags whose encoded form is kept: some 300 bytes each."""
+
+_INT16 = Struct(">h")
+_PAIR_END = PAIR_END.encode()
+_ZERO_PAGE = bytes(4096)
+"""Recovery takes a page of zeros for one that never reached the disk."""
+_TAGS_NAME = TAGS.encode()
+_WITHOUT_UNIT = (TRANSACTION_PREPARED, TRANSACTION_ROLLBACK)
+
+
+class MessageRefused(ValueError):
+    """Change the message: it is too large, or has a field that no record can hold."""
+
+
+class NewMessage(NamedTuple):
+    """A message to append. Body and `sys_flag` go together: a compressed body says so there."""
+
+    topic: str
+    queue_id: int
+    body: bytes
+    properties: Mapping[str, str] | bytes = b""
+    """Names and values, or their stored form; `KEYS`, `TAGS` and `UNIQ_KEY` have meanings."""
+    flag: int = 0
+    """The user's own number."""
+    sys_flag: int = 0
+    """RocketMQ's bits: compression, transaction; those of the hosts are set by themselves."""
+    born_timestamp: int | None = None
+    """When the producer made it, in Unix ms; None: now."""
+    born_host: Host | None = None
+    """The producer; None: the store's own host."""
+    store_host: Host | None = None
+    """The broker, for messages that another one took; None: the store's own host."""
+    reconsume_times: int = 0
+    prepared_transaction_offset: int = 0
+
+
+class Prepared(NamedTuple):
+    """A record but for its queue offset and its position, which are known when it is written."""
+
+    queue: QueueId
+    has_unit: bool
+    """Prepared and rolled-back transactions never enter a ConsumeQueue; their offset is 0."""
+    size: int
+    """Length of the record in bytes."""
+    tag_code: int
+    store_timestamp: int
+    fixed: bytearray
+    """The fields before the body."""
+    body: bytes
+    after: bytes
+    """Topic and properties; without the checksum property, whose room `size` has."""
+    room: int
+    """Bytes that must be left in the CommitLog file: `size`, or more (`kept_together`)."""
+
+
+def prepare(message: NewMessage, now_ms: int, options: HotWriteOptions) -> Prepared:
+    """Check a message and encode it as the broker does. About 2 us, and 0.2 us per KiB of body.
+
+    `now_ms` is its store timestamp in Unix ms.
+
+    Raises:
+        MessageRefused: it breaks a limit of RocketMQ's or of the format; the text names it.
+    """
+    queue, magic, topic = _queue_of(message.topic, message.queue_id)
+    body = message.body
+    if body is None:  # pyright: ignore[reportUnnecessaryComparison] - for callers without types
+        raise MessageRefused("The body is None; an empty one is b''.")
+    if len(body) > options.message_bytes_max:
+        raise MessageRefused(
+            f"The body has {len(body)} bytes, more than {options.message_bytes_max}"
+            " (maxMessageSize)."
+        )
+    properties, tag_code = _properties_of(message.properties)
+    crc_bytes = 0
+    if options.record_crc:
+        crc_bytes = RECORD_CRC_BYTES
+        if properties and not properties.endswith(_PAIR_END):
+            properties += _PAIR_END
+    if len(properties) + crc_bytes > PROPERTIES_BYTES_MAX:
+        raise MessageRefused(
+            f"The properties have {len(properties)} bytes, more than"
+            f" {PROPERTIES_BYTES_MAX - crc_bytes}."
+        )
+    born_address, born_port, born_bit = _host(message.born_host or options.store_host)
+    store_address, store_port, store_bit = _host(message.store_host or options.store_host)
+    sys_flag = message.sys_flag & ~(BORN_HOST_V6 | STORE_HOST_V6)
+    sys_flag |= (born_bit and BORN_HOST_V6) | (store_bit and STORE_HOST_V6)
+    shape = shape_of(magic, layout_of(sys_flag), topic)
+    after = shape.topic_part + _INT16.pack(len(properties) + crc_bytes) + properties
+    size = shape.layout.body + len(body) + len(after) + crc_bytes
+    if size + BlankRecord.SIZE > options.commit_log_bytes:
+        raise MessageRefused(
+            f"The record has {size} bytes, too many for a CommitLog file of"
+            f" {options.commit_log_bytes} (mappedFileSizeCommitLog)."
+        )
+    born_ms = now_ms if message.born_timestamp is None else message.born_timestamp
+    try:
+        fixed = bytearray(
+            shape.layout.fixed.pack(
+                size, magic, body_crc_of(body), message.queue_id, message.flag, 0, 0, sys_flag,
+                born_ms, born_address, born_port, now_ms, store_address, store_port,
+                message.reconsume_times, message.prepared_transaction_offset, len(body),
+            )
+        )  # fmt: skip
+    except StructError as error:
+        raise MessageRefused(f"A number does not fit its field: {error}.") from error
+    has_unit = sys_flag & TRANSACTION_MASK not in _WITHOUT_UNIT
+    return Prepared(queue, has_unit, size, tag_code, now_ms, fixed, body, after, size)
+
+
+def kept_together(records: Sequence[Prepared], options: HotWriteOptions) -> list[Prepared]:
+    """The same records, all in one CommitLog file, as RocketMQ keeps those of a client's batch.
+
+    Raises:
+        MessageRefused: they are too many for one.
+    """
+    total = sum(record.size for record in records)
+    if total + BlankRecord.SIZE > options.commit_log_bytes:
+        raise MessageRefused(
+            f"The batch has {total} bytes, too many for a CommitLog file of"
+            f" {options.commit_log_bytes} (mappedFileSizeCommitLog)."
+        )
+    return [records[0]._replace(room=total), *records[1:]] if records else []
+
+
+@lru_cache(KEPT_MAX)
+def _queue_of(topic: str, queue_id: int) -> tuple[QueueId, int, bytes]:
+    reason = check_path_component(topic)
+    if reason is not None:
+        raise MessageRefused(f"The topic {topic!r} names no directory: {reason}.")
+    if not 0 <= queue_id <= INT32_MAX:
+        raise MessageRefused(f"The queue id is {queue_id}, not within 0 to {INT32_MAX}.")
+    magic, encoded = magic_for(topic), topic.encode()
+    assert len(encoded) <= TOPIC_BYTES_MAX[magic], "a path component is shorter"
+    return QueueId(topic, queue_id), magic, encoded
+
+
+@lru_cache(KEPT_MAX)
+def _host(host: Host) -> tuple[bytes, int, bool]:
+    try:
+        packed = ip_address(host[0]).packed
+    except ValueError as error:
+        raise MessageRefused(f"A host has an address, not a name: {host[0]!r}.") from error
+    return packed, host[1], ":" in host[0]
+
+
+def _properties_of(properties: Mapping[str, str] | bytes) -> tuple[bytes, int]:
+    """The stored form, and the tags code that the unit has."""
+    if isinstance(properties, bytes):
+        if properties.endswith(b"\0") or _ZERO_PAGE in properties:
+            raise MessageRefused("Properties with so many zero bytes look like a torn record.")
+        if _TAGS_NAME not in properties:
+            return properties, 0
+        return properties, tag_code_of(decode_properties(properties).get(TAGS, ""))
+    try:
+        encoded = encode_properties(properties)
+    except ValueError as error:
+        raise MessageRefused(f"The properties cannot be stored: {error}.") from error
+    if _ZERO_PAGE in encoded:
+        raise MessageRefused("Properties with so many zero bytes look like a torn record.")
+    tags = properties.get(TAGS, "")
+    if not tags.isascii():  # what is stored counts, which differs for unpaired surrogates
+        tags = decode_properties(encoded).get(TAGS, "")
+    return encoded, tag_code_of(tags)
+
+
+@lru_cache(KEPT_MAX)
+def tag_code_of(tags: str) -> int:
+    """`tag_hash`, remembered."""
+    return tag_hash(tags)

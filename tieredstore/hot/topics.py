@@ -1,0 +1,87 @@
+"""`config/topics.json`: the topics of a store, in RocketMQ's form. Pure but for `TopicsFile`."""
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, cast
+
+from container.names.queue_id import QueueId
+from provider.errors import Corrupt
+from tieredstore.hot.files import replace_file
+
+
+def with_queues(document: dict[str, Any], queues: Iterable[QueueId], queues_min: int) -> bool:
+    """Enter the topics of `queues`, with as many queues as they need; whether anything changed.
+
+    A topic that is there keeps its settings, but for a number of queues that is too small.
+    """
+    table: dict[str, dict[str, Any]] = document.setdefault("topicConfigTable", {})
+    changed = False
+    for topic, queue_id in queues:
+        config = table.get(topic)
+        if config is None:
+            config = table[topic] = {
+                "attributes": {},
+                "order": False,
+                "perm": 6,
+                "readQueueNums": queues_min,
+                "topicFilterType": "SINGLE_TAG",
+                "topicName": topic,
+                "topicSysFlag": 0,
+                "writeQueueNums": queues_min,
+            }
+            changed = True
+        for key in ("readQueueNums", "writeQueueNums"):
+            if config.get(key, 0) <= queue_id:
+                config[key] = queue_id + 1
+                changed = True
+    return changed
+
+
+class TopicsFile:
+    """The file, replaced as a whole when a topic or one of its queues is new."""
+
+    def __init__(self, path: Path) -> None:
+        """Read it, or its backup where it is not there.
+
+        Raises:
+            Corrupt: it is not JSON with topics in it.
+            OSError: it cannot be read.
+        """
+        self._path = path
+        self._backup = path.with_name(path.name + ".bak")
+        self._document: dict[str, Any] = {}
+        self._known: set[QueueId] = set()
+        for found in (path, self._backup):
+            if found.exists() and (raw := found.read_bytes()).strip():
+                self._document = _parsed(raw, found)
+                break
+
+    def enter(self, queues: Iterable[QueueId], queues_min: int, now_ms: int) -> None:
+        """Have these queues in the file; nothing is written where they are. Durable.
+
+        Raises:
+            OSError: it cannot be written; the old file is there.
+        """
+        new = set(queues) - self._known
+        if not new:
+            return
+        document = json.loads(json.dumps(self._document))
+        if with_queues(document, new, queues_min):
+            version = document.setdefault("dataVersion", {"counter": 0, "stateVersion": 0})
+            version["counter"] = version.get("counter", 0) + 1
+            version["timestamp"] = now_ms
+            raw = json.dumps(document, ensure_ascii=False, indent="\t").encode()
+            replace_file(self._path, raw, backup=self._backup)
+            self._document = document
+        self._known |= new
+
+
+def _parsed(raw: bytes, path: Path) -> dict[str, Any]:
+    try:
+        document = json.loads(raw)
+    except ValueError as error:
+        raise Corrupt(f"the topics cannot be read: {error}", str(path)) from error
+    if not isinstance(document, dict):
+        raise Corrupt("the topics are not in an object", str(path))
+    return cast("dict[str, Any]", document)
