@@ -1,10 +1,11 @@
 """What lies behind the published ends: an interrupted commit, or what lost journal entries said.
 
-Nothing tells the two apart, nor what a cut has left, so all are told. A commit that is under way
-looks the same until it is published, so a queue that goes on meanwhile is not told.
+Nothing tells the two apart, so both are told. A commit that is under way looks the same until it is
+published, so a queue that goes on meanwhile is not told. Nor is what a repair has cut off: it lies
+behind a segment that is closed, where no commit writes, or is the same in the copy that it made.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from container.check.finding import Finding
@@ -13,6 +14,7 @@ from container.metadata.records import Queue
 from container.metadata.state import TierState
 from container.names.queue_id import FLAT_FILES, QueueId, SegmentType
 from container.names.rocketmq import parse_segment_name, segment_name
+from container.names.tier_objects import KeptName
 from container.record.checksum import body_crc_of, record_crc_is_valid
 from container.record.header import RecordHeader, locate_parts
 from provider.errors import Corrupt, Denied, NotFound, OutOfRange
@@ -38,19 +40,27 @@ class Tail:
     """Length of the file."""
     log_position: int
     next_offset: int
+    copies: tuple[str, ...]
+    """Copies of this file that cuts have made."""
 
 
 def tails(state: TierState, sizes: Mapping[str, int]) -> list[Tail]:
     """Where the record behind the last published one of each queue would lie. Pure, O(queues)."""
     found: list[Tail] = []
+    copies: dict[str, list[str]] = {}
+    for name in state.tombstones:
+        if (kept := KeptName.parse(name)) is not None:
+            copies.setdefault(kept.segment, []).append(name)
     for queue in state.queues.values():
-        tail = _tail(queue, sizes)
+        tail = _tail(queue, sizes, copies)
         if tail is not None:
             found.append(tail)
     return found
 
 
-def _tail(queue: Queue, sizes: Mapping[str, int]) -> Tail | None:
+def _tail(
+    queue: Queue, sizes: Mapping[str, int], copies: Mapping[str, Sequence[str]]
+) -> Tail | None:
     end = queue.flat_end(SegmentType.COMMIT_LOG)
     next_file = segment_name(queue.id, SegmentType.COMMIT_LOG, end)
     live = queue.commit_log
@@ -58,35 +68,48 @@ def _tail(queue: Queue, sizes: Mapping[str, int]) -> Tail | None:
         extent = live[-1].extents[-1]
         holder, start = object_name(queue.id, live[-1], extent), extent.object_offset
         start += extent.length
-        if extent.object_name:
-            return None  # a part ends with what was published of it
+        if extent.object_name or live[-1].sealed_ms is not None:
+            return None  # no commit writes behind the end of a part, or of a closed segment
     else:
         holder, start = next_file, 0
     if sizes.get(holder, 0) <= start:
         return None
-    return Tail(queue.id, holder, start, sizes[holder], end, queue.next_offset)
+    made = tuple(copies.get(holder, ()))
+    return Tail(queue.id, holder, start, sizes[holder], end, queue.next_offset, made)
 
 
 async def look_behind(store: ObjectStore, tail: Tail) -> Finding | None:
-    """Whether whole, valid records of the queue lie behind its end. One request."""
+    """Whether whole, valid records of the queue lie behind its end. One request, or two."""
     end = min(tail.size, tail.start + LOOK_BYTES)
     try:
         raw = memoryview(await store.read(tail.holder, ByteRange(tail.start, end)))
     except (Denied, NotFound, OutOfRange):
         return None
-    count = _whole_records(raw, tail)
-    if not count:
+    count, length = _whole_records(raw, tail)
+    if not count or await _is_cut_off(store, tail, raw[:length]):
         return None
     detail = (
         f"{count} whole records behind the published end, offsets {tail.next_offset} to "
-        f"{tail.next_offset + count - 1}: a commit was interrupted, a repair cut them off, or the "
-        f"journal entries that published them are lost; `tier` publishes what the broker has"
+        f"{tail.next_offset + count - 1}: a commit was interrupted, or the journal entries that "
+        f"published them are lost; `tier` publishes what the broker has"
     )
     return Finding(UNPUBLISHED, tail.holder, tail.start, detail)
 
 
-def _whole_records(raw: memoryview, tail: Tail) -> int:
-    """How many records that can be the queue's next ones lie at the beginning of `raw`."""
+async def _is_cut_off(store: ObjectStore, tail: Tail, raw: Buffer) -> bool:
+    """Whether a cut has made a copy of these bytes."""
+    place = ByteRange(tail.start, tail.start + len(raw))
+    for name in tail.copies:
+        try:
+            if bytes(await store.read(name, place)) == bytes(raw):
+                return True
+        except (Denied, NotFound, OutOfRange):
+            continue
+    return False
+
+
+def _whole_records(raw: memoryview, tail: Tail) -> tuple[int, int]:
+    """How many records that can be the queue's next ones `raw` begins with, and their length."""
     count = at = 0
     while at < len(raw):
         try:
@@ -103,7 +126,7 @@ def _whole_records(raw: memoryview, tail: Tail) -> int:
             break
         count += 1
         at += header.size
-    return count
+    return count, at
 
 
 def _is_whole(record: Buffer, tail: Tail) -> bool:

@@ -248,3 +248,30 @@ def test_a_hundred_queues_that_cannot_be_cut_are_said_in_a_few_lines(tmp_path: P
     said = [line for line in stopped.splitlines() if " ERROR " in line]
     assert "100 queues are stopped, such as A/" in said[-1]
     assert len(said) <= 10, "one for each second in which more of them are met"
+
+
+@pytest.mark.parametrize("stay", [15, 20], ids=["inside a file", "where a file begins"])
+def test_check_calls_nothing_wrong_that_a_repair_has_cut_off(tmp_path: Path, stay: int) -> None:
+    broker = FakeBroker(tmp_path / "store", consume_queue_bytes=2000)
+    broker.put_many("A", 0, [b"a longer body" * 4] * 30)
+    size = broker.unit("A", 0, 0).size
+    files = ("-D", f"tieredStoreCommitLogMaxSize={10 * size}")
+    invoke(broker, *files, "tier", str(broker.directory))
+    (units,) = broker.queue_files(QueueId("A", 0))
+    raw = bytearray(units.read_bytes())
+    units.write_bytes(raw[: 20 * stay] + bytes(len(raw) - 20 * stay))
+    assert repaired(broker)["cut_to"] == stay
+    assert invoke(broker, "check", "--json").stdout == ""
+    (journal,) = (tmp_path / "tier").glob("*/b/@journal")
+    before = {path.name for path in journal.iterdir()}
+    units.write_bytes(raw)
+    put_another(broker, stay)
+    invoke(broker, *files, "tier", str(broker.directory))
+    for path in journal.iterdir():
+        if path.name not in before:  # as if a backup from before were restored
+            path.unlink()
+    (found,) = map(json.loads, invoke(broker, "check", "--json", status=1).stdout.splitlines())
+    assert found["finding"] == "unpublished"
+    assert f"offsets {stay} to " in found["detail"]
+    invoke(broker, *files, "tier", str(broker.directory))
+    assert invoke(broker, "check", "--json").stdout == ""
