@@ -4,10 +4,11 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-# The parts of the tests, the longest first: two run at a time, on two cores, and the next begins where one ends.
+# The parts of the tests, the longest first: three run at a time on two cores, for the soak and the brokers often wait, and the
+# next begins where one ends.
 # Each test is in exactly one of the first four; the last tries the wheel.
 PARTS := test-soak test-broker test-slow test-fast test-wheel
-JOBS ?= 2
+JOBS ?= 3
 PYTEST = $(BIN)/python -m pytest -q -o cache_dir=.run/cache/$@ --durations=5
 
 .PHONY: run test check $(PARTS) soak bench bench-java plot format clean

@@ -1,0 +1,124 @@
+"""What README, CHANGELOG and the operators' guide name exists, and their figures are measured."""
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+
+from tests.support.golden import GOLDEN_SETS
+from tieredstore.cli import repair_journal
+from tieredstore.cli.main import cli
+from tieredstore.config.effective import Config
+from tieredstore.config.java_keys import JAVA_ONLY
+from tieredstore.config.keys import KEYS
+
+pytestmark = pytest.mark.checkout
+
+ROOT = Path(__file__).parents[2]
+README, CHANGELOG, GUIDE = (
+    ROOT / name for name in ("README.md", "CHANGELOG.md", "docs/operating.md")
+)
+PAGES = (README, CHANGELOG, GUIDE)
+RESULTS = ROOT / "tests/bench/results/1024-bytes-8-queues-java.json"
+
+
+def said(page: Path, pattern: str) -> set[str]:
+    return set(re.findall(pattern, page.read_text()))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_key_that_is_named_exists(page: Path) -> None:
+    named = said(page, r"`(tieredStore[A-Z]\w+)(?!\w|\.json)")
+    assert named
+    assert named - set(KEYS) - set(JAVA_ONLY) == set()
+
+
+def test_defaults_in_parentheses_are_the_defaults() -> None:
+    units = {"s": 1000, "MiB": 1 << 20, "GiB": 1 << 30}
+    shown = re.compile(r"`(tieredStore\w+)`\s+\((\d+) (s|MiB|GiB)\)")
+    found = [match for page in (README, GUIDE) for match in shown.findall(page.read_text())]
+    assert len(found) >= 3
+    for key, number, unit in found:
+        assert KEYS[key].default == int(number) * units[unit], key
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_metric_that_is_named_exists(page: Path) -> None:
+    table = GUIDE.read_text().split("## Watch it")[1].split("\n## ")[0]
+    explained = set(re.findall(r"`((?:tieredstore|rocketmq)_\w+)`", table))
+    gone = {"tieredstore_queues_over"} if page == CHANGELOG else set[str]()
+    assert said(page, r"`(tieredstore_\w+|rocketmq_\w+)`") - gone <= explained
+
+
+def commands(group: click.Group, context: click.Context) -> Iterator[click.Command]:
+    yield group
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        assert command
+        if isinstance(command, click.Group):
+            yield from commands(command, context)
+        else:
+            yield command
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_option_that_is_named_exists(page: Path) -> None:
+    context = click.Context(cli)
+    known = {
+        option
+        for command in (*commands(cli, context), repair_journal.command)
+        for parameter in command.get_params(context)
+        for option in (*parameter.opts, *parameter.secondary_opts)
+    }
+    of_others = {"--unit", "--retry", "--retry-delay", "--retry-all-errors"}
+    gone = {"--java-lib"} if page == CHANGELOG else set[str]()
+    named = said(page, r"(?<![\w-])(--[a-z][a-z-]+)")
+    assert named
+    assert named - known - of_others - gone == set()
+
+
+def test_the_versions_that_are_named_are_those_of_the_golden_stores() -> None:
+    versions = sorted(name.name.split("-")[1] for name in GOLDEN_SETS)
+    span = f"{versions[0]} to {versions[-1]}"
+    for page in (README, CHANGELOG):
+        assert said(page, r"(\d+\.\d+\.\d+ to \d+\.\d+\.\d+)") == {span}
+
+
+def test_the_pythons_that_are_named_are_those_on_which_the_wheel_is_tried() -> None:
+    classified = sorted(re.findall(r"Python :: 3\.(\d+)", (ROOT / "pyproject.toml").read_text()))
+    assert said(README, r"Python (3\.\d+ to 3\.\d+)") == {
+        f"3.{classified[0]} to 3.{classified[-1]}"
+    }
+
+
+def test_the_bound_of_memory_is_the_one_of_the_defaults() -> None:
+    mib = Config.load(environment={}, defines=[f"tieredStoreFilePath={ROOT}"]).memory_bytes_max
+    assert said(README, r"at most (\d+) MiB in memory") == {str(mib >> 20)}
+
+
+def measured() -> dict[str, dict[str, Any]]:
+    return {row["metric"]: row for row in json.loads(RESULTS.read_text())}
+
+
+@pytest.mark.parametrize(
+    ("row", "metric"),
+    [
+        ("tiering", "tier"),
+        ("reading, 32 a call", "read_32_by_1"),
+        ("reading, 1,024 a call (RocketMQ: 32)", "read_1024_by_1"),
+        ("reading and decoding, 32 a call", "read_32_decoded"),
+    ],
+)
+def test_a_figure_is_the_one_that_was_measured(row: str, metric: str) -> None:
+    (line,) = [line for line in README.read_text().splitlines() if line.startswith(f"| {row} |")]
+    _, ratio, cpu = (cell.strip() for cell in line.strip("|").split("|"))
+    result = measured()[metric]
+    assert float(ratio) == round(result["to_java"], 1)
+    ours, java = re.findall(r"([\d.]+) us", cpu)[:2]
+    assert float(ours) == round(result["cpu_us"]["median"], 1)
+    assert float(java) == round(result["java"]["cpu_us"]["median"], 1)
+    assert measured()["run"]["rounds"] == 5
