@@ -1,5 +1,6 @@
 """Topics that the broker deletes while they are followed, and perhaps makes again at once."""
 
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -301,3 +302,27 @@ async def test_thousands_of_deleted_queues_cost_no_look_and_hold_no_pin(
         assert len(pinned(broker)) == 2
     (finding,) = log.statistics.findings
     assert f"{topics} topics, such as T000, were deleted" in finding
+
+
+@pytest.mark.parametrize("position", [1 << 40, 8_000])
+async def test_units_that_turn_into_noise_are_damage_and_no_deletion(
+    broker: FakeBroker, clock: ManualClock, logs: Logs, position: int
+) -> None:
+    broker.put_many("A", 0, [b"old"] * 50)
+    log = await follow(broker, clock, logs)
+    await log.poll()
+    noise = ConsumeQueueUnit(position, 200, 0).encode()
+    (file, *_) = sorted((broker.directory / "consumequeue/A/0").iterdir())
+    with file.open("r+b") as units:
+        units.write(noise * 50)
+    broker.put_many("A", 0, [b"more"] * 5)
+    await poll_later(log, clock)
+    for _ in range(3):
+        with suppress(OutOfRange):
+            await log.references(A0, QueueOffset(0), messages_max=10)
+        await poll_later(log, clock)
+    told = log.queue(A0)
+    assert told is not None
+    assert told.deleted is None
+    assert not any("deleted" in finding for finding in log.statistics.findings)
+    assert len(await log.references(A0, QueueOffset(0), messages_max=10)) == 1, "bad comes alone"

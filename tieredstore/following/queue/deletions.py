@@ -21,7 +21,7 @@ from tieredstore.following.log.followed_log import FollowedLog
 from tieredstore.following.queue.files import ConsumeQueueFiles
 from tieredstore.following.queue.needed_log import QueueNeed
 from tieredstore.following.queue.remains import Remainder, Remains
-from tieredstore.following.queue.succession import first_position
+from tieredstore.following.queue.succession import first_unit, names_message
 from tieredstore.following.queue.tail import ConsumeQueueTail
 
 NAMED_MAX = 3
@@ -153,19 +153,21 @@ class Deletions:
     def succeeds(self, queue: QueueId, files: ConsumeQueueFiles) -> bool:
         """Whether these files of a queue that was deleted can be followed now.
 
-        If the queue was away, and not deleted, it is as before. Files without a message may be
-        those of either.
+        If the queue was away, and not deleted, it is as before, also where its first unit is
+        damaged. Files without a message may be those of either.
 
         Raises:
             NotFound, Unavailable, Denied: they cannot be read now.
         """
         try:
-            position = first_position(files)
+            first = first_unit(files)
         except Corrupt:
             return False
-        if position is None:
+        if first is None:
             return False
-        if position < self._end_positions[queue]:
+        end_position = self._end_positions[queue]
+        is_other = first[1].position >= end_position
+        if not is_other or not names_message(self._log.files, queue, *first):
             del self._deleted[queue], self._end_positions[queue]
         else:
             made_again = replace(self._deleted[queue], is_made_again=True)

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from container.names.queue_id import QueueId
-from container.record.unit import Units
+from container.record.unit import ConsumeQueueUnit, Units
 from container.record.verification import leading_good_units
 from dispatcher.hot_log import HotQueue, HotQueueState
 from provider.errors import Corrupt, Denied, NotFound, OutOfRange, StoreError, Unavailable
@@ -24,6 +24,7 @@ from tieredstore.following.queue.deletions import Deletions, again_sentences, de
 from tieredstore.following.queue.files import ConsumeQueueFiles
 from tieredstore.following.queue.floors import Floors
 from tieredstore.following.queue.needed_log import QueueNeed, first_needed
+from tieredstore.following.queue.succession import names_message
 from tieredstore.following.queue.tail import ConsumeQueueTail
 from tieredstore.following.rebuild.made_files import RebuildBudget
 from tieredstore.following.statistics import ScanStatistics
@@ -64,6 +65,8 @@ class FollowedQueues:
         """Queues that a reader reported; readers are other threads."""
         self._is_doubted = False
         """Whether a reader found that a queue may have been deleted: look at the directories."""
+        self._doubted: dict[QueueId, int] = {}
+        """Positions in units that made a reader think so, beyond what is known of the log."""
         self.found = FoundQueues()
         """What the last scan of the directories found."""
         self.known: Mapping[QueueId, HotQueue] = {}
@@ -151,7 +154,7 @@ class FollowedQueues:
         elif tail.files.has_missing:
             tail.files.release(self._released.get(queue, 0))
             tail.files.rescan()  # a missing file may be brought back in place
-        elif has_grown and self._watch.changed(directory) and tail.judge_identity():
+        elif has_grown and self._watch.changed(directory) and tail.judge_identity(self._log.files):
             self._part_with([queue])  # else files after its end may show a hole
             self._begin(queue, directory)
 
@@ -332,8 +335,9 @@ class FollowedQueues:
                 self._doubt(queue, start, is_there=files.run.directory.exists())
                 raise
             units = files.units(start, end)
-        if units["position"][0] >= tail.end_position > 0:
-            self._doubt(queue, start, is_there=False)
+        unit = ConsumeQueueUnit(*(int(value) for value in units[0].tolist()))
+        if unit.position >= tail.end_position > 0:
+            self._doubt(queue, start, is_there=not self._is_of_another(queue, start, unit))
         if not units["size"][0] and self._mend(queue, start):
             units = files.units(start, end)
         good = leading_good_units(
@@ -346,6 +350,17 @@ class FollowedQueues:
         if not is_there:
             self._is_doubted = True
             raise OutOfRange("its ConsumeQueue was deleted", str(queue), start)
+
+    def _is_of_another(self, queue: QueueId, start: QueueOffset, unit: ConsumeQueueUnit) -> bool:
+        """Whether a unit beyond the queue's end may be another queue's, and not damage.
+
+        Where the log is not known to reach so far, one look finds whether it does.
+        """
+        if unit.position < self._log.files.table.end:
+            return names_message(self._log.files, queue, start, unit)
+        is_new = self._doubted.get(queue) != unit.position
+        self._doubted[queue] = unit.position
+        return is_new
 
     def _mend(self, queue: QueueId, start: QueueOffset) -> bool:
         """Whether a unit that was missing or zero can be read now."""

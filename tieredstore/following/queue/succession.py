@@ -5,12 +5,15 @@ names; inodes and times come again, too. But the CommitLog only grows: every mes
 queue lies behind all messages of the old one.
 """
 
-from provider.errors import Corrupt, NotFound
+from container.names.queue_id import QueueId
+from container.record.unit import ConsumeQueueUnit
+from provider.errors import Corrupt, NotFound, OutOfRange
+from tieredstore.following.log.commit_log import CommitLogFiles
 from tieredstore.following.queue.files import ConsumeQueueFiles, partition_point
 
 
-def first_position(files: ConsumeQueueFiles) -> int | None:
-    """Where the first message lies in the CommitLog; None while there is none.
+def first_unit(files: ConsumeQueueFiles) -> tuple[int, ConsumeQueueUnit] | None:
+    """Offset and unit of the first message; None while there is none.
 
     Raises:
         NotFound, Corrupt, Unavailable, Denied: the units cannot be read.
@@ -25,14 +28,35 @@ def first_position(files: ConsumeQueueFiles) -> int | None:
         if first == written:
             return None
         unit = files.unit(first)
-    return unit.position if unit.size else None
+    return (first, unit) if unit.size else None
 
 
-def is_made_again(files: ConsumeQueueFiles, end: int, end_position: int) -> bool:
+def names_message(log: CommitLogFiles, queue: QueueId, offset: int, unit: ConsumeQueueUnit) -> bool:
+    """Whether a unit is of this message, and not damage: its record says so. O(record).
+
+    True where the CommitLog lost that part from its front, so that nothing says otherwise.
+
+    Raises:
+        Unavailable, Denied: the record cannot be read now.
+    """
+    try:
+        log.check(queue, offset, unit)
+    except (Corrupt, OutOfRange):
+        return unit.position + unit.size <= log.table.min_position
+    return True
+
+
+def is_made_again(
+    files: ConsumeQueueFiles, log: CommitLogFiles, queue: QueueId, end: int, end_position: int
+) -> bool:
     """Whether the files are another queue's than the one of which `end` messages were seen.
+
+    A first unit that is damaged tells nothing: whoever reads it says what is wrong.
 
     Args:
         files: as they are now.
+        log: where the records are.
+        queue: whose name the files have.
         end: the offset after the last message that was seen.
         end_position: where its record ends in the CommitLog; 0: not known, so nothing is told.
 
@@ -42,10 +66,12 @@ def is_made_again(files: ConsumeQueueFiles, end: int, end_position: int) -> bool
     if not end_position or files.first_offset >= end:
         return False
     try:
-        position = first_position(files)
+        first = first_unit(files)
     except (NotFound, Corrupt):
         return False  # whoever reads them says so
-    return position is not None and position >= end_position
+    if first is None or first[1].position < end_position:
+        return False
+    return names_message(log, queue, *first)
 
 
 def is_continued(files: ConsumeQueueFiles, end: int, end_position: int) -> bool:

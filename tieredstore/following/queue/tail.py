@@ -105,7 +105,7 @@ class ConsumeQueueTail:
         seen = self.seen
         try:
             has_news = not self._begun or self._has_news(seen.max_offset)
-            if self._is_superseded() if has_news else self._is_settled(log):
+            if self._is_superseded(log) if has_news else self._is_settled(log):
                 return seen
             if not self._begun:
                 seen = self._begin(log, confirmed)
@@ -128,17 +128,20 @@ class ConsumeQueueTail:
             self.end_position = 0 if last.is_filler else last.position + last.size
         return self._with_reported(seen, log)
 
-    def judge_identity(self) -> bool:
+    def judge_identity(self, log: CommitLogFiles) -> bool:
         """Whether the files are another queue's by now, which the broker made under this name.
 
-        Looks at the directory and at one unit.
+        Looks at the directory, at one unit, and at its record where the unit says so.
 
         Raises:
             Unavailable, Denied: the files cannot be read right now.
         """
         self.files.forget()
         self.files.rescan()
-        self.is_made_again = is_made_again(self.files, self.seen.max_offset, self.end_position)
+        seen = self.seen
+        self.is_made_again = is_made_again(
+            self.files, log, seen.id, seen.max_offset, self.end_position
+        )
         return self.is_made_again
 
     def report(self, offset: int, damage: str = "") -> None:
@@ -154,10 +157,10 @@ class ConsumeQueueTail:
         """Whether a reader's report is open, so that the next poll must look."""
         return self._reported is not None
 
-    def _is_superseded(self) -> bool:
+    def _is_superseded(self, log: CommitLogFiles) -> bool:
         """Whether what stands after the end is another queue's."""
         is_same = is_continued(self.files, self.seen.max_offset, self.end_position)
-        return not is_same and self.judge_identity()
+        return not is_same and self.judge_identity(log)
 
     def _is_settled(self, log: CommitLogFiles) -> bool:
         """Whether the queue's lower end and its state are as they were."""
