@@ -7,13 +7,14 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 
+from rich.cells import cell_len, set_cell_size
 from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
 from dispatcher.statistics import DispatchStatistics
 from provider.clock import Clock, SystemClock
-from tieredstore.cli.output import count_text, table_of
+from tieredstore.cli.output import BETWEEN, count_text, table_of
 from tieredstore.cli.printable import printable
 from tieredstore.cli.topic_rows import COLUMNS, NUMBERS, cells_of
 from tieredstore.config.effective import Config
@@ -22,8 +23,11 @@ from tieredstore.lifetime import running
 from tieredstore.report import LOOK_S_MIN, LOOK_SHARE_MAX
 from tieredstore.summary import TopicSummary, counted
 
-AROUND_LINES = 8
+AROUND_LINES = 9
 """Lines of a screen that topics do not get: what is above and below them, and a log line."""
+NARROW = {"queues": 80, "size": 70, "new": 58}
+"""The width of a terminal, in columns, below which a column is left out."""
+TOPIC_WIDTH_MIN = 8
 RATE_LOOKS = 10
 """Looks over which the rate is taken."""
 
@@ -57,13 +61,16 @@ async def _show(live: Live, follower: Follower, title: str, clock: Clock) -> Non
         began_s = clock.monotonic_s()
         statistics = follower.statistics()
         rate.add(began_s, statistics.messages)
-        height = live.console.height - AROUND_LINES
-        head = head_of(title, statistics, rate.per_second)
-        rows, more = listed(follower.topics(), max(1, height))
+        width, height = live.console.size
+        rows, more = listed(follower.topics(), max(1, height - AROUND_LINES))
+        columns = columns_for(width, are_lost=any(one.lost for one in rows))
+        cells = [[cells_of(one)[COLUMNS.index(name)] for name in columns] for one in rows]
+        cells = cut_off(columns, cells, width)
         screen = Group(
-            Text(printable(head), overflow="fold"),
-            table_of(COLUMNS, list(map(cells_of, rows)), NUMBERS),
-            Text(f"{more}Ctrl-C commits what is waiting and ends"),
+            _line(title),
+            _line(head_of(statistics, rate.per_second)),
+            table_of(columns, cells, NUMBERS),
+            _line(f"{more}Ctrl-C commits what is waiting and ends"),
         )
         took_s = clock.monotonic_s() - began_s
         try:
@@ -90,9 +97,36 @@ class Rate:
         return (last - first) / (last_s - first_s) if last_s > first_s else 0.0
 
 
-def head_of(title: str, statistics: DispatchStatistics, per_second: float) -> str:
-    """The line above the table. Pure."""
-    said = [title, f"{counted(statistics.messages, 'message')} tiered"]
+def _line(text: str) -> Text:
+    return Text(printable(text), no_wrap=True, overflow="ellipsis")
+
+
+def columns_for(width: int, *, are_lost: bool) -> list[str]:
+    """The columns that fit beside topics of some length; "lost" where something is. Pure."""
+    dropped = {name for name, width_min in NARROW.items() if width < width_min}
+    if not are_lost:
+        dropped.add("lost")
+    return [name for name in COLUMNS if name not in dropped]
+
+
+def cut_off(columns: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> list[list[str]]:
+    """The rows with topics short enough for one line each beside their numbers. Pure."""
+    numbers = range(1, len(columns))
+    taken = sum(
+        max(len(columns[place]), *(len(row[place]) for row in rows), 0) + BETWEEN
+        for place in numbers
+    )
+    room = max(TOPIC_WIDTH_MIN, width - taken - BETWEEN)
+    return [[_cut(printable(row[0]), room), *row[1:]] for row in rows]
+
+
+def _cut(text: str, room: int) -> str:
+    return text if cell_len(text) <= room else f"{set_cell_size(text, room - 1).rstrip()}…"
+
+
+def head_of(statistics: DispatchStatistics, per_second: float) -> str:
+    """The line that tells how tiering goes. Pure."""
+    said = [f"{counted(statistics.messages, 'message')} tiered"]
     if statistics.behind:
         oldest = f"the oldest for {statistics.oldest_age_s:,.0f} s"
         said.append(f"{count_text(statistics.behind)} behind, {oldest}")

@@ -19,20 +19,40 @@ from provider.ranges import QueueOffset
 from tests.support.cli import COMMAND, run
 from tests.support.fake_broker import FakeBroker
 from tests.test_tieredstore.cli.test_follow_reports import statistics
-from tieredstore.cli.live_table import Rate, head_of, listed
+from tieredstore.cli.live_table import Rate, columns_for, cut_off, head_of, listed
 from tieredstore.summary import TopicSummary
 
 
 def test_the_head_tells_backlog_lag_and_what_is_left() -> None:
     done = QueueOffset(10)
     late = QueueStatistics(QueueId("T", 0), QueueState.READY, "", done, done, 90_000, 75.0, 0)
-    assert head_of("b of cluster C", statistics(messages=5), 2.0) == (
-        "b of cluster C · 5 messages tiered · up to date · 2 a second"
+    up_to_date = head_of(statistics(messages=5), 2.0)
+    assert up_to_date == "5 messages tiered · up to date · 2 a second"
+    assert head_of(statistics(late, messages=1500), 25.0) == (
+        "1,500 messages tiered · 90,000 behind, the oldest for 75 s · 25 a second · 1:00:00 to go"
     )
-    assert head_of("b of cluster C", statistics(late, messages=1500), 25.0) == (
-        "b of cluster C · 1,500 messages tiered · 90,000 behind, the oldest for 75 s · "
-        "25 a second · 1:00:00 to go"
-    )
+
+
+@pytest.mark.parametrize(
+    ("width", "lost", "columns"),
+    [
+        (100, True, "topic queues messages new size behind lost"),
+        (80, False, "topic queues messages new size behind"),
+        (79, False, "topic messages new size behind"),
+        (60, True, "topic messages new behind lost"),
+        (40, False, "topic messages behind"),
+    ],
+)
+def test_a_narrow_terminal_gets_fewer_columns(width: int, columns: str, *, lost: bool) -> None:
+    assert columns_for(width, are_lost=lost) == columns.split()
+
+
+def test_long_topics_are_cut_off_and_numbers_never() -> None:
+    rows = [["订单" * 30, "12,345"], ["short", "1"]]
+    cut = cut_off(["topic", "new"], rows, 30)
+    assert cut == [["订单" * 4 + "…", "12,345"], ["short", "1"]]
+    assert cut_off(["topic", "new"], rows, 5)[0] == ["订单订…", "12,345"]
+    assert cut_off(["topic", "new"], [], 30) == []
 
 
 def test_the_rate_is_of_the_last_looks() -> None:
@@ -111,7 +131,7 @@ def test_a_follower_shows_a_table_on_a_terminal_and_log_lines_above_it(
     terminal.read_until("\0")
     assert process.wait() == 0
     plain = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", terminal.written)
-    assert re.search(r"^ Orders +1 +3 +3 +\d+ B *\r$", plain, re.MULTILINE)
+    assert re.search(r"^ Orders +1 +3 +3 +\d+ B", plain, re.MULTILINE)
     assert "Ctrl-C commits what is waiting and ends" in plain
     for said in ("WARNING ", "INFO    stopped: tiered 4 messages"):
         (line,) = [line for line in terminal.written.splitlines() if said in line]
