@@ -83,11 +83,9 @@ class MemoryStore:
         """Objects by name; `ObjectStore.list`."""
         self._check()
         check_prefix(prefix)
-        return [
-            ObjectEntry(name, len(held))
-            for name, held in sorted(self._shared.objects.items())
-            if name.startswith(prefix) and name > after
-        ]
+        objects = self._shared.objects
+        found = [name for name in objects if name.startswith(prefix) and name > after]
+        return [ObjectEntry(name, len(objects[name])) for name in sorted(found)]
 
     async def delete(self, names: Sequence[str]) -> None:
         """Remove objects; `ObjectStore.delete`."""
