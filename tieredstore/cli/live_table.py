@@ -75,8 +75,8 @@ async def _show(live: Live, follower: Follower, title: str, clock: Clock) -> Non
         took_s = clock.monotonic_s() - began_s
         try:
             await asyncio.to_thread(live.update, screen, refresh=True)
-        except OSError:
-            return  # the terminal is gone
+        except (OSError, ValueError):
+            return  # the terminal is gone, or cannot show this: tiering goes on
         await clock.sleep(max(LOOK_S_MIN, took_s / LOOK_SHARE_MAX))
 
 
