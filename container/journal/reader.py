@@ -108,7 +108,7 @@ class JournalReader:
         for attempt in range(RELOADS_MAX):
             loaded = await self._newest_snapshot()
             try:
-                whole = await self._catch_up_from_its_own(loaded)
+                whole = await self._catch_up_while_it_gets_on(loaded)
             except Corrupt as damage:
                 loaded.damage = damage
                 return loaded
@@ -156,6 +156,20 @@ class JournalReader:
             Unavailable: try again.
         """
         return await self._catch_up(loaded, await self._entries(after=loaded.state.sequence))
+
+    async def _catch_up_while_it_gets_on(self, loaded: Loaded) -> bool:
+        """As `_catch_up_from_its_own`; a request that fails costs only the batch that it was for.
+
+        Otherwise a storage of which one request in a hundred fails could not be read at all where
+        there are thousands of entries.
+        """
+        while True:
+            before = loaded.state.sequence
+            try:
+                return await self._catch_up_from_its_own(loaded)
+            except Unavailable:
+                if loaded.state.sequence == before:
+                    raise
 
     async def _catch_up_from_its_own(self, loaded: Loaded) -> bool:
         """As `catch_up`; a snapshot's own entry, or a newer one, must be there.

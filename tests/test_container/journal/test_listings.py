@@ -163,6 +163,33 @@ async def test_snapshots_that_go_while_they_are_read_are_listed_again() -> None:
     assert loaded.damaged == ()
 
 
+async def test_a_start_goes_on_where_a_request_failed_as_long_as_it_gets_on() -> None:
+    store = DictStore()
+    journal = await own(store.view())
+    async with running(journal):
+        for number in range(40):
+            await journal.publish([AddTombstones((Tombstone(f"m{number}", 0, "test"),))])
+    view, read_many = store.view(), store.view().read_many
+    asked: list[str] = []
+    flaky = True
+
+    async def every_other(wanted: Sequence[tuple[str, ByteRange]]) -> list[Buffer]:
+        asked.append(wanted[0][0])
+        if len(asked) % 2 == 0 if flaky else len(asked) > 3:
+            raise Unavailable("not now", wanted[0][0])
+        return await read_many(wanted)
+
+    view.read_many = every_other  # type: ignore[method-assign]
+    reader = JournalReader(view, JournalOptions(catch_up_entries_max=2))
+    assert (await reader.load()).state == journal.state
+    assert len(asked) == 2 * 21 - 1, "each batch but the first was asked for twice"
+    flaky = False
+    asked.clear()
+    with pytest.raises(Unavailable):
+        await reader.load()
+    assert len(asked) == 5, "it is told soon where nothing gets on"
+
+
 async def test_an_entry_that_is_created_again_and_shorter_is_not_an_error() -> None:
     store, clock = DictStore(), ManualClock()
     view = SleepyView(store)
