@@ -41,7 +41,6 @@ TIER = TierOptions(
     commit_log_bytes_max=24 * KIB,
     consume_queue_bytes_max=300,
     extent_bytes_max=10 * KIB,
-    takeover_wait_s_max=0,
 )
 DISPATCH = replace(
     DISPATCH_OPTIONS, batch_messages_max=6, batch_bytes_max=16 * KIB, bytes_in_flight_max=64 * KIB

@@ -40,7 +40,6 @@ TIER_OPTIONS = TierOptions(
     commit_log_bytes_max=1_000,
     consume_queue_bytes_max=200,
     extent_bytes_max=400,
-    takeover_wait_s_max=0,
 )
 JOURNAL_OPTIONS = JournalOptions(
     entry_transactions_max=2, retry_s_min=0.05, retry_s_max=0.2, close_s_max=1.0

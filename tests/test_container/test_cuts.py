@@ -33,7 +33,6 @@ TIER = TierOptions(
     commit_log_bytes_max=2_000,
     consume_queue_bytes_max=200,
     extent_bytes_max=1_000,
-    takeover_wait_s_max=0,
 )
 UPKEEP = UpkeepOptions(
     interval_s=1.0,

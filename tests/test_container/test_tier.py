@@ -25,7 +25,6 @@ OPTIONS = TierOptions(
     commit_log_bytes_max=4_000,
     consume_queue_bytes_max=400,
     extent_bytes_max=1_000,
-    takeover_wait_s_max=0,
 )
 
 

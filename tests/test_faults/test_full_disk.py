@@ -26,9 +26,7 @@ QUEUES = 4
 MESSAGES = 60
 BODY_BYTES = 4 * KIB
 PATIENCE_S = 60.0
-TIER = TierOptions(
-    commit_log_bytes_max=1 << 20, consume_queue_bytes_max=200 * KIB, takeover_wait_s_max=0
-)
+TIER = TierOptions(commit_log_bytes_max=1 << 20, consume_queue_bytes_max=200 * KIB)
 DISPATCH = replace(
     DISPATCH_OPTIONS,
     batch_messages_max=16,

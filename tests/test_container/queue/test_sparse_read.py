@@ -24,7 +24,6 @@ SMALL_SEGMENTS = TierOptions(
     commit_log_bytes_max=20_000,
     consume_queue_bytes_max=4_000,
     extent_bytes_max=1_000,
-    takeover_wait_s_max=0,
 )
 TIDY_AT_ONCE = UpkeepOptions(snapshot_entries_max=2, sealed_segments_max=1, interval_s=1.0)
 BYTES_MAX = 1 << 20
@@ -67,7 +66,7 @@ def at(*offsets: int) -> list[QueueOffset]:
 
 
 async def test_records_far_apart_cost_two_reads_of_few_ranges() -> None:
-    async with owned(TierOptions(takeover_wait_s_max=0)) as (store, tier, _):
+    async with owned(TierOptions()) as (store, tier, _):
         await put(tier, 5_000)
         wanted = at(
             0, 904, 2952, 3976, 4488, 4744, 4872, 4936, 4968, 4984, 4992, *range(4996, 5000)
@@ -106,7 +105,7 @@ async def test_every_choice_of_offsets_over_segments_and_gaps_is_read_right() ->
 
 
 async def test_what_is_held_at_once_is_bounded_but_for_one_record() -> None:
-    async with owned(TierOptions(takeover_wait_s_max=0)) as (store, tier, _):
+    async with owned(TierOptions()) as (store, tier, _):
         await put(tier, 100)
         wanted = at(10, 30, 50, 70)
         records = await tier.messages_at(QUEUE, wanted, bytes_max=BYTES_MAX)
@@ -153,7 +152,7 @@ async def test_old_places_are_told_only_at_a_word_and_cost_a_manifest() -> None:
     "checksum", "units-do-not-join", "unit-outside-log", why="a unit is overwritten"
 )
 async def test_a_unit_that_cannot_be_is_corrupt_and_a_queue_that_is_not_is_not_found() -> None:
-    async with owned(TierOptions(takeover_wait_s_max=0)) as (store, tier, _):
+    async with owned(TierOptions()) as (store, tier, _):
         await put(tier, 10)
         with pytest.raises(NotFound, match="Orders/3"):
             await tier.messages_at(QueueId("Orders", 3), at(0), bytes_max=BYTES_MAX)

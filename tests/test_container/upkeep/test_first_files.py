@@ -24,7 +24,7 @@ from tests.support.owned_tier import QUEUE, OwnedWorld, planned, put
 NEVER = QueueId(TOPIC, 7)
 """A queue that no owner publishes at first."""
 LOG = SegmentType.COMMIT_LOG
-TIER = TierOptions(takeover_wait_s_max=0)
+TIER = TierOptions()
 UPKEEP = UpkeepOptions(
     interval_s=1.0, snapshot_entries_max=3, snapshot_age_s_max=10.0, grace_s=60.0
 )

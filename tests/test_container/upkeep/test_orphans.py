@@ -23,7 +23,6 @@ TIER = TierOptions(
     commit_log_bytes_max=4_000,
     consume_queue_bytes_max=400,
     extent_bytes_max=1_000,
-    takeover_wait_s_max=0,
 )
 UPKEEP = UpkeepOptions(
     snapshot_entries_max=3, interval_s=1.0, grace_s=60.0, orphan_queues_per_step_max=4
