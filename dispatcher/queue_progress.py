@@ -13,7 +13,7 @@ from dispatcher.queue_state import HALTED, QueueState
 from dispatcher.reactions import Reaction
 from dispatcher.references import ClaimedRange, ReferenceCount, References
 from dispatcher.round_plan import ROUND_QUEUES_ANY, Waiting
-from dispatcher.tier_health import backoff_s
+from provider.clock import backoff_s
 from provider.ranges import QueueOffset
 
 REFERENCES_MIN = 256

@@ -1,12 +1,9 @@
 """Whether one queue fails or the whole tier, and when to try again. Pure state."""
 
+from provider.clock import backoff_s
+
 OUTAGE_AFTER = 3
 """Failed rounds without a success between them that make an outage of the whole tier."""
-
-
-def backoff_s(failures: int, *, s_min: float, s_max: float) -> float:
-    """Pause after the n-th failure in a row: doubles from `s_min` up to `s_max` seconds."""
-    return min(s_max, s_min * 2.0 ** min(failures - 1, 60))
 
 
 class TierHealth:

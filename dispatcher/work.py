@@ -26,10 +26,10 @@ from dispatcher.resuming import Contradicted, Opened, open_queue
 from dispatcher.round_plan import ROUND_QUEUES_ANY, Load
 from dispatcher.round_preparation import prepare_round
 from dispatcher.statistics import Counters
-from dispatcher.tier_health import TierHealth, backoff_s
+from dispatcher.tier_health import TierHealth
 from dispatcher.tier_port import TierPort
 from dispatcher.topic_filter import TopicFilter
-from provider.clock import Clock
+from provider.clock import Clock, backoff_s
 from provider.errors import Denied, StoreError
 
 Worker = Coroutine[Any, Any, None]

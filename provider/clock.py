@@ -7,6 +7,9 @@ import time
 from collections.abc import Coroutine
 from typing import Protocol
 
+DOUBLINGS_MAX = 60
+"""More would be no float."""
+
 
 class Clock(Protocol):
     """Wall time for timestamps, monotonic time for durations, and the only way to wait."""
@@ -96,6 +99,11 @@ class ManualClock:
             await settle()
         self._elapsed_s = end_s
         await settle()
+
+
+def backoff_s(failures: int, *, s_min: float, s_max: float) -> float:
+    """Pause after the n-th failure in a row: doubles from `s_min` up to `s_max` seconds. Pure."""
+    return min(s_max, s_min * 2.0 ** min(failures - 1, DOUBLINGS_MAX))
 
 
 async def wait_at_most(clock: Clock, seconds: float, work: Coroutine[None, None, object]) -> None:

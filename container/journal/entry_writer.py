@@ -6,11 +6,9 @@ from enum import Enum
 from container.journal.options import JournalOptions, RandomSource
 from container.journal.reader import JournalReader
 from container.names.tier_objects import EntryName
-from provider.clock import Clock
+from provider.clock import Clock, backoff_s
 from provider.errors import AlreadyExists, Denied, NotFound, StoreError, Unavailable
 from provider.object_store import Buffer, ObjectStore
-
-DOUBLINGS_MAX = 16
 
 
 class Outcome(Enum):
@@ -88,7 +86,7 @@ class EntryWriter:
                 self.last_error = error
             self.retries += 1
             await self._clock.sleep(self._backoff_s(failures))
-            failures = min(failures + 1, DOUBLINGS_MAX)
+            failures += 1
 
     async def _check_predecessor(self, name: EntryName) -> None:
         """Continue no journal whose last entry is gone: no reader would come as far as ours.
@@ -128,5 +126,5 @@ class EntryWriter:
 
     def _backoff_s(self, failures: int) -> float:
         options = self._options
-        longest_s = min(options.retry_s_max, options.retry_s_min * 2**failures)
+        longest_s = backoff_s(failures + 1, s_min=options.retry_s_min, s_max=options.retry_s_max)
         return longest_s * (0.5 + self._rng.random() / 2)

@@ -1,7 +1,6 @@
 """Which names may become one component of a path."""
 
-COMPONENT_BYTES_MAX = 255
-"""The limit of common file systems."""
+from provider.names import COMPONENT_BYTES_MAX
 
 _DELETE = 0x7F
 _CONTROL_ENDS = (0x20, 0xA0)

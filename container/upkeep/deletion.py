@@ -15,11 +15,10 @@ from container.names.queue_id import FLAT_FILES, QueueId
 from container.names.rocketmq import parse_segment_name
 from container.names.tier_objects import KeptName, ManifestName, parse_name
 from container.upkeep.options import UpkeepOptions
+from provider.clock import backoff_s
 
 NEVER_PUBLISHED = "never published"
 """The reason in tombstones of orphans."""
-
-DOUBLINGS_MAX = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,9 +107,9 @@ def may_come_back(state: TierState, name: str) -> bool:
 
 def failed_again(tombstone: Tombstone, now_ms: int, options: UpkeepOptions) -> Tombstone:
     """The tombstone after one more failed deletion: due again, each time after twice as long."""
-    longer_s = options.grace_s * 2 ** min(tombstone.tries, DOUBLINGS_MAX)
-    wait_ms = int(1000 * min(longer_s, max(options.tombstone_retry_s_max, options.grace_s)))
-    return replace(tombstone, tries=tombstone.tries + 1, not_before_ms=now_ms + wait_ms)
+    tries, s_max = tombstone.tries + 1, max(options.tombstone_retry_s_max, options.grace_s)
+    wait_ms = int(1000 * backoff_s(tries, s_min=options.grace_s, s_max=s_max))
+    return replace(tombstone, tries=tries, not_before_ms=now_ms + wait_ms)
 
 
 def never_published(state: TierState, names: Iterable[str]) -> list[str]:

@@ -19,12 +19,10 @@ from container.upkeep.snapshots import SnapshotStep
 from container.upkeep.step import OwnedTier, Step
 from container.upkeep.tombstones import TombstoneStep
 from container.upkeep.truncation import TruncationStep
-from provider.clock import Clock, wait_at_most
+from provider.clock import Clock, backoff_s, wait_at_most
 from provider.errors import Closed, Fenced, StoreError
 from provider.file_segments import FileSegments
 from provider.object_store import ObjectStore
-
-DOUBLINGS_MAX = 16
 
 
 def steps_of(
@@ -91,9 +89,10 @@ class _Scheduled:
 
     def interval_s(self, backoff_s_max: float) -> float:
         """Its interval, doubled by each failure in a row after the first, up to the limit."""
-        doublings = min(max(0, self.failures_in_a_row - 1), DOUBLINGS_MAX)
-        longer_s = self.step.interval_s * 2**doublings
-        return min(longer_s, max(backoff_s_max, self.step.interval_s))
+        s_min = self.step.interval_s
+        return backoff_s(
+            max(1, self.failures_in_a_row), s_min=s_min, s_max=max(backoff_s_max, s_min)
+        )
 
     def ran(self, error: StoreError | None) -> None:
         """Note how a run ended."""
