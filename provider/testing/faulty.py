@@ -23,7 +23,7 @@ read, an acknowledged write that is lost, a listing that lacks an acknowledged o
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from random import Random
@@ -112,7 +112,7 @@ class FaultyObjectStore(ForwardingStore):
         self._clock = clock or SystemClock()
         self._faults = tuple(faults)
         self._matched: Counter[int] = Counter()
-        self._late: list[Callable[[], Awaitable[object]]] = []
+        self._late: list[tuple[frozenset[str], Callable[[], Awaitable[object]]]] = []
 
     def __repr__(self) -> str:
         state = "crashed" if self.crashed else f"{len(self._faults)} faults"
@@ -131,7 +131,15 @@ class FaultyObjectStore(ForwardingStore):
     async def land_late(self) -> None:
         """Let what was `late` take effect now, in the order of the calls; its errors are lost."""
         landing, self._late = self._late, []
-        for effect in landing:
+        for _, effect in landing:
+            with suppress(StoreError):
+                await effect()
+
+    async def _land_before(self, names: Collection[str]) -> None:
+        """Let late appends to these files take effect: the next one must not be overtaken (P12)."""
+        landing = [one for one in self._late if not one[0].isdisjoint(names)]
+        self._late = [one for one in self._late if one not in landing]
+        for _, effect in landing:
             with suppress(StoreError):
                 await effect()
 
@@ -165,6 +173,7 @@ class FaultyObjectStore(ForwardingStore):
         """Write every piece at its position; `AppendingStore.append`."""
         kept = [replace(piece, buffers=tuple(map(bytes, piece.buffers))) for piece in appends]
         size_bytes = sum(len(buffer) for piece in kept for buffer in piece.buffers)
+        await self._land_before({piece.name for piece in kept})
         await self._call(
             "append",
             [piece.name for piece in kept],
@@ -221,7 +230,8 @@ class FaultyObjectStore(ForwardingStore):
             self._die(path)
         self._refuse(verb, path, strikes)
         if "late" in strikes:
-            self._late.append(effect)
+            overtaken = frozenset(names) if verb == "append" else frozenset[str]()
+            self._late.append((overtaken, effect))
             raise Unavailable("injected late", path)
         if part is not None and ("short" in strikes or "crash_torn" in strikes):
             await part()

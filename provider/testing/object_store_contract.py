@@ -302,6 +302,18 @@ class AppendingStoreContract(ObjectStoreContract):
         await store.append([Append("f", 9, (b"more",))])
         assert bytes(await store.read("f")) == b"publishedmore"
 
+    async def test_a_cancelled_append_does_not_overtake_the_next_one(
+        self, store: AppendingStore
+    ) -> None:
+        for number in range(5):
+            task = asyncio.ensure_future(store.append([Append("f", 0, (b"old" * 100_000,))]))
+            for _ in range(number):
+                await asyncio.sleep(0)
+            task.cancel()
+            await asyncio.wait([task])
+            await store.append([Append("f", 0, (b"new" * 100_000,))])
+            assert bytes(await store.read("f")) == b"new" * 100_000
+
     async def test_an_unsafe_name_is_refused_by_append_and_hold(
         self, store: AppendingStore
     ) -> None:

@@ -56,6 +56,18 @@ async def test_the_same_seed_strikes_the_same_calls() -> None:
     assert 10 < first.count("-") < 54
 
 
+async def test_a_late_append_does_not_overtake_the_next_one_to_its_file() -> None:
+    faults = [Fault("late", "append", calls=(1, 2))]
+    store = FaultyObjectStore(MemoryStore(), faults=faults)
+    for name in ("f", "other"):
+        with pytest.raises(Unavailable, match="late"):
+            await store.append([Append(name, 0, (b"late",))])
+    await store.append([Append("f", 0, (b"next",))])
+    await store.land_late()
+    assert bytes(await store.read("f")) == b"next"
+    assert bytes(await store.read("other")) == b"late"
+
+
 async def test_a_late_write_lands_when_the_test_says_so() -> None:
     store = FaultyObjectStore(MemoryStore(), faults=[Fault("late", "append")])
     with pytest.raises(Unavailable, match="late"):
