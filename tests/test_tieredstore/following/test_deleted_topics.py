@@ -1,5 +1,6 @@
 """Topics that the broker deletes while they are followed, and perhaps makes again at once."""
 
+import threading
 from contextlib import suppress
 from pathlib import Path
 
@@ -15,6 +16,13 @@ from tests.support.fake_broker import FakeBroker
 from tests.support.followed import broker, clock, follow, logs, poll_later
 from tests.support.pinned import follow_pinned, pinned, read, write
 from tieredstore.following.broker_hot_log import RocketMqHotLog
+from tieredstore.following.directory.log_directories import open_layout
+from tieredstore.following.directory.queues import QueueDirectories
+from tieredstore.following.log.followed_log import FollowedLog
+from tieredstore.following.log.mapped_files import MappedFiles
+from tieredstore.following.options import HotLogOptions
+from tieredstore.following.queue.followed_queues import FollowedQueues
+from tieredstore.following.statistics import ScanStatistics
 
 A0, B0 = QueueId("A", 0), QueueId("B", 0)
 Logs = list[RocketMqHotLog]
@@ -178,6 +186,33 @@ async def test_no_message_of_the_new_queue_is_given_for_an_offset_of_the_old_one
     assert told.deleted == DeletedQueue(QueueOffset(0), QueueOffset(100), is_made_again=True)
     await poll_later(log, clock)
     assert bodies(await read(log, A0, 100)) == [(n, b"new") for n in range(100, 150)]
+
+
+@pytest.mark.parametrize("is_found", [False, True])
+def test_a_reader_beside_the_look_that_finds_the_new_queue_gets_none_of_its_messages(
+    broker: FakeBroker, *, is_found: bool
+) -> None:
+    broker.put_many("A", 0, [b"old"] * 100)
+    layout = open_layout(broker.directory, HotLogOptions())
+    directories = QueueDirectories(layout, lambda _: False)
+    statistics, mapped = ScanStatistics(), MappedFiles(1, 1 << 20)
+    commit_log = FollowedLog(mapped, layout.commit_logs, HotLogOptions(), statistics)
+    queues = FollowedQueues(commit_log, mapped, directories, statistics, threading.Lock())
+
+    def look() -> None:
+        commit_log.scan(lambda: 0)
+        queues.scan(has_grown=True)
+
+    look()
+    queues.publish(queues.look(None))
+    broker.delete_topics("A")
+    broker.put_many("A", 0, [b"new"] * 150)
+    if is_found:
+        look()  # and nothing is published yet
+    with pytest.raises(OutOfRange):
+        queues.references(A0, QueueOffset(75), 20)
+    mapped.close()
+    commit_log.files.close()
 
 
 async def test_with_pins_the_old_queue_is_read_to_its_end_before_the_new_one(

@@ -79,6 +79,11 @@ class Deletions:
         """Whether the queue, or an earlier one of its name, was deleted."""
         return queue in self._end_positions
 
+    def end_of(self, queue: QueueId) -> int:
+        """Where the deleted queue of this name ended; 0 if there was none."""
+        deleted = self._deleted.get(queue)
+        return 0 if deleted is None else deleted.end
+
     def remains_of(self, queue: QueueId) -> bool:
         """Whether messages of the queue are still to be tiered from pinned files."""
         return queue in self._remains

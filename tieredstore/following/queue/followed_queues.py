@@ -24,7 +24,7 @@ from tieredstore.following.queue.deletions import Deletions, again_sentences, de
 from tieredstore.following.queue.files import ConsumeQueueFiles
 from tieredstore.following.queue.floors import Floors
 from tieredstore.following.queue.needed_log import QueueNeed, first_needed
-from tieredstore.following.queue.succession import names_message
+from tieredstore.following.queue.succession import before_place, names_message
 from tieredstore.following.queue.tail import ConsumeQueueTail
 from tieredstore.following.rebuild.made_files import RebuildBudget
 from tieredstore.following.statistics import ScanStatistics
@@ -324,6 +324,8 @@ class FollowedQueues:
         if tail is None:
             with self._lock:
                 return self._deletions.units(queue, start, end)
+        if start < self._deletions.end_of(queue):
+            raise OutOfRange("its topic was deleted", str(queue), start)
         files = tail.files
         if start < files.first_offset:
             with self._lock:
@@ -338,6 +340,8 @@ class FollowedQueues:
         unit = ConsumeQueueUnit(*(int(value) for value in units[0].tolist()))
         if unit.position >= tail.end_position > 0:
             self._doubt(queue, start, is_there=not self._is_of_another(queue, start, unit))
+        elif tail.end_position:  # what may be another queue's comes first in the next call
+            units = before_place(units, tail.end_position)
         if not units["size"][0] and self._mend(queue, start):
             units = files.units(start, end)
         good = leading_good_units(

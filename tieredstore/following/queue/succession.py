@@ -5,8 +5,10 @@ names; inodes and times come again, too. But the CommitLog only grows: every mes
 queue lies behind all messages of the old one.
 """
 
+import numpy as np
+
 from container.names.queue_id import QueueId
-from container.record.unit import ConsumeQueueUnit
+from container.record.unit import ConsumeQueueUnit, Units
 from provider.errors import Corrupt, NotFound, OutOfRange
 from tieredstore.following.log.commit_log import CommitLogFiles
 from tieredstore.following.queue.files import ConsumeQueueFiles, partition_point
@@ -44,6 +46,12 @@ def names_message(log: CommitLogFiles, queue: QueueId, offset: int, unit: Consum
     except (Corrupt, OutOfRange):
         return unit.position + unit.size <= log.table.min_position
     return True
+
+
+def before_place(units: Units, end_position: int) -> Units:
+    """The units before the first one whose record lies at `end_position` or behind it. Pure."""
+    beyond = np.flatnonzero(units["position"] >= end_position)
+    return units[: int(beyond[0])] if len(beyond) else units
 
 
 def is_made_again(
