@@ -84,7 +84,9 @@ def planned(
 
 
 def candidates(version: Version) -> Iterable[Path]:
-    """Where an interpreter may be: on PATH, or among the versions of pyenv."""
+    """Where an interpreter may be: our own, on PATH, or among the versions of pyenv."""
+    if version == sys.version_info[:2]:
+        yield Path(sys.executable)
     name = f"python{text_of(version)}"
     for directory in os.get_exec_path():
         yield Path(directory, name)
