@@ -1,7 +1,8 @@
 """What a tier holds and what a run added, as plain values. Pure."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from typing import Self
 
 from container.metadata.records import Gap, Queue
@@ -17,6 +18,7 @@ _PREVENTED_BY = {
     TOPIC_DELETED_REASON: "with tieredStorePinPath what waits of a deleted topic is tiered",
 }
 """What prevents another gap with this reason."""
+TOPICS_LISTED_MAX = 8
 BROKEN = frozenset({QueueState.STOPPED, QueueState.DAMAGED})
 
 
@@ -141,6 +143,22 @@ class QueueSummary:
             log_bytes_of(queue),
             *time_range_of(queue),
         )
+
+
+def absence_text(topic: str, queue_id: int | None, queues: Collection[QueueId]) -> str:
+    """That a tier with these queues has nothing of a topic or queue, and what may be meant."""
+    name = topic if queue_id is None else f"{topic}/{queue_id}"
+    ids = sorted(queue.queue_id for queue in queues if queue.topic == topic)
+    topics = sorted({queue.topic for queue in queues})
+    if ids:
+        hint = f"; the topic has queue {', '.join(map(str, ids))}"
+    elif near := get_close_matches(topic, topics, 1):
+        hint = f"; did you mean {near[0]}?"
+    elif len(topics) <= TOPICS_LISTED_MAX:
+        hint = f"; there are {', '.join(topics)}" if topics else "; it holds no topic yet"
+    else:
+        hint = f"; it has {len(topics)} other topics"
+    return f"the tier has nothing of {name}{hint}"
 
 
 @dataclass(slots=True)

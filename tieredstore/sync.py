@@ -16,7 +16,7 @@ each call means, costs and raises is said in `tieredstore.ReadableTier` and `tie
 import os
 import warnings
 import weakref
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, ExitStack, suppress
 from itertools import chain
 from pathlib import Path
@@ -35,7 +35,8 @@ from provider.errors import Closed
 from tieredstore.follower import Follower
 from tieredstore.message import Message
 from tieredstore.readable_tier import ReadableTier
-from tieredstore.reading.wanted import Moment, OnDamage, OnGap, Wanted, moment_ms
+from tieredstore.reading.arrow import RecordBatchReader, import_arrow
+from tieredstore.reading.wanted import Moment, OnDamage, OnGap, Wanted
 from tieredstore.summary import Loss, QueueSummary, TopicSummary
 
 OpenedT = TypeVar("OpenedT")
@@ -239,20 +240,36 @@ class SyncTier(_Threaded):
 
         The thread is asked once for each fetch, not for each message. A loop may be left early.
         """
-        wanted = Wanted(
-            offset=offset,
-            messages_max=messages_max,
-            tags=tags,
-            since_ms=moment_ms(since),
-            until_ms=moment_ms(until),
-            on_damage=on_damage,
-            on_gap=on_gap,
-        )
+        wanted = Wanted.of(offset, messages_max, tags, since, until, on_damage, on_gap)
 
         def chunks() -> AsyncIterator[Iterable[Message]]:
             return self._tier.chunks(topic, queue_id, wanted, by_time=by_time)
 
         return chain.from_iterable(self._each(self._running.call(chunks)))
+
+    def to_arrow(
+        self,
+        topic: str,
+        queue_id: int | None = None,
+        offset: int | None = None,
+        *,
+        columns: Sequence[str] | None = None,
+        messages_max: int | None = None,
+        tags: str | None = None,
+        since: Moment | None = None,
+        until: Moment | None = None,
+        on_damage: OnDamage | None = None,
+        on_gap: OnGap | None = None,
+    ) -> RecordBatchReader:
+        """A queue or a topic as a `pyarrow.RecordBatchReader`; see `ReadableTier.to_arrow`.
+
+        Nothing is read before a batch is asked for, and one batch is held.
+        """
+        wanted = Wanted.of(offset, messages_max, tags, since, until, on_damage, on_gap)
+        schema, batches = self._running.call(
+            self._tier.arrow_batches, topic, queue_id, wanted, columns
+        )
+        return import_arrow().reader_of(schema, self._each(batches))
 
     def check(self) -> list[Finding]:
         """Everything that is wrong with the tier; reads every byte twice."""

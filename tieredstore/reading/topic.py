@@ -72,6 +72,13 @@ async def by_store_time(
         yield chunk
 
 
+async def one_by_one(chunks: AsyncIterator[Iterable[Message]]) -> AsyncIterator[Message]:
+    """The messages of all chunks."""
+    async for chunk in chunks:
+        for message in chunk:
+            yield message
+
+
 class _Source:
     """One queue of a merge. Its messages are copies, so no run of the cache is kept alive."""
 

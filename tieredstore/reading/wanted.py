@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from typing import Self
 
 from container.metadata.records import Gap
 from container.names.queue_id import QueueId
@@ -37,6 +38,33 @@ class Wanted:
     """Stored before this time, Unix ms."""
     on_damage: OnDamage | None = None
     on_gap: OnGap | None = None
+
+    @classmethod
+    def of(  # noqa: PLR0917 - in the order that the arguments of `messages` have
+        cls,
+        offset: int | None,
+        messages_max: int | None,
+        tags: str | None,
+        since: Moment | None,
+        until: Moment | None,
+        on_damage: OnDamage | None,
+        on_gap: OnGap | None,
+    ) -> Self:
+        """What the arguments of `ReadableTier.messages` say.
+
+        Raises:
+            ValueError: as `moment_ms` and `check_tags`.
+        """
+        check_tags(tags)
+        return cls(
+            offset=offset,
+            messages_max=messages_max,
+            tags=tags,
+            since_ms=moment_ms(since),
+            until_ms=moment_ms(until),
+            on_damage=on_damage,
+            on_gap=on_gap,
+        )
 
 
 def moment_ms(moment: Moment | None) -> int | None:
