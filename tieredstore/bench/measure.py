@@ -4,9 +4,11 @@ import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from random import Random
 
+from container.names.queue_id import QueueId
 from container.options import TierOptions
 from container.tier import Tier, TierIdentity
 from container.tier_reader import TierReader
@@ -23,6 +25,7 @@ from tieredstore.bench.synthetic_store import SyntheticStore
 from tieredstore.following.broker_hot_log import RocketMqHotLog
 from tieredstore.following.options import HotLogOptions
 from tieredstore.lifetime import running
+from tieredstore.reading.arrow import import_arrow
 
 TIER = "tier"
 CLUSTER = "BenchCluster"
@@ -44,6 +47,8 @@ class ReadShape:
     stay views of the cache."""
     reads_properties: bool = False
     """Of every decoded message, also make the map of all properties."""
+    to_arrow: bool = False
+    """Make Arrow batches of all columns, as `to_arrow` does."""
     verify: bool = True
     """Compare topics and checksums, as reading does by default."""
 
@@ -55,7 +60,9 @@ READ_SHAPES = (
     ReadShape("read_32_by_4", 32, readers=4),
     ReadShape("read_32_decoded", 32, decodes=True),
     ReadShape("read_32_properties", 32, decodes=True, reads_properties=True),
+    *([ReadShape("read_1024_arrow", 1_024, to_arrow=True)] if find_spec("pyarrow") else []),
 )
+"""Without pyarrow, an extra, its row is left out."""
 
 
 @asynccontextmanager
@@ -152,6 +159,8 @@ async def _read_all(
             offset = result.next_offset
             if shape.decodes:
                 _read_fields(result.messages, shape)
+            if shape.to_arrow:
+                _make_columns(result.messages, QueueId(made.topic, queue_id))
     counts.append((count, size))
 
 
@@ -160,3 +169,10 @@ def _read_fields(messages: FetchedMessages, shape: ReadShape) -> None:
         _ = message.queue_offset, message.store_timestamp, message.tags, message.body
         if shape.reads_properties:
             _ = message.property_map
+
+
+def _make_columns(messages: FetchedMessages, queue: QueueId) -> None:
+    arrow = import_arrow()
+    for selection in messages.selections:
+        for _ in arrow.batches_of(selection, queue, arrow.SCHEMA, on_damage=None):
+            pass

@@ -3,7 +3,6 @@
 import base64
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
