@@ -13,6 +13,7 @@ from cachetools import LRUCache
 from provider.errors import Unavailable
 from provider.names import TEMPORARY_PREFIX, check_name
 from provider.object_store import ObjectEntry
+from provider.posix_errors import posix_errors
 from provider.posix_files import sync_directory
 
 _REMEMBERED_MAX: Final = 65_536
@@ -196,6 +197,9 @@ class Directories:
                 scan = os.scandir(f"{self.root}/{folder}" if folder else self.root)
             except (FileNotFoundError, NotADirectoryError):
                 continue
+            except PermissionError:
+                with posix_errors(folder):  # not the prefix: people look for what to change
+                    raise
             with scan:
                 for entry in scan:
                     name = f"{folder}/{entry.name}" if folder else entry.name

@@ -129,7 +129,7 @@ def _refuse_foreign_files(directory: Path) -> None:
     """
     try:
         ours = (JOURNAL_PREFIX, SNAPSHOT_PREFIX, BOUNDARY_PREFIX)
-        if any(_is_object(path) for prefix in ours for path in (directory / prefix).glob("*")):
+        if any(_is_object(path) for prefix in ours for path in _files_in(directory / prefix)):
             return  # whole or not, which reading it tells
         found = next(filter(_is_object, directory.glob("[!@]*/**/*")), None)
     except OSError:
@@ -141,6 +141,18 @@ def _refuse_foreign_files(directory: Path) -> None:
             f"metadata import FILE` makes a tier ours that RocketMQ's own store wrote, or that was "
             f"exported; else name another directory"
         )
+
+
+def _files_in(directory: Path) -> list[Path]:
+    """What a directory holds, nothing if it is not there; a refusal is an error, unlike for `glob`.
+
+    Raises:
+        OSError: the directory cannot be listed.
+    """
+    try:
+        return list(directory.iterdir())
+    except FileNotFoundError:
+        return []
 
 
 def _is_object(path: Path) -> bool:

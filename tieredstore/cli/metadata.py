@@ -164,11 +164,12 @@ def _refuse_damage(damage: Mapping[QueueId, StoreError], without: AbstractSet[Qu
         return
     for queue, error in sorted(left.items()):
         click.echo(printable(f"{queue} cannot be imported: {placed(error)}"), err=True)
-    count = "1 queue is" if len(left) == 1 else f"{len(left):,} queues are"
+    what, directories, rest = ("1 queue is", "its directory", "")
+    if len(left) > 1:
+        what, directories, rest = (f"{len(left):,} queues are", "their directories", " and so on")
     raise Corrupt(
-        f"{count} damaged, so nothing was imported: bring the files back, or move "
-        f"{'its' if len(left) == 1 else 'their'} directories out of the tier and say --without "
-        f"{min(left)}{'' if len(left) == 1 else ' and so on'}",
+        f"{what} damaged, so nothing was imported: bring the files back, or move {directories} "
+        f"out of the tier and say --without {min(left)}{rest}",
         "",
     )
 

@@ -1,6 +1,9 @@
 """A journal that is lost or damaged, from end to end: what each command says, and the way back."""
 
+import errno
+import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -180,3 +183,47 @@ def test_a_journal_of_which_nothing_is_whole_names_the_way_back(tmp_path: Path) 
     (tier.directory / "@journal").rename(tmp_path / "aside")
     tier.run("metadata", "import", exported)
     tier.assert_goes_on()
+
+
+def test_a_journal_that_may_not_be_read_is_not_taken_for_a_lost_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tier = Tier(tmp_path)
+    journal = str(tier.directory / "@journal")
+    real = {name: getattr(os, name) for name in ("scandir", "listdir")}
+
+    def denying(name: str) -> Callable[..., object]:
+        def listed(path: str | Path = ".") -> object:
+            if str(path).rstrip("/") == journal:
+                raise PermissionError(errno.EACCES, "Permission denied", journal)
+            return real[name](path)
+
+        return listed
+
+    with monkeypatch.context() as patch:
+        for name in real:
+            patch.setattr(os, name, denying(name))
+        for words in (["topics"], ["check"], ["tier", tier.broker.directory]):
+            said = tier.run(*words, status=2).err
+            assert (
+                f"permission denied; change the owner or the mode of the directory ({journal}"
+                in said
+            )
+            assert "journal of ours" not in said
+
+
+def test_a_directory_that_may_not_be_listed_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tier = Tier(tmp_path)
+    denied = str(tier.directory / "A" / "1" / "COMMIT_LOG")
+    real = os.scandir
+
+    def scandir(path: str | Path = ".") -> object:
+        if str(path) == denied:
+            raise PermissionError(errno.EACCES, "Permission denied", denied)
+        return real(path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "scandir", scandir)
+        assert denied in tier.run("check", status=2).err
