@@ -1,13 +1,15 @@
 """Our own hot log: a store directory that this process writes, in RocketMQ's local format.
 
 `hot_log.py` is what programs use: `open_hot_log` opens a directory, `HotLog` appends and reads.
-What it writes a follow reader can tier, and a Java broker opens after a clean end.
+What it writes the follow reader tiers (`feed.py`), and a Java broker opens after a clean end.
 
 - Deciding: `encoding.py` checks a message and makes its record, `append_plan.py` says where it goes
-  and what is written, `checkpoint.py` and `topics.py` what two small files say;
+  and what is written, `retention.py` which files may go, `checkpoint.py` and `topics.py` what two
+  small files say;
 - acting: `append_thread.py` takes what many tasks append as one group, `appender.py` writes it,
   syncs, and takes a failed write back, over `commit_log.py` and `consume_queues.py` (files by
-  position and by queue offset) and `directory.py` (lock, `abort`, `checkpoint`);
+  position and by queue offset) and `directory.py` (lock, `abort`, `checkpoint`); `reading.py` and
+  `trimming.py` read and delete;
 - starting: `recovery.py` finds the end, cuts what is torn, and makes missing units anew.
 
 ```
@@ -20,16 +22,23 @@ config/topics.json  checkpoint  lock        abort: there while it is open, or af
 from tieredstore.hot.append_plan import Appended
 from tieredstore.hot.directory import InUse
 from tieredstore.hot.encoding import MessageRefused, NewMessage
+from tieredstore.hot.feed import HotLogFeed, open_feed
 from tieredstore.hot.hot_log import Bounds, HotLog, open_hot_log
 from tieredstore.hot.options import HotWriteOptions
+from tieredstore.hot.retention import RetentionOptions, Trim, UntieredPolicy
 
 __all__ = [
     "Appended",
     "Bounds",
     "HotLog",
+    "HotLogFeed",
     "HotWriteOptions",
     "InUse",
     "MessageRefused",
     "NewMessage",
+    "RetentionOptions",
+    "Trim",
+    "UntieredPolicy",
+    "open_feed",
     "open_hot_log",
 ]

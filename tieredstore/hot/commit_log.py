@@ -2,6 +2,7 @@
 
 import mmap
 import os
+import threading
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
@@ -49,6 +50,8 @@ class CommitLogWriter:
             if next_one - one != file_bytes:
                 missing = self.path(one + file_bytes)
                 raise Corrupt("the file is missing, though a later one is there", str(missing))
+        self._lock = threading.Lock()
+        """For changes of `bases`, which one thread adds to and another deletes from."""
         self._base = -1
         self._fd = -1
         self._entry_due = False
@@ -178,7 +181,8 @@ class CommitLogWriter:
         assert len(self.bases) > 1, "the file that is written to stays"
         self.path(self.bases[0]).unlink(missing_ok=True)
         sync_directory(str(self.directory))  # in order, so that no power failure leaves a hole
-        self.bases = self.bases[1:]
+        with self._lock:
+            self.bases = self.bases[1:]
 
     def close(self) -> None:
         """Close the file. Idempotent; a later write opens it again."""
@@ -198,5 +202,6 @@ class CommitLogWriter:
         self.close()
         self._fd, self._base = fd, base
         self._entry_due |= is_new
-        if base not in self.bases:
-            self.bases = sorted({*self.bases, base})
+        with self._lock:
+            if base not in self.bases:
+                self.bases = sorted({*self.bases, base})

@@ -195,7 +195,8 @@ class QueueFiles:
         bases, deleted = self.bases.get(queue, []), 0
         while len(bases) > 1 and bases[0] + self.file_bytes <= offset * UNIT_BYTES:
             self.path(queue, bases[0]).unlink(missing_ok=True)
-            bases = self.bases[queue] = bases[1:]
+            with self._lock:
+                bases = self.bases[queue] = self.bases[queue][1:]
             deleted += 1
         return deleted
 
@@ -218,9 +219,10 @@ class QueueFiles:
         self._open[queue] = (base, fd)
         while len(self._open) > self._files_open_max:
             os.close(self._open.popitem(last=False)[1][1])
-        bases = self.bases.setdefault(queue, [])
-        if base not in bases:
-            self.bases[queue] = sorted({*bases, base})
+        with self._lock:
+            bases = self.bases.setdefault(queue, [])
+            if base not in bases:
+                self.bases[queue] = sorted({*bases, base})
         if is_new:
             self.touch(queue)
         return fd

@@ -20,7 +20,9 @@ from tieredstore.hot.appender import Appender
 from tieredstore.hot.directory import StoreDirectory
 from tieredstore.hot.encoding import NewMessage
 from tieredstore.hot.options import HotWriteOptions
-from tieredstore.hot.reading import first_readable, read_messages
+from tieredstore.hot.reading import first_with_record, read_messages
+from tieredstore.hot.retention import RetentionOptions, Trim
+from tieredstore.hot.trimming import HoldsBack, trim
 from tieredstore.lifetime import running
 
 T = TypeVar("T")
@@ -115,6 +117,7 @@ class HotLog:
         self._has_room = asyncio.Event()
         self._has_room.set()
         self._waiting_bytes = 0
+        self._trimming = asyncio.Lock()
         self._closed = False
         self.news = asyncio.Event()
         """Set when messages became durable; whoever waits for it clears it."""
@@ -182,7 +185,8 @@ class HotLog:
             Closed: the log was closed.
         """
         end = self._visible.get(queue, 0)
-        return Bounds(await self._do(lambda: first_readable(self._appender, queue, end)), end)
+        first = await self._do(lambda: first_with_record(self._appender, queue))
+        return Bounds(min(first, end), end)
 
     async def get(
         self,
@@ -214,6 +218,20 @@ class HotLog:
     def durable_offset(self, queue: QueueId) -> int:
         """The offset after the last message of a queue that is on the disk for certain."""
         return self._durable.get(queue, 0)
+
+    async def trim(self, holds_back: HoldsBack, options: RetentionOptions) -> Trim:
+        """Delete files by age and disk use that the tier has; a round of retention.
+
+        `holds_back` says of each queue from which offset on its messages must stay
+        (`HotLogFeed.holds_back`); it is called in a thread. One `stat` a file and a unit a queue.
+
+        Raises:
+            Unavailable, Denied: a file cannot be read or deleted; a later call goes on.
+            Closed: the log was closed.
+        """
+        async with self._trimming:
+            now_s = self._clock.now_ms() / 1000
+            return await self._do(lambda: trim(self._appender, holds_back, options, now_s))
 
     async def flush(self) -> None:
         """Make all that was acknowledged durable.

@@ -10,17 +10,16 @@ from tieredstore.hot.recovery import good_record
 _unpack_units = ConsumeQueueUnit.LAYOUT.iter_unpack
 
 
-def first_readable(appender: Appender, queue: QueueId, end: int) -> int:
-    """The first offset below `end` whose record was not deleted; `end` if there is none.
+def first_with_record(appender: Appender, queue: QueueId) -> int:
+    """The first offset of a queue whose record was not deleted, or that is not written yet.
 
     Raises:
         OSError: the units cannot be read.
     """
     least = appender.log.min_position
-    found = appender.queues.partition_point(
+    return appender.queues.partition_point(
         queue, lambda unit: unit.is_filler or (unit.size > 0 and unit.position < least)
     )
-    return min(found, end)
 
 
 def read_messages(

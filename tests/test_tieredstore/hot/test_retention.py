@@ -1,0 +1,114 @@
+"""Which files go: by age and disk use, in order, and never before the tier has them."""
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from container.names.queue_id import QueueId
+from provider.clock import ManualClock
+from provider.errors import OutOfRange
+from tests.support.hot_store import SMALL, new_message
+from tieredstore.hot import open_hot_log
+from tieredstore.hot.retention import LogFile, RetentionOptions, Trim, UntieredPolicy, plan_trim
+
+HOUR_S = 3600.0
+FILES = [LogFile(base, written_s=base / 100 * HOUR_S) for base in range(0, 600, 100)]
+"""One an hour; the last one is written to."""
+OPTIONS = RetentionOptions(reserved_s=2 * HOUR_S)
+DROP = replace(OPTIONS, untiered=UntieredPolicy.DROP)
+
+CASES: dict[str, tuple[dict[str, Any], Trim]] = {
+    "nothing is old": ({"now_s": HOUR_S}, Trim()),
+    "two are old": ({"now_s": 3 * HOUR_S}, Trim((0, 100))),
+    "old and not tiered": ({"now_s": 3 * HOUR_S, "tiered_position": 199}, Trim((0,), 1)),
+    "nothing tiered": ({"now_s": 99 * HOUR_S, "tiered_position": 0}, Trim((), 5)),
+    "all old": ({"now_s": 99 * HOUR_S}, Trim((0, 100, 200, 300, 400))),
+    "full": ({"disk_used": 0.75}, Trim((0, 100, 200, 300, 400))),
+    "full, some tiered": ({"disk_used": 0.99, "tiered_position": 250}, Trim((0, 100), 3)),
+    "full, drop": (
+        {"disk_used": 0.99, "tiered_position": 100, "options": DROP},
+        Trim((0, 100), 3, 1),
+    ),
+    "not full enough to drop": (
+        {"disk_used": 0.89, "tiered_position": 0, "options": DROP},
+        Trim((), 5),
+    ),
+    "few at once": ({"disk_used": 0.8, "options": replace(OPTIONS, files_max=2)}, Trim((0, 100))),
+}
+
+
+def planned(files: list[LogFile] | None = None, **changes: Any) -> Trim:
+    given_all = {
+        "file_bytes": 100,
+        "tiered_position": 10_000,
+        "now_s": 0.0,
+        "disk_used": 0.1,
+        "options": OPTIONS,
+    }
+    return plan_trim(FILES if files is None else files, **{**given_all, **changes})
+
+
+@pytest.mark.parametrize(("changes", "expected"), CASES.values(), ids=CASES)
+def test_which_files_go(changes: dict[str, Any], expected: Trim) -> None:
+    assert planned(**changes) == expected
+
+
+@given(
+    st.lists(st.floats(0, 100 * HOUR_S), max_size=8),
+    st.integers(0, 900),
+    st.floats(0, 200 * HOUR_S),
+    st.floats(0, 1),
+)
+def test_files_go_in_order_and_only_what_is_tiered(
+    written: list[float], tiered: int, now_s: float, disk_used: float
+) -> None:
+    files = [LogFile(100 * n, written_s) for n, written_s in enumerate(written)]
+    found = planned(files, tiered_position=tiered, now_s=now_s, disk_used=disk_used)
+    assert found.files == tuple(file.base for file in files[: len(found.files)])
+    assert not files or len(found.files) < len(files)
+    assert all(base + 100 <= tiered for base in found.files)
+
+
+def test_options_that_cannot_be_are_refused() -> None:
+    for changes in ({"disk_clean_ratio": 0.95}, {"files_max": 0}, {"disk_force_ratio": 1.1}):
+        with pytest.raises(ValueError, match=r"disk_|files_max"):
+            replace(OPTIONS, **changes)
+
+
+async def test_files_that_the_tier_has_go_and_the_rest_stays_readable(tmp_path: Path) -> None:
+    first, second = QueueId("Orders", 0), QueueId("Orders", 1)
+    clock = ManualClock()
+    options = RetentionOptions(reserved_s=HOUR_S, disk_clean_ratio=1, disk_force_ratio=1)
+    async with open_hot_log(tmp_path, options=SMALL, clock=clock) as log:
+        for number in range(120):
+            await log.append(new_message(number, queue_id=number % 2))
+        written = clock.now_ms() / 1000
+        for path in (tmp_path / "commitlog").iterdir():
+            os.utime(path, (written, written))
+        assert (await log.trim(lambda _queue: None, options)) == Trim(), "nothing is old"
+        await clock.advance(HOUR_S)
+        assert await log.trim({first: 60, second: 0}.get, options) == Trim((), 4)
+        found = await log.trim({first: 60, second: 35}.get, options)
+        assert found == Trim((0, 4096), 2)
+        low, end = await log.bounds(second)
+        assert 0 < low <= 35
+        assert end == 60
+        assert (await log.get(second, low))[0].queue_offset == low
+        with pytest.raises(OutOfRange, match="the message was deleted"):
+            await log.get(second, low - 1)
+        assert len(list((tmp_path / "commitlog").iterdir())) == 3
+        first_unit = min(int(p.name) for p in (tmp_path / "consumequeue/Orders/1").iterdir()) // 20
+        assert low - 10 < first_unit <= low
+        await log.append(new_message(999))
+    for abort in (False, True):
+        if abort:
+            (tmp_path / "abort").touch()
+        async with open_hot_log(tmp_path, options=SMALL, clock=clock) as log:
+            ends = [(await log.bounds(queue)).max_offset for queue in (first, second)]
+            assert ends == [61, 60], "the offsets go on"
+            assert (await log.bounds(second)).min_offset == low

@@ -1,0 +1,100 @@
+"""Which CommitLog files may be deleted: by age and by disk use, and never before the tier has them.
+
+A plain function of values; `trimming.py` acts.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+
+class UntieredPolicy(Enum):
+    """What happens under disk pressure to messages that are not in the tier yet."""
+
+    KEEP = "keep"
+    """They stay. The disk may fill; appends fail then, and nothing is lost."""
+    DROP = "drop"
+    """The oldest file goes above `disk_force_ratio`: appends continue, and the tier has a gap."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetentionOptions:
+    """How long our own hot log keeps messages."""
+
+    reserved_s: float = 72 * 3600
+    """`fileReservedTime`: age of a file, since it was written last, from which on it goes."""
+    disk_clean_ratio: float = 0.75
+    """`diskMaxUsedSpaceRatio`: share of the disk in use from which on files go whatever their
+    age, the oldest first."""
+    disk_force_ratio: float = 0.90
+    """Share of the disk in use from which on `untiered` says what happens to the others."""
+    untiered: UntieredPolicy = UntieredPolicy.KEEP
+    files_max: int = 10
+    """Most files of one round."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.disk_clean_ratio <= self.disk_force_ratio <= 1:
+            raise ValueError(
+                f"disk_clean_ratio {self.disk_clean_ratio} and disk_force_ratio"
+                f" {self.disk_force_ratio} are not ascending within 0 to 1"
+            )
+        if self.reserved_s < 0 or self.files_max < 1:
+            raise ValueError("reserved_s is at least 0, files_max at least 1")
+
+
+@dataclass(frozen=True, slots=True)
+class LogFile:
+    """One file of the CommitLog."""
+
+    base: int
+    """Its first byte."""
+    written_s: float
+    """When it was written last, Unix seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trim:
+    """What one round of retention does, and what kept it from more."""
+
+    files: tuple[int, ...] = ()
+    """First bytes of the files to delete, the oldest first."""
+    held_back: int = 0
+    """How many files are due and wait for the tier."""
+    dropped: int = 0
+    """How many of `files` hold messages that are not in the tier."""
+
+
+def plan_trim(
+    files: Sequence[LogFile],
+    *,
+    file_bytes: int,
+    tiered_position: int,
+    now_s: float,
+    disk_used: float,
+    options: RetentionOptions,
+) -> Trim:
+    """Which files go now, by the rules above; the last file, which is written to, always stays.
+
+    Args:
+        files: all of them, the oldest first.
+        file_bytes: length of each.
+        tiered_position: the record of the oldest message that the tier lacks begins here.
+        now_s: Unix seconds.
+        disk_used: share of the disk in use, 0 to 1; each file that goes is taken to free nothing,
+            so that a round is bounded by `files_max` alone.
+        options: the rules.
+    """
+    chosen: list[int] = []
+    held_back = dropped = 0
+    is_full = disk_used >= options.disk_clean_ratio
+    may_drop = disk_used >= options.disk_force_ratio and options.untiered is UntieredPolicy.DROP
+    for file in files[:-1]:
+        if not is_full and now_s - file.written_s < options.reserved_s:
+            break  # files go in order, so that no hole is left
+        is_tiered = file.base + file_bytes <= tiered_position
+        if not is_tiered and not (may_drop and not dropped):
+            held_back += 1
+        elif not held_back and len(chosen) < options.files_max:
+            chosen.append(file.base)
+            dropped += not is_tiered
+    return Trim(tuple(chosen), held_back, dropped)

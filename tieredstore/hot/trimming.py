@@ -1,0 +1,62 @@
+"""Deletes what `retention.py` chose; what threads do for `HotLog.trim`."""
+
+import os
+from collections.abc import Callable
+
+from container.names.queue_id import QueueId
+from tieredstore.hot.appender import Appender
+from tieredstore.hot.reading import first_with_record
+from tieredstore.hot.retention import LogFile, RetentionOptions, Trim, plan_trim
+
+HoldsBack = Callable[[QueueId], int | None]
+"""First offset of a queue that must not be deleted yet; None: all of it may go."""
+
+
+def tiered_position(appender: Appender, offsets: dict[QueueId, int], end: int) -> int:
+    """Where the record of the oldest message begins that must stay; `end` if there is none.
+
+    One unit is read for each queue of `offsets`.
+
+    Raises:
+        OSError: a unit cannot be read.
+    """
+    position = end
+    for queue, offset in offsets.items():
+        if offset < appender.next_offsets.get(queue, 0):
+            first = appender.queues.first_offset(queue)
+            unit = appender.queues.unit(queue, max(offset, first))
+            position = min(position, unit.position)  # a filler's is 0, which keeps everything
+    return position
+
+
+def trim(
+    appender: Appender, holds_back: HoldsBack, options: RetentionOptions, now_s: float
+) -> Trim:
+    """Delete the CommitLog files that may go, then ConsumeQueue files without a record left.
+
+    Raises:
+        OSError: a file cannot be read or deleted; what is left goes with a later call.
+    """
+    log, queues, end = appender.log, appender.queues, appender.end
+    offsets = {
+        queue: offset
+        for queue in list(appender.next_offsets)
+        if (offset := holds_back(queue)) is not None
+    }
+    usage = os.statvfs(log.directory)
+    files = [LogFile(base, log.path(base).stat().st_mtime) for base in list(log.bases)]
+    planned = plan_trim(
+        files,
+        file_bytes=log.file_bytes,
+        tiered_position=tiered_position(appender, offsets, end),
+        now_s=now_s,
+        disk_used=1 - usage.f_bavail / usage.f_blocks,
+        options=options,
+    )
+    for base in planned.files:
+        assert base == log.min_position, "the oldest goes first"
+        log.delete_oldest()
+    if planned.files:
+        for queue in list(queues.bases):
+            queues.delete_below(queue, first_with_record(appender, queue))
+    return planned
