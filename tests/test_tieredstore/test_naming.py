@@ -147,3 +147,11 @@ def test_the_store_may_come_from_the_brokers_own_file(store: Path, tmp_path: Pat
     assert [row["topic"] for row in run(*given, "tier", "--json").rows] == ["T"]
     conf.write_text("brokerName=a\nbrokerClusterName=C\n")
     assert "give STORE_DIR, or storePathRootDir" in run(*given, "tier", status=2).err
+
+
+def test_no_queue_is_cut_to_another_brokers_log(store: Path, tmp_path: Path) -> None:
+    (other := FakeBroker(tmp_path / "other")).put("T", 0)
+    given = ["-D", "brokerName=b", "-D", f"tieredStoreFilePath={tmp_path / 'tier'}"]
+    run(*given, "tier", other.directory)
+    cut = ["repair", "T", "0", "--cut-to-hot", "--yes", "--store", store]
+    assert "is that of a of cluster C" in run(*given, *cut, status=2).err
