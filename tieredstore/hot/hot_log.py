@@ -12,7 +12,7 @@ from typing import NamedTuple, TypeVar
 from container.names.queue_id import QueueId
 from container.record.message import StoredMessage
 from provider.clock import Clock
-from provider.errors import Closed, OutOfRange, StoreError
+from provider.errors import Closed, OutOfRange, StoreError, Unavailable
 from provider.posix_errors import posix_errors
 from tieredstore.hot.append_plan import Appended, AppendPlan
 from tieredstore.hot.append_thread import AppendGroup, AppendRequest, AppendThread
@@ -245,12 +245,14 @@ class HotLog:
 
     async def flush_forever(self) -> None:
         """Sync the CommitLog: at once where acknowledgements wait for it, else by time."""
-        while not self._appender.broken:
+        while True:
             if self.is_sync:
                 await self._flush_due.wait()
                 self._flush_due.clear()
             else:
                 await self._clock.sleep(self._options.flush_interval_s)
+            if self._closed:
+                return  # `close` makes the rest durable
             try:
                 await self._flush()
             except StoreError:
@@ -258,8 +260,10 @@ class HotLog:
 
     async def flush_queues_forever(self) -> None:
         """Sync the ConsumeQueues and write the checkpoint from time to time."""
-        while not self._appender.broken:
+        while True:
             await self._clock.sleep(self._options.flush_queues_interval_s)
+            if self._closed:
+                return
             try:
                 await self._do(self._appender.flush_queues)
             except StoreError:
@@ -283,6 +287,7 @@ class HotLog:
             self._fail_unflushed(error)
             raise
         if self._appender.broken:
+            self._fail_unflushed(Unavailable(self._appender.broken, str(self.root)))
             return
         self._acknowledge(self._appender.flushed)
 

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import threading
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -15,8 +16,9 @@ from provider.clock import ManualClock, SystemClock
 from provider.errors import Closed, OutOfRange, Unavailable
 from tests.support.hot_store import SMALL, new_message
 from tieredstore.hot import HotLog, open_hot_log
+from tieredstore.hot.append_plan import AppendPlan
 from tieredstore.hot.directory import InUse
-from tieredstore.hot.encoding import MessageRefused, NewMessage
+from tieredstore.hot.encoding import MessageRefused, NewMessage, Prepared
 from tieredstore.hot.options import HotWriteOptions
 
 QUEUE = QueueId("Orders", 0)
@@ -200,6 +202,29 @@ async def test_a_failed_sync_is_told_to_those_who_wait_and_all_after(tmp_path: P
     async with open_hot_log(tmp_path, options=SYNC, clock=ManualClock()) as log:
         assert [body[:2] for body in await bodies(log, QUEUE)] == [b"0:", b"1:"]
         await log.append(new_message(2))
+
+
+@pytest.mark.parametrize("is_closing", [False, True], ids=["open", "closing"])
+async def test_who_waits_for_the_disk_is_told_of_a_failure_elsewhere(
+    tmp_path: Path, is_closing: object
+) -> None:
+    """The sync of the ConsumeQueues may fail while an append waits for the CommitLog's."""
+    async with open_hot_log(tmp_path, options=SYNC, clock=ManualClock()) as log:
+        appender = log._appender
+        real = appender.append
+
+        def broken_after(messages: Sequence[Prepared]) -> AppendPlan:
+            plan = real(messages)
+            appender.broken = "a write may be lost"
+            return plan
+
+        with patch.object(appender, "append", broken_after):
+            task = asyncio.get_running_loop().create_task(log.append(new_message(0)))
+            await asyncio.sleep(0)
+            if is_closing:
+                await log.close()
+            with pytest.raises(Unavailable, match="a write may be lost"):
+                await asyncio.wait_for(task, 60)
 
 
 def test_options_have_bounds() -> None:
