@@ -60,7 +60,7 @@ READ_SHAPES = (
     ReadShape("read_32_by_4", 32, readers=4),
     ReadShape("read_32_decoded", 32, decodes=True),
     ReadShape("read_32_properties", 32, decodes=True, reads_properties=True),
-    *([ReadShape("read_1024_arrow", 1_024, to_arrow=True)] if find_spec("pyarrow") else []),
+    *([ReadShape("read_4096_arrow", 4_096, to_arrow=True)] if find_spec("pyarrow") else []),
 )
 """Without pyarrow, an extra, its row is left out."""
 

@@ -26,7 +26,7 @@ _WORDS = {
     "read_32_by_4": "read, 32, 4 readers",
     "read_32_decoded": "read and decode, 32",
     "read_32_properties": "and all properties",
-    "read_1024_arrow": "read into Arrow, 1,024",
+    "read_4096_arrow": "read into Arrow, 4,096",
 }
 RAW_OF = {TIER: RAW_WRITE, **{shape.metric: RAW_READ for shape in READ_SHAPES}}
 METRICS = {
