@@ -57,7 +57,7 @@ IN_WHEEL := tests/test_tieredstore/test_installed.py tests/test_tieredstore/cli/
 test-wheel: $(STAMP)
 	rm -rf .run/wheel && mkdir -p .run/wheel/elsewhere
 	$(BIN)/python -m build --wheel --installer uv --outdir .run/wheel . >.run/wheel/build.log 2>&1 || { cat .run/wheel/build.log; exit 1; }
-	cp -r tests conf pyproject.toml README.md .run/wheel/elsewhere/
+	cp -r tests conf docs pyproject.toml README.md .run/wheel/elsewhere/
 	$(BIN)/python -m tests.support.wheel_runs .run/wheel/*.whl .run/wheel/elsewhere $(IN_WHEEL)
 
 # An hour of a broker, a follower that is killed, and readers over faults; SOAK_SECONDS=60 for less.

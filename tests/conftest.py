@@ -1,6 +1,7 @@
 """Profiles, the blocking detector and the check of tiers, for every test."""
 
 import os
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -23,6 +24,10 @@ settings.register_profile("nightly", max_examples=5_000, stateful_step_count=200
 settings.load_profile(
     os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if os.environ.get("CI") else "dev")
 )
+
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    # Under nohup, commands that tests start would ignore it, too; a handler ends with `exec`.
+    signal.signal(signal.SIGHUP, lambda *_: None)
 
 OURS = ["tieredstore", "dispatcher", "fetcher", "container", "provider"]
 
