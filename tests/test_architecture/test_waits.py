@@ -23,7 +23,7 @@ from tests.support.patience import (
 
 TESTS = Path(__file__).parents[1]
 BY_SECONDS = re.compile(
-    r"(?<!log)(?<!go_on)\.wait\((timeout=)?(\d\d|[A-Z_]+_MAX)"
+    r"(?<!log)(?<!feed)(?<!go_on)\.wait\((timeout=)?(\d\d|[A-Z_]+_MAX)"
     r"|\.communicate\(.*timeout=|deadline_s = time"
 )
 WORK_S = 0.1
