@@ -22,6 +22,8 @@ SMALL_SEGMENTS = {
     "tieredStoreIndexFileMaxIndexNum": "2000",
 }
 
+IN_ROCKSDB = {"storeType": "defaultRocksDB"}
+
 
 def produce(broker: RunningBroker, seed: int) -> None:
     broker.run("Produce", str(seed), PREFIX, "1")
@@ -68,3 +70,26 @@ def test_a_tier_followed_over_a_restart_and_a_crash_reads_as_its_client_reads_th
     # the broker uses a quarter of a core while it waits, so it has ended
     assert_tier_equals_client(ours, client, 3 * MESSAGES_A_RUN)
     assert ours.rows("check") == []
+
+
+def test_a_broker_with_its_queues_in_rocksdb_is_followed_over_crashes_of_both(
+    rocketmq: BrokerInstall, tmp_path: Path
+) -> None:
+    store = tmp_path / "store"
+    with RunningBroker(rocketmq, tmp_path, store, {**SMALL_SEGMENTS, **IN_ROCKSDB}) as broker:
+        ours = Tieredstore(broker.conf_path, tmp_path / "tier")
+        with ours.following(store, tmp_path / "first.log"):
+            produce(broker, 1)  # the block kills the follower, wherever it is
+        broker.restart(kill=True)
+        assert not list((store / "consumequeue").glob("*/*/0*")), "this broker keeps files"
+        with ours.following(store, tmp_path / "second.log") as follower:
+            produce(broker, 2)
+            client = read_all(broker, tmp_path / "client", TOPICS)
+            ours.wait_for(ends_of(client), follower)
+            assert stop(follower) == 0, (tmp_path / "second.log").read_text()
+    assert ours.rows("check") == []
+    (remembered,) = (tmp_path / "tier").glob("*/*/@followed/*")
+    newest = max(int(path.name) for path in (store / "commitlog").iterdir())  # may be empty
+    assert int(remembered.name[-20:]) >= newest - (1 << 20), "much of the log is read again"
+    ours.run("tier", str(store))
+    assert_tier_equals_client(ours, client, 2 * MESSAGES_A_RUN)
