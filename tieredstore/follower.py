@@ -3,7 +3,7 @@
 import asyncio
 import warnings
 from collections.abc import Callable, Mapping
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -20,7 +20,7 @@ from dispatcher.dispatcher import TieredDispatcher
 from dispatcher.statistics import DispatchStatistics, Progress
 from dispatcher.topic_filter import TopicFilter
 from provider.clock import Clock, SystemClock
-from provider.errors import Closed
+from provider.errors import Closed, Denied, Unavailable
 from tieredstore.config.effective import Config
 from tieredstore.config.sources import ConfigError
 from tieredstore.following.broker_hot_log import RocketMqHotLog
@@ -212,6 +212,7 @@ class Follower:
             Unavailable: nothing reached the tier for a minute.
             Fenced: someone newer owns the tier.
         """
+        await self._read_ahead()
         return await self._opened().dispatcher.drain(on_progress=on_progress)
 
     async def run(self) -> None:
@@ -223,6 +224,7 @@ class Follower:
         Raises:
             Fenced: someone newer owns the tier.
         """
+        await self._read_ahead()
         await self._opened().dispatcher.run()
 
     async def stop(self) -> None:
@@ -279,6 +281,11 @@ class Follower:
             queues=dict(tier.state.queues),
             garbage_objects=len(tier.state.tombstones),
         )
+
+    async def _read_ahead(self) -> None:
+        """Read a log without queues to its end before anyone counts the time without a commit."""
+        with suppress(Unavailable, Denied):  # the dispatcher meets it again, and deals with it
+            await self._opened().hot.read_ahead()
 
     def _opened(self) -> _Open:
         if self._stack is None or self._open is None:

@@ -1,6 +1,7 @@
 """A hot log that another process writes: the store directory of a RocketMQ broker."""
 
 import asyncio
+import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
@@ -20,6 +21,8 @@ from tieredstore.following.statistics import ScanStatistics
 from tieredstore.following.store_scan import StoreScan
 
 T = TypeVar("T")
+LOGGER = logging.getLogger("tieredstore.following")
+TOLD_EVERY_S = 10.0
 
 
 class RocketMqHotLog:
@@ -119,9 +122,7 @@ class RocketMqHotLog:
             Closed: it was closed, or its CommitLog was replaced: open it again.
         """
         async with self._polling:
-            await self._do(self._poll)
-            while self._scan.has_more:  # what there is now belongs to this poll, however much it is
-                await self._do(self._poll)
+            await self._poll_to_end()
             changed, self._unreported = self._unreported, {}
             return list(changed.values())
 
@@ -177,6 +178,19 @@ class RocketMqHotLog:
         """Whether queues are made from the CommitLog, for the store has no ConsumeQueue files."""
         return self._scan.is_of_log_alone
 
+    async def read_ahead(self) -> None:
+        """Do what a first poll has to: a store without ConsumeQueue files is read to its end.
+
+        That may take long, and whoever waits for a poll may have less patience. For other stores
+        nothing is done. Says every `TOLD_EVERY_S` how far it is.
+
+        Raises:
+            Unavailable, Denied, Closed: as `poll`, which goes on there.
+        """
+        if self.is_of_log_alone:
+            async with self._polling:
+                await self._poll_to_end()
+
     async def resume(self, remembered: Remembered) -> None:
         """Begin where an earlier process came to; before the first poll.
 
@@ -209,6 +223,17 @@ class RocketMqHotLog:
         self._scan.close()
         if self._owned is not None:
             self._owned.shutdown(wait=False)
+
+    async def _poll_to_end(self) -> None:
+        """Poll until nothing is left unread: what there is belongs to one poll, however much."""
+        await self._do(self._poll)
+        told_s = self._clock.monotonic_s()
+        while self._scan.has_more:
+            await self._do(self._poll)
+            if self._clock.monotonic_s() - told_s >= TOLD_EVERY_S:
+                told_s = self._clock.monotonic_s()
+                at, end = self._scan.read_position, self._scan.log.table.end
+                LOGGER.info("the CommitLog is read to find its queues: %d of %d bytes", at, end)
 
     def _poll(self) -> None:
         self._unreported |= self._scan.poll(self._clock.monotonic_s())

@@ -74,7 +74,7 @@ class HotLogOptions:
         the two CommitLog files that were read last for queues whose files the broker deleted
         (`floors.FILES_KEPT_MAX`), and the window that they are made from. Nor what a store without
         ConsumeQueue files needs: `waiting_units.CACHE_BYTES_MAX`, some 50 MB while much is read
-        at once, and half a kilobyte for each queue.
+        at once, and 2 kB for each queue.
         """
         gathered = self.round_bytes_max + self.round_bytes_max // 4
         return self.resident_bytes_max + self.threads * gathered + self.buffer_bytes_max

@@ -158,6 +158,11 @@ class StoreScan:
         """Whether the store has no ConsumeQueue files."""
         return isinstance(self._queues, LoggedQueues)
 
+    @property
+    def read_position(self) -> int:
+        """Up to where a store without ConsumeQueue files was read; 0 for others."""
+        return self._queues.position if isinstance(self._queues, LoggedQueues) else 0
+
     def resume(self, remembered: Remembered) -> None:
         """Begin near the end of the log; before the first poll. See `RocketMqHotLog.resume`."""
         if isinstance(self._queues, LoggedQueues):

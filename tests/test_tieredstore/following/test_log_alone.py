@@ -1,6 +1,7 @@
 """A store whose ConsumeQueues lie in RocksDB is followed from its CommitLog alone."""
 
 import asyncio
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -83,13 +84,11 @@ async def test_all_of_the_log_is_read_before_the_first_poll_ends(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Else a tier that has more than a part of the log would seem to be ahead of it."""
-    log = await follow(rocks, clock, logs)
     for _ in range(200):
         rocks.put("A", 0, bytes(100))
     monkeypatch.setattr("tieredstore.following.reput.log_scan.WINDOW_BYTES_MIN", 512)
+    monkeypatch.setattr("tieredstore.following.reput.logged_queues.STEP_BYTES", 1000)
     log = await follow(rocks, clock, logs)
-    queues = log._scan._queues  # pyright: ignore[reportPrivateUsage] - to make pieces small
-    queues._step_bytes = 1000  # pyright: ignore[reportPrivateUsage, reportAttributeAccessIssue]
     assert [(seen.min_offset, seen.max_offset) for seen in await log.poll()] == [(0, 200)]
     for _ in range(100):
         rocks.put("A", 0, bytes(100))
@@ -291,6 +290,84 @@ async def test_queues_of_batches_are_refused(
         assert seen is not None
         assert seen.state is HotQueueState.REFUSED
         assert word in seen.detail
+
+
+async def test_a_queue_is_refused_at_its_first_batch(
+    rocks: FakeBroker, clock: ManualClock, logs: list[RocketMqHotLog]
+) -> None:
+    rocks.put("A", 0)
+    log = await follow(rocks, clock, logs)
+    await log.poll()
+    rocks.put("A", 0, sys_flag=INNER_BATCH)
+    rocks.put("A", 0)
+    await log.poll()
+    assert (ends(log, A0), state(log, A0)) == ((0, 1), HotQueueState.REFUSED)
+
+
+async def test_reading_ahead_is_told_and_changes_nothing_for_the_first_poll(
+    rocks: FakeBroker,
+    clock: ManualClock,
+    logs: list[RocketMqHotLog],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Whoever waits for messages to land has less patience than a long log may need."""
+    monkeypatch.setattr("tieredstore.following.reput.logged_queues.STEP_BYTES", 5000)
+    monkeypatch.setattr("tieredstore.following.broker_hot_log.TOLD_EVERY_S", 0.0)
+    caplog.set_level("INFO", "tieredstore.following")
+    for _ in range(200):
+        rocks.put("A", 0, bytes(100))
+    log = await follow(rocks, clock, logs)
+    await log.read_ahead()
+    assert len(caplog.records) > 2
+    assert "bytes" in caplog.text
+    assert [(seen.min_offset, seen.max_offset) for seen in await log.poll()] == [(0, 200)]
+
+
+async def test_memory_does_not_grow_with_what_is_not_tiered(
+    tmp_path: Path,
+    clock: ManualClock,
+    logs: list[RocketMqHotLog],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """But for the database, which is bounded by itself, and for what a queue takes."""
+    big = FakeBroker(tmp_path / "big", commit_log_bytes=1 << 22)
+    hide_queues(big.directory)
+    monkeypatch.setattr("tieredstore.following.reput.logged_queues.STEP_BYTES", 1 << 17)
+    monkeypatch.setattr("tieredstore.following.reput.log_scan.WINDOW_BYTES", 1 << 16)
+
+    async def peak_after(messages: int) -> int:
+        big.fill("T", range(2), messages, 20)
+        log = await follow(big, clock, logs)
+        tracemalloc.start()
+        try:
+            await log.poll()
+            return tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+
+    first = await peak_after(4_000)  # more than a step
+    second = await peak_after(36_000)  # whose units alone are 720 kB
+    assert second < first + 200_000, (first, second)
+
+
+async def test_each_of_many_queues_takes_little(
+    tmp_path: Path, clock: ManualClock, logs: list[RocketMqHotLog]
+) -> None:
+    many = FakeBroker(tmp_path / "many", commit_log_bytes=1 << 22)
+    hide_queues(many.directory)
+    (many.directory / "consumequeue").rename(many.directory / "consumequeue_rocksdb")
+    for number in range(3000):
+        many.put(f"Topic{number}", 0)
+    tracemalloc.start()
+    try:
+        log = await follow(many, clock, logs)
+        assert len(await log.poll()) == 3000
+        kept, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert kept < 3000 * 2000
+    assert log.statistics.made_bytes < 3000 * 100
 
 
 async def test_a_log_that_lost_its_tail_ends_following(

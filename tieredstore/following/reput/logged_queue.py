@@ -73,21 +73,14 @@ class LoggedQueue:
         assert all(end < start for end, start in zip(ends, starts, strict=False)), f"N1: {self}"
         assert not self.later or self.detail, f"N2: {self}"
 
-    @classmethod
-    def begun(cls, number: int, run: QueueRun) -> "LoggedQueue":
-        """A queue whose first units in the log are those of a run."""
-        queue = cls(run.queue, number, run.first, run.first)
-        queue.take(run, is_published=False)
-        return queue
-
     def take(self, run: QueueRun, *, is_published: bool) -> Taken:
         """Take in what follows in the log.
 
         Offsets that begin again begin the queue anew, as long as no one was told of it.
         """
-        if self.has_ended:
-            return Taken.DROPPED
         self.is_batch |= run.is_batch
+        if self.has_ended or self.is_batch:
+            return Taken.DROPPED
         last = run.units[-1]
         position = int(last["position"]) + int(last["size"])
         top = self.later[-1][1] if self.later else self.end
@@ -129,9 +122,7 @@ class LoggedQueue:
         """What the dispatcher is told."""
         found = HotQueue(self.id, QueueOffset(self.start), QueueOffset(self.end))
         if self.is_batch:
-            return HotQueue(
-                self.id, QueueOffset(0), QueueOffset(0), HotQueueState.REFUSED, detail=BATCH
-            )
+            return replace(found, state=HotQueueState.REFUSED, detail=BATCH)
         if self.unreadable:
             return replace(found, state=HotQueueState.UNREADABLE, detail=self.unreadable)
         detail = self.damage or self.detail

@@ -28,7 +28,7 @@ from tieredstore.following.reput.remembered import Remembered
 from tieredstore.following.reput.waiting_units import WaitingUnits
 from tieredstore.following.statistics import ScanStatistics
 
-STEP_BYTES = 32 << 20
+STEP_BYTES = 16 << 20
 """Of the CommitLog that one look reads; its units are kept together."""
 KEPT_MESSAGES = 64
 """Tiered messages of each queue whose units are kept: a start compares the newest with the tier."""
@@ -52,15 +52,12 @@ class LoggedQueues:
         is_excluded: Callable[[str], bool],
         statistics: ScanStatistics,
         lock: threading.Lock,
-        *,
-        step_bytes: int = STEP_BYTES,
     ) -> None:
         self._log = log
         self._layout = layout
         self._is_excluded = is_excluded
         self._statistics = statistics
         self._lock = lock
-        self._step_bytes = step_bytes
         self._watch = DirectoryWatch()
         self._begun = False
         self._remembered: Remembered | None = None
@@ -78,6 +75,8 @@ class LoggedQueues:
         self._to_release: deque[QueueId] = deque()
         """What was released since the last look."""
         self._reports: deque[tuple[QueueId, int, str]] = deque()
+        """What readers, which are other threads, reported since the last look."""
+        self._reported: set[QueueId] = set()
         self.found = FoundQueues()
         """Topics that are refused or left out, and what keeps that from being told."""
         self.known: Mapping[QueueId, HotQueue] = {}
@@ -104,6 +103,11 @@ class LoggedQueues:
     def has_more(self) -> bool:
         """Whether more of the log can be read at once."""
         return self._has_more
+
+    @property
+    def position(self) -> int:
+        """Up to where the log was read."""
+        return self._scan.position
 
     def resume(self, remembered: Remembered) -> None:
         """Begin to read where an earlier process came to, if the log still is that one."""
@@ -159,7 +163,7 @@ class LoggedQueues:
         self._begin()
         self._take_releases()
         touched = self._follow_deletions()
-        piece = self._scan.read(log, confirmed, bytes_max=self._step_bytes)
+        piece = self._scan.read(log, confirmed, bytes_max=STEP_BYTES)
         touched |= self._take(piece.runs)
         self._scan.accept(piece)
         self._has_more = not piece.is_all
@@ -203,16 +207,15 @@ class LoggedQueues:
                 continue
             queue = self._queues.get(run.queue)
             if queue is None:
-                self._queues[run.queue] = LoggedQueue.begun(len(self._queues), run)
-            else:
-                taken = queue.take(run, is_published=self._is_published)
-                if taken is Taken.DROPPED:
-                    kept.setdefault(run.queue, [])
-                    continue
-                if taken is Taken.ALONE:
-                    self._units.drop(queue.number)
-                    kept[run.queue] = []
-            kept.setdefault(run.queue, []).append(run)
+                queue = LoggedQueue(run.queue, len(self._queues), run.first, run.first)
+                self._queues[run.queue] = queue
+            taken = queue.take(run, is_published=self._is_published)
+            pieces = kept.setdefault(run.queue, [])
+            if taken is Taken.ALONE:
+                self._units.drop(queue.number)
+                pieces.clear()
+            if taken is not Taken.DROPPED:
+                pieces.append(run)
         self._units.add(
             (self._queues[name].number, first, units)
             for name, pieces in kept.items()
@@ -330,9 +333,12 @@ class LoggedQueues:
             name, offset, damage = self._reports.popleft()
             queue = self._queues[name]
             queue.reported, queue.untold = offset, damage or queue.untold
-        touched = {name for name, queue in self._queues.items() if queue.reported is not None}
+            self._reported.add(name)
+        touched = set(self._reported)
         for name in touched:
             self._judge(self._queues[name])
+            if self._queues[name].reported is None:
+                self._reported.remove(name)
         return touched
 
     def _judge(self, queue: LoggedQueue) -> None:
