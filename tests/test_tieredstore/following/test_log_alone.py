@@ -6,53 +6,18 @@ from pathlib import Path
 
 import pytest
 
-from container.names.queue_id import QueueId
-from container.record.layout import INNER_BATCH
-from dispatcher.hot_log import HotQueueState, Wanted, records_of_queue
 from provider.clock import ManualClock
-from provider.errors import Closed, OutOfRange
+from provider.errors import OutOfRange
 from provider.ranges import QueueOffset
 from tests.support.fake_broker import FakeBroker
-from tests.support.followed import bodies, broker, clock, follow, logs, poll_later
+from tests.support.followed import bodies, follow, poll_later
+from tests.support.log_alone import A0, A1, B0, broker, clock, ends, logs, resumed, rocks
 from tests.support.without_queues import hide_queues
 from tieredstore.following.broker_hot_log import RocketMqHotLog
 from tieredstore.following.reput.log_scan import LastRecord
 from tieredstore.following.reput.remembered import Remembered
 
-__all__ = ["broker", "clock", "logs"]
-A0, A1, B0 = QueueId("A", 0), QueueId("A", 1), QueueId("B", 0)
-
-
-@pytest.fixture
-def rocks(broker: FakeBroker) -> FakeBroker:
-    """Its ConsumeQueue files are still written, where nobody looks."""
-    hide_queues(broker.directory)
-    (broker.directory / "consumequeue" / "CURRENT").unlink()
-    (broker.directory / "consumequeue_rocksdb").mkdir()
-    (broker.directory / "consumequeue_rocksdb" / "CURRENT").write_text("MANIFEST-000004\n")
-    return broker
-
-
-def state(log: RocketMqHotLog, queue: QueueId) -> HotQueueState:
-    seen = log.queue(queue)
-    assert seen is not None
-    return seen.state
-
-
-def ends(log: RocketMqHotLog, queue: QueueId) -> tuple[int, int]:
-    seen = log.queue(queue)
-    assert seen is not None
-    return seen.min_offset, seen.max_offset
-
-
-async def resumed(
-    broker: FakeBroker, clock: ManualClock, logs: list[RocketMqHotLog], said: Remembered | None
-) -> RocketMqHotLog:
-    log = await follow(broker, clock, logs)
-    if said is not None:
-        await log.resume(said)
-    await log.poll()
-    return log
+__all__ = ["broker", "clock", "logs", "rocks"]
 
 
 async def test_its_queues_are_found_and_followed(
@@ -160,23 +125,6 @@ def test_a_position_is_read_as_it_was_written(last: LastRecord | None) -> None:
     assert Remembered.decode(said.encode()) == said
 
 
-async def test_another_log_is_read_from_its_beginning(
-    rocks: FakeBroker, clock: ManualClock, logs: list[RocketMqHotLog], tmp_path: Path
-) -> None:
-    """After a power failure, or for a store that was restored: the offsets may be given again."""
-    for _ in range(20):
-        rocks.put("A", 0, b"body")
-    log = await follow(rocks, clock, logs)
-    await log.poll()
-    await log.release(A0, QueueOffset(20))
-    said = await log.remembered()
-    lost = rocks.unit("A", 0, 15)
-    rocks.crash(rocks.position - lost.position)
-    again = await resumed(rocks, clock, logs, said)
-    assert ends(again, A0) == (0, 15)
-    assert any("is not as it was" in finding for finding in again.statistics.findings)
-
-
 async def test_messages_that_the_broker_deleted_are_below_the_queues_beginning(
     rocks: FakeBroker, clock: ManualClock, logs: list[RocketMqHotLog]
 ) -> None:
@@ -220,88 +168,6 @@ async def test_pins_keep_what_is_not_tiered(
     await poll_later(log, clock)
     pins = list((tmp_path / "pins").rglob("0*"))
     assert [int(path.name) for path in pins] == [rocks.position // 4096 * 4096]
-
-
-async def test_offsets_that_begin_again_stop_the_queue_until_a_start(
-    rocks: FakeBroker, clock: ManualClock, logs: list[RocketMqHotLog]
-) -> None:
-    """Its topic was deleted and made again: what follows may contradict the tier."""
-    for _ in range(10):
-        rocks.put("A", 0)
-        rocks.put("B", 0)
-    log = await follow(rocks, clock, logs)
-    await log.poll()
-    del rocks.next_offsets[A0]
-    for _ in range(3):
-        rocks.put("A", 0, b"again")
-        rocks.put("B", 0)
-    await log.poll()
-    seen = log.queue(A0)
-    assert seen is not None
-    assert (seen.max_offset, seen.state) == (10, HotQueueState.DAMAGED)
-    assert "made again" in seen.detail
-    assert await bodies(log, A0, 0, 10) == 10
-    assert (ends(log, B0), state(log, B0)) == ((0, 13), HotQueueState.READY)
-    await log.release(A0, QueueOffset(10))
-    await log.release(B0, QueueOffset(13))
-    for said in (await log.remembered(), None):
-        again = await resumed(rocks, clock, logs, said)
-        assert (ends(again, A0), state(again, A0)) == ((0, 3), HotQueueState.READY)
-
-
-async def test_a_hole_in_the_offsets_is_damage_until_the_broker_deletes_it(
-    rocks: FakeBroker, clock: ManualClock, logs: list[RocketMqHotLog]
-) -> None:
-    for _ in range(60):
-        rocks.put("A", 0, bytes(100))
-    bad = rocks.unit("A", 0, 5)
-    rocks.damage(bad.position + 84, b"\x7f\xff\xff\xff")  # the length of its body
-    log = await follow(rocks, clock, logs)
-    await log.poll()
-    seen = log.queue(A0)
-    assert seen is not None
-    assert (seen.max_offset, seen.state) == (5, HotQueueState.DAMAGED)
-    assert "none of the offsets from 5 on" in seen.detail
-    await log.release(A0, QueueOffset(5))
-    said = await log.remembered()
-    assert said is not None
-    assert said.position == bad.position
-    rocks.log_path(0).unlink()
-    await poll_later(log, clock)
-    assert state(log, A0) is HotQueueState.READY
-    assert ends(log, A0)[0] > 5
-    assert ends(log, A0)[1] == 60
-
-
-async def test_queues_of_batches_are_refused(
-    rocks: FakeBroker, clock: ManualClock, logs: list[RocketMqHotLog]
-) -> None:
-    rocks.create_topic("Compacted", {"cleanup.policy": "COMPACTION"})
-    rocks.put("Batch", 0, sys_flag=INNER_BATCH)
-    rocks.put("Compacted", 0)
-    rocks.put("@strange", 0)
-    rocks.put("A", 0)
-    log = await follow(rocks, clock, logs)
-    await poll_later(log, clock)
-    await poll_later(log, clock)
-    assert state(log, A0) is HotQueueState.READY
-    for topic, word in (("Batch", "BatchCQ"), ("Compacted", "compaction"), ("@strange", "path")):
-        seen = log.queue(QueueId(topic, 0))
-        assert seen is not None
-        assert seen.state is HotQueueState.REFUSED
-        assert word in seen.detail
-
-
-async def test_a_queue_is_refused_at_its_first_batch(
-    rocks: FakeBroker, clock: ManualClock, logs: list[RocketMqHotLog]
-) -> None:
-    rocks.put("A", 0)
-    log = await follow(rocks, clock, logs)
-    await log.poll()
-    rocks.put("A", 0, sys_flag=INNER_BATCH)
-    rocks.put("A", 0)
-    await log.poll()
-    assert (ends(log, A0), state(log, A0)) == ((0, 1), HotQueueState.REFUSED)
 
 
 async def test_reading_ahead_is_told_and_changes_nothing_for_the_first_poll(
@@ -368,42 +234,6 @@ async def test_each_of_many_queues_takes_little(
         tracemalloc.stop()
     assert kept < 3000 * 2000
     assert log.statistics.made_bytes < 3000 * 100
-
-
-async def test_a_log_that_lost_its_tail_ends_following(
-    rocks: FakeBroker, clock: ManualClock, logs: list[RocketMqHotLog]
-) -> None:
-    for _ in range(5):
-        rocks.put("A", 0)
-    log = await follow(rocks, clock, logs)
-    await log.poll()
-    rocks.crash(rocks.unit("A", 0, 4).size)
-    await clock.advance(10.0)
-    with pytest.raises(Closed, match="lost its tail"):
-        await log.poll()
-
-
-async def test_a_record_that_is_damaged_later_is_told_and_mended(
-    rocks: FakeBroker, clock: ManualClock, logs: list[RocketMqHotLog]
-) -> None:
-    for _ in range(5):
-        rocks.put("A", 0, b"body")
-    log = await follow(rocks, clock, logs)
-    await log.poll()
-    await log.release(A0, QueueOffset(0))
-    unit = rocks.unit("A", 0, 2)
-    raw = rocks.log_path(0).read_bytes()[unit.position : unit.position + unit.size]
-    rocks.damage(unit.position + 12, b"\0\0\0\x09")  # the queue's number
-    units = await log.references(A0, QueueOffset(2), messages_max=3)
-    with pytest.raises(Exception, match="queue"):
-        await records_of_queue(log, Wanted(A0, QueueOffset(2), units))
-    await log.poll()
-    assert state(log, A0) is HotQueueState.DAMAGED
-    rocks.damage(unit.position, raw)
-    await poll_later(log, clock)
-    await poll_later(log, clock)
-    assert state(log, A0) is HotQueueState.READY
-    assert await bodies(log, A0, 0, 5) == 5
 
 
 async def test_units_of_tiered_messages_are_forgotten_but_for_the_newest(

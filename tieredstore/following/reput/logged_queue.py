@@ -4,7 +4,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from container.names.queue_id import QueueId
-from dispatcher.hot_log import HotQueue, HotQueueState
+from dispatcher.hot_log import DeletedQueue, HotQueue, HotQueueState
 from provider.ranges import QueueOffset
 from tieredstore.following.reput.record_units import QueueRun
 
@@ -14,8 +14,8 @@ HOLE = (
 )
 AGAIN = (
     "the CommitLog has a message of offset {first} again at position {position}, though the queue "
-    "had come to {end} before: its topic was deleted and made again, or the broker lost messages; "
-    "what follows is compared with the tier by the next start"
+    "had come to {end} before: the broker lost messages; what follows is compared with the tier by "
+    "the next start"
 )
 BATCH = (
     "The CommitLog has a message of it that is a batch at one offset, as a BatchCQ takes them; the "
@@ -30,6 +30,8 @@ class Taken(Enum):
     ALONE = "alone"
     """Kept, and all that was kept before is to be dropped."""
     DROPPED = "dropped"
+    SUCCEEDS = "succeeds"
+    """Of another queue of this name, that was made after this one was deleted."""
 
 
 @dataclass(slots=True)
@@ -56,6 +58,8 @@ class LoggedQueue:
     has_ended: bool = False
     """Nothing more of it counts, for its offsets began again."""
     is_batch: bool = False
+    deleted: DeletedQueue | None = None
+    """The queue that had this name before."""
     released: int | None = None
     """What lies below is tiered; None: the dispatcher did not say yet."""
     reported: int | None = None
@@ -85,6 +89,8 @@ class LoggedQueue:
         position = int(last["position"]) + int(last["size"])
         top = self.later[-1][1] if self.later else self.end
         if run.first < top:
+            if is_published and run.first == 0:
+                return Taken.SUCCEEDS
             if is_published:
                 at = int(run.units[0]["position"])
                 self.has_ended = True
@@ -120,7 +126,9 @@ class LoggedQueue:
 
     def seen(self) -> HotQueue:
         """What the dispatcher is told."""
-        found = HotQueue(self.id, QueueOffset(self.start), QueueOffset(self.end))
+        low = 0 if self.deleted is None else self.deleted.end
+        start, end = QueueOffset(max(self.start, low)), QueueOffset(max(self.end, low))
+        found = HotQueue(self.id, start, end, deleted=self.deleted)
         if self.is_batch:
             return replace(found, state=HotQueueState.REFUSED, detail=BATCH)
         if self.unreadable:
@@ -128,8 +136,13 @@ class LoggedQueue:
         detail = self.damage or self.detail
         return replace(found, state=HotQueueState.DAMAGED, detail=detail) if detail else found
 
+    def deleted_as(self) -> DeletedQueue:
+        """What is told of this queue once another has its name."""
+        seen = self.seen()
+        return DeletedQueue(seen.min_offset, seen.max_offset, is_made_again=True)
+
     @property
     def first_untiered(self) -> int | None:
         """Offset of the first message that may have to be tiered; None if there is none now."""
-        first = self.start if self.released is None else max(self.released, self.start)
+        first = max(self.released or 0, self.start, self.deleted.end if self.deleted else 0)
         return first if first < self.end and not self.is_batch else None

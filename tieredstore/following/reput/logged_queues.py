@@ -3,26 +3,23 @@
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
+from itertools import chain
 
 import numpy as np
 
 from container.names.queue_id import QueueId
-from container.names.rocketmq import INT32_MAX
 from container.record.unit import UNIT_DTYPE, ConsumeQueueUnit, Units
-from dispatcher.hot_log import HotQueue, HotQueueState
+from dispatcher.hot_log import HotQueue
 from provider.errors import Corrupt, Denied, NotFound, OutOfRange, Unavailable
 from provider.ranges import QueueOffset
-from tieredstore.following.directory.layout import (
-    StoreLayout,
-    read_topic_attributes,
-    refused_topics,
-)
-from tieredstore.following.directory.queues import DirectoryWatch, FoundQueues, refuse_name
+from tieredstore.following.directory.layout import StoreLayout
+from tieredstore.following.directory.queues import FoundQueues
 from tieredstore.following.file_errors import is_of_the_process
 from tieredstore.following.log.followed_log import FollowedLog
 from tieredstore.following.queue.judgement import Doubt, judge_report
 from tieredstore.following.reput.log_scan import LogScan
 from tieredstore.following.reput.logged_queue import LoggedQueue, Taken
+from tieredstore.following.reput.logged_topics import LoggedTopics
 from tieredstore.following.reput.record_units import QueueRun
 from tieredstore.following.reput.remembered import Remembered
 from tieredstore.following.reput.waiting_units import WaitingUnits
@@ -33,6 +30,10 @@ STEP_BYTES = 16 << 20
 KEPT_MESSAGES = 64
 """Tiered messages of each queue whose units are kept: a start compares the newest with the tier."""
 
+MADE_AGAIN = (
+    "{} was made again on the broker after a deletion, and counts offsets from 0 again: messages "
+    "below the old end at {} are not tiered."
+)
 IS_ANOTHER = (
     "The CommitLog is not as it was when it was followed last: all of it is read and compared with "
     "the tier."
@@ -54,11 +55,9 @@ class LoggedQueues:
         lock: threading.Lock,
     ) -> None:
         self._log = log
-        self._layout = layout
-        self._is_excluded = is_excluded
         self._statistics = statistics
         self._lock = lock
-        self._watch = DirectoryWatch()
+        self._topics = LoggedTopics(layout, is_excluded)
         self._begun = False
         self._remembered: Remembered | None = None
         self._scan = LogScan()
@@ -67,18 +66,15 @@ class LoggedQueues:
         self._log_min = 0
         self._units = WaitingUnits()
         self._queues: dict[QueueId, LoggedQueue] = {}
-        self._refused: Mapping[str, str] = {}
-        """A sentence for each topic that the store's settings say is of another kind."""
-        self._wanted: dict[str, bool] = {}
-        """Whether messages of a topic are tiered, as far as is known."""
+        self._numbers = 0
+        self._successors: dict[QueueId, LoggedQueue] = {}
+        """Queues that were made again while messages of a deleted one of their name wait."""
         self._released: dict[QueueId, int] = {}
         self._to_release: deque[QueueId] = deque()
         """What was released since the last look."""
         self._reports: deque[tuple[QueueId, int, str]] = deque()
         """What readers, which are other threads, reported since the last look."""
         self._reported: set[QueueId] = set()
-        self.found = FoundQueues()
-        """Topics that are refused or left out, and what keeps that from being told."""
         self.known: Mapping[QueueId, HotQueue] = {}
         """What the last poll saw of each queue; replaced whole, so threads may read."""
 
@@ -93,6 +89,11 @@ class LoggedQueues:
     def take_doubt(self) -> bool:
         """Whether to look at the directories soon; never: no queue has one."""
         return False
+
+    @property
+    def found(self) -> FoundQueues:
+        """Topics of the log that are refused or left out, and what keeps that from being told."""
+        return self._topics.found
 
     @property
     def has_report(self) -> bool:
@@ -135,13 +136,7 @@ class LoggedQueues:
         """
         del has_grown
         self._statistics.directory_looks += 1
-        if self._watch.changed(self._layout.root / "config") or self.found.troubles:
-            attributes = read_topic_attributes(self._layout)
-            refused, troubles = refused_topics(self._layout, attributes)
-            self.found.troubles = troubles
-            if refused != self._refused:
-                self._refused = refused
-                self._wanted.clear()
+        self._topics.look()
         return {}
 
     def has(self, queue: QueueId) -> bool:
@@ -165,6 +160,7 @@ class LoggedQueues:
         touched = self._follow_deletions()
         piece = self._scan.read(log, confirmed, bytes_max=STEP_BYTES)
         touched |= self._take(piece.runs)
+        touched |= self._follow_successors()
         self._scan.accept(piece)
         self._has_more = not piece.is_all
         self._statistics.find(piece.findings)
@@ -178,11 +174,7 @@ class LoggedQueues:
         if not self._is_published:
             self._is_published = True
             touched = set(self._queues)
-        refused = {
-            queue: HotQueue(queue, QueueOffset(0), QueueOffset(0), HotQueueState.REFUSED, sentence)
-            for queue, sentence in self.found.refused.items()
-        }
-        return refused | {queue: self._queues[queue].seen() for queue in touched}
+        return self._topics.refused() | {queue: self._queues[queue].seen() for queue in touched}
 
     def _begin(self) -> None:
         """Find where to begin. The first look does."""
@@ -201,42 +193,49 @@ class LoggedQueues:
 
     def _take(self, runs: Iterable[QueueRun]) -> set[QueueId]:
         """Take in what was read; returns the queues whose messages these are."""
-        kept: dict[QueueId, list[QueueRun]] = {}
+        kept: dict[int, list[QueueRun]] = {}
+        touched: set[QueueId] = set()
         for run in runs:
-            if not self._is_wanted(run.queue):
+            if not self._topics.is_wanted(run.queue):
                 continue
-            queue = self._queues.get(run.queue)
+            queue = self._successors.get(run.queue) or self._queues.get(run.queue)
             if queue is None:
-                queue = LoggedQueue(run.queue, len(self._queues), run.first, run.first)
-                self._queues[run.queue] = queue
-            taken = queue.take(run, is_published=self._is_published)
-            pieces = kept.setdefault(run.queue, [])
+                queue = self._queues[run.queue] = self._new(run)
+            is_published = self._is_published and run.queue not in self._successors
+            taken = queue.take(run, is_published=is_published)
+            if taken is Taken.SUCCEEDS:
+                queue = self._successors[run.queue] = self._new(run)
+                taken = queue.take(run, is_published=False)
+            touched.add(run.queue)
+            pieces = kept.setdefault(queue.number, [])
             if taken is Taken.ALONE:
                 self._units.drop(queue.number)
                 pieces.clear()
             if taken is not Taken.DROPPED:
                 pieces.append(run)
         self._units.add(
-            (self._queues[name].number, first, units)
-            for name, pieces in kept.items()
+            (number, first, units)
+            for number, pieces in kept.items()
             for first, units in _joined(pieces)
         )
-        return set(kept)
+        return touched
 
-    def _is_wanted(self, queue: QueueId) -> bool:
-        """Whether messages of a queue are tiered, as far as its names tell."""
-        topic = queue.topic
-        is_wanted = self._wanted.get(topic)
-        if is_wanted is None:
-            is_named = not refuse_name(self.found, topic)
-            is_excluded = is_named and self._is_excluded(topic)
-            if is_excluded:
-                self.found.excluded.add(topic)
-            elif topic in self._refused:
-                self.found.refused[QueueId(topic, 0)] = self._refused[topic]
-            is_wanted = is_named and not is_excluded and topic not in self._refused
-            self._wanted[topic] = is_wanted
-        return is_wanted and 0 <= queue.queue_id <= INT32_MAX
+    def _new(self, run: QueueRun) -> LoggedQueue:
+        """A queue that begins with a run, under a number of its own."""
+        self._numbers += 1
+        return LoggedQueue(run.queue, self._numbers, run.first, run.first)
+
+    def _follow_successors(self) -> set[QueueId]:
+        """Go on with a queue that was made again, once the deleted one is tiered."""
+        done = {name for name in self._successors if self._queues[name].first_untiered is None}
+        for name in done:
+            before, queue = self._queues[name], self._successors.pop(name)
+            queue.deleted, queue.released = before.deleted_as(), before.released
+            self._queues[name] = queue
+            self._units.drop(before.number)
+            self._reported.discard(name)
+            self._statistics.find([MADE_AGAIN.format(name, before.end)])
+        return done
 
     def _follow_deletions(self) -> set[QueueId]:
         """Where CommitLog files went, their messages are out of reach; returns whose these were."""
@@ -244,12 +243,12 @@ class LoggedQueues:
         if low <= self._log_min:
             return set()
         touched: set[QueueId] = set()
-        for name, queue in self._queues.items():
+        for queue in chain(self._queues.values(), self._successors.values()):
             before = (queue.start, queue.end)
             first = self._first_at(queue, low)
             queue.raise_start(first)
             if (queue.start, queue.end) != before:
-                touched.add(name)
+                touched.add(queue.id)
                 self._units.drop_below(queue.number, queue.start)
         self._log_min = low
         return touched
@@ -291,6 +290,8 @@ class LoggedQueues:
                 low = min(low, int(units["position"][0]) if len(units) else 0)
             elif queue.detail and not queue.is_batch:
                 low = min(low, queue.end_position)
+        for queue in self._successors.values():
+            low = min(low, self._queues[queue.id].end_position)
         return low
 
     def references(self, queue: QueueId, start: QueueOffset, messages_max: int) -> Units:
