@@ -138,16 +138,17 @@ class Follower:
                 clock=clock,
                 topics=TopicFilter(config.cluster, config.broker),
             )
+            memory = FollowedMemory(hot, tier)
+            is_known = await memory.recall()
             before = dict(tier.state.queues)
-            topics = frozenset(queue.topic for queue in before)
+            # of a log that is read from a known record on, no topic but the newest ones are seen
+            topics = frozenset[str]() if is_known else frozenset(one.topic for one in before)
             opened = _Open(config, hot, tier, dispatcher, before, topics, registry)
             log_owned(tier.state)
             reporter = Reporter(opened.look, clock)
             watch = partial(
                 watch_ownership, tier.journal, clock=clock, interval_s=config.owner_check_s
             )
-            memory = FollowedMemory(hot, tier)
-            await memory.recall()
             remember = partial(memory.run, clock)
             await stack.enter_async_context(running([tier.run, watch, reporter.run, remember]))
             stack.push_async_callback(tier.close)

@@ -31,14 +31,17 @@ class FollowedMemory:
     def __repr__(self) -> str:
         return f"<FollowedMemory: {self._kept}>"
 
-    async def recall(self) -> None:
+    async def recall(self) -> bool:
         """Let the hot log begin where the owner before us came to; before its first poll.
 
         One listing, and three requests where something is remembered. What owners before that one
         said does not count: the one after them may have cut the tier, or followed otherwise.
+
+        Returns:
+            Whether something is remembered; whether it holds shows at the first poll.
         """
         if not self._hot.is_of_log_alone:
-            return
+            return False
         with suppress(StoreError):
             listed = await self._tier.store.list(FOLLOWED_PREFIX)
             names = [name for one in listed if (name := FollowedName.parse(one.name)) is not None]
@@ -50,6 +53,7 @@ class FollowedMemory:
                     await self._hot.resume(said)
                     await self._keep(said)  # else two starts in a row would lose it
             await self._forget([name for name in names if name != self._kept])
+        return self._kept is not None
 
     async def keep(self) -> None:
         """Write down how far the log is tiered now, if that is further than before."""

@@ -82,6 +82,18 @@ async def test_a_start_reads_what_came_since(
     assert read_from == [*ends, broker.position]
 
 
+async def test_a_store_that_is_read_on_is_no_stranger_for_having_only_new_topics(
+    broker: FakeBroker, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    tier = tmp_path / "tier"
+    await tier_once(broker, tier)
+    broker.put("New", 0)
+    async with tieredstore.follow(broker.directory, tier, cluster="C", broker="b") as follower:
+        assert (await follower.drain()).messages == 1
+        assert [one.queue.topic for one in follower.statistics().queues] == ["New"]
+    assert "none of the tier's topics" not in caplog.text
+
+
 def lose(path: Path) -> None:
     path.unlink()
 
