@@ -1,4 +1,8 @@
-"""Two real followers on one tier: the first is stopped in the middle, the second takes over."""
+"""Two real followers on one tier: the first is stopped in the middle, the second takes over.
+
+Journal entry 1 takes the tier, 2 announces the queue's first files, 3 and those after it are
+commits.
+"""
 
 import asyncio
 import os
@@ -178,7 +182,7 @@ def ends_cleanly(world: World, second: subprocess.Popen[bytes]) -> None:
 @pytest.mark.timeout(HANGS_AFTER_S)
 @pytest.mark.parametrize(
     ("verb", "prefix", "call"),
-    [("append", "Orders/", 2), ("create", "@journal/", 3), ("create", "@snapshot/", 1)],
+    [("append", "Orders/", 2), ("create", "@journal/", 4), ("create", "@snapshot/", 1)],
     ids=["before its data", "before its entry", "before its snapshot"],
 )
 def test_an_owner_that_was_stopped_ends_and_nothing_of_it_is_seen(
@@ -210,7 +214,7 @@ def test_an_owner_that_was_stopped_ends_and_nothing_of_it_is_seen(
 @pytest.mark.timeout(HANGS_AFTER_S)
 def test_an_owner_in_the_way_is_named_and_once_it_ends_the_other_goes_on(world: World) -> None:
     world.put(40)
-    first = world.start_stopped("create", "@journal/", 2)  # it began the queue's first files
+    first = world.start_stopped("create", "@journal/", 3)  # it began the queue's first files
     assert world.files()
     assert world.published() == {}
     second = world.start("second")
@@ -230,7 +234,7 @@ def test_an_owner_that_is_killed_while_stopped_leaves_files_that_the_other_sweep
     world: World,
 ) -> None:
     world.put(40)
-    first = world.start_stopped("create", "@journal/", 3)
+    first = world.start_stopped("create", "@journal/", 4)
     written = world.files()
     second = world.start("second")
     asyncio.run(world.catches_up())
