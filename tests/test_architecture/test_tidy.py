@@ -71,3 +71,11 @@ def test_no_path_of_somebodys_machine_is_committed() -> None:
     )
     lines = [line for line in tracked.stdout.splitlines() if "test_tidy.py" not in line]
     assert lines == []
+
+
+def test_every_decision_has_a_number_of_its_own() -> None:
+    paths = sorted((ROOT / "tieredstore/decisions").glob("*.md"))
+    numbers = [path.name[:4] for path in paths]
+    assert numbers == [f"{number:04}" for number in range(1, len(paths) + 1)]
+    for path, number in zip(paths, numbers, strict=True):
+        assert path.read_text().startswith(f"# {number}: ")
