@@ -15,7 +15,7 @@ from container.record.unit import Units
 from dispatcher.hot_log import HotQueue, Wanted
 from dispatcher.topic_filter import TopicFilter
 from provider.clock import Clock
-from provider.errors import Corrupt, Denied, NotFound, StoreError, Unavailable
+from provider.errors import Corrupt, Denied, NotFound, OutOfRange, StoreError, Unavailable
 from provider.ranges import QueueOffset
 from tieredstore.following.directory.layout import CONFIRM_OFFSET_AT, has_rocksdb_queues
 from tieredstore.following.directory.log_directories import open_layout
@@ -115,34 +115,42 @@ class StoreScan:
             Unavailable, Denied: the log cannot be read right now.
             Closed: another one took its place.
         """
-        with self._lock:
-            log, queues = self._log, self._queues
-            self.statistics.polls += 1
-            log.check_identity()
-            begun = log.tail.position
-            schedule = self._schedule
-            if queues.take_doubt():
-                schedule.look_soon(now_s)
-            is_due = schedule.is_full_look_due(now_s)
-            if is_due or log.has_news():
-                log.scan(lambda: self._low)
-            found = self._scan_queues(now_s) if is_due else {}
-            self._note_growth(now_s)
-            if is_due:
-                self.statistics.troubles = self._troubles()
-            looks_at_all = schedule.looks_at_all(now_s)
-            named = schedule.named(now_s)
-            if looks_at_all or named or queues.has_report:
-                found |= queues.look(self._confirmed(), None if looks_at_all else named)
-            changed = queues.publish(found)
-            if is_due:  # only now: what failed half way is looked at again at once
-                self._known_position = begun
-                self._low = self._first_needed()
-                log.sync_pins(lambda: self._low)
-            if looks_at_all:
-                ended_s = now_s if self._clock is None else self._clock.monotonic_s()
-                schedule.looked_at_all(now_s, ended_s, is_full=is_due)
-            return changed
+        try:
+            with self._lock:
+                return self._poll(now_s)
+        except (NotFound, OutOfRange) as error:
+            raise Unavailable(
+                f"it changed during the look: {error}", str(self._layout.root)
+            ) from error
+
+    def _poll(self, now_s: float) -> dict[QueueId, HotQueue]:
+        log, queues = self._log, self._queues
+        self.statistics.polls += 1
+        log.check_identity()
+        begun = log.tail.position
+        schedule = self._schedule
+        if queues.take_doubt():
+            schedule.look_soon(now_s)
+        is_due = schedule.is_full_look_due(now_s)
+        if is_due or log.has_news():
+            log.scan(lambda: self._low)
+        found = self._scan_queues(now_s) if is_due else {}
+        self._note_growth(now_s)
+        if is_due:
+            self.statistics.troubles = self._troubles()
+        looks_at_all = schedule.looks_at_all(now_s)
+        named = schedule.named(now_s)
+        if looks_at_all or named or queues.has_report:
+            found |= queues.look(self._confirmed(), None if looks_at_all else named)
+        changed = queues.publish(found)
+        if is_due:  # only now: what failed half way is looked at again at once
+            self._known_position = begun
+            self._low = self._first_needed()
+            log.sync_pins(lambda: self._low)
+        if looks_at_all:
+            ended_s = now_s if self._clock is None else self._clock.monotonic_s()
+            schedule.looked_at_all(now_s, ended_s, is_full=is_due)
+        return changed
 
     def has_news(self, now_s: float) -> bool:
         """Whether a poll may find something. One small read, no lock held."""

@@ -21,7 +21,7 @@ from tieredstore.following.log.followed_log import FollowedLog
 from tieredstore.following.queue.files import ConsumeQueueFiles
 from tieredstore.following.queue.needed_log import QueueNeed
 from tieredstore.following.queue.remains import Remainder, Remains
-from tieredstore.following.queue.succession import first_unit, names_message
+from tieredstore.following.queue.succession import first_unit, is_made_again, names_message
 from tieredstore.following.queue.tail import ConsumeQueueTail
 
 NAMED_MAX = 3
@@ -130,9 +130,18 @@ class Deletions:
         return sorted(queue for queue in away if not self._stands(queue))
 
     def _stands(self, queue: QueueId) -> bool:
-        """Whether something has the name of the queue's directory, such as a link to nowhere."""
-        path = self._directory / queue.topic / str(queue.queue_id)
-        return os.path.lexists(path)
+        """Whether the queue's directory may be there: only a name that is gone says that it is not.
+
+        A link to nowhere stands, be it the queue's or its topic's, and what may not be looked at.
+        """
+        topic = self._directory / queue.topic
+        try:
+            os.lstat(topic / str(queue.queue_id))
+        except FileNotFoundError:
+            return topic.is_symlink() and not os.path.exists(topic)  # noqa: PTH110 - False for errors
+        except OSError:
+            return True
+        return True
 
     def add(self, queue: QueueId, tail: ConsumeQueueTail, shown: HotQueue, released: int) -> int:
         """A queue was deleted; returns how many of its messages wait.
@@ -144,7 +153,8 @@ class Deletions:
             released: below this offset all is tiered.
         """
         self._untold.add(queue)
-        self._end_positions[queue] = tail.end_position
+        known = self._end_positions.get(queue, 0)  # of an earlier one; the log only grows
+        self._end_positions[queue] = max(known, tail.end_position)
         low, high = shown.min_offset, shown.max_offset
         wanted = max(released, low)
         if wanted < high and self._log.has_pins and tail.end_position:
@@ -170,9 +180,12 @@ class Deletions:
             return False
         if first is None:
             return False
-        end_position = self._end_positions[queue]
-        is_other = first[1].position >= end_position
-        if not is_other or not names_message(self._log.files, queue, *first):
+        log, end, end_position = self._log.files, self.end_of(queue), self._end_positions[queue]
+        if end_position:
+            is_other = is_made_again(files, log, queue, end, end_position)
+        else:  # it had no message: what lies below its end is another one's
+            is_other = first[0] < end and names_message(log, queue, *first)
+        if not is_other:
             del self._deleted[queue], self._end_positions[queue]
         else:
             made_again = replace(self._deleted[queue], is_made_again=True)
@@ -192,18 +205,20 @@ class Deletions:
             deleted=deleted,
         )
 
-    def look(self, queue: QueueId, released: int) -> HotQueue:
-        """What is told of a queue that was deleted."""
+    def look(self, queue: QueueId, released: int) -> dict[QueueId, HotQueue]:
+        """What is told of a queue that was deleted; nothing if it had only been away."""
         if queue in self._remains:
             rest = self._remains[queue]
             rest.release(released)
             low, high = QueueOffset(rest.start), QueueOffset(rest.end)
             if max(released, low) < high:
-                return HotQueue(queue, low, high, deleted=self._deleted.get(queue))
+                return {queue: HotQueue(queue, low, high, deleted=self._deleted.get(queue))}
             self._remains.drop(queue)
             self._deleted[queue] = DeletedQueue(low, high)
+        if queue not in self._deleted:
+            return {}
         deleted = self._deleted[queue]
-        return HotQueue(queue, deleted.end, deleted.end, deleted=deleted)
+        return {queue: HotQueue(queue, deleted.end, deleted.end, deleted=deleted)}
 
 
 def deletion_sentence(waiting: Mapping[QueueId, int], *, has_pins: bool) -> str:

@@ -243,7 +243,7 @@ class FollowedQueues:
         for queue in self._deletions.unsettled:
             tail = self._tails.get(queue)
             if tail is None or not tail.is_known:
-                found[queue] = self._deletions.look(queue, self._released.get(queue, 0))
+                found |= self._deletions.look(queue, self._released.get(queue, 0))
         self._statistics.find(again_sentences(self._deletions.take_successors()))
         return found
 

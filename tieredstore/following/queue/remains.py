@@ -79,6 +79,7 @@ class Remains:
     def add(self, queue: QueueId, remainder: Remainder) -> None:
         """A queue was deleted of which something waits."""
         self._queues[queue] = remainder
+        self._walked.clear()  # what was walked for an earlier one of its name is not this one's
 
     def drop(self, queue: QueueId) -> None:
         """Nothing waits any more."""

@@ -59,7 +59,7 @@ def is_made_again(
 ) -> bool:
     """Whether the files are another queue's than the one of which `end` messages were seen.
 
-    A first unit that is damaged tells nothing: whoever reads it says what is wrong.
+    A unit that is damaged tells nothing: if the first one is, the one before `end` decides.
 
     Args:
         files: as they are now.
@@ -73,13 +73,29 @@ def is_made_again(
     """
     if not end_position or files.first_offset >= end:
         return False
+    last = _unit_at(files, end - 1)
+    if last is not None and last.position + last.size == end_position:
+        return False
     try:
         first = first_unit(files)
     except (NotFound, Corrupt):
-        return False  # whoever reads them says so
-    if first is None or first[1].position < end_position:
+        first = None  # whoever reads it says so
+    if first is not None and names_message(log, queue, *first):
+        return first[1].position >= end_position
+    if last is None or last.position < end_position:
         return False
-    return names_message(log, queue, *first)
+    return names_message(log, queue, end - 1, last)
+
+
+def _unit_at(files: ConsumeQueueFiles, offset: int) -> ConsumeQueueUnit | None:
+    """The unit of a message; None where there is none that can be read."""
+    if not files.has_file(offset):
+        return None
+    try:
+        unit = files.unit(offset)
+    except (NotFound, Corrupt):
+        return None  # whoever reads it says so
+    return None if unit.is_filler or not unit.size else unit
 
 
 def is_continued(files: ConsumeQueueFiles, end: int, end_position: int) -> bool:

@@ -296,12 +296,12 @@ class LoggedQueues:
 
     def references(self, queue: QueueId, start: QueueOffset, messages_max: int) -> Units:
         """See `HotLog.references`. Takes the lock."""
-        seen = self.known.get(queue)
-        if seen is None or not seen.min_offset <= start < seen.max_offset:
-            has = f"has [{seen.min_offset}, {seen.max_offset})" if seen else "is not in this store"
-            raise OutOfRange(f"offset {start}: the queue {has}", str(queue), start)
-        end = min(start + messages_max, seen.max_offset)
-        with self._lock:
+        with self._lock:  # one poll puts a queue that was made again in the place of the old one
+            seen = self.known.get(queue)
+            if seen is None or not seen.min_offset <= start < seen.max_offset:
+                has = f"[{seen.min_offset}, {seen.max_offset})" if seen else "nothing in this store"
+                raise OutOfRange(f"offset {start}: the queue has {has}", str(queue), start)
+            end = min(start + messages_max, seen.max_offset)
             units = self._units.units(self._queues[queue].number, start, end)
         if not len(units):
             raise OutOfRange("it was tiered, and its unit is not kept", str(queue), start)

@@ -1,0 +1,173 @@
+"""Deleted topics, amid other trouble: what one error or damaged unit may not make of them."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from container.names.queue_id import QueueId
+from container.record.unit import ConsumeQueueUnit
+from dispatcher.hot_log import DeletedQueue, HotQueue
+from provider.clock import ManualClock
+from provider.errors import NotFound, Unavailable
+from provider.ranges import QueueOffset
+from tests.support.fake_broker import FakeBroker
+from tests.support.followed import broker, clock, follow, logs, poll_later
+from tests.support.pinned import follow_pinned, read, write
+from tieredstore.following.broker_hot_log import RocketMqHotLog
+from tieredstore.following.queue.deletions import Deletions
+from tieredstore.following.queue.tail import ConsumeQueueTail
+
+A0, B0 = QueueId("A", 0), QueueId("B", 0)
+Logs = list[RocketMqHotLog]
+
+__all__ = ["broker", "clock", "logs"]  # fixtures
+
+
+async def bodies(log: RocketMqHotLog, start: int) -> list[tuple[int, bytes]]:
+    """Offset and body of every message of A/0 from `start` on."""
+    return [(offset, body) for offset, body, _ in await read(log, A0, start)]
+
+
+def gone(start: int, end: int) -> HotQueue:
+    """What is told of A/0 where nothing of it can be read."""
+    deleted = DeletedQueue(QueueOffset(start), QueueOffset(end))
+    return HotQueue(A0, deleted.end, deleted.end, deleted=deleted)
+
+
+@pytest.mark.parametrize("error", [None, PermissionError(), OSError(5, "I/O")])
+async def test_a_topic_that_leads_to_nowhere_or_cannot_be_looked_at_is_not_deleted(
+    broker: FakeBroker,
+    clock: ManualClock,
+    logs: Logs,
+    monkeypatch: pytest.MonkeyPatch,
+    error: OSError | None,
+) -> None:
+    write(broker, 100)
+    topic, volume = broker.directory / "consumequeue/A", broker.directory.parent / "volume"
+    topic.rename(volume)
+    topic.symlink_to(volume)
+    log = await follow(broker, clock, logs)
+    await poll_later(log, clock)
+    if error is None:
+        volume.rename(broker.directory.parent / "away")
+    else:
+        topic.unlink()  # what the listing of names says, and no look at the name does
+        lstat = os.lstat
+
+        def failing(path: Path) -> os.stat_result:
+            if topic in Path(path).parents:
+                raise error
+            return lstat(path)
+
+        monkeypatch.setattr(os, "lstat", failing)
+    for _ in range(3):
+        await poll_later(log, clock)
+    told = log.queue(A0)
+    assert told is not None
+    assert (told.max_offset, told.deleted) == (100, None)
+
+
+async def test_a_queue_that_is_back_and_cannot_be_read_yet_is_told_once_it_can_be(
+    broker: FakeBroker, clock: ManualClock, logs: Logs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(broker, 100)
+    log = await follow(broker, clock, logs)
+    await log.poll()
+    path, away = broker.directory / "consumequeue/A", broker.directory / "away"
+    path.rename(away)
+    await poll_later(log, clock)
+    away.rename(path)
+    with monkeypatch.context() as patch:
+
+        def failing(*_: object) -> HotQueue:
+            raise NotFound("just gone", str(path))
+
+        patch.setattr(ConsumeQueueTail, "_look", failing)
+        assert await poll_later(log, clock) == {}
+    await poll_later(log, clock)
+    assert log.queue(A0) == HotQueue(A0, QueueOffset(0), QueueOffset(100))
+
+
+async def test_a_queue_without_a_message_that_was_away_loses_none_when_one_comes(
+    broker: FakeBroker, clock: ManualClock, logs: Logs
+) -> None:
+    broker.put("B", 0)
+    broker.put_unit(A0, 20, ConsumeQueueUnit(0, 0, 0))  # in its second file, the first one's gone
+    (broker.directory / "consumequeue/A/0" / f"{0:020}").unlink(missing_ok=True)
+    log = await follow(broker, clock, logs)
+    await poll_later(log, clock)
+    path, away = broker.directory / "consumequeue/A", broker.directory / "away"
+    path.rename(away)
+    await poll_later(log, clock)
+    assert log.queue(A0) == gone(20, 20)
+    away.rename(path)
+    broker.next_offsets[A0] = 20
+    broker.put("A", 0, b"next")
+    for _ in range(2):
+        await poll_later(log, clock)
+    assert log.queue(A0) == HotQueue(A0, QueueOffset(20), QueueOffset(21))
+
+
+async def test_a_new_queue_whose_first_unit_is_damaged_is_still_told_from_the_old_one(
+    broker: FakeBroker, clock: ManualClock, logs: Logs
+) -> None:
+    broker.put_many("A", 0, [b"old"] * 10)
+    log = await follow(broker, clock, logs)
+    await log.poll()
+    broker.delete_topics("A")
+    broker.put_many("A", 0, [b"new"] * 15)
+    (file, *_) = sorted((broker.directory / "consumequeue/A/0").iterdir())
+    with file.open("r+b") as units:
+        units.write(ConsumeQueueUnit(1 << 40, 200, 0).encode())
+    for _ in range(3):
+        await poll_later(log, clock)
+    told = log.queue(A0)
+    assert told is not None
+    assert told.deleted == DeletedQueue(QueueOffset(0), QueueOffset(10), is_made_again=True)
+    assert await bodies(log, 10) == [(n, b"new") for n in range(10, 15)]
+
+
+async def test_what_waits_of_a_second_deleted_queue_is_read_where_the_first_ones_file_was_walked(
+    tmp_path: Path, clock: ManualClock, logs: Logs
+) -> None:
+    broker = FakeBroker(tmp_path / "store", commit_log_bytes=1 << 18, consume_queue_bytes=400)
+    broker.put_many("A", 0, [b"old"] * 10)
+    broker.put_many("B", 0, [b"other"] * 10)
+    log = await follow_pinned(broker, clock, logs)
+    broker.delete_topics("A", "B")
+    await poll_later(log, clock)
+    assert await bodies(log, 0) == [(n, b"old") for n in range(10)]
+    await log.release(A0, QueueOffset(10))
+    await poll_later(log, clock)
+    broker.put_many("A", 0, [b"new"] * 15)
+    for _ in range(2):
+        await poll_later(log, clock)
+    await log.release(A0, QueueOffset(11))
+    broker.delete_topics("A")
+    await poll_later(log, clock)
+    assert await bodies(log, 11) == [(n, b"new") for n in range(11, 15)]
+    assert log.queue(B0) == HotQueue(B0, QueueOffset(0), QueueOffset(10))
+
+
+async def test_a_new_queue_that_goes_while_it_is_begun_ends_no_following(
+    broker: FakeBroker, clock: ManualClock, logs: Logs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker.put_many("A", 0, [b"old"] * 100)
+    log = await follow(broker, clock, logs, files_mapped_max=1, scan_s_max=3600.0)
+    await log.poll()
+    broker.delete_topics("A")
+    broker.put_many("A", 0, [b"new"] * 150)
+    with monkeypatch.context() as patch:
+
+        def failing(*_: object) -> bool:
+            raise NotFound("just gone", "A/0")
+
+        patch.setattr(Deletions, "succeeds", failing)
+        with pytest.raises(Unavailable, match="just gone"):
+            await log.poll()
+    for _ in range(2):
+        await poll_later(log, clock)
+    told = log.queue(A0)
+    assert told is not None
+    assert told.deleted == DeletedQueue(QueueOffset(0), QueueOffset(100), is_made_again=True)
