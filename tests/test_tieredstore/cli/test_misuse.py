@@ -162,14 +162,16 @@ def test_a_moved_tier_keeps_its_owner(tier: Path, tmp_path: Path) -> None:
 def test_what_is_no_store_is_refused_before_a_tier_is_begun(tmp_path: Path) -> None:
     store = tmp_path / "broker" / "store"
     store.mkdir(parents=True)
-    assert "no RocketMQ store" in refused(invoke(*options(tmp_path / "tier"), "tier", store), 2)
+    sentence = refused(invoke(*options(tmp_path / "tier"), "tier", store), 2)
+    assert "no RocketMQ store" in sentence
+    assert "storePathRootDir and storePathCommitLog where that lies elsewhere" in sentence
     (store / "afile").touch()
     sentence = refused(invoke(*options(tmp_path / "tier"), "tier", store / "afile"), 2)
     assert sentence.startswith("tieredstore: this is a file: give the broker's storePathRootDir")
     (store / "commitlog").mkdir()
     for near in (store.parent, store / "commitlog"):
         sentence = refused(invoke(*options(tmp_path / "tier"), "tier", near), 2)
-        assert f"did you mean {store}?" in sentence
+        assert f"storePathRootDir: did you mean {store}?" in sentence
     (store / "commitlog" / "notes.txt").write_text("x")
     assert "20 digits" in refused(invoke(*options(tmp_path / "tier"), "tier", store), 2)
     assert not (tmp_path / "tier").exists()

@@ -94,7 +94,9 @@ def open_layout(root: Path, options: HotLogOptions) -> StoreLayout:
     if not any(map(leads_to_directory, logs)):
         near = _store_near(root)
         hint = (
-            f"did you mean {near}?" if near else "and storePathCommitLog where that lies elsewhere"
+            f": did you mean {near}?"
+            if near
+            else " and storePathCommitLog where that lies elsewhere"
         )
         raise NotAStore(
             "this is no RocketMQ store, for it has no CommitLog: give the broker's "
