@@ -33,7 +33,10 @@ def test_the_readmes_blocks_run_in_order_and_print_what_they_show(tmp_path: Path
     for block in blocks:
         absent = [name for name in DATA_TOOLS if name in block.text and find_spec(name) is None]
         if absent:
-            assert "CI" not in os.environ, f"{absent} are in the group `data`"
+            # The wheel is tried without them, so that its environments stay small.
+            is_checkout = (README.parent / "tieredstore").is_dir()
+            missing = is_checkout and "CI" in os.environ
+            assert not missing, f"{absent} are in the group `data`"
             continue
         ran(block, tmp_path, environment_of(), joined=False)
 
