@@ -1,21 +1,23 @@
 """Deleted topics, amid other trouble: what one error or damaged unit may not make of them."""
 
 import os
+from itertools import count
 from pathlib import Path
 
 import pytest
 
 from container.names.queue_id import QueueId
 from container.record.unit import ConsumeQueueUnit
-from dispatcher.hot_log import DeletedQueue, HotQueue
+from dispatcher.hot_log import DeletedQueue, HotQueue, HotQueueState
 from provider.clock import ManualClock
-from provider.errors import NotFound, Unavailable
+from provider.errors import Corrupt, NotFound, Unavailable
 from provider.ranges import QueueOffset
 from tests.support.fake_broker import FakeBroker
 from tests.support.followed import broker, clock, follow, logs, poll_later
 from tests.support.pinned import follow_pinned, read, write
 from tieredstore.following.broker_hot_log import RocketMqHotLog
 from tieredstore.following.queue.deletions import Deletions
+from tieredstore.following.queue.files import ConsumeQueueFiles
 from tieredstore.following.queue.tail import ConsumeQueueTail
 
 A0, B0 = QueueId("A", 0), QueueId("B", 0)
@@ -171,3 +173,31 @@ async def test_a_new_queue_that_goes_while_it_is_begun_ends_no_following(
     told = log.queue(A0)
     assert told is not None
     assert told.deleted == DeletedQueue(QueueOffset(0), QueueOffset(100), is_made_again=True)
+
+
+@pytest.mark.parametrize("nth", range(6))
+async def test_a_file_that_is_cut_off_during_a_look_ends_nothing(
+    broker: FakeBroker,
+    clock: ManualClock,
+    logs: Logs,
+    monkeypatch: pytest.MonkeyPatch,
+    nth: int,
+) -> None:
+    write(broker, 10)
+    log = await follow(broker, clock, logs)
+    await log.poll()
+    broker.put("A", 0, b"one more")
+    unit, calls = ConsumeQueueFiles.unit, count()
+
+    def cut_off(files: ConsumeQueueFiles, offset: int) -> ConsumeQueueUnit:
+        if next(calls) == nth:
+            raise Corrupt("the file is cut off", "units", 0)
+        return unit(files, offset)
+
+    monkeypatch.setattr(ConsumeQueueFiles, "unit", cut_off)
+    for _ in range(3):
+        await poll_later(log, clock)
+    assert next(calls) > nth, "it was cut off"
+    told = log.queue(A0)
+    assert told is not None
+    assert (told.max_offset, told.state) == (11, HotQueueState.READY)

@@ -199,3 +199,35 @@ def test_damage_amid_the_log_is_passed_over_once_a_later_file_has_begun(
     (finding,) = piece.findings
     assert f"{bad.size} bytes from position {bad.position}" in finding
     log.close()
+
+
+def test_a_file_that_is_missing_amid_the_log_is_passed_over_and_said(broker: FakeBroker) -> None:
+    for _ in range(40):
+        broker.put("A", 0, bytes(200))
+    missing = sorted((broker.directory / "commitlog").iterdir())[1]
+    missing.unlink()
+    log, scan = log_of(broker.directory), LogScan()
+    piece = scan.read(log, None, bytes_max=1 << 20)
+    assert piece.runs[-1].end == 40
+    (finding,) = piece.findings
+    assert str(missing) in finding
+    assert "is not tiered" in finding
+    log.close()
+
+
+def test_files_that_the_broker_deleted_below_a_pinned_one_are_passed_over_in_silence(
+    broker: FakeBroker,
+) -> None:
+    for _ in range(40):
+        broker.put("A", 0, bytes(200))
+    files = sorted((broker.directory / "commitlog").iterdir())
+    pin = broker.directory / files[0].name
+    files[0].rename(pin)
+    files[1].unlink()
+    run = scan_run(broker.directory / "commitlog")
+    log, scan = log_of(broker.directory), LogScan()
+    log.table = table_of(run, {0: pin})
+    piece = scan.read(log, None, bytes_max=1 << 20)
+    assert (piece.runs[0].first, piece.runs[-1].end) == (0, 40)
+    assert piece.findings == []
+    log.close()

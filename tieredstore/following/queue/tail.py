@@ -124,9 +124,16 @@ class ConsumeQueueTail:
         if floor is not None and floor < seen.min_offset:
             seen = replace(seen, min_offset=QueueOffset(floor))
         if seen.max_offset > max(self.seen.max_offset, self.files.first_offset):
-            last = self.files.unit(seen.max_offset - 1)
-            self.end_position = 0 if last.is_filler else last.position + last.size
+            self.end_position = self._end_position_of(seen.max_offset - 1)
         return self._with_reported(seen, log)
+
+    def _end_position_of(self, offset: int) -> int:
+        """Where the record of a message ends; 0 where its file was cut off in this moment."""
+        try:
+            unit = self.files.unit(offset)
+        except Corrupt:
+            return 0
+        return 0 if unit.is_filler else unit.position + unit.size
 
     def judge_identity(self, log: CommitLogFiles) -> bool:
         """Whether the files are another queue's by now, which the broker made under this name.

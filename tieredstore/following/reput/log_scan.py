@@ -28,6 +28,10 @@ LOST_TAIL = (
     "a record of the CommitLog that was read is another one now: the log lost its tail while it "
     "was followed; nothing more was tiered, for only a start compares every queue with the tier"
 )
+MISSING = (
+    "{} is missing amid the CommitLog's files: what it held is not tiered; reading goes on at "
+    "position {}."
+)
 _MAGICS = (MAGIC_V1, MAGIC_V2)
 
 
@@ -114,8 +118,12 @@ class LogScan:
         base = table.base_of(place)
         if base not in table.paths:  # deleted amid others, or not there yet
             later = min((b for b in table.paths if b > place), default=None)
-            piece.next = place if later is None else later
-            return later is not None
+            if later is None:
+                return False
+            if base >= table.live_position:  # a broker deletes from the front only
+                piece.findings.append(MISSING.format(log.path_of(place), later))
+            piece.next = later
+            return True
         try:
             window = self._read_window(log, place, base + table.file_bytes)
         except NotFound:
