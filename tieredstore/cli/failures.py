@@ -38,7 +38,7 @@ NOTHING_WHOLE = (
 VERDICTS: tuple[tuple[type[StoreError], int, str], ...] = (
     (NewerVersion, WRONG_USE, "install a newer tieredstore"),
     (Denied, WRONG_USE, ""),
-    (Corrupt, FINDINGS, "`tieredstore check` tells all that is wrong"),
+    (Corrupt, FINDINGS, "`tieredstore check` verifies every checksum"),
     (
         BytesMissing,
         FINDINGS,
