@@ -29,7 +29,9 @@ CONSUME_QUEUE_BYTES = 2_000
 ARRIVAL_S_MAX = 300.0
 """A message that is not in the tier after so many seconds ends the measurement."""
 SETTLE_S = 5.0
-"""Over so many seconds the follower must take less than `SETTLED_PERCENT`, which ends its start."""
+SETTLED_ROUNDS = 4
+"""So often in turn the follower must take less than `SETTLED_PERCENT` over `SETTLE_S` seconds, which
+ends its start: some steps of upkeep come half a minute after it."""
 SETTLED_PERCENT = 10.0
 SETTLE_ROUNDS_MAX = 60
 KIB, MIB = 1024, 1 << 20
@@ -148,10 +150,13 @@ def _cpu_percent(pid: int, seconds: float) -> float:
 
 def _start_cpu_s(pid: int) -> float:
     """CPU seconds of a follower's start, which ends where the follower comes to rest."""
+    quiet, before_s = 0, _cpu_s(pid)
     for _ in range(SETTLE_ROUNDS_MAX):
-        before_s = _cpu_s(pid)
-        if _cpu_percent(pid, SETTLE_S) < SETTLED_PERCENT:
+        quiet = quiet + 1 if _cpu_percent(pid, SETTLE_S) < SETTLED_PERCENT else 0
+        if quiet == SETTLED_ROUNDS:
             return before_s
+        if not quiet:
+            before_s = _cpu_s(pid)
     raise RuntimeError(f"the follower is not at rest after {SETTLE_ROUNDS_MAX * SETTLE_S:.0f} s")
 
 

@@ -22,7 +22,7 @@ class HotLogOptions:
     scan_s_min: float = 1.0
     """Shortest time between two looks at the directories for new topics and queues, and at the
     queues of which the CommitLog's end shows nothing. They take 0.5 % of the time at most."""
-    scan_s_max: float = 30.0
+    scan_s_max: float = 60.0
     """Longest time between two of these, however much they cost."""
     settle_s_max: float = 2.0
     """How long after its last record every poll still looks at a queue: the broker writes
