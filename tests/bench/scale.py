@@ -29,9 +29,10 @@ CONSUME_QUEUE_BYTES = 2_000
 ARRIVAL_S_MAX = 300.0
 """A message that is not in the tier after so many seconds ends the measurement."""
 SETTLE_S = 5.0
+"""Length of one such look at the CPU time."""
 SETTLED_ROUNDS = 4
-"""So often in turn the follower must take less than `SETTLED_PERCENT` over `SETTLE_S` seconds, which
-ends its start: some steps of upkeep come half a minute after it."""
+"""So often in turn the follower must take less than `SETTLED_PERCENT` over `SETTLE_S` seconds,
+which ends its start: some steps of upkeep come half a minute after it."""
 SETTLED_PERCENT = 10.0
 SETTLE_ROUNDS_MAX = 60
 KIB, MIB = 1024, 1 << 20

@@ -122,3 +122,23 @@ def test_a_figure_is_the_one_that_was_measured(row: str, metric: str) -> None:
     assert float(ours) == round(result["cpu_us"]["median"], 1)
     assert float(java) == round(result["java"]["cpu_us"]["median"], 1)
     assert measured()["run"]["rounds"] == 5
+
+
+@pytest.mark.parametrize(
+    ("row", "case"),
+    [
+        ("100 B, 8 queues", "100-bytes-8"),
+        ("1 KiB, 64 queues", "1024-bytes-64"),
+        ("16 KiB, 8 queues", "16384-bytes-8"),
+    ],
+)
+def test_a_figure_of_another_size_is_the_one_that_was_measured(row: str, case: str) -> None:
+    (line,) = [line for line in README.read_text().splitlines() if line.startswith(f"| {row} |")]
+    _, tiered, tiered_cpu, read, read_cpu = (cell.strip() for cell in line.strip("|").split("|"))
+    results = RESULTS.with_name(f"{case}-queues-java.json").read_text()
+    measured = {row["metric"]: row for row in json.loads(results)}
+    for rate, cpu, metric in ((tiered, tiered_cpu, "tier"), (read, read_cpu, "read_32_by_1")):
+        result = measured[metric]
+        assert float(rate) == round(result["to_java"], 1)
+        both = (result["cpu_us"]["median"], result["java"]["cpu_us"]["median"])
+        assert cpu == " / ".join(f"{round(one, 1)}" for one in both)
