@@ -73,11 +73,12 @@ bench-java: $(STAMP)
 	mkdir -p tests/bench/results
 	$(BIN)/python -m tests.bench.compare --store-results tests/bench/results $(BENCH)
 
-# The kept comparisons as a picture, .run/figures.png.
+# The kept comparisons and the cost of many queues as pictures, .run/figures.png and .run/scale.png.
 plot: $(STAMP)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --group bench
 	mkdir -p .run
 	$(BIN)/python tests/bench/plot.py tests/bench/results .run/figures.png
+	$(BIN)/python tests/bench/plot_scale.py tests/bench/results/scale.json .run/scale.png
 
 format: $(STAMP)
 	$(BIN)/ruff format .
