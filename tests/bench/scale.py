@@ -3,6 +3,8 @@
 For each number of queues a store is written as a broker writes it, tiered once, and then followed
 by the command of a user: at rest, and while a message a second arrives, each in another queue. CPU
 time is that of the whole following process. Rows go to one JSON file.
+
+With `--broker` a real broker makes the queues and stays beside the follower: without the trickle.
 """
 
 import argparse
@@ -19,6 +21,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from tests.support.fake_broker import FakeBroker
+from tests.support.rocketmq_broker import BrokerInstall, RunningBroker
 from tieredstore import sync
 from tieredstore.cli.output import write_table
 
@@ -52,9 +55,9 @@ class ScaleFigure:
     """CPU time of the follower until all queues are compared with the tier, and followed."""
     idle_percent: float
     """CPU time of the follower in percent of a core, while nothing arrives."""
-    trickle_percent: float
+    trickle_percent: float | None
     """The same while a message a second arrives."""
-    arrival_ms: float
+    arrival_ms: float | None
     """From a message of the trickle being written to being readable in the tier: the median."""
     follower_mib: float
     """Resident memory of the follower at the end."""
@@ -73,18 +76,8 @@ def measure(directory: Path, queues: int, seconds: int) -> ScaleFigure:
     for _ in range(MESSAGES_OF_A_QUEUE):
         for number in range(queues):
             broker.put(topic_of(number), number % QUEUES_OF_A_TOPIC, BODY, tags="TagA")
-    command = [
-        *(sys.executable, "-m", "tieredstore"),
-        *("-D", "brokerName=scale-a", "-D", f"tieredStoreFilePath={directory / 'tier'}"),
-    ]
-    tiering = [*command, "tier", str(broker.directory), "--json"]
-    began_s = time.monotonic()
-    process = subprocess.Popen(tiering, stdout=subprocess.DEVNULL)
-    _, status, usage = os.wait4(process.pid, 0)
-    tier_s = time.monotonic() - began_s
-    if status:
-        raise RuntimeError(f"tieredstore tier ended with {status}")
-    cpu_s = usage.ru_utime + usage.ru_stime
+    command = _command("scale-a", directory / "tier")
+    tier_s, cpu_s, peak_bytes = _tier(command, broker.directory)
     following = [*command, "tier", str(broker.directory), "--follow"]
     with _follower(following, directory / "log") as pid, sync.open(directory / "tier") as tier:
         _arrival_s(broker, tier, 0)
@@ -96,20 +89,66 @@ def measure(directory: Path, queues: int, seconds: int) -> ScaleFigure:
             arrivals.append(_arrival_s(broker, tier, number * 7919 % queues))
             time.sleep(max(0.0, began_s + number + 1 - time.monotonic()))
         trickle = 100 * (_cpu_s(pid) - before_s) / (time.monotonic() - began_s)
-        resident = int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf(
-            "SC_PAGE_SIZE"
-        )
+        resident = _resident_bytes(pid)
     return ScaleFigure(
         queues,
         round(tier_s, 2),
         round(1e6 * cpu_s / queues, 1),
-        round(usage.ru_maxrss * KIB / MIB, 1),
+        round(peak_bytes / MIB, 1),
         round(1e6 * start_cpu_s / queues, 1),
         round(idle, 2),
         round(trickle, 2),
         round(1e3 * sorted(arrivals)[len(arrivals) // 2], 1),
         round(resident / MIB, 1),
     )
+
+
+def measure_broker(directory: Path, queues: int, seconds: int) -> ScaleFigure:
+    """Figures of one number of queues that a real broker has; it runs meanwhile."""
+    size = (str(queues // QUEUES_OF_A_TOPIC), str(QUEUES_OF_A_TOPIC))
+    store = directory / "store"
+    with RunningBroker(BrokerInstall.fetched(), directory, store, {}) as broker:
+        sending = ("send", "S", *size, str(MESSAGES_OF_A_QUEUE), "one")
+        broker.run("Topics", "make", "S", *size, "then", *sending)
+        command = _command("test-a", directory / "tier", "--conf", str(broker.conf_path))
+        tier_s, cpu_s, peak_bytes = _tier(command, store)
+        with _follower([*command, "tier", str(store), "--follow"], directory / "log") as pid:
+            start_cpu_s = _start_cpu_s(pid)
+            idle = _cpu_percent(pid, seconds)
+            resident = _resident_bytes(pid)
+    return ScaleFigure(
+        queues,
+        round(tier_s, 2),
+        round(1e6 * cpu_s / queues, 1),
+        round(peak_bytes / MIB, 1),
+        round(1e6 * start_cpu_s / queues, 1),
+        round(idle, 2),
+        None,
+        None,
+        round(resident / MIB, 1),
+    )
+
+
+def _command(broker: str, tier: Path, *options: str) -> list[str]:
+    named = ("-D", f"brokerName={broker}", "-D", f"tieredStoreFilePath={tier}")
+    return [sys.executable, "-m", "tieredstore", *options, *named]
+
+
+def _tier(command: Sequence[str], store: Path) -> tuple[float, float, int]:
+    """Tier a store once; returns seconds, CPU seconds and bytes of memory at the peak."""
+    began_s = time.monotonic()
+    process = subprocess.Popen([*command, "tier", str(store), "--json"], stdout=subprocess.DEVNULL)
+    _, status, usage = os.wait4(process.pid, 0)
+    tier_s = time.monotonic() - began_s
+    if status:
+        raise RuntimeError(f"tieredstore tier ended with {status}")
+    return tier_s, usage.ru_utime + usage.ru_stime, usage.ru_maxrss * KIB
+
+
+def _resident_bytes(pid: int) -> int:
+    """Proc(5), second field of statm."""
+    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
 
 
 @contextmanager
@@ -168,13 +207,15 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--seconds", type=int, default=20, help="of rest, and of the trickle")
     parser.add_argument("--directory", type=Path, help="on the disk to be measured")
     parser.add_argument("--store-results", type=Path, help="keep the rows in this JSON file")
+    parser.add_argument("--broker", action="store_true", help="let a real broker make the queues")
     options = parser.parse_args(arguments)
+    measured = measure_broker if options.broker else measure
     os.environ.setdefault("COLUMNS", "110")  # a pipe has no width of its own
     figures: list[ScaleFigure] = []
     for queues in options.queues:
         print(f"{queues:,} queues", file=sys.stderr, flush=True)
         with tempfile.TemporaryDirectory(dir=options.directory) as directory:
-            figures.append(measure(Path(directory), queues, options.seconds))
+            figures.append(measured(Path(directory), queues, options.seconds))
     titles = (
         "queues",
         "tier s",
@@ -186,7 +227,10 @@ def main(arguments: Sequence[str]) -> None:
         "arrival ms",
         "MiB ",
     )
-    rows = [[f"{value:,}" for value in asdict(figure).values()] for figure in figures]
+    rows = [
+        ["" if value is None else f"{value:,}" for value in asdict(figure).values()]
+        for figure in figures
+    ]
     write_table(list(titles), rows, numbers=frozenset(titles), title="following many queues")
     if options.store_results is not None:
         kept = [asdict(figure) for figure in figures]
