@@ -128,8 +128,10 @@ def test_a_figure_is_the_one_that_was_measured(row: str, metric: str) -> None:
     ("row", "case"),
     [
         ("100 B, 8 queues", "100-bytes-8"),
+        ("100 B, 64 queues", "100-bytes-64"),
         ("1 KiB, 64 queues", "1024-bytes-64"),
         ("16 KiB, 8 queues", "16384-bytes-8"),
+        ("16 KiB, 64 queues", "16384-bytes-64"),
     ],
 )
 def test_a_figure_of_another_size_is_the_one_that_was_measured(row: str, case: str) -> None:
