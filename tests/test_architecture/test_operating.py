@@ -27,6 +27,7 @@ from tests.support.cli import COMMAND
 from tests.support.fake_broker import FakeBroker
 from tests.support.golden import ROCKETMQ_533, unpack
 from tests.support.http import families_of, free_port, get
+from tests.support.lacking import lacks
 from tests.support.patience import HANGS_AFTER_S, Patience, completed, wait_until
 from tests.support.shown_blocks import blocks_of, environment_of, ran
 from tieredstore.cli.main import COMMANDS
@@ -299,7 +300,7 @@ def test_the_unit_starts_a_follower_and_is_one_for_systemd(tmp_path: Path) -> No
     assert int(stop_s) * 1000 >= 2 * default_ms
     systemd = shutil.which("systemd-analyze")
     if systemd is None:
-        pytest.skip("systemd-analyze is not here to verify the unit")
+        lacks("systemd-analyze is not here to verify the unit")
     unit.write_text(text.replace(command, sys.executable))
     done = subprocess.run([systemd, "verify", unit], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")

@@ -16,6 +16,7 @@ from provider.errors import Unavailable
 from provider.options import PosixOptions
 from tests.support.full_disk import BLOCK_BYTES, SmallDisk, used_bytes
 from tests.support.inline_store import InlineStore
+from tests.support.lacking import lacks
 from tests.support.simulated_time import SimulatedClock, simulated
 from tests.support.store_harness import DISPATCH_OPTIONS, StoreHotLog, StoreProcess
 from tests.support.store_reader import assert_follows, contents, findings
@@ -167,7 +168,7 @@ def small_tmpfs(tmp_path: Path) -> Iterator[Path]:
     try:
         subprocess.run(mount, check=True, capture_output=True)
     except (OSError, subprocess.CalledProcessError):
-        pytest.skip("a tmpfs cannot be mounted here; the simulated small disk holds the same")
+        lacks("a tmpfs cannot be mounted here; the simulated small disk holds the same")
     yield directory
     subprocess.run(["umount", str(directory)], check=True)
 
