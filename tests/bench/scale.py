@@ -39,6 +39,8 @@ which ends its start: some steps of upkeep come half a minute after it."""
 SETTLED_PERCENT = 10.0
 SETTLE_ROUNDS_MAX = 60
 KIB, MIB = 1024, 1 << 20
+DIGITS = {"tier_s": 2, "idle_percent": 2, "trickle_percent": 2}
+"""Digits behind the point, where it is not one."""
 TICKS_A_SECOND = os.sysconf("SC_CLK_TCK")
 
 
@@ -62,6 +64,11 @@ class ScaleFigure:
     follower_mib: float
     """Resident memory of the follower at the end."""
 
+    def row(self) -> dict[str, float | None]:
+        """As it is kept and shown."""
+        values = asdict(self).items()
+        return {name: value and round(value, DIGITS.get(name, 1)) for name, value in values}
+
 
 def topic_of(number: int) -> str:
     """Topic of the queue with this number."""
@@ -77,11 +84,11 @@ def measure(directory: Path, queues: int, seconds: int) -> ScaleFigure:
         for number in range(queues):
             broker.put(topic_of(number), number % QUEUES_OF_A_TOPIC, BODY, tags="TagA")
     command = _command("scale-a", directory / "tier")
-    tier_s, cpu_s, peak_bytes = _tier(command, broker.directory)
+    tiered = _tier(command, broker.directory, queues)
     following = [*command, "tier", str(broker.directory), "--follow"]
     with _follower(following, directory / "log") as pid, sync.open(directory / "tier") as tier:
         _arrival_s(broker, tier, 0)
-        start_cpu_s = _start_cpu_s(pid)
+        start_us = 1e6 * _start_cpu_s(pid) / queues
         idle = _cpu_percent(pid, seconds)
         arrivals: list[float] = []
         before_s, began_s = _cpu_s(pid), time.monotonic()
@@ -90,17 +97,8 @@ def measure(directory: Path, queues: int, seconds: int) -> ScaleFigure:
             time.sleep(max(0.0, began_s + number + 1 - time.monotonic()))
         trickle = 100 * (_cpu_s(pid) - before_s) / (time.monotonic() - began_s)
         resident = _resident_bytes(pid)
-    return ScaleFigure(
-        queues,
-        round(tier_s, 2),
-        round(1e6 * cpu_s / queues, 1),
-        round(peak_bytes / MIB, 1),
-        round(1e6 * start_cpu_s / queues, 1),
-        round(idle, 2),
-        round(trickle, 2),
-        round(1e3 * sorted(arrivals)[len(arrivals) // 2], 1),
-        round(resident / MIB, 1),
-    )
+    arrival_ms = 1e3 * sorted(arrivals)[len(arrivals) // 2]
+    return ScaleFigure(queues, *tiered, start_us, idle, trickle, arrival_ms, resident / MIB)
 
 
 def measure_broker(directory: Path, queues: int, seconds: int) -> ScaleFigure:
@@ -111,22 +109,12 @@ def measure_broker(directory: Path, queues: int, seconds: int) -> ScaleFigure:
         sending = ("send", "S", *size, str(MESSAGES_OF_A_QUEUE), "one")
         broker.run("Topics", "make", "S", *size, "then", *sending)
         command = _command("test-a", directory / "tier", "--conf", str(broker.conf_path))
-        tier_s, cpu_s, peak_bytes = _tier(command, store)
+        tiered = _tier(command, store, queues)
         with _follower([*command, "tier", str(store), "--follow"], directory / "log") as pid:
-            start_cpu_s = _start_cpu_s(pid)
+            start_us = 1e6 * _start_cpu_s(pid) / queues
             idle = _cpu_percent(pid, seconds)
             resident = _resident_bytes(pid)
-    return ScaleFigure(
-        queues,
-        round(tier_s, 2),
-        round(1e6 * cpu_s / queues, 1),
-        round(peak_bytes / MIB, 1),
-        round(1e6 * start_cpu_s / queues, 1),
-        round(idle, 2),
-        None,
-        None,
-        round(resident / MIB, 1),
-    )
+    return ScaleFigure(queues, *tiered, start_us, idle, None, None, resident / MIB)
 
 
 def _command(broker: str, tier: Path, *options: str) -> list[str]:
@@ -134,15 +122,16 @@ def _command(broker: str, tier: Path, *options: str) -> list[str]:
     return [sys.executable, "-m", "tieredstore", *options, *named]
 
 
-def _tier(command: Sequence[str], store: Path) -> tuple[float, float, int]:
-    """Tier a store once; returns seconds, CPU seconds and bytes of memory at the peak."""
+def _tier(command: Sequence[str], store: Path, queues: int) -> tuple[float, float, float]:
+    """Tier a store once; the first figures of a row: seconds, CPU us a queue, and MiB at most."""
     began_s = time.monotonic()
     process = subprocess.Popen([*command, "tier", str(store), "--json"], stdout=subprocess.DEVNULL)
     _, status, usage = os.wait4(process.pid, 0)
     tier_s = time.monotonic() - began_s
     if status:
         raise RuntimeError(f"tieredstore tier ended with {status}")
-    return tier_s, usage.ru_utime + usage.ru_stime, usage.ru_maxrss * KIB
+    cpu_s = usage.ru_utime + usage.ru_stime
+    return tier_s, 1e6 * cpu_s / queues, usage.ru_maxrss * KIB / MIB
 
 
 def _resident_bytes(pid: int) -> int:
@@ -228,12 +217,12 @@ def main(arguments: Sequence[str]) -> None:
         "MiB ",
     )
     rows = [
-        ["" if value is None else f"{value:,}" for value in asdict(figure).values()]
+        ["" if value is None else f"{value:,}" for value in figure.row().values()]
         for figure in figures
     ]
     write_table(list(titles), rows, numbers=frozenset(titles), title="following many queues")
     if options.store_results is not None:
-        kept = [asdict(figure) for figure in figures]
+        kept = [figure.row() for figure in figures]
         options.store_results.write_text(json.dumps(kept, indent=1) + "\n")
 
 
