@@ -14,12 +14,8 @@ from tests.support.fake_broker import FakeBroker
 from tests.support.followed import broker, clock, logs, poll_later
 from tests.support.pinned import follow_pinned, pinned, read, write
 from tieredstore.following.broker_hot_log import RocketMqHotLog
-from tieredstore.following.directory.layout import scan_run
 from tieredstore.following.directory.pins import Pins
-from tieredstore.following.log.commit_log import CommitLogFiles, table_of
-from tieredstore.following.log.mapped_files import MappedFiles
 from tieredstore.following.options import HotLogOptions
-from tieredstore.following.queue.floors import Floors
 
 A0, B0 = QueueId("A", 0), QueueId("B", 0)
 
@@ -209,20 +205,6 @@ async def test_units_that_went_between_two_scans_are_rebuilt_at_once(
     assert seen is not None
     assert (seen.min_offset, seen.max_offset) == (0, 50)
     assert [offset for offset, _, _ in await read(log, A0, 0)] == list(range(50))
-
-
-def test_a_file_that_grew_after_units_were_rebuilt_from_it_is_walked_again(
-    broker: FakeBroker,
-) -> None:
-    broker.put_many("A", 0, [bytes(150)] * 3)
-    files = MappedFiles(8, 1 << 20)
-    log = CommitLogFiles(files, table_of(scan_run(broker.directory / "commitlog"), {}))
-    floors = Floors(log)
-    assert floors.below({A0: (2, broker.unit("A", 0, 2).position)}) == {A0: 0}
-    broker.put_many("A", 0, [bytes(150)] * 5)
-    assert floors.below({A0: (7, broker.unit("A", 0, 7).position)}) == {A0: 0}
-    assert len(floors.units(A0, QueueOffset(0), 7)) == 7
-    files.close()
 
 
 @pytest.mark.parametrize("what", ["pins", "pins/commitlog"])

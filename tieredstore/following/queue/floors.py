@@ -100,6 +100,9 @@ class Floors:
             self._wanted |= ends.keys()
             self._forget(list(self._spans))
         self._forget(self._spans.keys() - self._log.table.paths.keys())
+        growing, highest = self._growing, max(position for _, position in ends.values())
+        if growing is not None and highest >= growing + self._log.table.file_bytes:
+            self._forget([growing])  # the broker went on behind it: it is whole only now
         floors = self._walk(ends)
         without = [position for queue, (_, position) in ends.items() if queue not in floors]
         growing = self._growing
