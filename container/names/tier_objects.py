@@ -91,8 +91,7 @@ class KeptName(NamedTuple):
     segment: str
 
     def __str__(self) -> str:
-        sequence, epoch = f"{self.sequence:0{SEQUENCE_DIGITS}d}", f"{self.epoch:0{EPOCH_DIGITS}d}"
-        return f"{KEPT_PREFIX}{epoch}-{sequence}/{self.segment}"
+        return f"{KEPT_PREFIX}{_when(self.epoch, self.sequence)}/{self.segment}"
 
     @classmethod
     def parse(cls, name: str) -> Self | None:
@@ -115,14 +114,18 @@ class FollowedName(NamedTuple):
     position: int
 
     def __str__(self) -> str:
-        sequence, epoch = f"{self.sequence:0{SEQUENCE_DIGITS}d}", f"{self.epoch:0{EPOCH_DIGITS}d}"
-        return f"{FOLLOWED_PREFIX}{epoch}-{sequence}-{self.position:0{SEQUENCE_DIGITS}d}"
+        when = _when(self.epoch, self.sequence)
+        return f"{FOLLOWED_PREFIX}{when}-{self.position:0{SEQUENCE_DIGITS}d}"
 
     @classmethod
     def parse(cls, name: str) -> Self | None:
         """What a name says; None if it is not such an object's."""
         found = _FOLLOWED.match(name)
         return None if found is None else cls(*map(int, found.groups()))
+
+
+def _when(epoch: int, sequence: int) -> str:
+    return f"{epoch:0{EPOCH_DIGITS}d}-{sequence:0{SEQUENCE_DIGITS}d}"
 
 
 def parse_name(name: str) -> MetadataName | None:

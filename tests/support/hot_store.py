@@ -19,6 +19,26 @@ SMALL = HotWriteOptions(commit_log_bytes=4096, consume_queue_bytes=200, files_op
 """Files that a few messages fill."""
 
 
+def as_new(
+    message: StoredMessage, *, queue_id: int | None = None, properties: bytes | None = None
+) -> NewMessage:
+    """What was to be appended for this message to be stored; with another queue or properties."""
+    fields = message.fields()
+    return NewMessage(
+        fields.topic,
+        fields.queue_id if queue_id is None else queue_id,
+        fields.body,
+        fields.properties if properties is None else properties,
+        flag=fields.flag,
+        sys_flag=fields.sys_flag,
+        born_timestamp=fields.born_timestamp,
+        born_host=fields.born_host,
+        store_host=fields.store_host,
+        reconsume_times=fields.reconsume_times,
+        prepared_transaction_offset=fields.prepared_transaction_offset,
+    )
+
+
 @contextmanager
 def appender_at(
     root: Path, options: HotWriteOptions = SMALL, clock: ManualClock | None = None

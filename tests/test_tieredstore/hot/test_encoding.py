@@ -14,6 +14,7 @@ from container.record.layout import TRANSACTION_MASK
 from container.record.message import StoredMessage
 from container.record.properties import TAGS, decode_properties
 from container.record.unit import ConsumeQueueUnit
+from tests.support.hot_store import as_new
 from tests.support.messages import messages, property_maps, topics, with_record_crc
 from tieredstore.hot.append_plan import plan_append
 from tieredstore.hot.encoding import MessageRefused, NewMessage, prepare
@@ -21,22 +22,6 @@ from tieredstore.hot.options import HotWriteOptions
 
 OPTIONS = HotWriteOptions()
 NAMES = topics.filter(lambda topic: check_path_component(topic) is None)
-
-
-def as_new(message: StoredMessage, queue_id: int) -> NewMessage:
-    return NewMessage(
-        message.topic,
-        queue_id,
-        message.body,
-        message.properties,
-        flag=message.flag,
-        sys_flag=message.sys_flag,
-        born_timestamp=message.born_timestamp,
-        born_host=message.born_host,
-        store_host=message.store_host,
-        reconsume_times=message.reconsume_times,
-        prepared_transaction_offset=message.prepared_transaction_offset,
-    )
 
 
 @given(
@@ -51,7 +36,7 @@ def test_a_record_is_the_one_that_the_format_says(
     record_crc = crc_bytes > 0
     assume(not message.properties.endswith(b"\0"))
     options = replace(OPTIONS, record_crc=record_crc)
-    prepared = prepare(as_new(message, queue_id), message.store_timestamp, options)
+    prepared = prepare(as_new(message, queue_id=queue_id), message.store_timestamp, options)
     plan = plan_append(
         512, {prepared.queue: offset}, [prepared], file_bytes=1 << 30, record_crc=record_crc
     )

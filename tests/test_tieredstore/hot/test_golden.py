@@ -14,7 +14,7 @@ from container.record.header import RecordHeader
 from container.record.message import StoredMessage
 from provider.errors import Corrupt
 from tests.support.golden import GOLDEN_SETS, GoldenSet, GoldenTree, tree_name, unpacked
-from tests.support.hot_store import appender_at, put
+from tests.support.hot_store import appender_at, as_new, put
 from tieredstore.hot.encoding import NewMessage, kept_together, prepare
 from tieredstore.hot.options import HotWriteOptions
 from tieredstore.hot.recovery import SCHEDULE_TOPIC
@@ -44,22 +44,10 @@ def batches_of(messages: list[StoredMessage]) -> list[list[StoredMessage]]:
     return [list(group) for _, group in groupby(messages, is_alike)]
 
 
-def as_new(message: StoredMessage, *, has_crc: bool) -> NewMessage:
-    fields = message.fields()
-    properties = fields.properties[:-RECORD_CRC_BYTES] if has_crc else fields.properties
-    return NewMessage(
-        fields.topic,
-        fields.queue_id,
-        fields.body,
-        properties,
-        flag=fields.flag,
-        sys_flag=fields.sys_flag,
-        born_timestamp=fields.born_timestamp,
-        born_host=fields.born_host,
-        store_host=fields.store_host,
-        reconsume_times=fields.reconsume_times,
-        prepared_transaction_offset=fields.prepared_transaction_offset,
-    )
+def sent(message: StoredMessage, *, has_crc: bool) -> NewMessage:
+    """The message without the checksum that its broker appended to the properties."""
+    properties = message.properties
+    return as_new(message, properties=properties[:-RECORD_CRC_BYTES] if has_crc else properties)
 
 
 @pytest.mark.parametrize("golden", GOLDEN_SETS, ids=tree_name)
@@ -75,7 +63,7 @@ def test_the_files_are_javas_byte_for_byte(golden: GoldenSet, tmp_path: Path) ->
     with appender_at(tmp_path / "store", options) as ours:
         for batch in batches_of(messages):
             records = [
-                prepare(as_new(m, has_crc=golden.has_record_crc), m.store_timestamp, options)
+                prepare(sent(m, has_crc=golden.has_record_crc), m.store_timestamp, options)
                 for m in batch
             ]
             appended = ours.append(kept_together(records, options)).appended
