@@ -261,6 +261,7 @@ async def test_every_message_is_read_once_in_order_whatever_happens_and_nothing_
         figures = json.dumps(soak.figures(), indent=1)
         (tmp_path / "figures.json").write_text(figures)
         print(figures)
+        print(f"the follower said: {soak.follower.last_words()}")
     assert soak.follower.kills
     assert soak.broker.written.files_deleted_untiered
     assert all(reader.failures for reader in soak.readers), "no fault struck"
