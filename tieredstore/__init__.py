@@ -42,14 +42,12 @@ Names that are not listed here are internal and may change. A name is loaded whe
 import os
 from collections.abc import Mapping
 from importlib import import_module
-from pathlib import Path
-from typing import TYPE_CHECKING
 
-import container
-import dispatcher
-import fetcher
-import provider
+from tieredstore.layers import refuse_intruders
 from tieredstore.version import VERSION
+
+TYPE_CHECKING = False
+"""As in `typing`, whose import takes 7 ms in which Ctrl-C would give a traceback."""
 
 if TYPE_CHECKING:
     from container.check.finding import Finding
@@ -165,15 +163,7 @@ _HOMES: Mapping[str, tuple[str, ...]] = {
 }  # fmt: skip
 """Where a public name lives. Loaded on first use: the command line's `--help` needs none of it."""
 
-# Four of our five packages carry plain names that other distributions use too, and an import that
-# finds the wrong one fails far from its cause (decision 0001): so it fails here, by name.
-for _layer in (container, dispatcher, fetcher, provider):
-    if _layer.__file__ is None or Path(_layer.__file__).parents[1] != Path(__file__).parents[1]:
-        raise ImportError(
-            f"{_layer.__name__!r} was imported from {_layer.__file__ or 'several places'}, not from"
-            f" {Path(__file__).parents[1]}: another distribution or a file in the working directory"
-            f" has that name"
-        )
+refuse_intruders(os.path.dirname(__path__[0]))  # noqa: PTH120 - pathlib would come too early
 
 
 if not TYPE_CHECKING:  # else a type checker would take any name for ours
@@ -222,7 +212,9 @@ def open(  # noqa: A001 - `tieredstore.open`, as in zarr, gzip or rasterio
             store wrote.
         damaged: of a damaged journal, open the part that is whole; `damage` says where it ends.
     """
-    from tieredstore.readable_tier import ReadableTier  # noqa: PLC0415 - loaded on first use
+    from pathlib import Path  # noqa: PLC0415 - loaded on first use
+
+    from tieredstore.readable_tier import ReadableTier  # noqa: PLC0415 - likewise
 
     return ReadableTier(
         lambda: _config(where, cluster, broker, conf, settings),
@@ -257,7 +249,9 @@ def follow(
         take_over: take the tier from an owner that lives, too, which then ends with `Fenced`;
             otherwise `Owned` is raised.
     """
-    from tieredstore.follower import Follower  # noqa: PLC0415 - loaded on first use
+    from pathlib import Path  # noqa: PLC0415 - loaded on first use
+
+    from tieredstore.follower import Follower  # noqa: PLC0415 - likewise
 
     return Follower(
         lambda: _config(where, cluster, broker, conf, settings),
@@ -274,7 +268,9 @@ def _config(
     settings: Mapping[str, object] | None,
 ) -> "Config":
     """The configuration that arguments describe; they win over `settings`. Reads `conf`."""
-    from tieredstore.config.effective import Config  # noqa: PLC0415 - loaded on first use
+    from pathlib import Path  # noqa: PLC0415 - loaded on first use
+
+    from tieredstore.config.effective import Config  # noqa: PLC0415 - likewise
 
     arguments = {
         "tieredStoreFilePath": None if where is None else os.fspath(where),

@@ -5,6 +5,7 @@ Imports click only, so that `--help` is there at once; a command's file is impor
 
 import os
 import resource
+import signal
 import sys
 import traceback
 from collections.abc import Mapping, Sequence
@@ -16,6 +17,7 @@ import click
 from tieredstore import __version__
 from tieredstore.cli.exit_status import MEANINGS
 from tieredstore.cli.invocation import Invocation, accept_behind, global_options
+from tieredstore.interrupt import ctrl_c_ends_at_once
 
 COMMANDS: Mapping[str, tuple[str, str]] = {
     "tier": (
@@ -61,8 +63,7 @@ class CommandLine(click.Group):
         """Import a command."""
         if cmd_name not in COMMANDS:
             return None
-        module, _ = COMMANDS[cmd_name]
-        return accept_behind(import_module(module).command)
+        return _loaded(COMMANDS[cmd_name][0])
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -72,7 +73,7 @@ class CommandLine(click.Group):
         for word in args[1:]:
             module = FORMS.get((name, word.partition("=")[0]))
             if module is not None:
-                return name, accept_behind(import_module(module).command), args[1:]
+                return name, _loaded(module), args[1:]
         if name not in COMMANDS and not name.startswith("-"):
             from difflib import get_close_matches  # noqa: PLC0415 - only for a wrong word
 
@@ -101,6 +102,12 @@ class CommandLine(click.Group):
             sys.stdout.flush()
         except BrokenPipeError:
             _give_up_output()
+        except KeyboardInterrupt:
+            from tieredstore.cli.signals import Signalled  # noqa: PLC0415 - only if it is needed
+
+            if sys.stderr.isatty():  # what is said comes behind the terminal's own `^C`
+                _say("")
+            raise Signalled(signal.SIGINT) from None
         return status
 
     def main(  # pyright: ignore[reportIncompatibleMethodOverride] - we always end the process
@@ -117,19 +124,8 @@ class CommandLine(click.Group):
             status = error.exit_code
             _say(error.format_message())
         except BaseException as error:  # noqa: BLE001 - every end is one sentence
-            from tieredstore.cli.failures import explain  # noqa: PLC0415 - only for a failure
-
-            status, sentence = explain(error)
-            if "--debug" in words:
-                _say("".join(traceback.format_exception(error)))
-            if sentence:
-                from tieredstore.cli.logs import format_in, say_end  # noqa: PLC0415 - likewise
-
-                say_end(format_in(words), sentence, status)
-            try:
-                sys.stdout.flush()
-            except OSError:
-                _give_up_output()
+            with ctrl_c_ends_at_once():
+                status = _end(error, words)
         sys.exit(status if isinstance(status, int) else 0)
 
 
@@ -156,6 +152,30 @@ def main() -> None:
     _open_closed_streams()
     _allow_open_files()
     cli.main()
+
+
+def _loaded(module: str) -> click.Command:
+    """The command of a file, which is imported."""
+    with ctrl_c_ends_at_once():
+        return accept_behind(import_module(module).command)
+
+
+def _end(error: BaseException, words: Sequence[str]) -> int:
+    """Say why a command ended; returns its exit status."""
+    from tieredstore.cli.failures import explain  # noqa: PLC0415 - only for a failure
+
+    status, sentence = explain(error)
+    if "--debug" in words:
+        _say("".join(traceback.format_exception(error)))
+    if sentence:
+        from tieredstore.cli.logs import format_in, say_end  # noqa: PLC0415 - likewise
+
+        say_end(format_in(words), sentence, status)
+    try:
+        sys.stdout.flush()
+    except OSError:
+        _give_up_output()
+    return status
 
 
 def _say(text: str) -> None:
