@@ -15,8 +15,9 @@ look at what; the rooms below are what there is to look at, from names to bytes:
   broker deleted (`deletions.py`), what waits of them (`remains.py`), and whether another one has
   their name by now (`succession.py`);
 - `reput/`: all queues of a store that keeps no ConsumeQueue files (`logged_queues.py`), from the
-  records of its CommitLog (`log_scan.py`, `record_units.py`) and the units that wait
-  (`waiting_units.py`); a start reads from where `remembered.py` says;
-- `rebuild/`: units that the broker no longer has, made from the records of a CommitLog file
-  (`log_units.py`), and the ConsumeQueue files that they are kept as (`made_files.py`).
+  records of its CommitLog (`log_scan.py`) and the units that wait (`waiting_units.py`); a start
+  reads from where `remembered.py` says;
+- `rebuild/`: the units of records (`record_units.py`), of those of one CommitLog file whose units
+  the broker no longer has (`log_units.py`), and the ConsumeQueue files that they are kept as
+  (`made_files.py`).
 """

@@ -2,17 +2,20 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from container.names.queue_id import QueueId
 from container.record.blank import BlankRecord
 from container.record.layout import TRANSACTION_PREPARED
+from container.record.verification import walk_records
 from provider.errors import OutOfRange
 from tests.support.fake_broker import FakeBroker
 from tieredstore.following.directory.layout import scan_run
 from tieredstore.following.log.commit_log import CommitLogFiles, table_of
 from tieredstore.following.log.mapped_files import MappedFiles
 from tieredstore.following.rebuild.log_units import units_in
+from tieredstore.following.rebuild.record_units import UnitColumns
 
 A0, B1 = QueueId("A", 0), QueueId("B", 1)
 WANTED = frozenset({A0, B1})
@@ -54,6 +57,20 @@ def test_units_are_the_brokers_whatever_the_window(broker: FakeBroker, window_by
             (offset, unit.position, unit.size, unit.tag_hash) for offset, unit in enumerate(written)
         ]
     log.close()
+
+
+def test_wanted_units_are_those_of_all_that_are_of_wanted_queues(broker: FakeBroker) -> None:
+    window = np.fromfile(broker.log_path(0), np.uint8)
+    walk = walk_records(window)
+
+    def runs(wanted: frozenset[QueueId] | None) -> list[tuple[QueueId, int, bytes]]:
+        columns = UnitColumns.read(window, 0, walk.starts, walk.sizes, wanted)
+        return [(run.queue, run.first, run.units.tobytes()) for run in columns.runs()]
+
+    everything = runs(None)
+    assert {queue for queue, _, _ in everything} == WANTED
+    for wanted in (WANTED, {A0}, {B1}, {QueueId("C", 1)}, set[QueueId]()):
+        assert runs(frozenset(wanted)) == [run for run in everything if run[0] in wanted]
 
 
 @pytest.mark.parametrize("window_bytes", [100, 300, FILE_BYTES])

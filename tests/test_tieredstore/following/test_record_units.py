@@ -15,8 +15,8 @@ from tests.support.golden import GOLDEN_TREES, GoldenTree, tree_name, unpacked
 from tieredstore.following.directory.layout import scan_run
 from tieredstore.following.log.commit_log import CommitLogFiles, table_of
 from tieredstore.following.log.mapped_files import MappedFiles
+from tieredstore.following.rebuild.record_units import QueueRun
 from tieredstore.following.reput.log_scan import LogScan
-from tieredstore.following.reput.record_units import QueueRun
 
 A0 = QueueId("A", 0)
 SCHEDULED = next(topic for topic in SYSTEM_TOPICS if topic.startswith("SCHEDULE_TOPIC_"))

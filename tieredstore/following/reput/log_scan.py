@@ -20,7 +20,7 @@ from container.record.verification import Walk, walk_records
 from provider.errors import Closed, Corrupt, NotFound
 from tieredstore.following.log.commit_log import CommitLogFiles
 from tieredstore.following.options import WINDOW_BYTES
-from tieredstore.following.reput.record_units import QueueRun, RecordColumns, is_whole
+from tieredstore.following.rebuild.record_units import QueueRun, UnitColumns, is_whole
 
 WINDOW_BYTES_MIN = 64 << 10
 """What is read first: a log that trickles has little behind its known end, and then zeros."""
@@ -167,7 +167,7 @@ class LogScan:
         if not count:
             return
         starts, sizes = walk.starts[:count], walk.sizes[:count]
-        piece.runs += RecordColumns.read(window, place, starts, sizes).runs()
+        piece.runs += UnitColumns.read(window, place, starts, sizes).runs()
         start = int(starts[-1])
         piece.last = LastRecord(place + start, window[start : start + HEAD.size].tobytes())
 

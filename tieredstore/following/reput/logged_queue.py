@@ -6,7 +6,7 @@ from enum import Enum
 from container.names.queue_id import QueueId
 from dispatcher.hot_log import DeletedQueue, HotQueue, HotQueueState
 from provider.ranges import QueueOffset
-from tieredstore.following.reput.record_units import QueueRun
+from tieredstore.following.rebuild.record_units import QueueRun
 
 HOLE = (
     "the CommitLog has the message of offset {first}, but none of the offsets from {end} on: a "

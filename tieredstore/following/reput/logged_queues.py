@@ -17,10 +17,10 @@ from tieredstore.following.directory.queues import FoundQueues
 from tieredstore.following.file_errors import is_of_the_process
 from tieredstore.following.log.followed_log import FollowedLog
 from tieredstore.following.queue.judgement import Doubt, judge_report
+from tieredstore.following.rebuild.record_units import QueueRun
 from tieredstore.following.reput.log_scan import LogScan
 from tieredstore.following.reput.logged_queue import LoggedQueue, Taken
 from tieredstore.following.reput.logged_topics import LoggedTopics
-from tieredstore.following.reput.record_units import QueueRun
 from tieredstore.following.reput.remembered import Remembered
 from tieredstore.following.reput.waiting_units import WaitingUnits
 from tieredstore.following.statistics import ScanStatistics
