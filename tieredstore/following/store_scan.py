@@ -103,7 +103,7 @@ class StoreScan:
     @property
     def queues(self) -> Mapping[QueueId, HotQueue]:
         """What the last poll saw of each queue."""
-        return self._queues.known
+        return self._queues.told.known
 
     def poll(self, now_s: float) -> dict[QueueId, HotQueue]:
         """Bring `queues` up to date; returns those that changed.

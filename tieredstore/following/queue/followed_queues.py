@@ -1,18 +1,14 @@
 """The queues of a followed store: finds them, looks at their ends, and reads their units."""
 
 import threading
-from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
 
-import numpy as np
-
 from container.names.queue_id import QueueId
-from container.record.unit import ConsumeQueueUnit, Units
-from container.record.verification import leading_good_units
+from container.record.unit import Units
 from dispatcher.hot_log import HotQueue, HotQueueState
 from provider.errors import Corrupt, Denied, NotFound, OutOfRange, StoreError, Unavailable
 from provider.ranges import QueueOffset
@@ -24,8 +20,9 @@ from tieredstore.following.queue.deletions import Deletions, again_sentences, de
 from tieredstore.following.queue.files import ConsumeQueueFiles
 from tieredstore.following.queue.floors import Floors
 from tieredstore.following.queue.needed_log import QueueNeed, first_needed
-from tieredstore.following.queue.succession import before_place, names_message
+from tieredstore.following.queue.readers import QueueReaders
 from tieredstore.following.queue.tail import ConsumeQueueTail
+from tieredstore.following.queue.told_queues import ToldQueues
 from tieredstore.following.rebuild.made_files import RebuildBudget
 from tieredstore.following.statistics import ScanStatistics
 
@@ -37,7 +34,7 @@ class FollowedQueues:
     """The state of all queues. What `poll` calls holds the lock; `references` takes it if it must.
 
     Q1  The budget of made units is what the queues have of them, and never more than its bound.
-    Q2  A queue that has a tail is known, once it was looked at: `known` has its last state.
+    Q2  A queue that has a tail is known, once it was looked at: what is told has its last state.
     """
 
     def __init__(
@@ -52,25 +49,19 @@ class FollowedQueues:
         self._mapped = mapped
         self._directories = directories
         self._statistics = statistics
-        self._lock = lock
         self._watch = DirectoryWatch()
         self._floors = Floors(log.files)
         self._budget = RebuildBudget()
         self._tails: dict[QueueId, ConsumeQueueTail] = {}
         self._unscanned: dict[QueueId, StoreError] = {}
         """What kept the last scan from looking into directories of queues."""
-        self._released: dict[QueueId, int] = {}
         self._deletions = Deletions(log, directories.root)
-        self._reported: deque[QueueId] = deque()
-        """Queues that a reader reported; readers are other threads."""
-        self._is_doubted = False
-        """Whether a reader found that a queue may have been deleted: look at the directories."""
-        self._doubted: dict[QueueId, int] = {}
-        """Positions in units that made a reader think so, beyond what is known of the log."""
         self.found = FoundQueues()
         """What the last scan of the directories found."""
-        self.known: Mapping[QueueId, HotQueue] = {}
-        """What the last poll saw of each queue; replaced whole, so threads may read."""
+        self.told = ToldQueues()
+        self._readers = QueueReaders(
+            log.files, self._tails, self._floors, self._deletions, self.told, lock
+        )
 
     def __repr__(self) -> str:
         return f"<FollowedQueues: {len(self._tails)} queues, {self._budget}>"
@@ -79,7 +70,7 @@ class FollowedQueues:
         """Assert Q1, Q2, and what holds of each queue. O(files)."""
         for queue, tail in self._tails.items():
             tail.check()
-            assert queue in self.known or not tail.is_known, f"Q2: {tail}"
+            assert queue in self.told.known or not tail.is_known, f"Q2: {tail}"
         made = sum(tail.files.made.bytes for tail in self._tails.values())
         assert made == self._budget.taken, f"Q1: {made} bytes, {self._budget}"
         assert self._budget.room >= 0, f"Q1: {self._budget}"
@@ -88,8 +79,7 @@ class FollowedQueues:
 
     def take_doubt(self) -> bool:
         """Whether a reader missed a queue since the last call: the directories tell why."""
-        doubted, self._is_doubted = self._is_doubted, False
-        return doubted
+        return self._readers.take_doubt()
 
     @property
     def has_deleted(self) -> bool:
@@ -99,15 +89,12 @@ class FollowedQueues:
     @property
     def has_report(self) -> bool:
         """Whether a reader reported a message that no poll has looked at."""
-        return bool(self._reported)
+        return self._readers.has_report
 
     def publish(self, found: Mapping[QueueId, HotQueue]) -> dict[QueueId, HotQueue]:
-        """Make what a poll found `known`; returns what changed by it."""
-        changed = {queue: seen for queue, seen in found.items() if self.known.get(queue) != seen}
-        if changed:
-            self.known = {**self.known, **changed}
+        """Tell what a poll found; returns what changed by it."""
         self._deletions.told()
-        return changed
+        return self.told.publish(found)
 
     def scan(self, *, has_grown: bool) -> dict[QueueId, HotQueue]:
         """Look for queues and for their files; returns those that cannot be tiered or looked into.
@@ -152,7 +139,7 @@ class FollowedQueues:
         elif not tail.files.run.bases or tail.log_min != self._log.files.table.min_position:
             tail.files.rescan()  # the broker deletes from the front of both together
         elif tail.files.has_missing:
-            tail.files.release(self._released.get(queue, 0))
+            tail.files.release(self.told.released(queue))
             tail.files.rescan()  # a missing file may be brought back in place
         elif has_grown and self._watch.changed(directory) and tail.judge_identity(self._log.files):
             self._part_with([queue])  # else files after its end may show a hole
@@ -172,9 +159,9 @@ class FollowedQueues:
         for queue in queues:
             tail = self._tails.pop(queue)
             tail.files.give_up()
-            shown = self.known.get(queue)
+            shown = self.told.known.get(queue)
             if shown is not None:
-                released = self._released.get(queue, 0)
+                released = self.told.released(queue)
                 waiting[queue] = self._deletions.add(queue, tail, shown, released)
         if waiting:
             sentence = deletion_sentence(waiting, has_pins=self._log.has_pins)
@@ -215,7 +202,7 @@ class FollowedQueues:
         """
         found: dict[QueueId, HotQueue] = {}
         end = 0
-        reported = {self._reported.popleft() for _ in range(len(self._reported))}
+        reported = self._readers.take_reports()
         chosen = list(self._tails if only is None else reported.union(only) & self._tails.keys())
         self._statistics.queue_looks += len(chosen)
         for queue in chosen:
@@ -228,10 +215,10 @@ class FollowedQueues:
                 self._part_with([queue])
                 self._begin(queue, tail.files.run.directory)
                 continue
-            if seen is not None and seen is not self.known.get(queue):
+            if seen is not None and seen is not self.told.known.get(queue):
                 found[queue] = self._deletions.shown(seen)
             if tail.has_report:
-                self._reported.append(queue)
+                self._readers.look_again(queue)
         found |= self._look_at_deleted()
         self._log.tail.reach(self._log.files, end)
         self._statistics.made_bytes = self._budget.taken
@@ -243,7 +230,7 @@ class FollowedQueues:
         for queue in self._deletions.unsettled:
             tail = self._tails.get(queue)
             if tail is None or not tail.is_known:
-                found |= self._deletions.look(queue, self._released.get(queue, 0))
+                found |= self._deletions.look(queue, self.told.released(queue))
         self._statistics.find(again_sentences(self._deletions.take_successors()))
         return found
 
@@ -269,14 +256,14 @@ class FollowedQueues:
         Args:
             settled_position: as in `needed_log.first_needed`.
         """
-        if not self.known or not self._unscanned.keys() <= self._tails.keys():
+        if not self.told.known or not self._unscanned.keys() <= self._tails.keys():
             return 0  # nothing is known yet, or not of all
         needs = (self._need_of(queue, tail) for queue, tail in self._tails.items())
         return first_needed(chain(needs, self._deletions.needs()), settled_position)
 
     def _need_of(self, queue: QueueId, tail: ConsumeQueueTail) -> QueueNeed:
-        known = self.known.get(queue)
-        wanted = max(self._released.get(queue, 0), tail.seen.min_offset)
+        known = self.told.known.get(queue)
+        wanted = max(self.told.released(queue), tail.seen.min_offset)
         is_wanted = tail.is_known and wanted < tail.seen.max_offset
         position = self._position_of(queue, QueueOffset(wanted)) if is_wanted else None
         tail.needed_position = (
@@ -300,100 +287,20 @@ class FollowedQueues:
             return 0
 
     def references(self, queue: QueueId, start: QueueOffset, messages_max: int) -> Units:
-        """See `HotLog.references`; also raises Corrupt for a truncated ConsumeQueue file.
-
-        Units that cannot be read are reported to the next poll. Takes the lock only for units that
-        must be made.
-        """
-        try:
-            return self._references(queue, start, messages_max)
-        except Corrupt as error:
-            self.report_damage(queue, start, str(error))
-            raise
-        except (Unavailable, Denied):
-            self.report(queue, start)
-            raise
-
-    def _references(self, queue: QueueId, start: QueueOffset, messages_max: int) -> Units:
-        seen = self.known.get(queue)
-        if seen is None or not seen.min_offset <= start < seen.max_offset:
-            has = f"has [{seen.min_offset}, {seen.max_offset})" if seen else "is not in this store"
-            raise OutOfRange(f"offset {start}: the queue {has}", str(queue), start)
-        end = min(start + messages_max, seen.max_offset)
-        tail = self._tails.get(queue)
-        if tail is None:
-            with self._lock:
-                return self._deletions.units(queue, start, end)
-        if start < self._deletions.end_of(queue):
-            raise OutOfRange("its topic was deleted", str(queue), start)
-        files = tail.files
-        if start < files.first_offset:
-            with self._lock:
-                return self._floors.units(queue, start, min(end, files.first_offset))
-        try:
-            units = files.units(start, end)
-        except NotFound:
-            if not self._mend(queue, start):
-                self._doubt(queue, start, is_there=files.run.directory.exists())
-                raise
-            units = files.units(start, end)
-        unit = ConsumeQueueUnit(*(int(value) for value in units[0].tolist()))
-        if unit.position >= tail.end_position > 0:
-            self._doubt(queue, start, is_there=not self._is_of_another(queue, start, unit))
-        elif tail.end_position:  # what may be another queue's comes first in the next call
-            units = before_place(units, tail.end_position)
-        if not units["size"][0] and self._mend(queue, start):
-            units = files.units(start, end)
-        good = leading_good_units(
-            units["position"].astype(np.int64), units["size"].astype(np.int64)
-        )
-        return units[: max(1, good)]  # what is bad comes alone: reading its record names it
-
-    def _doubt(self, queue: QueueId, start: QueueOffset, *, is_there: bool) -> None:
-        """Its files are not there, or are another queue's by now: the next poll finds out which."""
-        if not is_there:
-            self._is_doubted = True
-            raise OutOfRange("its ConsumeQueue was deleted", str(queue), start)
-
-    def _is_of_another(self, queue: QueueId, start: QueueOffset, unit: ConsumeQueueUnit) -> bool:
-        """Whether a unit beyond the queue's end may be another queue's, and not damage.
-
-        Where the log is not known to reach so far, one look finds whether it does.
-        """
-        if unit.position < self._log.files.table.end:
-            return names_message(self._log.files, queue, start, unit)
-        is_new = self._doubted.get(queue) != unit.position
-        self._doubted[queue] = unit.position
-        return is_new
-
-    def _mend(self, queue: QueueId, start: QueueOffset) -> bool:
-        """Whether a unit that was missing or zero can be read now."""
-        with self._lock:
-            tail = self._tails.get(queue)
-            if tail is None:
-                return False
-            is_mended = tail.mend(start, self._log.files)
-            is_missing = not is_mended and tail.files.is_missing(start)
-        if is_missing:
-            self.report_damage(queue, start)
-        return is_mended
+        """See `QueueReaders.references`."""
+        return self._readers.references(queue, start, messages_max)
 
     def report(self, queue: QueueId, start: QueueOffset, damage: str = "") -> None:
-        """A reader could not read or trust the message at `start`: the next poll looks at it."""
-        tail = self._tails.get(queue)
-        if tail is not None:
-            tail.report(start, damage)
-            self._reported.append(queue)
+        """See `QueueReaders.report`."""
+        self._readers.report(queue, start, damage)
 
     def report_damage(self, queue: QueueId, start: QueueOffset, damage: str = "") -> None:
-        """As `report`, of damage: it concerns a queue only where it is not tiered yet."""
-        released = self._released.get(queue)
-        if released is not None and start >= released:
-            self.report(queue, start, damage)
+        """See `QueueReaders.report_damage`."""
+        self._readers.report_damage(queue, start, damage)
 
     def release(self, queue: QueueId, offset: QueueOffset) -> None:
         """Everything of `queue` below `offset` is tiered; its pins go with the next scan."""
-        self._released[queue] = max(offset, self._released.get(queue, 0))
+        self.told.release(queue, offset)
 
 
 def _without_offsets(queue: QueueId, state: HotQueueState, why: str) -> HotQueue:

@@ -23,7 +23,7 @@ def units_in(
     units. Records after one that cannot be passed over are out of reach.
 
     Reads the file in windows of at least 8 bytes, longer ones for longer records: about 0.4 us for
-    each record, 4 us for each wanted one, and 0.6 us for each of another topic with a wanted number.
+    each record, 4 us for each wanted one, and 0.6 us for one of another topic with a wanted number.
 
     Raises:
         OutOfRange: the file is not there any more, or not yet.

@@ -17,6 +17,7 @@ from tieredstore.following.directory.queues import FoundQueues
 from tieredstore.following.file_errors import is_of_the_process
 from tieredstore.following.log.followed_log import FollowedLog
 from tieredstore.following.queue.judgement import Doubt, judge_report
+from tieredstore.following.queue.told_queues import ToldQueues
 from tieredstore.following.rebuild.record_units import QueueRun
 from tieredstore.following.reput.log_scan import LogScan
 from tieredstore.following.reput.logged_queue import LoggedQueue, Taken
@@ -69,14 +70,12 @@ class LoggedQueues:
         self._numbers = 0
         self._successors: dict[QueueId, LoggedQueue] = {}
         """Queues that were made again while messages of a deleted one of their name wait."""
-        self._released: dict[QueueId, int] = {}
         self._to_release: deque[QueueId] = deque()
         """What was released since the last look."""
         self._reports: deque[tuple[QueueId, int, str]] = deque()
         """What readers, which are other threads, reported since the last look."""
         self._reported: set[QueueId] = set()
-        self.known: Mapping[QueueId, HotQueue] = {}
-        """What the last poll saw of each queue; replaced whole, so threads may read."""
+        self.told = ToldQueues()
 
     def __repr__(self) -> str:
         return f"<LoggedQueues: {len(self._queues)} queues, {self._scan}>"
@@ -122,11 +121,8 @@ class LoggedQueues:
         return Remembered(self.first_needed(0), self._scan.last)
 
     def publish(self, found: Mapping[QueueId, HotQueue]) -> dict[QueueId, HotQueue]:
-        """Make what a poll found `known`; returns what changed by it."""
-        changed = {queue: seen for queue, seen in found.items() if self.known.get(queue) != seen}
-        if changed:
-            self.known = {**self.known, **changed}
-        return changed
+        """Tell what a poll found; returns what changed by it."""
+        return self.told.publish(found)
 
     def scan(self, *, has_grown: bool) -> dict[QueueId, HotQueue]:
         """Look which topics are refused; a look returns those.
@@ -266,7 +262,7 @@ class LoggedQueues:
             name = self._to_release.popleft()
             queue = self._queues.get(name)
             if queue is not None:
-                queue.released = self._released[name]
+                queue.released = self.told.released(name)
                 low = min(queue.released, queue.end) - KEPT_MESSAGES
                 if low > queue.start:
                     self._units.drop_below(queue.number, low)
@@ -297,11 +293,7 @@ class LoggedQueues:
     def references(self, queue: QueueId, start: QueueOffset, messages_max: int) -> Units:
         """See `HotLog.references`. Takes the lock."""
         with self._lock:  # one poll puts a queue that was made again in the place of the old one
-            seen = self.known.get(queue)
-            if seen is None or not seen.min_offset <= start < seen.max_offset:
-                has = f"[{seen.min_offset}, {seen.max_offset})" if seen else "nothing in this store"
-                raise OutOfRange(f"offset {start}: the queue has {has}", str(queue), start)
-            end = min(start + messages_max, seen.max_offset)
+            end = self.told.end_within(queue, start, messages_max)
             units = self._units.units(self._queues[queue].number, start, end)
         if not len(units):
             raise OutOfRange("it was tiered, and its unit is not kept", str(queue), start)
@@ -314,13 +306,12 @@ class LoggedQueues:
 
     def report_damage(self, queue: QueueId, start: QueueOffset, damage: str = "") -> None:
         """As `report`, of damage: it concerns a queue only where it is not tiered yet."""
-        released = self._released.get(queue)
-        if released is not None and start >= released:
+        if self.told.is_untiered(queue, start):
             self.report(queue, start, damage)
 
     def release(self, queue: QueueId, offset: QueueOffset) -> None:
         """Everything of `queue` below `offset` is tiered."""
-        self._released[queue] = max(offset, self._released.get(queue, 0))
+        self.told.release(queue, offset)
         self._to_release.append(queue)
 
     def close(self) -> None:
