@@ -102,8 +102,8 @@ class QueueReaders:
                 self._doubt(queue, start, is_there=files.run.directory.exists())
                 raise
             units = files.units(start, end)
-        unit = ConsumeQueueUnit(*(int(value) for value in units[0].tolist()))
-        if unit.position >= tail.end_position > 0:
+        if int(units["position"][0]) >= tail.end_position > 0:
+            unit = ConsumeQueueUnit(*(int(value) for value in units[0].tolist()))
             self._doubt(queue, start, is_there=not self._is_of_another(queue, start, unit))
         elif tail.end_position:  # what may be another queue's comes first in the next call
             units = before_place(units, tail.end_position)
