@@ -12,7 +12,9 @@ from tieredstore.config.key import PORT, Kind
 from tieredstore.config.keys import SECTIONS
 from tieredstore.config.template import config_template
 
+FOREIGN = "Keys that only the broker knows, or a plug-in"
 WIDTH_MAX = 100
+COUNTED = frozenset({Kind.COUNT, Kind.BYTES, Kind.MILLISECONDS, Kind.HOURS, Kind.PERCENT})
 LARGE_BYTES = 10_240
 """Numbers of bytes from here on are also shown in a larger unit."""
 
@@ -41,8 +43,15 @@ def command(invocation: Invocation, *, template: bool, as_json: bool) -> None:
     for given in config.java_only:
         click.echo(f"{given.name}   ({given.origin})")
         click.echo(_indented(JAVA_ONLY[given.name]) + "\n")
+    if config.foreign:
+        click.echo(f"{FOREIGN}\n")
+        for given in config.foreign:
+            click.echo(f"{given.name}   ({given.origin})")
+        click.echo("")
     most = size_text(config.memory_bytes_max)
+    more = size_text(config.hot_write.memory_bytes_max)
     click.echo(f"With these settings tiering and reading hold at most {most} in memory.")
+    click.echo(f"Our own hot log (`run`, `put`) holds at most {more} more.")
 
 
 def _show(setting: Setting) -> None:
@@ -69,24 +78,25 @@ def _row(setting: Setting) -> Row:
 
 
 def _ignored(config: Config) -> list[Row]:
+    """Keys that change nothing here; values of the broker's own are not shown: some are secrets."""
     return [
         {
             "key": given.name,
-            "value": given.text,
+            "value": given.text if given.name in JAVA_ONLY else None,
             "unit": "",
             "default": False,
             "origin": given.origin,
-            "meaning": JAVA_ONLY[given.name],
+            "meaning": JAVA_ONLY.get(given.name, FOREIGN),
             "used": False,
         }
-        for given in config.java_only
+        for given in (*config.java_only, *config.foreign)
     ]
 
 
 def _value(setting: Setting) -> str:
     if isinstance(setting.value, bool):
         return str(setting.value).lower()
-    if setting.key.kind in {Kind.COUNT, Kind.BYTES, Kind.MILLISECONDS, Kind.HOURS}:
+    if setting.key.kind in COUNTED:
         text = f"{setting.value} {setting.key.unit_name}"
         if setting.key.unit == PORT:
             text = str(setting.value)

@@ -4,13 +4,11 @@ The only module that knows all layers' options, and the only one that asks the e
 """
 
 import os
-import re
 import socket
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import timedelta
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Self
 
 from container.journal.options import JournalOptions
 from container.names.path_component import check_path_component
@@ -20,10 +18,12 @@ from container.upkeep.options import UpkeepOptions
 from dispatcher.options import DispatchOptions
 from fetcher.options import FetcherOptions
 from provider.options import PosixOptions
+from tieredstore.config.building import Setting, build, in_keys
 from tieredstore.config.java_keys import JAVA_ONLY
 from tieredstore.config.key import Key, Kind, Value
 from tieredstore.config.keys import KEYS
 from tieredstore.config.location import directory_at
+from tieredstore.config.own_store import retention_options, write_options
 from tieredstore.config.sources import (
     ConfigError,
     Given,
@@ -35,6 +35,8 @@ from tieredstore.config.sources import (
     refuse_misspelt,
 )
 from tieredstore.following.options import HotLogOptions
+from tieredstore.hot.options import HotWriteOptions
+from tieredstore.hot.retention import RetentionOptions
 
 DEFAULT_ORIGIN = "default"
 FOUND_ORIGIN = "the tier"
@@ -43,28 +45,17 @@ RECORD_EXTRA_BYTES = 64 << 10
 """What a record may hold besides its body: properties up to 32,767 bytes, topic and fields."""
 ROUNDS_MAX = 2
 
-OptionsT = TypeVar("OptionsT")
 OPTIONS = (
     DispatchOptions,
     FetcherOptions,
     HotLogOptions,
+    HotWriteOptions,
     JournalOptions,
     PosixOptions,
+    RetentionOptions,
     TierOptions,
     UpkeepOptions,
 )
-
-_DURATION_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
-_FIELD = re.compile(r"\b[a-z]+(?:_[a-z]+)+\b")
-
-
-@dataclass(frozen=True, slots=True)
-class Setting:
-    """One effective value."""
-
-    key: Key
-    value: Value
-    origin: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +66,8 @@ class Config:
     """By key, in the order of the shipped file."""
     java_only: Sequence[Given]
     """Keys of the Java tiered store that were given and change nothing here."""
+    foreign: Sequence[Given]
+    """Keys that were given and are the broker's own, or a plug-in's."""
     tier: TierOptions
     journal: JournalOptions
     upkeep: UpkeepOptions
@@ -119,10 +112,13 @@ class Config:
             return cls(
                 settings=effective,
                 java_only=[pair for name, pair in last.items() if name in JAVA_ONLY],
+                foreign=[
+                    p for name, p in last.items() if name not in KEYS and name not in JAVA_ONLY
+                ],
                 tier=_tier(effective),
-                journal=_build(JournalOptions, effective),
-                upkeep=_build(UpkeepOptions, effective),
-                posix=_build(PosixOptions, effective),
+                journal=build(JournalOptions, effective),
+                upkeep=build(UpkeepOptions, effective),
+                posix=build(PosixOptions, effective),
                 dispatch=_dispatch(effective),
                 hot=_hot(effective),
                 fetcher=_fetcher(effective),
@@ -130,7 +126,7 @@ class Config:
         except ConfigError:
             raise
         except ValueError as error:
-            raise ConfigError(_in_keys(str(error))) from error
+            raise ConfigError(in_keys(str(error))) from error
 
     @property
     def cluster(self) -> str:
@@ -151,6 +147,22 @@ class Config:
     def store_dir(self) -> Path:
         """`storePathRootDir`."""
         return Path(str(self.settings["storePathRootDir"].value))
+
+    @property
+    def plug_ins(self) -> Sequence[str]:
+        """`messageStorePlugIn`: names of stores around the hot log, the outermost first."""
+        names = str(self.settings["messageStorePlugIn"].value).split(",")
+        return [name.strip() for name in names if name.strip()]
+
+    @property
+    def hot_write(self) -> HotWriteOptions:
+        """How our own hot log is written; see `own_store.write_options` for errors."""
+        return write_options(self.settings)
+
+    @property
+    def retention(self) -> RetentionOptions:
+        """When our own hot log deletes files; see `own_store.retention_options` for errors."""
+        return retention_options(self.settings)
 
     @property
     def checks_names(self) -> bool:
@@ -228,26 +240,6 @@ def _setting(key: Key, given: Given | None) -> Setting:
     return Setting(key, parse_value(key, given), given.origin)
 
 
-def _converted(setting: Setting) -> object:
-    """The value as an options class has it: seconds, numbers of bytes, durations."""
-    if setting.key.kind is Kind.MILLISECONDS:
-        return int(setting.value) / 1000
-    text = str(setting.value)
-    if setting.key.kind is Kind.BACKFILL and text not in {"all", "none"}:
-        return timedelta(**{_DURATION_UNITS[text[-1]]: int(text[:-1])})
-    return setting.value
-
-
-def _build(options: type[OptionsT], settings: Mapping[str, Setting], **others: object) -> OptionsT:
-    """An options class from the keys that set its fields; `others` win."""
-    values: dict[str, Any] = {}
-    for setting in settings.values():
-        room, _, field = setting.key.sets.partition(".")
-        if room == options.__name__:
-            values[field] = _converted(setting)
-    return options(**{**values, **others})
-
-
 def _tier(settings: Mapping[str, Setting]) -> TierOptions:
     setting = settings["tieredStoreConsumeQueueMaxSize"]
     size = int(setting.value)
@@ -257,7 +249,7 @@ def _tier(settings: Mapping[str, Setting]) -> TierOptions:
             f"{UNIT_BYTES}, the bytes of one message in a ConsumeQueue, not {size}: write "
             f"{size - size % UNIT_BYTES}"
         )
-    return _build(TierOptions, settings)
+    return build(TierOptions, settings)
 
 
 def _dispatch(settings: Mapping[str, Setting]) -> DispatchOptions:
@@ -275,13 +267,13 @@ def _dispatch(settings: Mapping[str, Setting]) -> DispatchOptions:
     poll_s = int(settings["tieredStorePollInterval"].value) / 1000
     others["poll_s_max"] = max(DispatchOptions().poll_s_max, poll_s)
     others["message_bytes_max"] = int(settings["maxMessageSize"].value) + RECORD_EXTRA_BYTES
-    return _build(DispatchOptions, settings, **others)
+    return build(DispatchOptions, settings, **others)
 
 
 def _hot(settings: Mapping[str, Setting]) -> HotLogOptions:
     replicated = settings["enableControllerMode"].value or settings["duplicationEnable"].value
     in_flight = int(settings["tieredStoreBytesInFlight"].value)
-    return _build(
+    return build(
         HotLogOptions,
         settings,
         queues_in_rocksdb=settings["storeType"].value == ROCKSDB,
@@ -298,10 +290,4 @@ def _fetcher(settings: Mapping[str, Setting]) -> FetcherOptions:
             f"readAheadMessageSizeThreshold, {run.value} bytes, not {cache.value}"
         )
     extent_bytes_max = int(settings["tieredStoreExtentMaxSize"].value)
-    return _build(FetcherOptions, settings, extent_bytes_max=extent_bytes_max)
-
-
-def _in_keys(reason: str) -> str:
-    """A sentence of an options class, with its fields named as the keys that set them."""
-    names = {key.sets.partition(".")[2]: key.name for key in KEYS.values() if key.sets}
-    return _FIELD.sub(lambda found: names.get(found[0], found[0]), reason)
+    return build(FetcherOptions, settings, extent_bytes_max=extent_bytes_max)

@@ -10,7 +10,6 @@ _REFERENCES = "Waiting messages are bounded by tieredStoreWaitingMax and tieredS
 _WINDOW = "The read-ahead window adapts to each reader."
 
 JAVA_ONLY: Mapping[str, str] = {
-    "messageStorePlugIn": _PLUG_IN,
     "tieredMetadataServiceProvider": _PLUG_IN,
     "tieredBackendServiceProvider": _PLUG_IN,
     "tieredStoreIndexFileMaxHashSlotNum": _NO_INDEX,

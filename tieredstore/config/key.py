@@ -18,6 +18,9 @@ class Kind(Enum):
     SWITCH = "true or false"
     TEXT = "text"
     PATH = "path"
+    PERCENT = "percent"
+    CHOICE = "choice"
+    DAY_HOURS = "hours of the day"
     LEVEL = "DISABLE, NOT_IN_DISK, NOT_IN_MEM or FORCE"
     BACKFILL = "all, none or duration"
 
@@ -40,10 +43,12 @@ class Key:
     """Smallest number allowed."""
     most: int = 2**63 - 1
     """Largest number allowed."""
+    choices: tuple[str, ...] = ()
+    """What may be written, if `kind` is CHOICE."""
     is_machines: bool = False
     """The default depends on the machine or must be given, so the shipped file leaves it out."""
 
     @property
     def unit_name(self) -> str:
         """The unit in words for people."""
-        return self.unit or self.kind.value
+        return self.unit or " or ".join(self.choices) or self.kind.value

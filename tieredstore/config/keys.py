@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from tieredstore.config.key import Key, Kind
 from tieredstore.config.reader_keys import COLD_TO_READER
+from tieredstore.config.store_keys import HOT_LOG
 
 KIB = 1 << 10
 MIB = 1 << 20
@@ -42,7 +43,7 @@ _BROKER = (
         "storePathRootDir",
         Kind.PATH,
         "",
-        "The broker's store directory; read, never written. Default: store in the home directory.",
+        "The broker's store directory; `tier` only reads it. Default: store in the home directory.",
         is_machines=True,
     ),
     Key(
@@ -96,6 +97,7 @@ _BROKER = (
         Kind.BYTES,
         4 * MIB,
         "Largest body that the broker accepts; used to bound memory.",
+        "HotWriteOptions.message_bytes_max",
         most=2**31 - 1,
     ),
 )
@@ -377,6 +379,7 @@ _HOT_TO_COLD = (
 
 SECTIONS: tuple[tuple[str, tuple[Key, ...]], ...] = (
     ("The broker", _BROKER),
+    ("Our own hot log", HOT_LOG),
     ("The tier", _TIER),
     ("Hot to cold", _HOT_TO_COLD),
     ("Cold to reader", COLD_TO_READER),

@@ -16,8 +16,16 @@ from tieredstore.config.keys import KEYS, LEVELS
 OURS = ("tiered", "readahead")
 """Prefixes, in lower case, of keys that are an error if they are unknown."""
 NEAR = 0.85
-"""Similarity from which a key counts as a misspelling of a known one. Every one of the 562 keys of
-a broker 5.5.0 is less similar than this to each of ours that it is not."""
+"""Similarity from which a key counts as a misspelling of a known one."""
+RESEMBLING = frozenset(
+    {
+        "brokerIP2",
+        "haListenPort",
+        "mappedFileSizeConsumeQueueExt",
+        "mapperFileSizeBatchConsumeQueue",
+    }
+)
+"""Keys of a broker 5.5.0 that are as similar to one of ours and are none; there are no others."""
 ENVIRONMENT_PREFIX = "TIEREDSTORE_"
 DEFINE_ORIGIN = "-D"
 SETTINGS_ORIGIN = "settings"
@@ -29,6 +37,7 @@ CONTINUED_LINES_MAX = 1_000
 _SIZE = re.compile(r"([0-9]+)\s*([kmgt])(i?b)?", re.IGNORECASE)
 _SCALE = {"k": 10, "m": 20, "g": 30, "t": 40}
 _DURATION = re.compile(r"[1-9][0-9]{0,8}[smhd]", re.ASCII)
+_DAY_HOURS = re.compile(r"([01]?[0-9]|2[0-3])(;([01]?[0-9]|2[0-3]))*;?", re.ASCII)
 _NUMBER = re.compile(r"[+-]?[0-9]{1,99}", re.ASCII)
 _NO_TEXT = re.compile(r"[\x00-\x08\x0e-\x1f]")
 """Characters that a text file does not contain."""
@@ -139,18 +148,18 @@ def read_settings(settings: Mapping[str, object]) -> list[Given]:
 
 
 def refuse_misspelt(given: Given) -> None:
-    """Accept known keys, and unknown ones that may be the broker's own.
+    """Accept known keys, and unknown ones that may be the broker's own or a plug-in's.
+
+    A key with a dot is a plug-in's, wherever it was given; the broker has none.
 
     Raises:
         ConfigError: the key is similar to one of ours or has its prefix; names the nearest.
     """
-    if given.name in KEYS or given.name in JAVA_ONLY:
+    if given.name in KEYS or given.name in JAVA_ONLY or given.name in RESEMBLING:
         return
     lower = {name.lower(): name for name in (*KEYS, *JAVA_ONLY)}
-    is_ours = given.name.lower().startswith(OURS) or given.origin in {
-        DEFINE_ORIGIN,
-        SETTINGS_ORIGIN,
-    }
+    is_for_us = given.origin in {DEFINE_ORIGIN, SETTINGS_ORIGIN} and "." not in given.name
+    is_ours = given.name.lower().startswith(OURS) or is_for_us
     near = get_close_matches(given.name.lower(), lower, 1, NEAR)
     if is_ours or near:
         hint = _did_you_mean(given.name.lower(), lower)
@@ -182,19 +191,28 @@ def parse_value(key: Key, given: Given) -> Value:
             if text.lower() not in {"true", "false"}:
                 raise ConfigError(f"{place} is true or false, not {text!r}")
             return text.lower() == "true"
-        case Kind.LEVEL:
-            level = LEVELS[int(text)] if text in {"0", "1", "2", "3"} else text.upper()
-            if level not in LEVELS:
-                raise ConfigError(f"{place} is one of {', '.join(LEVELS)}, not {text!r}")
-            return level
-        case Kind.BACKFILL:
-            if text not in {"all", "none"} and not _DURATION.fullmatch(text):
-                raise ConfigError(
-                    f"{place} is all, none, or a duration like 90m, 36h or 7d, not {text!r}"
-                )
-            return text
-        case Kind.BYTES | Kind.COUNT | Kind.MILLISECONDS | Kind.HOURS:
+        case Kind.LEVEL | Kind.CHOICE | Kind.DAY_HOURS | Kind.BACKFILL:
+            return _parse_word(key, text, place)
+        case Kind.BYTES | Kind.COUNT | Kind.MILLISECONDS | Kind.HOURS | Kind.PERCENT:
             return _parse_number(key, text, place)
+
+
+def _parse_word(key: Key, text: str, place: str) -> str:
+    """One of a few words, or a text of a certain form."""
+    word, wanted = text, ""
+    if key.kind is Kind.LEVEL:
+        word = LEVELS[int(text)] if text in {"0", "1", "2", "3"} else text.upper()
+        wanted = "" if word in LEVELS else f"one of {', '.join(LEVELS)}"
+    elif key.kind is Kind.CHOICE:
+        wanted = "" if text in key.choices else key.unit_name
+    elif key.kind is Kind.DAY_HOURS:
+        is_hours = _DAY_HOURS.fullmatch(text)
+        wanted = "" if is_hours else "hours from 00 to 23 with semicolons, such as 04;16"
+    elif text not in {"all", "none"} and not _DURATION.fullmatch(text):
+        wanted = "all, none, or a duration like 90m, 36h or 7d"
+    if wanted:
+        raise ConfigError(f"{place} is {wanted}, not {text!r}")
+    return word
 
 
 def _parse_number(key: Key, text: str, place: str) -> int:

@@ -27,10 +27,16 @@ class RetentionOptions:
     """`diskMaxUsedSpaceRatio`: share of the disk in use from which on files go whatever their
     age, the oldest first."""
     disk_force_ratio: float = 0.90
-    """Share of the disk in use from which on `untiered` says what happens to the others."""
+    """`diskSpaceWarningLevelRatio`: share of the disk in use from which on `untiered` says what
+    happens to the others."""
     untiered: UntieredPolicy = UntieredPolicy.KEEP
+    """`tieredStoreUntieredPolicy`."""
+    delete_hours: frozenset[int] = frozenset()
+    """`deleteWhen`: hours of the local day, 0 to 23, in which files go by age; none: at any."""
     files_max: int = 10
-    """Most files of one round."""
+    """`deleteFileBatchMax`: most files of one round."""
+    interval_s: float = 10.0
+    """`cleanResourceInterval`: time between two rounds."""
 
     def __post_init__(self) -> None:
         if not 0 < self.disk_clean_ratio <= self.disk_force_ratio <= 1:
@@ -40,6 +46,10 @@ class RetentionOptions:
             )
         if self.reserved_s < 0 or self.files_max < 1:
             raise ValueError("reserved_s is at least 0, files_max at least 1")
+        if not self.delete_hours <= frozenset(range(24)):
+            raise ValueError(f"delete_hours {sorted(self.delete_hours)} are not within 0 to 23")
+        if self.interval_s <= 0:
+            raise ValueError(f"interval_s is {self.interval_s}, not above 0")
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +82,7 @@ def plan_trim(
     now_s: float,
     disk_used: float,
     options: RetentionOptions,
+    hour: int = 0,
 ) -> Trim:
     """Which files go now, by the rules above; the last file, which is written to, always stays.
 
@@ -83,13 +94,16 @@ def plan_trim(
         disk_used: share of the disk in use, 0 to 1; each file that goes is taken to free nothing,
             so that a round is bounded by `files_max` alone.
         options: the rules.
+        hour: of the local day, 0 to 23.
     """
     chosen: list[int] = []
     held_back = dropped = 0
     is_full = disk_used >= options.disk_clean_ratio
     may_drop = disk_used >= options.disk_force_ratio and options.untiered is UntieredPolicy.DROP
+    is_time = not options.delete_hours or hour in options.delete_hours
     for file in files[:-1]:
-        if not is_full and now_s - file.written_s < options.reserved_s:
+        is_old = is_time and now_s - file.written_s >= options.reserved_s
+        if not is_full and not is_old:
             break  # files go in order, so that no hole is left
         is_tiered = file.base + file_bytes <= tiered_position
         if not is_tiered and not (may_drop and not dropped):

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable
+from datetime import UTC, datetime
 
 from container.names.queue_id import QueueId
 from tieredstore.hot.appender import Appender
@@ -52,6 +53,7 @@ def trim(
         now_s=now_s,
         disk_used=1 - usage.f_bavail / usage.f_blocks,
         options=options,
+        hour=datetime.fromtimestamp(now_s, UTC).astimezone().hour,
     )
     for base in planned.files:
         assert base == log.min_position, "the oldest goes first"

@@ -1,23 +1,32 @@
 """The configuration: keys, units, origins, and one sentence for everything that cannot work."""
 
+import socket
 from dataclasses import fields
 from datetime import timedelta
+from enum import Enum
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.support.golden import ROCKETMQ_533, ROCKETMQ_550, GoldenSet
-from tieredstore.config.effective import OPTIONS, Config, machine
+from tieredstore.config.building import Setting, converted
+from tieredstore.config.effective import OPTIONS, RECORD_EXTRA_BYTES, Config, machine
 from tieredstore.config.java_keys import JAVA_ONLY
 from tieredstore.config.key import Key, Kind
 from tieredstore.config.keys import KEYS
-from tieredstore.config.sources import ConfigError, environment_name
+from tieredstore.config.sources import RESEMBLING, ConfigError, environment_name
+from tieredstore.hot.retention import UntieredPolicy
 
-NUMBERS = {Kind.BYTES, Kind.COUNT, Kind.MILLISECONDS, Kind.HOURS}
+NUMBERS = {Kind.BYTES, Kind.COUNT, Kind.MILLISECONDS, Kind.HOURS, Kind.PERCENT}
+BROKER_KEYS = Path(__file__).with_name("broker_keys_5.5.0.txt").read_text().split()
+"""Every key of a broker 5.5.0: the fields of its configuration classes."""
 OTHER_VALUES = {
     Kind.SWITCH: {False: "true", True: "false"},
     Kind.LEVEL: {"NOT_IN_DISK": "FORCE"},
     Kind.BACKFILL: {"all": "36h"},
+    Kind.CHOICE: {"ASYNC_FLUSH": "SYNC_FLUSH", "KEEP": "DROP"},
+    Kind.DAY_HOURS: {"04": "04;16"},
 }
 ROOMY = {"tieredStoreConsumeQueueMaxSize": 20}
 """Keys whose next possible value is further away than one."""
@@ -51,6 +60,8 @@ def field_of(config: Config, sets: str) -> object:
         config.posix,
         config.dispatch,
         config.hot,
+        config.hot_write,
+        config.retention,
         config.fetcher,
     )
     return getattr(next(one for one in rooms if type(one).__name__ == room), name)
@@ -81,9 +92,9 @@ def test_the_tables_default_is_the_options_class_default(key: Key) -> None:
     room, name = key.sets.split(".")
     options = next(one for one in OPTIONS if one.__name__ == room)
     assert name in {field.name for field in fields(options)}
-    scale = 1000 if key.kind is Kind.MILLISECONDS else 1
     default = getattr(options(), name)
-    assert (default * scale if scale > 1 else default) == key.default
+    setting = Setting(key, key.default, "default")
+    assert converted(setting) == (default.name if isinstance(default, Enum) else default)
 
 
 def test_no_two_keys_set_one_field() -> None:
@@ -124,7 +135,6 @@ def test_a_real_brokers_file_is_taken_as_it_is(golden: GoldenSet) -> None:
     assert config.tier_root == Path("golden/tier")
     assert config.level == "FORCE"
     assert {given.name for given in config.java_only} == {
-        "messageStorePlugIn",
         "tieredMetadataServiceProvider",
         "tieredBackendServiceProvider",
         "tieredStoreIndexFileMaxHashSlotNum",
@@ -134,12 +144,38 @@ def test_a_real_brokers_file_is_taken_as_it_is(golden: GoldenSet) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["maxFilterMessageSize", "storePathDLedgerCommitLog", "clusterName", "brokerId", "brokerIP1"],
+    ["maxFilterMessageSize", "storePathDLedgerCommitLog", "clusterName", "brokerId", "brokerIP2"],
 )
 def test_keys_that_only_the_broker_knows_are_not_looked_at(name: str, tmp_path: Path) -> None:
     conf = tmp_path / "broker.conf"
     conf.write_text(f"{name}=whatever\n")
-    assert name not in load(conf=conf).settings
+    config = load(conf=conf)
+    assert name not in config.settings
+    assert [(given.name, given.text) for given in config.foreign] == [(name, "whatever")]
+
+
+def test_no_key_of_a_broker_is_taken_for_a_misspelling(tmp_path: Path) -> None:
+    conf = tmp_path / "broker.conf"
+    unknown = [name for name in BROKER_KEYS if name not in KEYS and name not in JAVA_ONLY]
+    conf.write_text("".join(f"{name}=x\n" for name in unknown))
+    assert [given.name for given in load(conf=conf).foreign] == unknown
+    assert set(BROKER_KEYS) >= RESEMBLING
+
+
+def test_keys_that_are_rocketmqs_have_its_names() -> None:
+    ours = ("tiered", "readAhead", "commitLogRolling")
+    assert [n for n in KEYS if not n.startswith(ours) and n not in BROKER_KEYS] == []
+
+
+def test_a_key_with_a_dot_is_a_plug_ins_wherever_it_is_given(tmp_path: Path) -> None:
+    conf = tmp_path / "broker.conf"
+    conf.write_text("audit.path=/var/audit\n")
+    config = load("audit.level=2", conf=conf)
+    assert {given.name: given.text for given in config.foreign} == {
+        "audit.path": "/var/audit",
+        "audit.level": "2",
+    }
+    assert "unknown key tieredStore.Level" in sentence("tieredStore.Level=2")
 
 
 @pytest.mark.parametrize(
@@ -169,7 +205,7 @@ def test_a_misspelt_key_is_an_error_that_names_the_right_one(
 
 
 def test_what_is_given_to_us_alone_must_be_known() -> None:
-    assert "unknown key listenPort" in sentence("listenPort=1")
+    assert "unknown key brokerId" in sentence("brokerId=1")
     assert "TIEREDSTORE_BROKER_NAME?" in sentence(TIEREDSTORE_BROKER_NAM="x")
     assert "key=value" in sentence("brokerName")
 
@@ -187,6 +223,10 @@ def test_what_is_given_to_us_alone_must_be_known() -> None:
         ("tieredStoreGroupCommitCount=0", ["at least 1 messages"]),
         ("tieredStoreMetricsPort=70000", ["at most 65535, not 70000"]),
         ("tieredStoreGroupCommit=yes", ["true or false", "'yes'"]),
+        ("flushDiskType=sync", ["ASYNC_FLUSH or SYNC_FLUSH", "'sync'"]),
+        ("tieredStoreUntieredPolicy=drop", ["KEEP or DROP", "'drop'"]),
+        ("deleteWhen=24", ["hours from 00 to 23", "04;16", "'24'"]),
+        ("diskMaxUsedSpaceRatio=101", ["at most 100 percent"]),
         ("tieredStorageLevel=4", ["DISABLE, NOT_IN_DISK, NOT_IN_MEM, FORCE", "'4'"]),
         ("tieredStoreBackfill=36", ["36h", "'36'"]),
         ("tieredStoreBytesInFlight=1000", ["one batch of tieredStoreGroupCommitSize"]),
@@ -222,6 +262,57 @@ def test_values_reach_the_layers_in_their_units() -> None:
     assert config.dispatch.rounds_max == 1
     assert config.hot.round_bytes_max == 4194304
     assert config.memory_bytes_max < load().memory_bytes_max
+
+
+def test_what_a_broker_says_of_its_store_is_what_ours_does() -> None:
+    config = load(
+        "mappedFileSizeCommitLog=262144",
+        "flushDiskType=SYNC_FLUSH",
+        "flushIntervalCommitLog=1500",
+        "maxMessageSize=1000",
+        "brokerIP1=::1",
+        "listenPort=10922",
+        "fileReservedTime=48",
+        "deleteWhen=04;16;",
+        "diskMaxUsedSpaceRatio=88",
+        "tieredStoreUntieredPolicy=DROP",
+    )
+    written, kept = config.hot_write, config.retention
+    assert (written.commit_log_bytes, written.flush) == (262144, "SYNC_FLUSH")
+    assert (written.flush_interval_s, written.message_bytes_max) == (1.5, 1000)
+    assert written.store_host == ("::1", 10922)
+    assert (kept.reserved_s, kept.delete_hours) == (48 * 3600, {4, 16})
+    assert (kept.disk_clean_ratio, kept.untiered) == (0.88, UntieredPolicy.DROP)
+    assert config.dispatch.message_bytes_max == 1000 + RECORD_EXTRA_BYTES
+
+
+def test_a_broker_may_be_called_by_its_hosts_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    def found(name: str, port: int, **_others: object) -> list[tuple[Any, ...]]:
+        if name != "broker":
+            name.encode("ascii")  # a UnicodeError, as of a name that IDNA cannot have
+            raise socket.gaierror(-2, "Name or service not known")
+        return [
+            (socket.AF_INET6, 1, 6, "", ("fe80::1%eth0", port, 0, 2)),
+            (socket.AF_INET, 1, 6, "", ("192.0.2.7", port)),
+        ]
+
+    monkeypatch.setattr(socket, "getaddrinfo", found)
+    assert load("brokerIP1=broker").hot_write.store_host == ("192.0.2.7", 10911)
+    for wrong in ("no-such-host.invalid", "b\u00fcro"):
+        config = load(f"brokerIP1={wrong}")  # which reading never asks for
+        with pytest.raises(ConfigError, match=r"brokerIP1 \(-D\) is an IP address or the name"):
+            _ = config.hot_write
+
+
+def test_settings_of_our_store_that_contradict_each_other_are_named() -> None:
+    config = load("diskMaxUsedSpaceRatio=95")
+    with pytest.raises(ConfigError, match=r"diskMaxUsedSpaceRatio 0.95 and diskSpaceWarning"):
+        _ = config.retention
+
+
+def test_plug_ins_are_listed_the_outermost_first() -> None:
+    assert load().plug_ins == ["tieredstore.TieredMessageStore"]
+    assert load("messageStorePlugIn= a.B, ,c:D,").plug_ins == ["a.B", "c:D"]
 
 
 def test_the_tier_must_be_named() -> None:

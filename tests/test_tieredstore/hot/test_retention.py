@@ -20,6 +20,7 @@ HOUR_S = 3600.0
 FILES = [LogFile(base, written_s=base / 100 * HOUR_S) for base in range(0, 600, 100)]
 """One an hour; the last one is written to."""
 OPTIONS = RetentionOptions(reserved_s=2 * HOUR_S)
+AT_FOUR = replace(OPTIONS, delete_hours=frozenset({4, 16}))
 DROP = replace(OPTIONS, untiered=UntieredPolicy.DROP)
 
 CASES: dict[str, tuple[dict[str, Any], Trim]] = {
@@ -28,6 +29,12 @@ CASES: dict[str, tuple[dict[str, Any], Trim]] = {
     "old and not tiered": ({"now_s": 3 * HOUR_S, "tiered_position": 199}, Trim((0,), 1)),
     "nothing tiered": ({"now_s": 99 * HOUR_S, "tiered_position": 0}, Trim((), 5)),
     "all old": ({"now_s": 99 * HOUR_S}, Trim((0, 100, 200, 300, 400))),
+    "old, in its hour": ({"now_s": 3 * HOUR_S, "hour": 16, "options": AT_FOUR}, Trim((0, 100))),
+    "old, in another hour": ({"now_s": 3 * HOUR_S, "hour": 5, "options": AT_FOUR}, Trim()),
+    "full, in another hour": (
+        {"disk_used": 0.75, "hour": 5, "options": replace(AT_FOUR, files_max=1)},
+        Trim((0,)),
+    ),
     "full": ({"disk_used": 0.75}, Trim((0, 100, 200, 300, 400))),
     "full, some tiered": ({"disk_used": 0.99, "tiered_position": 250}, Trim((0, 100), 3)),
     "full, drop": (
@@ -78,6 +85,10 @@ def test_options_that_cannot_be_are_refused() -> None:
     for changes in ({"disk_clean_ratio": 0.95}, {"files_max": 0}, {"disk_force_ratio": 1.1}):
         with pytest.raises(ValueError, match=r"disk_|files_max"):
             replace(OPTIONS, **changes)
+    with pytest.raises(ValueError, match=r"\[24\] are not within 0 to 23"):
+        replace(OPTIONS, delete_hours=frozenset({24}))
+    with pytest.raises(ValueError, match="interval_s is 0"):
+        replace(OPTIONS, interval_s=0)
 
 
 async def test_files_that_the_tier_has_go_and_the_rest_stays_readable(tmp_path: Path) -> None:

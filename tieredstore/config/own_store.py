@@ -1,0 +1,66 @@
+"""What our own hot log is made of: options for writing it and for deleting from it."""
+
+import socket
+from collections.abc import Mapping
+from ipaddress import ip_address
+
+from container.record.fields import Host
+from tieredstore.config.building import Setting, build, in_keys
+from tieredstore.config.sources import ConfigError
+from tieredstore.hot.options import HotWriteOptions
+from tieredstore.hot.retention import RetentionOptions, UntieredPolicy
+
+ADDRESS, PORT = "brokerIP1", "listenPort"
+HOURS_SEPARATOR = ";"
+
+
+def write_options(settings: Mapping[str, Setting]) -> HotWriteOptions:
+    """How the hot log is written. Blocks where `brokerIP1` is a host's name, which is resolved.
+
+    Raises:
+        ConfigError: there is no such host, or two settings do not work together.
+    """
+    try:
+        return build(HotWriteOptions, settings, store_host=_store_host(settings))
+    except ConfigError:
+        raise
+    except ValueError as error:
+        raise ConfigError(in_keys(str(error))) from error
+
+
+def retention_options(settings: Mapping[str, Setting]) -> RetentionOptions:
+    """When files of the hot log are deleted.
+
+    Raises:
+        ConfigError: two settings do not work together.
+    """
+    untiered = UntieredPolicy[str(settings["tieredStoreUntieredPolicy"].value)]
+    hours = str(settings["deleteWhen"].value).split(HOURS_SEPARATOR)
+    try:
+        return build(
+            RetentionOptions,
+            settings,
+            untiered=untiered,
+            delete_hours=frozenset(int(hour) for hour in hours if hour),
+        )
+    except ValueError as error:
+        raise ConfigError(in_keys(str(error))) from error
+
+
+def _store_host(settings: Mapping[str, Setting]) -> Host:
+    """Address and port that messages name as their broker's; IPv4 if a name has both."""
+    given, port = settings[ADDRESS], int(settings[PORT].value)
+    name = str(given.value)
+    try:
+        return str(ip_address(name)), port
+    except ValueError:
+        pass
+    try:
+        found = socket.getaddrinfo(name, port, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:
+        raise ConfigError(
+            f"{ADDRESS} ({given.origin}) is an IP address or the name of a host, and {name!r} is "
+            f"neither"
+        ) from error
+    first = min(found, key=lambda one: one[0] != socket.AF_INET)
+    return str(first[4][0]).partition("%")[0], port
