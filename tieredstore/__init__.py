@@ -30,6 +30,7 @@ Fetching     TieredMessageFetcher, FetcherOptions, FetchResult, FetchStatus, Fet
              FetcherStatistics, StoredMessage
 Tiering      follow, Follower, DispatchStatistics, QueueStatistics, QueueState, Progress,
              TopicSummary, Loss, ScanStatistics, UpkeepStatistics
+Plug-ins     ForwardingMessageStore
 Settings     Config, ConfigError
 Errors       StoreError, the base of: AlreadyExists, BytesMissing, Closed, Corrupt, Denied,
              Fenced, NewerVersion, NotAStore, NotFound, OutOfRange, Owned, Refused, Unavailable
@@ -81,6 +82,7 @@ if TYPE_CHECKING:
     from tieredstore.message import Message
     from tieredstore.readable_tier import ReadableTier
     from tieredstore.reading.cursor import QueueCursor
+    from tieredstore.store.forwarding import ForwardingMessageStore
     from tieredstore.summary import Loss, QueueSummary, TopicSummary
 
 __all__ = [  # noqa: RUF022 - grouped by purpose
@@ -111,6 +113,8 @@ __all__ = [  # noqa: RUF022 - grouped by purpose
     "Loss",
     "ScanStatistics",
     "UpkeepStatistics",
+    # Plug-ins
+    "ForwardingMessageStore",
     # Settings
     "Config",
     "ConfigError",
@@ -159,6 +163,7 @@ _HOMES: Mapping[str, tuple[str, ...]] = {
     "tieredstore.message": ("Message",),
     "tieredstore.readable_tier": ("ReadableTier",),
     "tieredstore.reading.cursor": ("QueueCursor",),
+    "tieredstore.store.forwarding": ("ForwardingMessageStore",),
     "tieredstore.summary": ("Loss", "QueueSummary", "TopicSummary"),
 }  # fmt: skip
 """Where a public name lives. Loaded on first use: the command line's `--help` needs none of it."""

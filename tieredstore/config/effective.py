@@ -8,7 +8,7 @@ import socket
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from container.journal.options import JournalOptions
 from container.names.path_component import check_path_component
@@ -23,7 +23,6 @@ from tieredstore.config.java_keys import JAVA_ONLY
 from tieredstore.config.key import Key, Kind, Value
 from tieredstore.config.keys import KEYS
 from tieredstore.config.location import directory_at
-from tieredstore.config.own_store import retention_options, write_options
 from tieredstore.config.sources import (
     ConfigError,
     Given,
@@ -35,8 +34,10 @@ from tieredstore.config.sources import (
     refuse_misspelt,
 )
 from tieredstore.following.options import HotLogOptions
-from tieredstore.hot.options import HotWriteOptions
-from tieredstore.hot.retention import RetentionOptions
+
+if TYPE_CHECKING:
+    from tieredstore.hot.options import HotWriteOptions
+    from tieredstore.hot.retention import RetentionOptions
 
 DEFAULT_ORIGIN = "default"
 FOUND_ORIGIN = "the tier"
@@ -49,10 +50,8 @@ OPTIONS = (
     DispatchOptions,
     FetcherOptions,
     HotLogOptions,
-    HotWriteOptions,
     JournalOptions,
     PosixOptions,
-    RetentionOptions,
     TierOptions,
     UpkeepOptions,
 )
@@ -155,13 +154,17 @@ class Config:
         return [name.strip() for name in names if name.strip()]
 
     @property
-    def hot_write(self) -> HotWriteOptions:
+    def hot_write(self) -> "HotWriteOptions":
         """How our own hot log is written; see `own_store.write_options` for errors."""
+        from tieredstore.config.own_store import write_options  # noqa: PLC0415 - readers need none
+
         return write_options(self.settings)
 
     @property
-    def retention(self) -> RetentionOptions:
+    def retention(self) -> "RetentionOptions":
         """When our own hot log deletes files; see `own_store.retention_options` for errors."""
+        from tieredstore.config.own_store import retention_options  # noqa: PLC0415 - likewise
+
         return retention_options(self.settings)
 
     @property

@@ -16,7 +16,8 @@ from tieredstore.config.java_keys import JAVA_ONLY
 from tieredstore.config.key import Key, Kind
 from tieredstore.config.keys import KEYS
 from tieredstore.config.sources import RESEMBLING, ConfigError, environment_name
-from tieredstore.hot.retention import UntieredPolicy
+from tieredstore.hot.options import HotWriteOptions
+from tieredstore.hot.retention import RetentionOptions, UntieredPolicy
 
 NUMBERS = {Kind.BYTES, Kind.COUNT, Kind.MILLISECONDS, Kind.HOURS, Kind.PERCENT}
 BROKER_KEYS = Path(__file__).with_name("broker_keys_5.5.0.txt").read_text().split()
@@ -28,6 +29,7 @@ OTHER_VALUES = {
     Kind.CHOICE: {"ASYNC_FLUSH": "SYNC_FLUSH", "KEEP": "DROP"},
     Kind.DAY_HOURS: {"04": "04;16"},
 }
+OWN_STORE = (HotWriteOptions, RetentionOptions)
 ROOMY = {"tieredStoreConsumeQueueMaxSize": 20}
 """Keys whose next possible value is further away than one."""
 
@@ -90,7 +92,7 @@ def test_a_key_given_in_any_way_is_what_the_layer_gets(name: str, tmp_path: Path
 @pytest.mark.parametrize("key", [key for key in KEYS.values() if key.sets], ids=lambda k: k.name)
 def test_the_tables_default_is_the_options_class_default(key: Key) -> None:
     room, name = key.sets.split(".")
-    options = next(one for one in OPTIONS if one.__name__ == room)
+    options = next(one for one in (*OPTIONS, *OWN_STORE) if one.__name__ == room)
     assert name in {field.name for field in fields(options)}
     default = getattr(options(), name)
     setting = Setting(key, key.default, "default")

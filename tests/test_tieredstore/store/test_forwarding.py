@@ -10,11 +10,11 @@ import pytest
 from tieredstore.store.forwarding import ForwardingMessageStore
 from tieredstore.store.protocol import MessageStore
 
-CALLS = sorted(
+CALLS = [
     name
-    for name, member in vars(MessageStore).items()
-    if inspect.isfunction(member) and not name.startswith("_")
-)
+    for name, _ in inspect.getmembers(MessageStore, inspect.isfunction)
+    if not name.startswith("_")
+]
 
 
 class RecordingStore:
