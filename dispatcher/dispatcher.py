@@ -11,11 +11,9 @@ from concurrent.futures import Executor
 from contextlib import suppress
 
 from dispatcher.goal import Backlog, Goal
-from dispatcher.hot_log import HotLog, HotQueueState
+from dispatcher.hot_log import HotLog
 from dispatcher.options import DispatchOptions
-from dispatcher.queue_progress import QueueProgress
-from dispatcher.queue_state import QueueState
-from dispatcher.statistics import DispatchStatistics, Progress, QueueStatistics
+from dispatcher.statistics import DispatchStatistics, Progress
 from dispatcher.tier_port import TierPort
 from dispatcher.topic_filter import TopicFilter
 from dispatcher.work import DispatchWork
@@ -144,10 +142,17 @@ class TieredDispatcher:
         return Progress(done, total, self._work.counters.bytes)
 
     def statistics(self) -> DispatchStatistics:
-        """Everything that can be said about this moment. O(queues)."""
+        """Everything that can be said about this moment.
+
+        O(topics, queues that changed since the last call or do not rest), and one copy of a tuple
+        of all queues. May be called from any thread.
+        """
         counters = self._work.counters
+        now_s = self._clock.monotonic_s()
+        queues, restless = self._work.table.descriptions.at(now_s)
         return DispatchStatistics(
-            queues=tuple(self._describe(queue) for queue in self._work.table),
+            queues=queues,
+            restless=restless,
             bytes_in_flight=counters.bytes_in_flight,
             bytes_in_flight_peak=counters.bytes_in_flight_peak,
             rounds_in_flight=counters.rounds_in_flight,
@@ -159,25 +164,10 @@ class TieredDispatcher:
             messages_by_topic=dict(counters.messages_by_topic),
             bytes=counters.bytes,
             gaps=counters.gaps,
-            commit_age_s=self._clock.monotonic_s() - max(self._made_s, counters.last_success_s),
+            commit_age_s=now_s - max(self._made_s, counters.last_success_s),
             outage=self._work.health.outage,
             last_error=counters.last_error,
             hot_error=counters.hot_error,
-        )
-
-    def _describe(self, queue: QueueProgress) -> QueueStatistics:
-        is_stopped = queue.state in {QueueState.STOPPED, QueueState.REFUSED}
-        damaged = queue.hot.state is HotQueueState.DAMAGED and not queue.behind and not is_stopped
-        now_s = self._clock.monotonic_s()
-        return QueueStatistics(
-            queue=queue.id,
-            state=QueueState.DAMAGED if damaged else queue.state,
-            reason=queue.hot.detail if damaged else queue.reason,
-            commit_offset=queue.commit_offset,
-            dispatch_offset=queue.dispatch_offset,
-            behind=queue.behind,
-            oldest_age_s=now_s - queue.oldest_s(now_s) if queue.behind else 0.0,
-            failures=queue.failures,
         )
 
     def _check_open(self) -> None:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from operator import attrgetter
 
 from container.names.queue_id import QueueId
+from dispatcher.descriptions import QueueDescriptions
 from dispatcher.hot_log import HotQueue
 from dispatcher.options import DispatchOptions
 from dispatcher.queue_progress import REFERENCES_MIN, QueueProgress
@@ -30,6 +31,7 @@ class QueueTable:
 
     def __init__(self, options: DispatchOptions) -> None:
         self.count = ReferenceCount()
+        self.descriptions = QueueDescriptions()
         self._options = options
         self._queues: dict[QueueId, QueueProgress] = {}
         self._to_open: dict[QueueId, QueueProgress] = {}
@@ -53,12 +55,13 @@ class QueueTable:
         return self._queues[queue]
 
     def check(self) -> None:
-        """Assert Q1, Q2 and every queue's own invariants. O(queues + references)."""
+        """Assert Q1, Q2, and what holds of each queue and its description. O(references)."""
         kept = sum(len(queue.references) for queue in self)
         assert self.count.kept == kept, f"Q1: {self} but {kept} references are kept"
         for queue in self:
             queue.check()
             queue.references.check()
+            self.descriptions.check(queue)
             for place, wants in self._places(queue):
                 if place is self._needs_references and len(queue.references) >= REFERENCES_MIN:
                     continue  # what the others keep decides, and changes without this queue
@@ -129,6 +132,7 @@ class QueueTable:
 
     def _sort(self, queue: QueueProgress) -> None:
         """Put a queue that changed where it belongs."""
+        self.descriptions.note(queue)
         for place, wants in self._places(queue):
             if wants:
                 place[queue.id] = queue

@@ -43,6 +43,8 @@ class DispatchStatistics:
     """The dispatcher now."""
 
     queues: tuple[QueueStatistics, ...]
+    restless: tuple[QueueStatistics, ...]
+    """Those of `queues` that are behind, failing or halted: in most moments a few."""
     bytes_in_flight: int
     bytes_in_flight_peak: int
     rounds_in_flight: int
@@ -70,17 +72,17 @@ class DispatchStatistics:
     @property
     def behind(self) -> int:
         """Messages of all queues that are not durable in the tier."""
-        return sum(queue.behind for queue in self.queues)
+        return sum(queue.behind for queue in self.restless)
 
     @property
     def oldest_age_s(self) -> float:
         """Age of the oldest message of all queues that is not durable in the tier, in seconds."""
-        return max((queue.oldest_age_s for queue in self.queues), default=0.0)
+        return max((queue.oldest_age_s for queue in self.restless), default=0.0)
 
     @property
     def halted(self) -> tuple[QueueStatistics, ...]:
         """Queues that are not tiered any further, each with its reason."""
-        return tuple(queue for queue in self.queues if queue.state in HALTED)
+        return tuple(queue for queue in self.restless if queue.state in HALTED)
 
 
 @dataclass(slots=True)

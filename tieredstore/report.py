@@ -232,7 +232,7 @@ def _failing(dispatch: DispatchStatistics) -> str:
     """Why messages do not reach the tier, all of them or some; "" if they do."""
     if dispatch.outage:
         return f"nothing reaches the tier at present: {dispatch.last_error}"
-    for one in dispatch.queues:
+    for one in dispatch.restless:
         if one.failures >= FAILURES_SAID and one.behind and one.state not in HALTED:
             reason = one.reason or dispatch.last_error
             return f"messages of some queues do not reach the tier at present: {reason}"

@@ -59,6 +59,16 @@ def change_silently(world: World, queue: QueueProgress) -> None:
     queue.references.clear()
 
 
+def fail_silently(world: World, queue: QueueProgress) -> None:
+    world.dispatcher.statistics()
+    queue.failures += 1
+
+
+def forget_that_it_waits(world: World, queue: QueueProgress) -> None:
+    world.dispatcher.statistics()
+    world.dispatcher._work.table.descriptions._restless.clear()
+
+
 def commit_behind_its_back(world: World, queue: QueueProgress) -> None:
     world.tier.queues[A].next_offset += 1
 
@@ -88,6 +98,8 @@ def take_too_much(world: World, queue: QueueProgress) -> None:
         (lose_a_failed_range, "I4"),
         (miscount_references, "Q1"),
         (change_silently, "Q2"),
+        (fail_silently, "C1"),
+        (forget_that_it_waits, "C2"),
         (commit_behind_its_back, "D1"),
         (publish_more_than_was_claimed, "D2"),
         (claim_without_a_worker, "D3"),

@@ -176,7 +176,7 @@ def hindrance_of(statistics: DispatchStatistics, *, silent: bool) -> str:
     """
     if statistics.hot_error:
         return f"what the store has cannot be told, for it cannot be read: {statistics.hot_error}"
-    late = [one for one in statistics.queues if one.behind and one.state not in HALTED]
+    late = [one for one in statistics.restless if one.behind and one.state not in HALTED]
     failing = statistics.outage or any(one.failures for one in late)
     if not late or not (failing or silent):
         return ""

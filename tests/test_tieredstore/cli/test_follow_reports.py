@@ -134,7 +134,7 @@ def statistics(*queues: QueueStatistics, **known: object) -> DispatchStatistics:
     """A dispatcher's statistics with zeros and nothing where the test says nothing."""
     counts = {field.name: 0 for field in dataclasses.fields(DispatchStatistics)}
     texts = {"outage": False, "last_error": "", "hot_error": "", "messages_by_topic": {}}
-    return DispatchStatistics(**{**counts, **texts, "queues": queues, **known})  # pyright: ignore[reportArgumentType] - by name
+    return DispatchStatistics(**{**counts, **texts, "queues": queues, "restless": queues, **known})  # pyright: ignore[reportArgumentType] - by name
 
 
 def queue(behind: int, state: QueueState = QueueState.READY, failures: int = 0) -> QueueStatistics:

@@ -1,0 +1,97 @@
+"""What can be said of every queue, kept from one moment to the next: what rests costs nothing."""
+
+import threading
+from dataclasses import replace
+
+from container.names.queue_id import QueueId
+from dispatcher.hot_log import HotQueueState
+from dispatcher.queue_progress import QueueProgress
+from dispatcher.queue_state import HALTED, QueueState
+from dispatcher.statistics import QueueStatistics
+
+
+def describe(queue: QueueProgress, now_s: float) -> QueueStatistics:
+    """One queue as it is at one moment. Pure."""
+    is_stopped = queue.state in {QueueState.STOPPED, QueueState.REFUSED}
+    behind = queue.behind
+    damaged = queue.hot.state is HotQueueState.DAMAGED and not behind and not is_stopped
+    return QueueStatistics(
+        queue=queue.id,
+        state=QueueState.DAMAGED if damaged else queue.state,
+        reason=queue.hot.detail if damaged else queue.reason,
+        commit_offset=queue.commit_offset,
+        dispatch_offset=queue.dispatch_offset,
+        behind=behind,
+        oldest_age_s=now_s - queue.oldest_s(now_s) if behind else 0.0,
+        failures=queue.failures,
+    )
+
+
+def _rests(described: QueueStatistics) -> bool:
+    is_well = not described.failures and described.state not in HALTED
+    return is_well and not described.behind
+
+
+class QueueDescriptions:
+    """Descriptions of all queues. `note` is called by one thread, `at` by any.
+
+    C1  A queue that was not noted since the last `at` is as it was described then, but for the
+        age of what waits.
+    C2  The queues that do not rest are those that are described as failing, halted or behind.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._noted: dict[QueueId, QueueProgress] = {}
+        self._described: dict[QueueId, QueueStatistics] = {}
+        self._restless: dict[QueueId, QueueProgress] = {}
+        self._all: tuple[QueueStatistics, ...] = ()
+        self._is_stale = False
+        """Whether a description changed since `_all` was made."""
+
+    def __repr__(self) -> str:
+        return (
+            f"<QueueDescriptions: {len(self._described)} queues, {len(self._noted)} noted, "
+            f"{len(self._restless)} do not rest>"
+        )
+
+    def check(self, queue: QueueProgress) -> None:
+        """Assert C1 and C2 of one queue."""
+        if queue.id in self._noted:
+            return
+        kept = self._described[queue.id]
+        now = describe(queue, 0.0)
+        assert replace(kept, oldest_age_s=now.oldest_age_s) == now, f"C1: {kept} is {now}"
+        assert (queue.id in self._restless) != _rests(kept), f"C2: {kept}"
+
+    def note(self, queue: QueueProgress) -> None:
+        """A queue is there, or changed."""
+        self._noted[queue.id] = queue
+
+    def at(self, now_s: float) -> tuple[tuple[QueueStatistics, ...], tuple[QueueStatistics, ...]]:
+        """All queues in the order in which they came, and those of them that do not rest.
+
+        O(queues noted since the last call, and those that do not rest), and one copy of a tuple of
+        all queues if one of them changed.
+        """
+        with self._lock:
+            noted = list(self._noted.values())  # one step, whatever the other thread does
+            for queue in noted:
+                self._noted.pop(queue.id, None)  # first: a change from here on is noted again
+                self._describe(queue, now_s)
+            for queue in list(self._restless.values()):
+                self._describe(queue, now_s)
+            if self._is_stale:
+                self._all, self._is_stale = tuple(self._described.values()), False
+            return self._all, tuple(self._described[queue] for queue in self._restless)
+
+    def _describe(self, queue: QueueProgress, now_s: float) -> None:
+        described = describe(queue, now_s)
+        if described == self._described.get(queue.id):
+            return
+        self._described[queue.id] = described
+        self._is_stale = True
+        if _rests(described):
+            self._restless.pop(queue.id, None)
+        else:
+            self._restless[queue.id] = queue
