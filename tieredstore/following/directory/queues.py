@@ -1,6 +1,7 @@
 """Which queues a store has: the directories of its ConsumeQueues, looked at cheaply."""
 
 import os
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,27 +19,42 @@ from tieredstore.following.directory.layout import (
 )
 from tieredstore.following.file_errors import is_of_the_process
 
+SETTLED_NS = 10_000_000_000
+"""A directory whose times are older is not changed once more within the same tick of its clock."""
+
 
 class DirectoryWatch:
     """Which directories had entries added or removed since they were last read.
 
-    Times of directories have the resolution of a clock tick, so a directory that changed is read
-    once more the next time.
+    Times of directories have the resolution of a clock tick, so a directory that changed within the
+    last `SETTLED_NS`, or has a time that is still to come, is read once more the next time.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, now_ns: Callable[[], int] | None = None) -> None:
+        """`now_ns` tells the time of the machine in Unix nanoseconds."""
+        self._now_ns = now_ns or time.time_ns
         self._seen: dict[Path, tuple[tuple[int, ...], bool]] = {}
 
     def changed(self, directory: Path) -> bool:
-        """Whether to read it now. One `stat`; a missing directory counts as unchanged."""
+        """Whether to read it now. One `stat`; a missing directory counts as unchanged.
+
+        A caller that cannot read it then must `forget` it.
+        """
         try:
             status = os.stat(directory)  # noqa: PTH116 - a third of Path.stat's time, often called
         except OSError:
             return self._seen.pop(directory, None) is not None
         now = (status.st_mtime_ns, status.st_ctime_ns, status.st_nlink, status.st_ino)
         before, is_sure = self._seen.get(directory, ((), False))
-        self._seen[directory] = (now, now == before)
-        return now != before or not is_sure
+        if now == before and is_sure:
+            return False
+        changed_ns = max(status.st_mtime_ns, status.st_ctime_ns)
+        self._seen[directory] = (now, now == before or changed_ns < self._now_ns() - SETTLED_NS)
+        return True
+
+    def forget(self, directory: Path) -> None:
+        """It is still to be read."""
+        self._seen.pop(directory, None)
 
 
 @dataclass(slots=True)

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from provider.errors import Unavailable
+from provider.errors import StoreError, Unavailable
 from tieredstore.following.directory.foreign_files import odd_entries, odd_files
 from tieredstore.following.directory.identity import LogIdentity
 from tieredstore.following.directory.layout import FileRun, scan_runs
@@ -117,7 +117,11 @@ class FollowedLog:
         self._statistics.find(odd_files(live))
         for directory, watch in self._watches.items():
             if watch.changed(directory):
-                self._statistics.find(odd_entries(directory))
+                try:
+                    self._statistics.find(odd_entries(directory))
+                except StoreError:
+                    watch.forget(directory)
+                    raise
         self.sync_pins(low)
 
     def _check_volumes(self, live: FileRun) -> None:

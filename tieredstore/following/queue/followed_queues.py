@@ -117,6 +117,7 @@ class FollowedQueues:
             try:
                 self._scan_queue(queue, directory, has_grown=has_grown or queue in before)
             except (Unavailable, Denied, NotFound) as error:
+                self._watch.forget(directory)
                 if is_of_the_process(error):
                     raise
                 self._unscanned[queue] = error
@@ -149,6 +150,7 @@ class FollowedQueues:
         """Follow a queue that was not there before, or was deleted and is there again."""
         if self._deletions.remains_of(queue):
             return  # what waits of the deleted queue comes first
+        self._watch.changed(directory)  # it is read now, whatever was known of it
         files = ConsumeQueueFiles(self._mapped, directory, self._budget)
         if not self._deletions.has(queue) or self._deletions.succeeds(queue, files):
             self._tails[queue] = ConsumeQueueTail(queue, files)

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from container.names.queue_id import QueueId
 from container.names.rocketmq import INT32_MAX
 from dispatcher.hot_log import HotQueue, HotQueueState
+from provider.errors import StoreError
 from provider.ranges import QueueOffset
 from tieredstore.following.directory.layout import (
     StoreLayout,
@@ -37,9 +38,14 @@ class LoggedTopics:
         Raises:
             Unavailable, Denied: nothing can be read now.
         """
-        if self._watch.changed(self._layout.root / "config") or self.found.troubles:
-            attributes = read_topic_attributes(self._layout)
-            refused, self.found.troubles = refused_topics(self._layout, attributes)
+        config = self._layout.root / "config"
+        if self._watch.changed(config) or self.found.troubles:
+            try:
+                attributes = read_topic_attributes(self._layout)
+                refused, self.found.troubles = refused_topics(self._layout, attributes)
+            except StoreError:
+                self._watch.forget(config)
+                raise
             if refused != self._refused:
                 self._refused = refused
                 self._wanted.clear()
