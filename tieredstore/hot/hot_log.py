@@ -319,8 +319,9 @@ class HotLog:
     def _acknowledge(self, flushed: int) -> None:
         while self._unflushed and self._unflushed[0].plan.end <= flushed:
             entry = self._unflushed.popleft()
-            self._visible |= entry.plan.next_offsets
             self._durable |= entry.plan.next_offsets
+            if self.is_sync:  # else readers see newer ones already
+                self._visible |= entry.plan.next_offsets
             for request in entry.requests:
                 request.acknowledge()
             self.news.set()

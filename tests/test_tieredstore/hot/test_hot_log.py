@@ -238,3 +238,15 @@ def test_options_have_bounds() -> None:
     ):
         with pytest.raises(ValueError, match=next(iter(changes))):
             replace(SMALL, **changes)
+
+
+async def test_what_was_acknowledged_stays_readable_while_older_messages_become_durable(
+    tmp_path: Path,
+) -> None:
+    async with open_hot_log(tmp_path, options=SMALL, clock=ManualClock()) as log:
+        first = await log.append(new_message(0))
+        for number in (1, 2):
+            await log.append(new_message(number))
+        log._acknowledge(first.position + first.size)  # a sync that began before the others
+        assert await bodies(log, QUEUE) == [new_message(number).body for number in range(3)]
+        assert log.durable_offset(QUEUE) == 1
