@@ -2,33 +2,34 @@
 
 import asyncio
 import warnings
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Self
 
 from container.names.queue_id import QueueId
+from container.queue.time_boundary import Boundary, TimeRules
 from container.record.kernels import store_timestamps
 from fetcher.cached_run import CachedRun, CacheKey
 from fetcher.fetch_cursor import FetchCursor
-from fetcher.loading import load_store_timestamp
+from fetcher.newest import from_newest_tier
 from fetcher.options import FetcherOptions
 from fetcher.plan import gap_at, stretch_end
 from fetcher.read_ahead import ReadAhead
+from fetcher.record_heads import load_store_timestamp
 from fetcher.result import FetchedMessages, FetchResult, FetchStatus, Selection, offset_status
 from fetcher.run_reads import RunReads
 from fetcher.source import Tier, TierQueue
 from fetcher.statistics import FetcherStatistics
 from fetcher.tag_filter import Subscription, parse_subscription
+from fetcher.time_search import first_message, search_time
 from provider.clock import Clock, SystemClock
-from provider.errors import Closed, Corrupt, OutOfRange, StoreError
+from provider.errors import Closed, StoreError
 from provider.ranges import QueueOffset
 
 TRANSFER_BYTES_MAX = 262_144
 """RocketMQ's `maxTransferBytesOnMessageInMemory`."""
 
 _NONE = QueueOffset(0)
-_Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +176,7 @@ class TieredMessageFetcher:
             )
             if not self._reads.is_open:
                 raise Closed("the fetcher is not open", f"{queue}", offset)
-            result = await self._from_newest_tier(queue, lambda: self._from_tier(request))
+            result = await from_newest_tier(self._tier, queue, lambda: self._from_tier(request))
         if self._burst_is_long():
             await self._clock.sleep(0)
         return result
@@ -188,7 +189,38 @@ class TieredMessageFetcher:
         Raises:
             Unavailable, Corrupt, OutOfRange: as `get_message`.
         """
-        return await self._from_newest_tier(queue, lambda: self._timestamp(queue, offset))
+        return await from_newest_tier(self._tier, queue, lambda: self._timestamp(queue, offset))
+
+    async def offset_by_time(
+        self,
+        queue: QueueId,
+        moment_ms: int,
+        boundary: Boundary = Boundary.LOWER,
+        rules: TimeRules = TimeRules.LOCAL,
+    ) -> QueueOffset | None:
+        """The offset that a moment, Unix ms, stands for; None if the tier has no such queue.
+
+        LOWER: the first message stored then or later, or the queue's end. UPPER: the last one
+        stored then or earlier, or the queue's first offset; `rules` change it. No gap lies there.
+        Costs and errors as `time_search.search_time`, which says what holds where a broker's clock
+        was set back.
+        """
+
+        async def search() -> QueueOffset | None:
+            source = self._tier.container(queue)
+            return None if source is None else await search_time(source, moment_ms, boundary, rules)
+
+        return await from_newest_tier(self._tier, queue, search)
+
+    async def earliest_message_time(self, queue: QueueId) -> int | None:
+        """Store timestamp in Unix ms of the first message that can be read; None if there is none.
+
+        Cost and errors as `message_timestamp`.
+        """
+        source = self._tier.container(queue)
+        return (
+            None if source is None else await self.message_timestamp(queue, first_message(source))
+        )
 
     def forget(self, queue: QueueId) -> None:
         """Drop what is cached of a queue that was deleted, or whose tail was cut off.
@@ -250,26 +282,6 @@ class TieredMessageFetcher:
         )
         messages = FetchedMessages((Selection(run, start, stop),), stop - start)
         return FetchResult(FetchStatus.FOUND, next_offset, minimum, maximum, messages)
-
-    async def _from_newest_tier(
-        self, queue: QueueId, read: Callable[[], Awaitable[_Result]]
-    ) -> _Result:
-        """What `read` gives, once more with newer metadata if the tier contradicts ours."""
-        generation = self._generation(queue)
-        try:
-            return await read()
-        except OutOfRange:
-            # Retention or a new owner moved what the metadata names.
-            await self._tier.refresh()
-        except Corrupt:
-            # A cut may have freed a file, which holds other messages by now.
-            if not await self._tier.refresh() and self._generation(queue) == generation:
-                raise
-        return await read()
-
-    def _generation(self, queue: QueueId) -> int | None:
-        source = self._tier.container(queue)
-        return None if source is None else source.generation
 
     async def _from_tier(self, request: _Request) -> FetchResult:
         """The answer, reading what is missing."""

@@ -8,14 +8,12 @@ from numpy.typing import NDArray
 from container.errors import BytesMissing
 from container.record.blank import Coda
 from container.record.contents import Contents, verify_contents
-from container.record.kernels import PREFIX_DTYPE, headers_at, store_timestamps
-from container.record.layout import BORN_HOST_V6, layout_of
+from container.record.kernels import PREFIX_DTYPE, headers_at
 from container.record.unit import UNIT_BYTES, Units
 from container.record.unit_faults import (
     Fault,
     Faults,
     judge_headers,
-    judge_records,
     leading_good,
 )
 from container.record.verification import leading_good_units
@@ -28,9 +26,6 @@ from fetcher.tag_filter import Subscription, matching
 from provider.errors import Corrupt, NotFound, OutOfRange
 from provider.object_store import Buffer
 from provider.ranges import ByteRange, QueueOffset
-
-_HEAD_BYTES = layout_of(BORN_HOST_V6).store_host
-"""Enough of any record for its store timestamp."""
 
 
 class _Picked(NamedTuple):
@@ -300,38 +295,3 @@ async def _log(
     if [len(piece) for piece in pieces] != [part.length for part in ranges]:
         raise Corrupt("the log's bytes are short", f"{queue.id}/COMMIT_LOG", ranges[0].start)
     return pieces
-
-
-async def load_store_timestamp(queue: TierQueue, offset: QueueOffset) -> int:
-    """Store timestamp of one message in Unix ms. Two requests, the second for under 100 bytes.
-
-    Raises:
-        Corrupt: the message or its unit is damaged.
-        OutOfRange: it is not published any more.
-        Unavailable: try again.
-    """
-    unit = await queue.units(offset, QueueOffset(offset + 1))
-    positions, sizes = unit["position"].astype(np.int64), unit["size"].astype(np.int64)
-    if len(unit) != 1 or leading_good_units(positions, sizes) != 1:
-        raise Corrupt(
-            f"impossible unit {unit.tolist()}", f"{queue.id}/CONSUME_QUEUE", UNIT_BYTES * offset
-        )
-    position, start, fault = int(positions[0]), np.zeros(1, np.int64), Fault.NONE
-    for _ in range(2):  # again, if the unit points at a coda
-        head = await queue.log(ByteRange(position, position + _HEAD_BYTES))
-        faults = judge_records(
-            head,
-            start,
-            sizes,
-            queue_id=queue.id.queue_id,
-            queue_offsets=np.array([offset], np.int64),
-            positions=np.array([position], np.int64),
-            heads_only=True,
-        )
-        fault = Fault(int(faults[0]))
-        if not fault:
-            return int(store_timestamps(head, start)[0])
-        if fault is not Fault.CODA:
-            break
-        position += Coda.SIZE
-    raise Corrupt(fault.reason, f"{queue.id}/COMMIT_LOG", position)

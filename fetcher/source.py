@@ -5,6 +5,8 @@ from typing import Protocol
 
 from container.metadata.records import Gap
 from container.names.queue_id import QueueId
+from container.queue.time_boundary import Boundary
+from container.queue.time_stretch import TimeStretch
 from container.record.unit import Units
 from provider.object_store import Buffer
 from provider.ranges import ByteRange, QueueOffset
@@ -36,6 +38,15 @@ class TierQueue(Protocol):
     @property
     def gaps(self) -> tuple[Gap, ...]:
         """Offsets in between that were lost before they could be tiered, in order."""
+        ...
+
+    async def stretch_by_time(
+        self, moment_ms: int, boundary: Boundary, low: QueueOffset, high: QueueOffset
+    ) -> TimeStretch | None:
+        """Where among `[low, high)` to look for a moment: `time_stretch.stretch_by_time`.
+
+        Costs a request for each of at most two manifests that are not cached. Errors as `units`.
+        """
         ...
 
     async def units(self, start: QueueOffset, end: QueueOffset, *, verified: bool = False) -> Units:

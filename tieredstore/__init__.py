@@ -25,7 +25,8 @@ Tier what a broker wrote, then what it writes:
 
 What there is, by purpose (`help(tieredstore.NAME)` tells each):
 
-Reading      open, ReadableTier, Message, QueueSummary, Gap, QueueCursor, Finding
+Reading      open, ReadableTier, Message, QueueSummary, Gap, QueueCursor, Finding, Boundary,
+             TimeRules
 Fetching     TieredMessageFetcher, FetcherOptions, FetchResult, FetchStatus, FetchedMessages,
              FetcherStatistics, StoredMessage
 Tiering      follow, Follower, DispatchStatistics, QueueStatistics, QueueState, Progress,
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
     from container.check.finding import Finding
     from container.errors import BytesMissing, NewerVersion, Owned, Refused
     from container.metadata.records import Gap
+    from container.queue.time_boundary import Boundary, TimeRules
     from container.record.message import StoredMessage
     from container.upkeep.upkeep import UpkeepStatistics
     from dispatcher.queue_state import QueueState
@@ -94,6 +96,8 @@ __all__ = [  # noqa: RUF022 - grouped by purpose
     "Gap",
     "QueueCursor",
     "Finding",
+    "Boundary",
+    "TimeRules",
     # Fetching
     "TieredMessageFetcher",
     "FetcherOptions",
@@ -143,6 +147,7 @@ _HOMES: Mapping[str, tuple[str, ...]] = {
     "container.check.finding": ("Finding",),
     "container.errors": ("BytesMissing", "NewerVersion", "Owned", "Refused"),
     "container.metadata.records": ("Gap",),
+    "container.queue.time_boundary": ("Boundary", "TimeRules"),
     "container.record.message": ("StoredMessage",),
     "container.upkeep.upkeep": ("UpkeepStatistics",),
     "dispatcher.queue_state": ("QueueState",),

@@ -4,14 +4,13 @@ import asyncio
 import warnings
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from container.check.finding import Finding
-from container.check.tier import check_tier
 from container.names.queue_id import QueueId
+from container.queue.time_boundary import Boundary, TimeRules
 from container.tier_reader import TierReader
 from fetcher.fetcher import TRANSFER_BYTES_MAX, TieredMessageFetcher
 from fetcher.result import FetchResult
@@ -20,25 +19,14 @@ from provider.clock import Clock, SystemClock
 from provider.errors import Closed, Corrupt, NotFound, StoreError
 from tieredstore.config.effective import Config
 from tieredstore.message import Message
-from tieredstore.opening import AS_ARGUMENTS, directory_of, existing_tier, open_reader, read_bytes
+from tieredstore.opening import AS_ARGUMENTS, directory_of, existing_tier
 from tieredstore.reading.arrow import RecordBatch, Schema, import_arrow
 from tieredstore.reading.cursor import QueueCursor
+from tieredstore.reading.findings import findings_of
+from tieredstore.reading.opened import OpenedTier, opened_tier
 from tieredstore.reading.topic import by_store_time, one_by_one, queue_by_queue
-from tieredstore.reading.wanted import Moment, OnDamage, OnGap, Wanted
+from tieredstore.reading.wanted import Moment, OnDamage, OnGap, Wanted, moment_ms
 from tieredstore.summary import QueueSummary, absence_text
-
-BEHIND_S = 2.0
-"""Seconds that `check` waits before it calls what lies behind the published ends unpublished."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Open:
-    """What is open while the block of a tier runs."""
-
-    config: Config
-    """With the cluster and broker that were found."""
-    reader: TierReader
-    fetcher: TieredMessageFetcher
 
 
 class ReadableTier:
@@ -65,7 +53,7 @@ class ReadableTier:
         self._damaged = damaged
         self._clock = clock or SystemClock()
         self._stack: AsyncExitStack | None = None
-        self._open: _Open | None = None
+        self._open: OpenedTier | None = None
 
     async def __aenter__(self) -> Self:
         """Load the metadata: one snapshot and the journal entries after it.
@@ -81,16 +69,14 @@ class ReadableTier:
         if self._stack is not None:
             raise RuntimeError(f"{self!r} is open already")
         config = await asyncio.to_thread(lambda: existing_tier(self._load(), AS_ARGUMENTS))
-        raw, path = None, self._java_metadata
-        if path is not None:
-            raw = await asyncio.to_thread(read_bytes, path)
         async with AsyncExitStack() as stack:
-            reader = await stack.enter_async_context(
-                open_reader(config, raw, java_path=str(path), damaged=self._damaged)
+            self._open = await opened_tier(
+                stack,
+                config,
+                java_metadata=self._java_metadata,
+                damaged=self._damaged,
+                clock=self._clock,
             )
-            fetcher = TieredMessageFetcher(reader, options=config.fetcher, clock=self._clock)
-            await stack.enter_async_context(fetcher)
-            self._open = _Open(config, reader, fetcher)
             self._stack = stack.pop_all()
         return self
 
@@ -222,6 +208,38 @@ class ReadableTier:
             exact_tags=exact_tags,
         )
 
+    async def offset_by_time(
+        self,
+        topic: str,
+        queue_id: int,
+        moment: Moment,
+        boundary: Boundary = Boundary.LOWER,
+        rules: TimeRules = TimeRules.LOCAL,
+    ) -> int:
+        """The queue offset that a time stands for: a datetime with its time zone, or Unix ms.
+
+        See `TieredMessageFetcher.offset_by_time`.
+
+        Raises:
+            NotFound: the tier has no such queue; names the nearest.
+            ValueError: the datetime has no time zone.
+            Unavailable, Corrupt, OutOfRange, Closed: as `get_message`.
+        """
+        self.queue(topic, queue_id)
+        at_ms = moment_ms(moment)
+        found = await self.fetcher.offset_by_time(QueueId(topic, queue_id), at_ms, boundary, rules)
+        if found is None:
+            raise self._absent(topic, queue_id)
+        return found
+
+    async def earliest_message_time(self, topic: str, queue_id: int) -> int | None:
+        """Store time of a queue's first message, Unix ms; None if it has none.
+
+        Two small requests, or none if it is cached; errors as `offset_by_time`.
+        """
+        self.queue(topic, queue_id)
+        return await self.fetcher.earliest_message_time(QueueId(topic, queue_id))
+
     def messages(
         self,
         topic: str,
@@ -248,8 +266,7 @@ class ReadableTier:
             messages_max: messages at most; None: to the end.
             tags: only these, as `TagA || TagB`, compared as texts; None or `*`: all.
             since: only what was stored at this time or later: a datetime with its time zone, or
-                Unix ms. Found by bisection of each queue, as in RocketMQ, which takes its times to
-                ascend.
+                Unix ms; as `offset_by_time` finds it in each queue.
             until: only what was stored before this time.
             by_time: all queues in one order of store times, in place of queue after queue.
             on_damage: called with queue, offset and error of a damaged message, which is then
@@ -344,32 +361,19 @@ class ReadableTier:
 
         Compares metadata and bytes in both directions and reads every byte once. `progress` is
         told the bytes of CommitLogs checked since the last call. Where bytes lie behind a
-        published end, a commit under way has `BEHIND_S` to be published.
+        published end, a commit under way has 2 seconds to be published.
 
         Raises:
             Unavailable: the storage does not answer, so nothing can be said.
         """
-        damage = self.reader.damage
-        if damage is not None:
-            detail = f"{damage.reason}; what is published behind it cannot be checked"
-            yield Finding("journal", damage.path, damage.position, detail)
-        for queue, error in self.queue_damage.items():
-            detail = f"{error.reason} ({error.path}), so not all of the queue can be served"
-            yield Finding("java-queue", str(queue), 0, detail)
-        async for finding in check_tier(
-            self.reader,
-            journal=not self.is_java,
-            progress=progress,
-            clock=None if self.is_java else self._clock,
-            behind_s=BEHIND_S,
-        ):
+        async for finding in findings_of(self.reader, self.is_java, self._clock, progress):
             yield finding
 
     def statistics(self) -> FetcherStatistics:
         """What reading cost so far and what is cached. O(readers)."""
         return self.fetcher.statistics()
 
-    def _opened(self) -> _Open:
+    def _opened(self) -> OpenedTier:
         if self._stack is None or self._open is None:
             raise Closed("the tier is not open: use `async with`", "")
         return self._open

@@ -27,6 +27,7 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 import tieredstore
 from container.check.finding import Finding
+from container.queue.time_boundary import Boundary, TimeRules
 from dispatcher.statistics import DispatchStatistics
 from fetcher.fetcher import TRANSFER_BYTES_MAX
 from fetcher.result import FetchResult
@@ -221,6 +222,23 @@ class SyncTier(_Threaded):
             )
 
         return self._running.call(fetch)
+
+    def offset_by_time(
+        self,
+        topic: str,
+        queue_id: int,
+        moment: Moment,
+        boundary: Boundary = Boundary.LOWER,
+        rules: TimeRules = TimeRules.LOCAL,
+    ) -> int:
+        """The queue offset that a time stands for; see `ReadableTier.offset_by_time`."""
+        return self._running.call(
+            self._tier.offset_by_time, topic, queue_id, moment, boundary, rules
+        )
+
+    def earliest_message_time(self, topic: str, queue_id: int) -> int | None:
+        """Store time of a queue's first message, Unix ms; None if it has none."""
+        return self._running.call(self._tier.earliest_message_time, topic, queue_id)
 
     def messages(
         self,

@@ -9,6 +9,8 @@ from container.metadata.object_names import object_name
 from container.metadata.records import Extent, Gap, ManifestRef, Queue, Segment
 from container.names.queue_id import QueueId, SegmentType
 from container.names.rocketmq import segment_name
+from container.queue.time_boundary import Boundary
+from container.queue.time_stretch import TimeStretch, stretch_by_time
 from container.record.crc32c import crc32c
 from container.record.kernels import decode_units
 from container.record.unit import UNIT_BYTES, Units
@@ -108,6 +110,44 @@ class MessageQueueContainer:
                 found.update({item.base: item for item in await self._manifests.segments(ref)})
         found.update({item.base: item for item in queue.segments(segment_type)})
         return [found[base] for base in sorted(found)]
+
+    async def stretch_by_time(
+        self, moment_ms: int, boundary: Boundary, low: QueueOffset, high: QueueOffset
+    ) -> TimeStretch | None:
+        """Where among `[low, high)` to look for a moment; see `time_stretch.stretch_by_time`.
+
+        No request, or one for each of at most two manifests that are not cached. A tier that
+        RocketMQ's own store wrote has no times that could be trusted: all of it is one stretch.
+
+        Raises:
+            BytesMissing, Corrupt, Unavailable: of a manifest.
+        """
+        queue = self.record
+        live = [extent for segment in queue.readable(SegmentType.COMMIT_LOG)
+                for extent in segment.extents]  # fmt: skip
+        if live and live[-1].crc32c is None:
+            return TimeStretch(low, high, None) if low < high else None
+        refs = [ref for ref in queue.manifests if ref.type == SegmentType.COMMIT_LOG]
+        is_lower = boundary is Boundary.LOWER
+        for number in [*range(len(refs)), None] if is_lower else [None, *range(len(refs))[::-1]]:
+            extents, end = live, int(queue.next_offset)
+            if number is not None:
+                ref = refs[number]
+                if (ref.max_timestamp < moment_ms) if is_lower else (ref.min_timestamp > moment_ms):
+                    continue
+                extents = await self._extents(ref)
+                after = await self._extents(refs[number + 1]) if number + 1 < len(refs) else live
+                end = after[0].first_offset if after else end
+            found = stretch_by_time(
+                extents, end, queue.gaps, moment_ms, boundary, within=(low, high)
+            )
+            if found is not None:
+                return found
+        return None
+
+    async def _extents(self, ref: ManifestRef) -> list[Extent]:
+        segments = await self._manifests.segments(ref)
+        return [extent for segment in segments for extent in segment.extents]
 
     async def units(self, start: QueueOffset, end: QueueOffset, *, verified: bool = False) -> Units:
         """The units of `[start, end)`, in order. One request per segment touched.

@@ -3,12 +3,15 @@
 from ipaddress import ip_address
 from typing import Any
 
+from container.java.metadata import parse_java_metadata
+from container.java.tier import load_java_tier
 from container.names.queue_id import QueueId
 from container.record.layout import COMPRESSED
-from container.tier_reader import TierReader
+from container.tier_reader import FixedMetadata, TierReader
 from fetcher.fetcher import TieredMessageFetcher
 from provider.clock import SystemClock
-from tests.support.golden import GoldenSet
+from provider.posix import PosixStore
+from tests.support.golden import GoldenSet, GoldenTree
 from tieredstore.cli.message_rows import message_row
 from tieredstore.reading.cursor import messages_of
 
@@ -57,3 +60,12 @@ async def read_all(reader: TierReader, rows: list[dict[str, Any]]) -> list[dict[
                 assert result.next_offset > offset
                 offset = result.next_offset
     return found
+
+
+async def java_reader(store: PosixStore, tree: GoldenTree) -> TierReader:
+    """A reader of the tier that the Java store wrote."""
+    metadata = parse_java_metadata(tree.java_metadata.read_bytes(), path="metadata")
+    golden = tree.golden
+    java = await load_java_tier(store, metadata, cluster=golden.cluster, broker=golden.broker)
+    assert not java.damage
+    return TierReader(store, FixedMetadata(java.state))

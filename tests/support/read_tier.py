@@ -6,8 +6,11 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from container.metadata.records import Gap
+from container.metadata.records import Extent, Gap
 from container.names.queue_id import QueueId
+from container.queue.time_boundary import Boundary
+from container.queue.time_stretch import TimeStretch, stretch_by_time
+from container.record.header import RecordHeader
 from container.record.java_hash import tag_hash
 from container.record.kernels import decode_units, encode_units
 from container.record.unit import UNIT_BYTES, Units
@@ -31,6 +34,10 @@ class MemoryQueue:
         self.gaps: tuple[Gap, ...] = ()
         self.commit_log = bytearray()
         self.consume_queue = bytearray()
+        self.timestamps: dict[int, int] = {}
+        """The store timestamp of each message that was committed, by its offset."""
+        self.extent_messages: int | None = 100
+        """Messages of an extent; None: a tier without extents, as RocketMQ's own store writes."""
         self.damaged_units = False
         """Whether the checksum of its units does not match."""
         self.requests: Counter[str] = Counter()
@@ -54,6 +61,8 @@ class MemoryQueue:
             one[2][0] = tag_hash(tag)
             self.consume_queue += encode_units(*one).tobytes()
             self.commit_log += record
+            header = RecordHeader.decode(record, path="", position=0)
+            self.timestamps[self.next_offset] = header.store_timestamp
             self.next_offset = QueueOffset(self.next_offset + 1)
 
     def fill(self, count: int, *, body_bytes: int = 20, tags: Sequence[str] = ("",)) -> None:
@@ -71,8 +80,11 @@ class MemoryQueue:
 
     def lose(self, count: int) -> Gap:
         """Record a gap of `count` offsets behind the last message."""
-        gap = Gap(self.next_offset, QueueOffset(self.next_offset + count), "lost", 0)
-        self.gaps += (gap,)
+        start, kept = self.next_offset, self.gaps
+        if kept and kept[-1].end == start:  # one longer gap, as in the journal
+            start, kept = kept[-1].start, kept[:-1]
+        gap = Gap(start, QueueOffset(self.next_offset + count), "lost", 0)
+        self.gaps = (*kept, gap)
         self.consume_queue += bytes(UNIT_BYTES * count)
         self.next_offset = gap.end
         return gap
@@ -97,6 +109,32 @@ class MemoryQueue:
             self.waiting -= 1
         if self.faults:
             raise self.faults.pop(0)
+
+    async def stretch_by_time(
+        self, moment_ms: int, boundary: Boundary, low: QueueOffset, high: QueueOffset
+    ) -> TimeStretch | None:
+        if self.extent_messages is None:
+            return TimeStretch(low, high, None) if low < high else None
+        extents = self._extents(self.extent_messages)
+        return stretch_by_time(
+            extents, self.next_offset, self.gaps, moment_ms, boundary, within=(low, high)
+        )
+
+    def _extents(self, messages_max: int) -> list[Extent]:
+        """As many messages in each as `messages_max`, fewer before a gap."""
+        extents: list[Extent] = []
+        for offset, time in self.timestamps.items():
+            last = extents[-1] if extents else None
+            if (
+                last is None
+                or offset - last.first_offset >= messages_max
+                or any(last.first_offset < gap.start <= offset for gap in self.gaps)
+            ):
+                extents.append(Extent(0, 1, 0, QueueOffset(offset), time, time))
+            else:
+                low, high = min(last.min_timestamp, time), max(last.max_timestamp, time)
+                extents[-1] = Extent(0, 1, 0, last.first_offset, low, high)
+        return extents
 
     async def units(self, start: QueueOffset, end: QueueOffset, *, verified: bool = False) -> Units:
         if not self.min_offset <= start < end <= self.next_offset:

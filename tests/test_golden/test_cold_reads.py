@@ -5,10 +5,8 @@ from typing import Any
 
 import pytest
 
-from container.java.metadata import parse_java_metadata
-from container.java.tier import load_java_tier
 from container.names.queue_id import QueueId
-from container.tier_reader import FixedMetadata, TierReader
+from container.tier_reader import TierReader
 from fetcher.fetcher import TieredMessageFetcher
 from fetcher.result import FetchResult
 from provider.clock import SystemClock
@@ -19,12 +17,11 @@ from tests.support.golden import (
     GOLDEN_TREES,
     ROCKETMQ_533,
     GoldenSet,
-    GoldenTree,
     expected,
     tree_name,
     unpacked,
 )
-from tests.support.golden_reads import normal, read_all, seen_by_the_client, without
+from tests.support.golden_reads import java_reader, normal, read_all, seen_by_the_client, without
 from tests.support.packed_tier import tier_packed
 
 # What a broker answers becomes one of four words at the client (golden/README.md).
@@ -87,15 +84,6 @@ def test_the_command_line_reads_a_queue_as_the_client_saw_it(*, java: bool, tmp_
     rows = [row for row in expected(golden, "messages") if row["topic"] == "G_Big"]
     wanted = [normal(row, golden) for row in rows if row["queue_id"] == 1]
     assert list(map(seen_by_the_client, found)) == wanted
-
-
-async def java_reader(store: PosixStore, tree: GoldenTree) -> TierReader:
-    """A reader of the tier that the Java store wrote."""
-    metadata = parse_java_metadata(tree.java_metadata.read_bytes(), path="metadata")
-    golden = tree.golden
-    java = await load_java_tier(store, metadata, cluster=golden.cluster, broker=golden.broker)
-    assert not java.damage
-    return TierReader(store, FixedMetadata(java.state))
 
 
 def right_status(row: dict[str, Any], result: FetchResult) -> bool:

@@ -22,7 +22,7 @@ from tieredstore.interrupt import ctrl_c_ends_at_once
 COMMANDS: Mapping[str, tuple[str, str]] = {
     "tier": (
         "tieredstore.cli.tier",
-        "Copy a RocketMQ store directory into a tier, once or continuously.",
+        "Copy a RocketMQ store into a tier, once or continuously.",
     ),
     "topics": (
         "tieredstore.cli.topics",
@@ -31,6 +31,10 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "brokers": ("tieredstore.cli.brokers", "List the clusters and brokers of a tier."),
     "segments": ("tieredstore.cli.segments", "List the segment files of a tier's queues."),
     "read": ("tieredstore.cli.read", "Read messages of a topic by queue, offset, time and tag."),
+    "offset-by-time": (
+        "tieredstore.cli.offset_by_time",
+        "Print the queue offset that a time stands for.",
+    ),
     "check": ("tieredstore.cli.check", "Verify a tier: metadata and bytes, in both directions."),
     "metadata": ("tieredstore.cli.metadata", "Exchange metadata with RocketMQ's own tiered store."),
     "repair": ("tieredstore.cli.repair", "Cut a stopped queue back to what the broker still has."),
@@ -40,7 +44,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     ),
     "bench": (
         "tieredstore.cli.bench",
-        "Measure tiering and reading beside this machine's raw limits.",
+        "Measure tiering and reading beside the machine's limits.",
     ),
 }
 """Module and one line of help of every command; a module's `command` is the command."""
@@ -141,8 +145,8 @@ def cli(ctx: click.Context) -> None:
 
     A tier is a directory that holds the messages of one or more brokers. Name it with
     -D tieredStoreFilePath=DIRECTORY or in the configuration file. `tier` fills it; `topics`,
-    `brokers`, `segments`, `read` and `check` need the tier alone. The broker needs no name where
-    the tier has only one. The options below may also follow the command.
+    `brokers`, `segments`, `read`, `offset-by-time` and `check` need the tier alone. The broker
+    needs no name where the tier has only one. The options below may also follow the command.
     """
     ctx.ensure_object(Invocation).begin()
 

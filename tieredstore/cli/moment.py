@@ -32,9 +32,12 @@ def parse_moment(text: str, *, now_ms: int) -> int:
         raise ValueError(f"{text!r} is no time: {FORMS}") from error
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
-    found = moment_ms(moment)
-    assert found is not None, "a datetime has a number"
-    return found
+    return moment_ms(moment)
+
+
+def is_span(text: str) -> bool:
+    """Whether a text is a span before now, which looks like an option: `-2h`."""
+    return _SPAN.fullmatch(text) is not None
 
 
 class MomentType(click.ParamType[int]):

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from container.names.queue_id import QueueId
+from container.queue.time_boundary import Boundary, TimeRules
 from container.record.message import StoredMessage
 from provider.clock import Clock
 from provider.errors import Closed, OutOfRange, StoreError, Unavailable
@@ -22,6 +23,7 @@ from tieredstore.hot.encoding import NewMessage
 from tieredstore.hot.options import HotWriteOptions
 from tieredstore.hot.reading import first_with_record, read_messages
 from tieredstore.hot.retention import RetentionOptions, Trim
+from tieredstore.hot.time_search import search_time, store_time
 from tieredstore.hot.trimming import HoldsBack, trim
 from tieredstore.lifetime import running
 
@@ -214,6 +216,48 @@ class HotLog:
         return await self._do(
             lambda: read_messages(self._appender, queue, offset, count, bytes_max)
         )
+
+    async def offset_by_time(
+        self,
+        queue: QueueId,
+        moment_ms: int,
+        boundary: Boundary = Boundary.LOWER,
+        rules: TimeRules = TimeRules.LOCAL,
+    ) -> int:
+        """The offset that a moment, Unix ms, stands for; 0 for a queue that is not there.
+
+        LOWER: the first message stored then or later, or the queue's end. UPPER: the last one
+        stored then or earlier, or the queue's first offset; `rules` change it. By bisection, with
+        two small reads a step: where the clock was set back, it is one of the places at which the
+        moment is passed.
+
+        Raises:
+            Corrupt: a record that was asked is not that of the message.
+            Unavailable, Denied: its files cannot be read.
+            Closed: the log was closed.
+        """
+        end = self._visible.get(queue, 0)
+        return await self._do(
+            lambda: search_time(self._appender, queue, end, moment_ms, boundary, rules)
+        )
+
+    async def message_store_time(self, queue: QueueId, offset: int) -> int | None:
+        """Store time of one message, Unix ms; None if it is not there. Two small reads.
+
+        Raises:
+            Corrupt, Unavailable, Denied, Closed: as `offset_by_time`.
+        """
+        if not 0 <= offset < self._visible.get(queue, 0):
+            return None
+        return await self._do(lambda: store_time(self._appender, queue, offset))
+
+    async def earliest_message_time(self, queue: QueueId) -> int | None:
+        """Store time of a queue's first message, Unix ms; None if there is none.
+
+        Raises:
+            Corrupt, Unavailable, Denied, Closed: as `offset_by_time`.
+        """
+        return await self.message_store_time(queue, (await self.bounds(queue)).min_offset)
 
     def durable_offset(self, queue: QueueId) -> int:
         """The offset after the last message of a queue that is on the disk for certain."""

@@ -13,7 +13,6 @@ from fetcher.source import TierQueue
 from fetcher.tag_filter import parse_subscription
 from provider.errors import Corrupt, NotFound
 from tieredstore.message import Message
-from tieredstore.reading.seek import first_offset_at
 from tieredstore.reading.wanted import OnDamage, Wanted
 
 GROUP = "tieredstore"
@@ -75,20 +74,20 @@ class QueueCursor:
 
     async def _seek(self) -> None:
         """Look up the times that were asked for."""
-        source, wanted = self._source, self._wanted
-
-        async def timestamp_of(offset: int) -> int | None:
-            return await self._fetcher.message_timestamp(self.queue, offset)
-
-        async def place(moment_ms: int) -> int:
-            start, end = source.min_offset, source.next_offset
-            return await first_offset_at(timestamp_of, start, end, source.gaps, moment_ms)
-
+        wanted = self._wanted
         if wanted.since_ms is not None:
-            self.offset = max(self.offset, await place(wanted.since_ms))
+            self.offset = max(self.offset, await self._place(wanted.since_ms))
         if wanted.until_ms is not None:
-            self._end = await place(wanted.until_ms)
+            self._end = await self._place(wanted.until_ms)
         self._has_begun = True
+
+    async def _place(self, moment_ms: int) -> int:
+        """The first offset stored at a time or later; a gap right before it may be, too."""
+        found = await self._fetcher.offset_by_time(self.queue, moment_ms)
+        if found is None:
+            return self._source.min_offset
+        starts = (gap.start for gap in self._source.gaps if gap.end == found)
+        return max(self._source.min_offset, next(starts, found))
 
     async def _step(self) -> FetchResult:
         began = self.offset

@@ -60,14 +60,14 @@ class Wanted:
             offset=offset,
             messages_max=messages_max,
             tags=tags,
-            since_ms=moment_ms(since),
-            until_ms=moment_ms(until),
+            since_ms=None if since is None else moment_ms(since),
+            until_ms=None if until is None else moment_ms(until),
             on_damage=on_damage,
             on_gap=on_gap,
         )
 
 
-def moment_ms(moment: Moment | None) -> int | None:
+def moment_ms(moment: Moment) -> int:
     """A time in Unix ms, the first that is not before it.
 
     Raises:

@@ -6,10 +6,10 @@ is a store around another one (`forwarding.py`); `plugins.py` builds them by `me
 
 from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from enum import Enum
 from types import TracebackType
 from typing import NamedTuple, Protocol, Self
 
+from container.queue.time_boundary import Boundary
 from container.record.message import StoredMessage
 from fetcher.result import FetchStatus
 from tieredstore.hot.append_plan import Appended
@@ -18,15 +18,6 @@ from tieredstore.hot.encoding import NewMessage
 MESSAGES_MAX = 32
 """Messages that one read returns unless it is told otherwise: the broker's own limit."""
 END_OF_TIME_MS = (1 << 63) - 1
-
-
-class Boundary(Enum):
-    """Which offset a moment stands for (RocketMQ's BoundaryType)."""
-
-    LOWER = "lower"
-    """The first message stored at the moment or after it."""
-    UPPER = "upper"
-    """The last message stored at the moment or before it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,57 @@
+"""Which messages of a queue a moment lies among, as far as the metadata tell. Pure."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from container.metadata.records import Extent, Gap
+from container.queue.time_boundary import Boundary
+from provider.ranges import QueueOffset
+
+
+class TimeStretch(NamedTuple):
+    """Messages `[start, end)` of a queue without a gap, and the times that they lie between."""
+
+    start: QueueOffset
+    end: QueueOffset
+    times: tuple[int, int] | None
+    """Smallest and largest store timestamp, Unix ms, or a span around them; None: not known."""
+
+
+def stretch_by_time(
+    extents: Sequence[Extent],
+    end: int,
+    gaps: Sequence[Gap],
+    moment_ms: int,
+    boundary: Boundary,
+    *,
+    within: tuple[int, int],
+) -> TimeStretch | None:
+    """The stretch that the search for a moment begins with; None if there is no such message.
+
+    LOWER: the first extent with a message stored at the moment or after it. UPPER: the last one
+    with a message stored at the moment or before it. Only messages `within` the offsets count, but
+    the times are those of whole extents, so none of the extent's messages that count may be meant;
+    the search then goes on behind it. O(extents) up to the one that is found.
+
+    Args:
+        extents: of the CommitLog, in order, with nothing but gaps between them.
+        end: first offset behind the last of them.
+        gaps: those of the queue.
+        moment_ms: Unix ms.
+        boundary: which message next to the moment is meant.
+        within: first offset that counts, and the one behind the last.
+    """
+    low, high = within
+    is_lower = boundary is Boundary.LOWER
+    numbers = range(len(extents))
+    for number in numbers if is_lower else reversed(numbers):
+        extent = extents[number]
+        if extent.max_timestamp < moment_ms if is_lower else extent.min_timestamp > moment_ms:
+            continue
+        first = extent.first_offset
+        behind = extents[number + 1].first_offset if number + 1 < len(extents) else end
+        behind = min([behind, high, *(gap.start for gap in gaps if gap.start >= first)])
+        if max(first, low) < behind:
+            times = (extent.min_timestamp, extent.max_timestamp)
+            return TimeStretch(QueueOffset(max(first, low)), QueueOffset(behind), times)
+    return None
