@@ -22,8 +22,8 @@ class _Run:
     """First byte in the flat file."""
     object_start: int
     extents: tuple[Extent, ...]
-    is_there: bool
-    """Whether the object reaches so far."""
+    there_bytes: int
+    """As many of its bytes does the object have."""
 
     @property
     def end(self) -> int:
@@ -68,28 +68,36 @@ class FlatStream:
         found, self._findings = self._findings, []
         return found
 
-    async def window(self, wanted: ByteRange) -> Buffer:
-        """The bytes of a range that does not begin before `low`; drops all before it.
+    async def window(self, wanted: ByteRange) -> tuple[Buffer, list[ByteRange]]:
+        """The bytes of a range that does not begin before `low`, and the holes in it.
+
+        Drops all before it. A hole is what could not be read; it is filled with zeros, and told
+        as long as it is known to be, which may be beyond the window.
 
         Raises:
-            OutOfRange: some of them could not be read.
             Unavailable: try again later.
         """
         assert wanted.start >= self.low, f"{wanted} lies behind {self.low}"
         self._drop(wanted.start)
         while self._run < len(self._runs) and self._at < wanted.end:
             await self._read_piece(keep_from=wanted.start)
-        parts: list[memoryview] = []
+        parts: list[Buffer] = []
+        holes: list[ByteRange] = []
         at = wanted.start
         for start, chunk in self._chunks:
-            if start > at or at >= wanted.end:
+            if start >= wanted.end:
                 break
+            if start > at:
+                holes.append(ByteRange(at, start))
+                parts.append(bytes(start - at))
+                at = start
             part = memoryview(chunk)[at - start : wanted.end - start]
             parts.append(part)
             at += len(part)
         if at < wanted.end:
-            raise OutOfRange("nothing can be read there in the flat file", "", at)
-        return parts[0] if len(parts) == 1 else b"".join(parts)
+            holes.append(ByteRange(at, max(wanted.end, self._at)))
+            parts.append(bytes(wanted.end - at))
+        return (parts[0] if len(parts) == 1 else b"".join(parts)), holes
 
     async def drain(self) -> None:
         """Read what is left, for its checksums."""
@@ -107,10 +115,10 @@ class FlatStream:
         if not (self._extent or self._extent_bytes):
             self._at = run.start
         inside = self._at - run.start
-        length = min(self._piece_bytes, run.end - self._at)
-        place = ByteRange(run.object_start + inside, run.object_start + inside + length)
+        length = min(self._piece_bytes, run.there_bytes - inside)
         piece: Buffer | None = None
-        if run.is_there:
+        if length > 0:
+            place = ByteRange(run.object_start + inside, run.object_start + inside + length)
             try:
                 piece = await self._store.read(run.holder, place)
             except (Corrupt, Denied, OutOfRange) as error:
@@ -155,24 +163,27 @@ def _runs_of(
 ) -> Iterator[_Run]:
     """The extents of segments, in as few runs as objects and holes allow."""
     held: list[Extent] = []
-    start, holder, there = 0, "", False
+    start, holder, is_whole = 0, "", False
+    there_bytes = 0
     for segment in segments:
         for extent in segment.extents:
             if extent.length <= 0:
                 continue
             name = object_name(queue, segment, extent)
-            is_there = sizes.get(name, -1) >= extent.object_offset + extent.length
+            there = min(max(0, sizes.get(name, 0) - extent.object_offset), extent.length)
             if held and not (
                 name == holder
-                and is_there == there
+                and is_whole
                 and held[-1].end == extent.position
                 and held[-1].object_offset + held[-1].length == extent.object_offset
             ):
-                yield _Run(holder, start, held[0].object_offset, tuple(held), there)
-                held = []
+                yield _Run(holder, start, held[0].object_offset, tuple(held), there_bytes)
+                held, there_bytes = [], 0
             if not held:
-                start, holder, there = segment.base + extent.position, name, is_there
+                start, holder = segment.base + extent.position, name
+            is_whole = there == extent.length
+            there_bytes += there
             held.append(extent)
         if held:
-            yield _Run(holder, start, held[0].object_offset, tuple(held), there)
-            held = []
+            yield _Run(holder, start, held[0].object_offset, tuple(held), there_bytes)
+            held, there_bytes = [], 0

@@ -5,6 +5,8 @@ from collections import ChainMap
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 
+import numpy as np
+
 from container.check.finding import Finding
 from container.check.flat_stream import FlatStream
 from container.check.records import RecordCheck
@@ -164,32 +166,57 @@ class _QueueLook:
         """What is wrong with the first messages of a range, and the offset behind them."""
         container = self._container
         try:
-            units = await self._units_of(offset, end)
+            units, holes = await self._units_of(offset, end)
+            first, behind = _messages_in(holes, end)
+            if first <= offset:
+                return [self._unread(offset, behind, "their units cannot be read")], behind
+            units = units[: first - offset]
             end = QueueOffset(offset + _fitting(units["position"].tolist(), units["size"].tolist()))
             units = units[: end - offset]
-            check = self._check or RecordCheck(container.id, int(units["position"][0]))
-            self._check = check
-            place = _log_range(container, units, check.next_position)
-            log = await self._log_window(place)
-            found = list(check.check(offset, units, log, place.start))
+            place = _log_range(container, units, self._next_position(units))
+            log, holes = await self._log_window(place)
         except (Corrupt, Denied, OutOfRange, ValueError) as error:
             self._check = None
-            detail = f"messages [{offset}, {end}) cannot be read: {error}"
-            return [Finding("unreadable", str(container.id), offset, detail)], end
+            return [self._unread(offset, end, str(error))], end
+        found: list[Finding] = []
+        for start, stop, is_there in _parts(units, holes):
+            at, part = QueueOffset(offset + start), units[start:stop]
+            if not is_there:
+                found.append(self._unread(at, offset + stop, "their bytes cannot be read"))
+                continue
+            check = RecordCheck(container.id, self._next_position(part))
+            found += check.check(at, part, log, place.start)
+            self._check = check
         self._progress(len(log))
         return found, end
 
-    async def _units_of(self, offset: QueueOffset, end: QueueOffset) -> Units:
-        """The units of a range; read again only where damaged segments overlap."""
-        if offset * UNIT_BYTES < self._units.low:
-            return await self._container.units(offset, end)
-        place = ByteRange(offset * UNIT_BYTES, end * UNIT_BYTES)
-        return decode_units(await self._units.window(place))
+    def _next_position(self, units: Units) -> int:
+        """Where the first of some units must point to, as the record before it says."""
+        return self._check.next_position if self._check else int(units["position"][0])
 
-    async def _log_window(self, place: ByteRange) -> Buffer:
-        """Bytes of the log; read again only where damaged units point back."""
+    def _unread(self, offset: int, end: int, reason: str) -> Finding:
+        """The finding of messages that nothing can be said of; what follows begins anew."""
+        self._check = None
+        detail = f"messages [{offset}, {end}) were not checked: {reason}"
+        return Finding("unreadable", str(self._container.id), offset, detail)
+
+    async def _units_of(
+        self, offset: QueueOffset, end: QueueOffset
+    ) -> tuple[Units, list[ByteRange]]:
+        """The units of a range, with their holes; read again only where damaged segments overlap.
+
+        A hole is in bytes of the flat file.
+        """
+        if offset * UNIT_BYTES < self._units.low:
+            return await self._container.units(offset, end), []
+        place = ByteRange(offset * UNIT_BYTES, end * UNIT_BYTES)
+        units, holes = await self._units.window(place)
+        return decode_units(units), holes
+
+    async def _log_window(self, place: ByteRange) -> tuple[Buffer, list[ByteRange]]:
+        """Bytes of the log, with their holes; read again only where damaged units point back."""
         if place.start < self._log.low:
-            return await self._container.log(place)
+            return await self._container.log(place), []
         return await self._log.window(place)
 
     def _unclaimed(self) -> Iterator[Finding]:
@@ -198,6 +225,26 @@ class _QueueLook:
         if check is not None and check.next_position < log_end - Coda.SIZE:
             detail = f"units end at log position {check.next_position}, the log at {log_end}"
             yield Finding("log-outruns-units", str(container.id), container.next_offset, detail)
+
+
+def _messages_in(holes: Sequence[ByteRange], end: QueueOffset) -> tuple[int, int]:
+    """The messages before `end` whose units lie in the first hole: [first, behind)."""
+    if not holes:
+        return end, end
+    hole = holes[0]
+    return hole.start // UNIT_BYTES, min(-(-hole.end // UNIT_BYTES), end)
+
+
+def _parts(units: Units, holes: Sequence[ByteRange]) -> Iterator[tuple[int, int, bool]]:
+    """Units by whether their records can be read: (first, behind, is there), in order, all."""
+    starts = units["position"].astype(np.int64)
+    ends = starts + units["size"]
+    is_there = np.ones(len(units), np.bool_)
+    for hole in holes:
+        is_there &= (ends <= hole.start) | (starts >= hole.end)
+    edges = [0, *(np.flatnonzero(np.diff(is_there)) + 1).tolist(), len(units)]
+    for first, behind in pairwise(edges):
+        yield first, behind, bool(is_there[first])
 
 
 def _log_range(container: MessageQueueContainer, units: Units, next_position: int) -> ByteRange:
