@@ -7,7 +7,11 @@ the two catches `OSError` or a client library's exception.
 
 
 class StoreError(Exception):
-    """Something happened at one byte position of one named object."""
+    """Something happened at one byte position of one named object.
+
+    As a text it is the reason with the place behind it, unless the reason names it:
+    `the object ends at 5 (T/0/COMMIT_LOG/x at 7)`.
+    """
 
     def __init__(self, reason: str, path: str, position: int = 0) -> None:
         super().__init__(reason, path, position)  # args mirror the signature: pickling works
@@ -16,7 +20,8 @@ class StoreError(Exception):
         self.position = position
 
     def __str__(self) -> str:
-        return f"{self.reason}: path={self.path} position={self.position}"
+        place = f"{self.path} at {self.position}" if self.path and self.position else self.path
+        return f"{self.reason} ({place})" if place not in self.reason else self.reason
 
 
 class Unavailable(StoreError):

@@ -1,6 +1,7 @@
 """What the operating system raises about a store's files, translated into verdicts."""
 
 import errno
+import os
 from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Final
@@ -38,6 +39,11 @@ _DENIED: Final[dict[int, str]] = {
     errno.ENOSYS: "the kernel lacks an operation that a store needs (CONTRACT.md)",
 }
 
+NO_INODES: Final = (
+    "the file system has no inodes left, though it may have space: delete files, or make it with "
+    "more of them, and it goes on"
+)
+_GIVEN_BACK: Final = 2
 FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
@@ -46,9 +52,12 @@ def is_full(error: StoreError) -> bool:
     return isinstance(error.__cause__, OSError) and error.__cause__.errno in FULL
 
 
-def as_verdict(error: OSError, path: str, position: int = 0) -> StoreError | None:
+def as_verdict(
+    error: OSError, path: str, position: int = 0, *, volume: str = ""
+) -> StoreError | None:
     """The verdict on `error`, met while `position` of `path` was touched; None if unknown.
 
+    `volume` is a directory of the file system in question, which is asked what it lacks.
     An unknown number is likely a bug of ours (EBADF, EINVAL), so it is not called a verdict.
     """
     number = error.errno or 0
@@ -56,6 +65,8 @@ def as_verdict(error: OSError, path: str, position: int = 0) -> StoreError | Non
         return NotFound("there is no such object", path, position)
     if number == errno.EEXIST:
         return AlreadyExists("the name is taken", path, position)
+    if number == errno.ENOSPC and _lacks_inodes(volume):
+        return Unavailable(NO_INODES, path, position)
     if number in _UNAVAILABLE:
         return Unavailable(_UNAVAILABLE[number], path, position)
     if number in _DENIED:
@@ -63,16 +74,29 @@ def as_verdict(error: OSError, path: str, position: int = 0) -> StoreError | Non
     return None
 
 
+def _lacks_inodes(volume: str) -> bool:
+    """Whether the file system below a directory cannot hold one more file."""
+    if not volume:
+        return False
+    try:
+        found = os.statvfs(volume)
+    except OSError:
+        return False
+    # Some count no inodes, and some make them of space, so that without space there are none. What
+    # failed may have given back one or two by now.
+    return found.f_files > 0 and found.f_favail <= _GIVEN_BACK < found.f_bavail
+
+
 @contextmanager
-def posix_errors(path: str, position: int = 0) -> Generator[None]:
-    """Translate what the file system raises inside the block; about 1 us.
+def posix_errors(path: str, position: int = 0, *, volume: str = "") -> Generator[None]:
+    """Translate what the file system raises inside the block, as `as_verdict`; about 1 us.
 
     What has no verdict passes through untouched.
     """
     try:
         yield
     except OSError as error:
-        verdict = as_verdict(error, path, position)
+        verdict = as_verdict(error, path, position, volume=volume)
         if verdict is None:
             raise
         raise verdict from error

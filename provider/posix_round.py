@@ -70,7 +70,7 @@ class AppendRounds:
         done = False
         try:
             for name, group in pieces.items():
-                with posix_errors(name, group[0].position):
+                with posix_errors(name, group[0].position, volume=self._root):
                     opened[name] = self._open(name, group, placed)
                     lengths[name] = opened[name].seen.st_size
                     _check_length(lengths[name], group)

@@ -5,6 +5,7 @@ Each verb cleans up after itself whatever happens, so that nothing depends on wh
 
 import itertools
 import os
+import resource
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
@@ -24,6 +25,7 @@ from provider.posix_round import AppendRounds
 from provider.ranges import ByteRange
 
 _NEW_FILE: Final = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
+_FILES_MIN: Final = 4
 
 
 class PosixWork:
@@ -31,7 +33,8 @@ class PosixWork:
 
     def __init__(self, root: str, options: PosixOptions, clock: Clock) -> None:
         self.root = root.rstrip("/") or "/."
-        self.files = OpenFiles(options.files_open_max)
+        self._files_open_max = _files_open_max(options)
+        self.files = OpenFiles(self._files_open_max)
         self._options = options
         self._clock = clock
         self._directories = Directories(self.root)
@@ -60,7 +63,7 @@ class PosixWork:
     def _create(self, name: str, buffers: Sequence[Buffer]) -> None:
         path = self.path(name)
         folder = path.rpartition("/")[0]
-        with posix_errors(name):
+        with posix_errors(name, volume=self.root):
             self._directories.check_root()
             if self._directories.make(folder):
                 now_s = self._clock.now_ms() / 1000
@@ -151,18 +154,18 @@ class PosixWork:
         for piece in appends:
             pieces.setdefault(piece.name, []).append(piece)
         names = list(pieces)
-        with posix_errors(names[0]):
+        with posix_errors(names[0], volume=self.root):
             self._directories.check_root()
             self._directories.make(self.root)
             self._reserve.keep()
-        files_max = self._options.files_open_max // 2
+        files_max = self._files_open_max // 2
         for start in range(0, len(names), files_max):
             part = {name: pieces[name] for name in names[start : start + files_max]}
             self._rounds.write(part)
 
     def register(self, name: str) -> bool:
         """Take a share of the lock on the file `name`; say whether nobody else has one."""
-        with posix_errors(name), self._locks_lock:
+        with posix_errors(name, volume=self.root), self._locks_lock:
             self._directories.check_root()
             if name not in self._locks:
                 path = self.path(name)
@@ -179,3 +182,11 @@ class PosixWork:
         with self._locks_lock:
             while self._locks:
                 self._locks.popitem()[1].close()
+
+
+def _files_open_max(options: PosixOptions) -> int:
+    """Files to be kept open: no more than half of what the process may open."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if limit == resource.RLIM_INFINITY:
+        return options.files_open_max
+    return min(options.files_open_max, max(_FILES_MIN, limit // 2))

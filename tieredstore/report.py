@@ -42,6 +42,8 @@ RETENTION = "tieredStoreFileReservedTime"
 NO_RETENTION = "no message is ever deleted from the tier"
 
 _VARYING = re.compile(r"\d+")
+_PLACE = re.compile(r" \([^()]*\)\Z")
+"""What ends the text of a `StoreError`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +203,7 @@ class _Standing:
 
 def _cause(sentence: str) -> str:
     """What is behind a trouble, without the file that met it, which differs from try to try."""
-    return sentence.partition(": ")[2].partition(": path=")[0]
+    return _PLACE.sub("", sentence.partition(": ")[2])
 
 
 def troubles_of(look: Look) -> Iterator[Trouble]:

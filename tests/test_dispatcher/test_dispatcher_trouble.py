@@ -44,7 +44,7 @@ async def test_an_outage_costs_few_requests_and_memory_and_ends_for_all_at_once(
         assert asked < 100
         statistics = world.dispatcher.statistics()
         assert statistics.outage
-        assert statistics.last_error == "down: path=tier position=0"
+        assert statistics.last_error == "down (tier)"
         assert statistics.bytes_in_flight == 0
         assert statistics.oldest_age_s > 290
         world.tier.error = None

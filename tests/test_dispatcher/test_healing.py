@@ -246,7 +246,7 @@ def damage(world: World, queue: QueueId) -> list[bytes]:
     """Let the hot log report damage from the queue's first file on; returns what cannot be seen."""
     here = world.hot.queues[queue]
     hidden, here.records = here.records, []
-    here.state, here.detail = HotQueueState.DAMAGED, "the file was truncated: path=0 position=7"
+    here.state, here.detail = HotQueueState.DAMAGED, "the file was truncated (0 at 7)"
     return hidden
 
 
@@ -267,7 +267,7 @@ async def test_a_queue_that_is_damaged_at_its_first_look_is_told_as_that() -> No
     report = await world.finish(world.dispatcher.drain(), seconds=3.0)
     (halted,) = report.halted
     assert (halted.queue, halted.state) == (A, QueueState.DAMAGED)
-    assert halted.reason == "the file was truncated: path=0 position=7"
+    assert halted.reason == "the file was truncated (0 at 7)"
     assert halted.commit_offset == 10
     assert world.is_tiered(B)
     async with world.running():

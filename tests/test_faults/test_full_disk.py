@@ -3,7 +3,7 @@
 import asyncio
 import subprocess
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +12,9 @@ import pytest
 from container.names.queue_id import QueueId
 from container.options import TierOptions
 from container.tier_reader import TierReader
+from provider.clock import ManualClock
 from provider.errors import Unavailable
+from provider.object_store import Append
 from provider.options import PosixOptions
 from tests.support.full_disk import BLOCK_BYTES, SmallDisk, used_bytes
 from tests.support.inline_store import InlineStore
@@ -27,6 +29,7 @@ QUEUES = 4
 MESSAGES = 60
 BODY_BYTES = 4 * KIB
 PATIENCE_S = 60.0
+INODES = 20
 TIER = TierOptions(commit_log_bytes_max=1 << 20, consume_queue_bytes_max=200 * KIB)
 DISPATCH = replace(
     DISPATCH_OPTIONS,
@@ -159,18 +162,33 @@ def test_d10_a_full_disk_holds_nothing_that_cannot_be_published(
     assert disk.refusals > 0
 
 
-@pytest.fixture
-def small_tmpfs(tmp_path: Path) -> Iterator[Path]:
-    """A real file system of 640 KiB; only root may mount one."""
-    directory = tmp_path / "mounted"
+@contextmanager
+def mounted(directory: Path, options: str) -> Iterator[Path]:
+    """A real file system in memory; only root may mount one."""
     directory.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=640k", "tmpfs", str(directory)]
+    mount = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(directory)]
     try:
         subprocess.run(mount, check=True, capture_output=True)
     except (OSError, subprocess.CalledProcessError):
-        lacks("a tmpfs cannot be mounted here; the simulated small disk holds the same")
-    yield directory
-    subprocess.run(["umount", str(directory)], check=True)
+        lacks("a tmpfs cannot be mounted here; simulated file systems hold the same")
+    try:
+        yield directory
+    finally:
+        subprocess.run(["umount", "--lazy", str(directory)], check=True)
+
+
+@pytest.fixture
+def small_tmpfs(tmp_path: Path) -> Iterator[Path]:
+    """A real file system of 640 KiB."""
+    with mounted(tmp_path / "mounted", "size=640k") as directory:
+        yield directory
+
+
+@pytest.fixture
+def few_inodes(tmp_path: Path) -> Iterator[Path]:
+    """A real file system that has space, and few inodes."""
+    with mounted(tmp_path / "mounted", f"size=8m,nr_inodes={INODES}") as directory:
+        yield directory
 
 
 def test_d10_a_real_file_system_that_is_full_holds_nothing_that_cannot_be_published(
@@ -185,3 +203,33 @@ def test_d10_a_real_file_system_that_is_full_holds_nothing_that_cannot_be_publis
         await filled.run()
 
     simulated(run())
+
+
+async def create_many(store: InlineStore) -> None:
+    for number in range(INODES):
+        await store.create(f"T/{number}", [b"x"])
+
+
+def test_a_real_file_system_without_inodes_is_named_so_and_goes_on_with_more(
+    few_inodes: Path,
+) -> None:
+    store = InlineStore(few_inodes / "tier", options=POSIX, clock=ManualClock())
+
+    async def fills() -> None:
+        with pytest.raises(Unavailable, match="no inodes left"):
+            await create_many(store)
+        for number in range(2):  # a file of data takes what a temporary file has given back
+            with suppress(Unavailable):
+                await store.append([Append(f"T/log{number}", 0, (b"x",), new=True)])
+        with pytest.raises(Unavailable, match="no inodes left"):
+            await store.append([Append("T/log", 0, (b"x",), new=True)])
+
+    async def goes_on() -> None:
+        await store.append([Append("T/log", 0, (b"x",), new=True)])
+        assert bytes(await store.read("T/log")) == b"x"
+        await store.close()
+
+    simulated(fills())
+    more = ["mount", "-o", f"remount,nr_inodes={2 * INODES}", str(few_inodes)]
+    subprocess.run(more, check=True)
+    simulated(goes_on())

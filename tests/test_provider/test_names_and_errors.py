@@ -1,6 +1,7 @@
 """Names, prefixes, options and verdicts."""
 
 import errno
+import os
 import pickle
 
 import pytest
@@ -58,7 +59,7 @@ def test_a_verdict_survives_pickling_with_its_place(kind: type[errors.StoreError
     again = pickle.loads(pickle.dumps(kind("why", "q/0", 17)))
     assert type(again) is kind
     assert (again.reason, again.path, again.position) == ("why", "q/0", 17)
-    assert str(again) == "why: path=q/0 position=17"
+    assert str(again) == "why (q/0 at 17)"
 
 
 @pytest.mark.parametrize(
@@ -82,6 +83,35 @@ def test_each_error_number_has_its_verdict(number: int, kind: type[errors.StoreE
     assert verdict is not None
     assert type(verdict) is kind
     assert (verdict.path, verdict.position) == ("q/0", 9)
+
+
+def test_a_verdict_that_names_its_place_does_not_name_it_twice() -> None:
+    assert str(errors.Unavailable("q/0 is gone", "q/0")) == "q/0 is gone"
+    assert str(errors.Unavailable("gone", "")) == str(errors.Unavailable("gone", "", 7)) == "gone"
+
+
+@pytest.mark.parametrize(
+    ("files", "blocks", "words"),
+    [
+        ((100, 0), 5, "no inodes left"),
+        ((100, 1), 5, "no inodes left"),  # what failed gave one back
+        ((100, 9), 5, "free space"),
+        ((100, 0), 0, "free space"),  # where inodes are made of space, as in XFS
+        ((0, 0), 5, "free space"),  # where inodes are not counted, as in Btrfs
+    ],
+)
+def test_what_a_full_file_system_lacks_is_named(
+    monkeypatch: pytest.MonkeyPatch, files: tuple[int, int], blocks: int, words: str
+) -> None:
+    values = [4096, 4096, 1000, blocks, blocks, files[0], files[1], files[1], 0, 255]
+    monkeypatch.setattr(os, "statvfs", lambda _: os.statvfs_result(values))
+    full = OSError(errno.ENOSPC, "x")
+    verdict = as_verdict(full, "q/0", volume="/tier")
+    assert isinstance(verdict, errors.Unavailable)
+    assert words in verdict.reason
+    told = as_verdict(full, "q/0")
+    assert told is not None
+    assert "free space" in told.reason, "nobody said which file system"
 
 
 def test_an_error_that_is_likely_our_own_bug_has_none() -> None:

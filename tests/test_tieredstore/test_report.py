@@ -17,7 +17,7 @@ from tieredstore.following.statistics import ScanStatistics
 from tieredstore.lifetime import running
 from tieredstore.report import Look, Reporter
 
-FULL = "the file system is full; free space and it goes on: path={} position=0"
+FULL = "the file system is full; free space and it goes on ({})"
 
 
 def looking(dispatch: DispatchStatistics) -> Look:
@@ -70,10 +70,10 @@ def test_queues_that_fail_while_others_land_are_said_and_an_outage_of_that_is_no
 def test_another_reason_is_said(said: pytest.LogCaptureFixture) -> None:
     reporter = Reporter(lambda: failing(""), ManualClock())
     reporter.tell(failing("A"))
-    reporter.tell(failing("A", "read-only: path={} position=0"))
+    reporter.tell(failing("A", "read-only ({})"))
     assert [message.split(": ")[1] for message in said.messages] == [
-        "the file system is full; free space and it goes on",
-        "read-only",
+        "the file system is full; free space and it goes on (A)",
+        "read-only (A)",
     ]
 
 

@@ -107,7 +107,7 @@ def _usage(error: click.UsageError) -> str:
 def served_in_part(damage: Corrupt) -> str:
     """The sentence for a tier that is read although its journal is damaged."""
     return (
-        f"{placed(damage)}: what was published from there on is not served, all before it is: "
+        f"{damage}: what was published from there on is not served, all before it is: "
         f"{_remedy(damage) or 'bring it back from a backup'}"
     )
 
@@ -115,7 +115,7 @@ def served_in_part(damage: Corrupt) -> str:
 def damage_texts(damage: Mapping[QueueId, StoreError]) -> Iterator[str]:
     """A sentence for each damaged queue of a tier that RocketMQ's store wrote, or for many."""
     for queue, error in islice(damage.items(), QUEUES_SAID_MAX):
-        yield f"not all of {queue} is served: {placed(error)}"
+        yield f"not all of {queue} is served: {error}"
     if len(damage) > QUEUES_SAID_MAX:
         yield (
             f"not all of {len(damage) - QUEUES_SAID_MAX:,} more queues is served: `tieredstore "
@@ -142,12 +142,5 @@ def _verdict(error: StoreError) -> tuple[int, str]:
     for kind, status, general in VERDICTS:
         if isinstance(error, kind):
             advice = _remedy(error) or general
-            return status, f"{placed(error)}{': ' if advice else ''}{advice}"
-    return UNAVAILABLE, placed(error)
-
-
-def placed(error: StoreError) -> str:
-    """The reason, with the place unless the reason names it."""
-    place = f"{error.path} at {error.position}" if error.position else error.path
-    where = f" ({place})" if place and place not in error.reason else ""
-    return f"{error.reason}{where}"
+            return status, f"{error}{': ' if advice else ''}{advice}"
+    return UNAVAILABLE, str(error)

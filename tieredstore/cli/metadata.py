@@ -14,7 +14,6 @@ from container.tier_reader import TierReader
 from provider.clock import SystemClock
 from provider.errors import Corrupt, NotFound, StoreError
 from provider.posix import PosixStore
-from tieredstore.cli.failures import placed
 from tieredstore.cli.invocation import GIVEN_PATH, Invocation, json_option, pass_invocation
 from tieredstore.cli.output import count_text, size_text, write_json
 from tieredstore.cli.printable import printable
@@ -163,7 +162,7 @@ def _refuse_damage(damage: Mapping[QueueId, StoreError], without: AbstractSet[Qu
     if not left:
         return
     for queue, error in sorted(left.items()):
-        click.echo(printable(f"{queue} cannot be imported: {placed(error)}"), err=True)
+        click.echo(printable(f"{queue} cannot be imported: {error}"), err=True)
     what, directories, rest = ("1 queue is", "its directory", "")
     if len(left) > 1:
         what, directories, rest = (f"{len(left):,} queues are", "their directories", " and so on")

@@ -53,7 +53,8 @@ async def test_a_file_that_becomes_zeros_stops_its_queue_with_a_sentence(
     seen = {seen.id: seen for seen in await log.poll()}
     end = empty * FILE_UNITS + from_unit
     assert (seen[A0].max_offset, seen[A0].state) == (end, HotQueueState.DAMAGED)
-    assert f"path={path} position={from_unit * 20}" in seen[A0].detail
+    place = f"{path} at {from_unit * 20}" if from_unit else f"{path}"
+    assert f"({place})" in seen[A0].detail
     assert str(end) in seen[A0].detail
     assert seen[A1].state is HotQueueState.READY
     assert await bodies(log, A0, 0, end) == end

@@ -75,7 +75,7 @@ def test_a_queue_that_is_damaged_at_its_first_look_is_told_and_nothing_of_it_is_
     whole = path.read_bytes()
     os.truncate(path, 100)
     said = invoke(broker, "tier", store, status=1).output
-    assert f"A/0 is damaged: the file was truncated: path={path}" in said
+    assert f"A/0 is damaged: the file was truncated ({path}" in said
     assert "B/0" not in said
     assert "--cut-to-hot" not in said
     cut = ("repair", "A", "0", "--cut-to-hot", "--leave-nothing", "--yes", "--store", store)

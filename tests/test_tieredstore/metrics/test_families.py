@@ -113,7 +113,7 @@ def test_a_follower_is_ready_unless_something_keeps_messages_from_the_tier(momen
     assert unready_reason(moment) == ""
     dispatch = moment.dispatch
     outage = replace(dispatch, outage=True, last_error="no space")
-    blind = replace(dispatch, hot_error="gone: path=x")
+    blind = replace(dispatch, hot_error="gone (x)")
     stopped = replace(dispatch, queues=(troubled(0, QueueState.STOPPED),))
     assert unready_reason(replace(moment, dispatch=outage)) == "nothing reaches the tier: no space"
     assert "cannot be read: gone" in unready_reason(replace(moment, dispatch=blind))
@@ -126,7 +126,7 @@ def test_a_follower_is_ready_unless_something_keeps_messages_from_the_tier(momen
     assert unready_reason(replace(moment, upkeep=failing)).startswith("upkeep fails: snapshot")
 
 
-@pytest.mark.parametrize(("error", "value"), [("", 0), ("not allowed: path=x", 1)])
+@pytest.mark.parametrize(("error", "value"), [("", 0), ("not allowed (x)", 1)])
 def test_a_gauge_tells_that_the_hot_log_fails(moment: Moment, error: str, value: int) -> None:
     known = replace(moment.dispatch, hot_error=error)
     page = page_of(replace(moment, dispatch=known))
