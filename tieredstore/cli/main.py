@@ -17,6 +17,7 @@ import click
 from tieredstore import __version__
 from tieredstore.cli.exit_status import MEANINGS
 from tieredstore.cli.invocation import Invocation, accept_behind, global_options
+from tieredstore.cli.standard_output import named_output
 from tieredstore.interrupt import ctrl_c_ends_at_once
 
 COMMANDS: Mapping[str, tuple[str, str]] = {
@@ -154,6 +155,7 @@ def cli(ctx: click.Context) -> None:
 def main() -> None:
     """The entry point of the distribution."""
     _open_closed_streams()
+    sys.stdout = named_output(sys.stdout)
     _allow_open_files()
     cli.main()
 
@@ -204,7 +206,8 @@ def _open_closed_streams() -> None:
             os.dup2(null, number, inheritable=True)
             if null != number:
                 os.close(null)
-            setattr(sys, name, os.fdopen(number, "w" if number else "r", encoding="utf-8"))
+            mode = "w" if number else "r"
+            setattr(sys, name, os.fdopen(number, mode, encoding="utf-8", closefd=False))
 
 
 def _allow_open_files() -> None:

@@ -56,18 +56,21 @@ def test_closed_standard_streams_are_no_error(tier: Path, closed: str, words: li
     assert (done.returncode, done.stderr) == (0, b"")
 
 
-def test_a_full_device_behind_the_output_is_said(tier: Path) -> None:
+@pytest.mark.parametrize(
+    "words", ["topics --json", "topics", "read G_Orders", "config --json", "--help"]
+)
+def test_a_full_device_behind_the_output_is_said(tier: Path, words: str) -> None:
     with Path("/dev/full").open("wb") as full:
         done = subprocess.run(
-            [*COMMAND, *options(tier), "topics", "--json"],
+            [*COMMAND, *options(tier), *words.split()],
             stdout=full,
             stderr=subprocess.PIPE,
             text=True,
             check=False,
         )
     assert done.returncode == 3
-    assert "file system is full" in done.stderr
-    assert len(done.stderr.splitlines()) == 1
+    sentence = "the file system is full; free space and it goes on (standard output): try again"
+    assert done.stderr == f"tieredstore: {sentence}\n"
 
 
 @pytest.mark.leaves_findings("object-missing", "unreadable", why="a segment's file is removed")
