@@ -144,6 +144,8 @@ async def _run(opened: Follower, config: Config, *, follow: bool, is_live: bool)
 
 def _so_far(statistics: DispatchStatistics) -> str:
     said = f"tiered {counted(statistics.messages, 'message')}"
+    if not statistics.queues:  # the store is empty, or was not looked at yet
+        return said
     if not statistics.behind:
         return f"{said}, none is waiting"
     return f"{said}, {count_text(statistics.behind)} still waiting; the next start continues there"

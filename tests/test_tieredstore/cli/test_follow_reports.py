@@ -18,7 +18,7 @@ from provider.ranges import QueueOffset
 from tests.support.cli import COMMAND, complaints, run
 from tests.support.fake_broker import FakeBroker
 from tests.support.patience import communicated, ended
-from tieredstore.cli.tier import hindrance_of
+from tieredstore.cli.tier import _so_far, hindrance_of
 
 
 @pytest.fixture
@@ -169,6 +169,22 @@ def test_only_storage_is_a_hindrance_at_the_end(
     sentence = hindrance_of(found, silent=silent)
     assert sentence.endswith(words)
     assert bool(sentence) == bool(words)
+
+
+@pytest.mark.parametrize(
+    ("found", "words"),
+    [
+        (statistics(), "tiered 0 messages"),  # the store is empty, or was not looked at yet
+        (statistics(queue(0), messages=7), "tiered 7 messages, none is waiting"),
+        (statistics(queue(5)), "tiered 0 messages, 5 still waiting; the next start continues"),
+    ],
+)
+def test_how_far_a_run_came_is_said_as_far_as_it_is_known(
+    found: DispatchStatistics, words: str
+) -> None:
+    said = _so_far(found)
+    assert said.startswith(words)
+    assert ("waiting" in said) == bool(found.queues)
 
 
 def test_findings_are_said_once_by_a_run_without_following(
