@@ -3,7 +3,6 @@
 import asyncio
 import errno
 import os
-import resource
 import shutil
 import threading
 from collections.abc import AsyncIterator, Iterator
@@ -206,19 +205,6 @@ async def test_open_files_stay_within_their_bound_and_close_frees_all(tmp_path: 
     assert [entry.size_bytes for entry in await store.list("")] == [3] * 100
     await store.close()
     assert descriptors_below(tmp_path) == []
-
-
-async def test_a_store_keeps_fewer_files_open_where_the_process_may_open_few(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(resource, "getrlimit", lambda _: (20, 20))
-    store = PosixStore(tmp_path)
-    names = [f"q/{number}" for number in range(40)]
-    await store.append([Append(name, 0, (b"x",)) for name in names])
-    for name in names:
-        await store.read(name)
-    assert len(descriptors_below(tmp_path)) <= 10 + 1  # the root
-    await store.close()
 
 
 async def test_cancelled_calls_leak_nothing_and_close_waits_for_them(
