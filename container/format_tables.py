@@ -13,6 +13,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from struct import Struct, calcsize
 
+from container.index.layout import (
+    BEGIN_MAGIC,
+    END_MAGIC,
+    IndexHeader,
+    IndexItem,
+    IndexSlot,
+    OpenIndexItem,
+)
 from container.java.metadata import SEGMENT_FIELDS, JavaQueue, JavaSegment, JavaTopic
 from container.journal.frame import FRAME_FIELDS, Frame
 from container.metadata.codec import OPERATIONS
@@ -101,6 +109,8 @@ def _magics() -> FormatTable:
         ("record, version 1", layout.MAGIC_V1),
         ("record, version 2", layout.MAGIC_V2),
         ("blank record, coda", BLANK_MAGIC),
+        ("index file with room", BEGIN_MAGIC),
+        ("sealed index file", END_MAGIC),
     )
     cells = tuple((name, f"`0x{magic:08X}`", str(magic - 2**32)) for name, magic in rows)
     return FormatTable("magic codes", ("of", "hex", "signed"), cells)
@@ -186,6 +196,18 @@ def _metadata() -> tuple[FormatTable, ...]:
     )
 
 
+def _index() -> tuple[FormatTable, ...]:
+    item = field_notes(IndexItem)
+    open_item = {**item, **field_notes(OpenIndexItem)}
+    header, slot = field_notes(IndexHeader), field_notes(IndexSlot)
+    return (
+        struct_table("index header", IndexHeader.LAYOUT, tuple(header.items())),
+        struct_table("sealed index slot", IndexSlot.LAYOUT, tuple(slot.items())),
+        struct_table("sealed index item", IndexItem.LAYOUT, tuple(item.items())),
+        struct_table("open index item", OpenIndexItem.LAYOUT, tuple(open_item.items())),
+    )
+
+
 def tables() -> tuple[FormatTable, ...]:
     """Every table of `FORMAT.md`."""
     queue = ("queue.brokerName", "queue.topic", "queue.queueId")
@@ -208,6 +230,7 @@ def tables() -> tuple[FormatTable, ...]:
             (*field_notes(BlankRecord).items(), ("magic", "of a blank")),
         ),
         struct_table("coda", Coda.LAYOUT, coda),
+        *_index(),
         _java_fields("Java metadata: segment", JavaSegment, tuple(SEGMENT_FIELDS)),
         _java_fields("Java metadata: queue", JavaQueue, queue + offsets),
         _java_fields("Java metadata: topic", JavaTopic, topic),

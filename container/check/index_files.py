@@ -3,10 +3,10 @@
 from collections.abc import AsyncIterator, Mapping
 
 from container.check.finding import Finding
+from container.index.layout import IndexHeader
 from container.metadata.records import IndexFile
 from container.metadata.state import TierState
 from container.record.crc32c import crc32c
-from container.record.index_header import INDEX_HEADER
 from provider.errors import Corrupt, Denied, OutOfRange
 from provider.object_store import ObjectStore
 from provider.ranges import ByteRange
@@ -39,8 +39,8 @@ async def check_index_files(
 
 async def _compare(store: ObjectStore, name: str, index: IndexFile) -> Finding | None:
     """What differs from what is known of an index file."""
-    head = await store.read(name, ByteRange(0, INDEX_HEADER.size))
-    said = INDEX_HEADER.unpack(head)[1:]
+    head = await store.read(name, ByteRange(0, IndexHeader.SIZE))
+    said = IndexHeader.LAYOUT.unpack(head)[1:]
     known = (index.begin_timestamp, index.end_timestamp, index.slots, index.items)
     if said != known:
         return Finding("index-file", name, 0, f"its header says {said}, known is {known}")

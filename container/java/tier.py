@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from container.index.layout import IndexHeader
 from container.java.metadata import (
     UNSET_TIMESTAMP,
     FileKey,
@@ -23,7 +24,6 @@ from container.names.path_component import check_path_component
 from container.names.queue_id import FLAT_FILES, QueueId, SegmentType
 from container.names.rocketmq import INDEX_QUEUE, INT64_MAX, index_name, segment_name
 from container.record.header import RecordHeader
-from container.record.index_header import INDEX_HEADER
 from container.record.kernels import decode_units
 from container.record.layout import BORN_HOST_V6, layout_of
 from container.record.unit import UNIT_BYTES
@@ -108,11 +108,11 @@ async def load_java_tier(
 async def _load_index_file(store: ObjectStore, found: JavaSegment, state: TierState) -> None:
     """One of Java's sealed index files: known, so that it is kept and can be told to Java again."""
     _refuse_impossible(SegmentType.INDEX.name, found.base_offset, found.size)
-    if found.size < INDEX_HEADER.size:
+    if found.size < IndexHeader.SIZE:
         return
     name = index_name(found.base_offset)
-    raw = await store.read(name, ByteRange(0, INDEX_HEADER.size))
-    _, begin, end, slots, items = INDEX_HEADER.unpack(raw)
+    raw = await store.read(name, ByteRange(0, IndexHeader.SIZE))
+    _, begin, end, slots, items = IndexHeader.LAYOUT.unpack(raw)
     state.index_files[name] = IndexFile(
         name, found.base_offset, found.size, begin, end, slots, items
     )

@@ -1,0 +1,1 @@
+"""RocketMQ's index files: which messages have a key. Formats, and what is collected for them."""

@@ -1,0 +1,45 @@
+"""Index items as columns in memory, and their one order in sealed files."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+KEY_ITEM_DTYPE = np.dtype(
+    [
+        ("key_hash", np.int32),
+        ("topic_id", np.int32),
+        ("queue_id", np.int32),
+        ("ordinal", np.int32),
+        ("position", np.int64),
+        ("store_timestamp", np.int64),
+        ("size", np.int32),
+    ]
+)
+"""One key of one message: 36 bytes. `ordinal` counts the keys of one message; of items that were
+read from a file it is 0, and the time is as exact as the file has it."""
+
+KeyItems = NDArray[np.void]
+"""An array of `KEY_ITEM_DTYPE`."""
+
+
+def no_items() -> KeyItems:
+    """None."""
+    return np.empty(0, KEY_ITEM_DTYPE)
+
+
+def joined(parts: Sequence[KeyItems]) -> KeyItems:
+    """All of them in one array. O(items)."""
+    return np.concatenate(parts) if parts else no_items()
+
+
+def canonical_order(items: KeyItems) -> NDArray[np.int64]:
+    """Indices that sort items by store timestamp, topic id, queue id, offset and key ordinal.
+
+    So the same messages give the same file whoever builds it. Positions stand for queue offsets:
+    in the log of one queue they ascend together. O(n log n), some 0.3 us an item, less if they
+    are nearly in order.
+    """
+    places = items["topic_id"].astype(np.int64) << 32 | items["queue_id"].astype(np.int64)
+    columns = (items["ordinal"], items["position"], places, items["store_timestamp"])
+    return np.lexsort(columns).astype(np.int64, copy=False)

@@ -1,0 +1,118 @@
+"""The open index file of a Java broker: read, never written."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from container.index.items import KeyItems
+from container.index.layout import (
+    OPEN_ITEM_DTYPE,
+    OPEN_SLOT_DTYPE,
+    SLOT_DTYPE,
+    IndexHeader,
+    OpenIndexItem,
+)
+from container.index.sealed import SECOND_MS, native_items
+from container.record.kernels import as_bytes
+from provider.errors import Corrupt
+from provider.object_store import Buffer
+
+EXTRA_BYTES_51 = 16
+"""RocketMQ 5.1 makes its files longer by a header of 40 bytes, of which it uses 28, and 4 bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpenIndex:
+    """An open file, in which a broker may be writing: what its header says counts."""
+
+    path: str
+    header: IndexHeader
+    lowest: int
+    """Number of the first item: 1; 0 in files of RocketMQ 5.1."""
+    heads: NDArray[np.int32]
+    """Of each slot, the number of its newest item; `lowest - 1` for none. As it lies on disk."""
+    rows: NDArray[np.void]
+    """`OPEN_ITEM_DTYPE`: the items by number, and the unused places around them."""
+
+    @classmethod
+    def of(cls, raw: Buffer, *, slots: int, path: str) -> "OpenIndex":
+        """How the whole file `raw`, perhaps a mapped one, is laid out. O(1), reads the header.
+
+        Args:
+            raw: the whole file.
+            slots: how many it has (`tieredStoreIndexFileMaxHashSlotNum` of the broker), which
+                nothing in the file says.
+            path: its name.
+
+        Raises:
+            Corrupt: it is no open index file with so many slots.
+        """
+        header = IndexHeader.decode(raw, path=path)
+        first = IndexHeader.SIZE + slots * SLOT_DTYPE.itemsize
+        rest = len(raw) - first
+        is_51 = rest % OpenIndexItem.SIZE == EXTRA_BYTES_51
+        if slots < 1 or rest < 0 or (rest % OpenIndexItem.SIZE and not is_51):
+            raise Corrupt(f"no index file of {slots} slots has {len(raw)} bytes", path, 0)
+        places = rest // OpenIndexItem.SIZE
+        lowest = 0 if is_51 else 1
+        if header.items + lowest > places:
+            raise Corrupt(f"{header.items} items do not fit", path, 24)
+        whole = as_bytes(raw)
+        heads = whole[IndexHeader.SIZE : first].view(OPEN_SLOT_DTYPE)["newest"]
+        rows = whole[first : first + places * OpenIndexItem.SIZE].view(OPEN_ITEM_DTYPE)
+        return cls(path, header, lowest, heads, rows)
+
+    def chain(self, key_hash: int, *, items_max: int) -> KeyItems:
+        """The items of a hash, newest first, of the newest `items_max` of its slot.
+
+        Raises:
+            Corrupt: the chain of the slot leads to an item that cannot be.
+        """
+        slot = key_hash % len(self.heads)
+        number, above = int(self.heads[slot]), self.header.items + self.lowest
+        found: list[int] = []
+        while number >= self.lowest and len(found) < items_max:
+            if number >= above:
+                raise self._impossible(number)
+            found.append(number)
+            above, number = number, int(self.rows["previous"][number])
+        items = self._native(self.rows[found])
+        good = (items["key_hash"] % len(self.heads) == slot) & (items["size"] > 0)
+        good &= items["position"] >= 0
+        if not good.all():
+            raise self._impossible(found[int(np.argmin(good))])
+        return items[items["key_hash"] == key_hash]
+
+    def items(self) -> KeyItems:
+        """All items, oldest first, and every chain compared. O(bytes).
+
+        Raises:
+            Corrupt: a slot or an item cannot be; position names the first.
+        """
+        end = self.header.items + self.lowest
+        numbers = np.arange(self.lowest, end)
+        rows = self.rows[self.lowest : end]
+        good = (rows["size"] > 0) & (rows["position"] >= 0)
+        good &= (rows["previous"] >= self.lowest - 1) & (rows["previous"] < numbers)
+        if not good.all():
+            raise self._impossible(self.lowest + int(np.argmin(good)))
+        items = self._native(rows)
+        newest = np.full(len(self.heads), self.lowest - 1)
+        np.maximum.at(newest, items["key_hash"] % len(self.heads), numbers)
+        if len(wrong := np.flatnonzero(newest != self.heads)):
+            slot = int(wrong[0])
+            at = IndexHeader.SIZE + slot * SLOT_DTYPE.itemsize
+            raise Corrupt(f"slot {slot} begins with item {self.heads[slot]}", self.path, at)
+        return items
+
+    def _native(self, rows: NDArray[np.void]) -> KeyItems:
+        tick_ms = SECOND_MS if self.lowest else 1
+        items = native_items(rows, self.header.begin_timestamp, tick_ms)
+        np.maximum(items["key_hash"], 0, out=items["key_hash"])  # Java's, of MIN_VALUE
+        return items
+
+    def _impossible(self, number: int) -> Corrupt:
+        first = IndexHeader.SIZE + len(self.heads) * SLOT_DTYPE.itemsize
+        at = first + number * OpenIndexItem.SIZE
+        return Corrupt(f"item {number} of the open index file cannot be", self.path, at)

@@ -1,0 +1,217 @@
+"""The sealed index file: built in one order, read a slot at a time or whole."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from container.index.items import KEY_ITEM_DTYPE, KeyItems, canonical_order
+from container.index.layout import (
+    BEGIN_MAGIC,
+    END_MAGIC,
+    FILE_BYTES_MAX,
+    ITEM_DTYPE,
+    SLOT_DTYPE,
+    IndexHeader,
+    IndexItem,
+    IndexSlot,
+)
+from container.record.kernels import as_bytes
+from provider.errors import Corrupt
+from provider.object_store import Buffer
+from provider.ranges import ByteRange
+
+ITEMS_PER_SLOT = 4
+"""How full slots are, as in RocketMQ's own files (20 million items in 5 million slots)."""
+SECOND_MS = 1_000
+MAGIC_BYTES = 4
+INT32_MAX = (1 << 31) - 1
+_INT32_MIN = -(1 << 31)
+
+
+def fitting_slots(items: int) -> int:
+    """The number of slots for so many items: a file with few of them is small."""
+    return max(1, items // ITEMS_PER_SLOT)
+
+
+def file_bytes(items: int, slots: int) -> int:
+    """Length of a sealed file."""
+    return IndexHeader.SIZE + slots * IndexSlot.SIZE + items * IndexItem.SIZE
+
+
+def seal_index(items: KeyItems, *, slots: int, begin_timestamp: int) -> NDArray[np.uint8]:
+    """The bytes of a sealed file, its items in canonical order inside each slot.
+
+    For the same items, slots and begin the bytes are those that RocketMQ writes, but for the order
+    inside a slot. About 0.4 us an item; holds three times the file.
+
+    Raises:
+        ValueError: so many items and slots do not fit into a file.
+    """
+    size = file_bytes(len(items), slots)
+    if slots < 1 or size > FILE_BYTES_MAX:
+        raise ValueError(f"an index file cannot have {slots} slots and {len(items)} items")
+    items = items[canonical_order(items)]
+    hashes = items["key_hash"]
+    assert not len(items) or hashes.min() >= 0, "the hash of a key is not negative"
+    counts = np.bincount(hashes % slots, minlength=slots)
+    # Sorted as one number each, which is far faster than a stable sort of indices.
+    ranked = np.sort((hashes % slots).astype(np.int64) << 32 | np.arange(len(items)))
+    order = ranked & 0xFFFF_FFFF
+    raw = np.empty(size, np.uint8)
+    first = IndexHeader.SIZE + slots * IndexSlot.SIZE
+    table = raw[IndexHeader.SIZE : first].view(SLOT_DTYPE)
+    table["length"] = counts * IndexItem.SIZE
+    table["position"] = first + (np.cumsum(counts) - counts) * IndexItem.SIZE
+    rows = raw[first:].view(ITEM_DTYPE)
+    for name in ("key_hash", "topic_id", "queue_id", "position", "size"):
+        rows[name] = items[name][order]
+    rows["seconds"] = _seconds(items["store_timestamp"][order] - begin_timestamp)
+    header = IndexHeader(
+        END_MAGIC,
+        begin_timestamp,
+        int(items["store_timestamp"][-1]) if len(items) else 0,
+        int(np.count_nonzero(counts)),
+        len(items),
+    )
+    raw[: IndexHeader.SIZE] = np.frombuffer(header.encode(), np.uint8)
+    return raw
+
+
+def _seconds(milliseconds: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Whole seconds, cut towards 0 as in Java, within 32 bits."""
+    cut = np.sign(milliseconds) * (np.abs(milliseconds) // SECOND_MS)
+    return np.clip(cut, _INT32_MIN, INT32_MAX)
+
+
+@dataclass(frozen=True, slots=True)
+class SealedIndex:
+    """What a sealed file's header and length say of the rest."""
+
+    path: str
+    header: IndexHeader
+    size: int
+    """Length of the file in bytes."""
+    slots: int
+    tick_ms: int
+    """Unit of the items' times: 1,000; 1 in files of RocketMQ 5.1."""
+
+    @classmethod
+    def of(cls, head: Buffer, size: int, *, path: str) -> "SealedIndex":
+        """What is said by the first 28 bytes of a file of `size` bytes. Pure.
+
+        Sealed files of RocketMQ 5.1 are told by the magic number at their end.
+
+        Raises:
+            Corrupt: no sealed file has such a header and such a length.
+        """
+        header = IndexHeader.decode(head, path=path)
+        if header.magic != END_MAGIC:
+            raise Corrupt("the index file is not sealed", path, 0)
+        rest = size - IndexHeader.SIZE - header.items * IndexItem.SIZE
+        is_51 = rest % IndexSlot.SIZE == MAGIC_BYTES
+        slots, left = divmod(rest - (MAGIC_BYTES if is_51 else 0), IndexSlot.SIZE)
+        if (
+            left
+            or slots < 1
+            or (header.used_slots != slots if is_51 else header.used_slots > slots)
+        ):
+            raise Corrupt(f"a sealed index file of {size} bytes cannot have {header}", path, 0)
+        return cls(path, header, size, slots, 1 if is_51 else SECOND_MS)
+
+    @property
+    def first_item(self) -> int:
+        """First byte of the items."""
+        return IndexHeader.SIZE + self.slots * IndexSlot.SIZE
+
+    @property
+    def items_end(self) -> int:
+        """First byte behind the items."""
+        return self.first_item + self.header.items * IndexItem.SIZE
+
+    def slot_of(self, key_hash: int) -> int:
+        """The slot that has the items of a hash."""
+        return key_hash % self.slots
+
+    def slot_range(self, slot: int) -> ByteRange:
+        """Where the slot's entry lies."""
+        start = IndexHeader.SIZE + slot * IndexSlot.SIZE
+        return ByteRange(start, start + IndexSlot.SIZE)
+
+    def run(self, slot: int, raw: Buffer) -> ByteRange | None:
+        """Where the items of a slot lie, by its entry `raw`; None if it has none.
+
+        Raises:
+            Corrupt: they cannot lie there.
+        """
+        position, length = IndexSlot.LAYOUT.unpack(raw)
+        if not length:
+            return None
+        inside = self.first_item <= position <= self.items_end - length
+        if length < 0 or not inside or (position - self.first_item) % IndexItem.SIZE:
+            at = self.slot_range(slot).start
+            raise Corrupt(f"slot {slot} names {length} bytes at {position}", self.path, at)
+        if length % IndexItem.SIZE:
+            at = self.slot_range(slot).start
+            raise Corrupt(f"slot {slot} names {length} bytes of items", self.path, at)
+        return ByteRange(position, position + length)
+
+    def items(self, raw: Buffer, *, position: int, slot: int | None = None) -> KeyItems:
+        """The items in `raw`, which lie at `position` of the file. O(items).
+
+        Raises:
+            Corrupt: one has a hash of another slot than `slot`, or cannot be an item at all.
+        """
+        rows = np.frombuffer(raw, ITEM_DTYPE)
+        good = (rows["key_hash"] >= 0) & (rows["size"] > 0) & (rows["position"] >= 0)
+        if slot is not None:
+            good &= rows["key_hash"] % self.slots == slot
+        if not good.all():
+            bad = int(np.argmin(good))
+            at = position + bad * IndexItem.SIZE
+            raise Corrupt(f"impossible item {rows[bad]}", self.path, at)
+        return native_items(rows, self.header.begin_timestamp, self.tick_ms)
+
+
+def native_items(rows: NDArray[np.void], begin_timestamp: int, tick_ms: int) -> KeyItems:
+    """Items of a file as those in memory; their times are as exact as `tick_ms`."""
+    items = np.empty(len(rows), KEY_ITEM_DTYPE)
+    for name in ("key_hash", "topic_id", "queue_id", "position", "size"):
+        items[name] = rows[name]
+    items["ordinal"] = 0
+    items["store_timestamp"] = begin_timestamp + rows["seconds"].astype(np.int64) * tick_ms
+    return items
+
+
+def decode_sealed(raw: Buffer, *, path: str) -> tuple[SealedIndex, KeyItems]:
+    """A whole sealed file: what its header says, and all items, in the order of the file. O(bytes).
+
+    Raises:
+        Corrupt: something in it contradicts the format; position names the first place.
+    """
+    whole = as_bytes(raw)
+    index = SealedIndex.of(raw, len(raw), path=path)
+    table = whole[IndexHeader.SIZE : index.first_item].view(SLOT_DTYPE)
+    lengths = table["length"].astype(np.int64)
+    begins = index.first_item + np.cumsum(lengths) - lengths
+    good = (lengths >= 0) & (lengths % IndexItem.SIZE == 0)
+    empty_is_zero = index.tick_ms == 1  # RocketMQ 5.1 leaves the entries of empty slots alone
+    good &= (table["position"] == begins) | ((lengths == 0) & empty_is_zero)
+    if not good.all():
+        bad = int(np.argmin(good))
+        reason = f"slot {bad} names {lengths[bad]} bytes at {table['position'][bad]}"
+        raise Corrupt(reason, path, index.slot_range(bad).start)
+    if int(lengths.sum()) != index.items_end - index.first_item:
+        reason = f"the slots have {int(lengths.sum()) // IndexItem.SIZE} items"
+        raise Corrupt(f"{reason}, the header {index.header.items}", path, IndexHeader.SIZE)
+    used = int(np.count_nonzero(lengths))
+    if index.tick_ms != 1 and used != index.header.used_slots:
+        raise Corrupt(f"{used} slots have items, the header says another number", path, 20)
+    items = index.items(whole[index.first_item : index.items_end].data, position=index.first_item)
+    slots = np.repeat(np.arange(index.slots), lengths // IndexItem.SIZE)
+    if len(misplaced := np.flatnonzero(items["key_hash"] % index.slots != slots)):
+        at = index.first_item + int(misplaced[0]) * IndexItem.SIZE
+        raise Corrupt(f"impossible item {items[misplaced[0]]}", path, at)
+    if index.tick_ms == 1 and whole[-MAGIC_BYTES:].tobytes() != BEGIN_MAGIC.to_bytes(4, "big"):
+        raise Corrupt("the index file has no magic number at its end", path, index.items_end)
+    return index, items
