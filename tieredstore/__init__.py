@@ -54,6 +54,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from container.check.finding import Finding
     from container.errors import BytesMissing, NewerVersion, Owned, Refused
+    from container.lookup.query import QueryResult
     from container.metadata.records import Gap
     from container.queue.time_boundary import Boundary, TimeRules
     from container.record.message import StoredMessage
@@ -105,6 +106,7 @@ __all__ = [  # noqa: RUF022 - grouped by purpose
     "FetchStatus",
     "FetchedMessages",
     "FetcherStatistics",
+    "QueryResult",
     "StoredMessage",
     # Tiering
     "follow",
@@ -146,6 +148,7 @@ __version__ = VERSION
 _HOMES: Mapping[str, tuple[str, ...]] = {
     "container.check.finding": ("Finding",),
     "container.errors": ("BytesMissing", "NewerVersion", "Owned", "Refused"),
+    "container.lookup.query": ("QueryResult",),
     "container.metadata.records": ("Gap",),
     "container.queue.time_boundary": ("Boundary", "TimeRules"),
     "container.record.message": ("StoredMessage",),

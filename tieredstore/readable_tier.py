@@ -23,13 +23,14 @@ from tieredstore.opening import AS_ARGUMENTS, directory_of, existing_tier
 from tieredstore.reading.arrow import RecordBatch, Schema, import_arrow
 from tieredstore.reading.cursor import QueueCursor
 from tieredstore.reading.findings import findings_of
+from tieredstore.reading.key_queries import KeyQueries
 from tieredstore.reading.opened import OpenedTier, opened_tier
 from tieredstore.reading.topic import by_store_time, one_by_one, queue_by_queue
 from tieredstore.reading.wanted import Moment, OnDamage, OnGap, Wanted, moment_ms
 from tieredstore.summary import QueueSummary, absence_text
 
 
-class ReadableTier:
+class ReadableTier(KeyQueries):
     """The tier of one broker, open for reading. `tieredstore.open` makes it: use `async with`.
 
     Needs no broker and no ownership, and never writes. Any number may read a tier while it is

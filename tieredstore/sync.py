@@ -27,6 +27,7 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 import tieredstore
 from container.check.finding import Finding
+from container.lookup.query import QueryResult
 from container.queue.time_boundary import Boundary, TimeRules
 from dispatcher.statistics import DispatchStatistics
 from fetcher.fetcher import TRANSFER_BYTES_MAX
@@ -288,6 +289,32 @@ class SyncTier(_Threaded):
             self._tier.arrow_batches, topic, queue_id, wanted, columns
         )
         return import_arrow().reader_of(schema, self._each(batches))
+
+    def query_message(
+        self,
+        topic: str,
+        key: str,
+        *,
+        messages_max: int = 32,
+        since: Moment | None = None,
+        until: Moment | None = None,
+        newest_first: bool = True,
+        scan_bytes_max: int | None = None,
+    ) -> QueryResult:
+        """The messages of a topic with a key; as `ReadableTier.query_message`."""
+
+        async def query() -> QueryResult:
+            return await self._tier.query_message(
+                topic,
+                key,
+                messages_max=messages_max,
+                since=since,
+                until=until,
+                newest_first=newest_first,
+                scan_bytes_max=scan_bytes_max,
+            )
+
+        return self._running.call(query)
 
     def check(self) -> list[Finding]:
         """Everything that is wrong with the tier; reads every byte twice."""

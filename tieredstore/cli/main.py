@@ -36,6 +36,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
         "tieredstore.cli.offset_by_time",
         "Print the queue offset that a time stands for.",
     ),
+    "query": ("tieredstore.cli.query", "Find messages of a topic by one of their keys."),
     "check": ("tieredstore.cli.check", "Verify a tier: metadata and bytes, in both directions."),
     "metadata": ("tieredstore.cli.metadata", "Exchange metadata with RocketMQ's own tiered store."),
     "repair": ("tieredstore.cli.repair", "Cut a stopped queue back to what the broker still has."),
@@ -146,8 +147,8 @@ def cli(ctx: click.Context) -> None:
 
     A tier is a directory that holds the messages of one or more brokers. Name it with
     -D tieredStoreFilePath=DIRECTORY or in the configuration file. `tier` fills it; `topics`,
-    `brokers`, `segments`, `read`, `offset-by-time` and `check` need the tier alone. The broker
-    needs no name where the tier has only one. The options below may also follow the command.
+    `brokers`, `segments`, `read`, `offset-by-time`, `query` and `check` need the tier alone. The
+    broker needs no name where the tier has only one. The options below may also follow the command.
     """
     ctx.ensure_object(Invocation).begin()
 

@@ -12,7 +12,6 @@ _WINDOW = "The read-ahead window adapts to each reader."
 JAVA_ONLY: Mapping[str, str] = {
     "tieredMetadataServiceProvider": _PLUG_IN,
     "tieredBackendServiceProvider": _PLUG_IN,
-    "tieredStoreIndexFileMaxHashSlotNum": _NO_INDEX,
     "tieredStoreIndexFileMaxIndexNum": _NO_INDEX,
     "tieredStoreIndexFileRollingIdleInterval": _NO_INDEX,
     "tieredStoreDeleteFileEnable": _NO_RETENTION,

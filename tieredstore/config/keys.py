@@ -5,6 +5,7 @@ Names and meanings are RocketMQ's where it has the key; ours follow the same nam
 
 from collections.abc import Mapping
 
+from tieredstore.config.index_keys import BY_KEY
 from tieredstore.config.key import Key, Kind
 from tieredstore.config.reader_keys import COLD_TO_READER
 from tieredstore.config.store_keys import HOT_LOG
@@ -383,5 +384,6 @@ SECTIONS: tuple[tuple[str, tuple[Key, ...]], ...] = (
     ("The tier", _TIER),
     ("Hot to cold", _HOT_TO_COLD),
     ("Cold to reader", COLD_TO_READER),
+    ("Messages by key", BY_KEY),
 )
 KEYS: Mapping[str, Key] = {key.name: key for _, keys in SECTIONS for key in keys}

@@ -7,8 +7,9 @@ is a store around another one (`forwarding.py`); `plugins.py` builds them by `me
 from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import NamedTuple, Protocol, Self
+from typing import Protocol, Self
 
+from container.lookup.query import END_OF_TIME_MS, QueryResult
 from container.queue.time_boundary import Boundary
 from container.record.message import StoredMessage
 from fetcher.result import FetchStatus
@@ -17,7 +18,6 @@ from tieredstore.hot.encoding import NewMessage
 
 MESSAGES_MAX = 32
 """Messages that one read returns unless it is told otherwise: the broker's own limit."""
-END_OF_TIME_MS = (1 << 63) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,14 +32,6 @@ class GetMessageResult:
     max_offset: int
     """The offset after the last message."""
     messages: Sequence[StoredMessage] = ()
-
-
-class QueryResult(NamedTuple):
-    """Messages with a key, newest or oldest first as asked for."""
-
-    messages: Sequence[StoredMessage]
-    is_complete: bool
-    """Whether there are no others: `messages_max` cut nothing off."""
 
 
 class MessageStore(Protocol):

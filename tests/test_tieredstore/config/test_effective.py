@@ -139,7 +139,6 @@ def test_a_real_brokers_file_is_taken_as_it_is(golden: GoldenSet) -> None:
     assert {given.name for given in config.java_only} == {
         "tieredMetadataServiceProvider",
         "tieredBackendServiceProvider",
-        "tieredStoreIndexFileMaxHashSlotNum",
         "tieredStoreIndexFileMaxIndexNum",
     }
 

@@ -1,0 +1,1 @@
+"""Finding messages by key: index files, what is not in one yet, and the records themselves."""

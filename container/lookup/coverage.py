@@ -1,0 +1,55 @@
+"""Which offsets of a queue have their keys in an index, and which have not. Pure."""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from container.metadata.records import IndexFile, Queue
+from container.names.queue_id import QueueId
+
+Span = tuple[int, int]
+"""Offsets `[from, to)` of a queue; not empty."""
+
+
+def merged(spans: Iterable[Span]) -> list[Span]:
+    """The same offsets in as few spans as possible, in order. O(n log n)."""
+    found: list[Span] = []
+    for start, end in sorted(span for span in spans if span[0] < span[1]):
+        if found and start <= found[-1][1]:
+            found[-1] = (found[-1][0], max(found[-1][1], end))
+        else:
+            found.append((start, end))
+    return found
+
+
+def without(spans: Sequence[Span], holes: Iterable[Span]) -> list[Span]:
+    """The offsets of `spans`, in order, that are in none of `holes`. O(n log n)."""
+    left: list[Span] = []
+    rest = merged(spans)
+    for hole_start, hole_end in [*merged(holes), (1 << 63, 1 << 63)]:
+        while rest and rest[0][0] < hole_end:
+            start, end = rest.pop(0)
+            if start < hole_start:
+                left.append((start, min(end, hole_start)))
+            if end > hole_end:
+                rest.insert(0, (hole_end, end))
+                break
+    return left
+
+
+def readable(queue: Queue) -> list[Span]:
+    """The offsets of a queue that have a message."""
+    gaps = [(gap.start, gap.end) for gap in queue.gaps]
+    return without([(queue.min_offset, queue.next_offset)], gaps)
+
+
+def covered_by_files(files: Iterable[IndexFile]) -> Mapping[QueueId, list[Span]]:
+    """By queue, the offsets whose keys are in a sealed file. O(coverage of all files)."""
+    found: dict[QueueId, list[Span]] = {}
+    for file in files:
+        for queue, start, end in file.coverage:
+            found.setdefault(queue, []).append((start, end))
+    return found
+
+
+def count(spans: Iterable[Span]) -> int:
+    """How many offsets there are."""
+    return sum(end - start for start, end in spans)
