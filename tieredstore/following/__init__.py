@@ -17,7 +17,7 @@ look at what; the rooms below are what there is to look at, from names to bytes:
   (`told_queues.py`), and what it reads of them (`readers.py`);
 - `reput/`: all queues of a store that keeps no ConsumeQueue files (`logged_queues.py`), from the
   records of its CommitLog (`log_scan.py`) and the units that wait (`waiting_units.py`); a start
-  reads from where `remembered.py` says;
+  reads from where `remembered.py` says; what readers could not trust (`reader_reports.py`);
 - `rebuild/`: the units of records (`record_units.py`), of those of one CommitLog file whose units
   the broker no longer has (`log_units.py`), and the ConsumeQueue files that they are kept as
   (`made_files.py`).

@@ -254,3 +254,20 @@ async def test_units_of_tiered_messages_are_forgotten_but_for_the_newest(
     with pytest.raises(OutOfRange):
         await log.references(A0, QueueOffset(0), messages_max=1)
     assert log.statistics.made_bytes <= 5 * 4096
+
+
+async def test_light_weight_queues_that_a_message_serves_besides_its_own_are_left_out(
+    rocks: FakeBroker, clock: ManualClock, logs: list[RocketMqHotLog]
+) -> None:
+    """A broker names them `%LMQ%...`, and such topics are never tiered."""
+    for number in range(3):
+        served = {
+            "INNER_MULTI_DISPATCH": "%LMQ%a,%LMQ%b",
+            "INNER_MULTI_QUEUE_OFFSET": f"{number},7",
+        }
+        rocks.put("A", 0, properties=served)
+    rocks.put("%LMQ%a", 0)
+    log = await follow(rocks, clock, logs)
+    assert [(seen.id, seen.max_offset) for seen in await log.poll()] == [(A0, 3)]
+    assert await bodies(log, A0, 0, 3) == 3
+    assert log.statistics.excluded_topics == 1

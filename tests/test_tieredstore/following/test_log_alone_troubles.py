@@ -88,17 +88,21 @@ async def poll_again(log: RocketMqHotLog, clock: ManualClock) -> Sequence[HotQue
 async def test_a_queue_may_be_made_again_twice_before_the_first_is_tiered(
     rocks: FakeBroker, clock: ManualClock, logs: list[RocketMqHotLog]
 ) -> None:
+    """Each of them is tiered above the one before, as far as it goes beyond it."""
     for _ in range(4):
         rocks.put("A", 0)
     log = await follow(rocks, clock, logs)
     await log.poll()
-    for count in (7, 6):
+    for count in (7, 9):
         make_again(rocks, count)
         await log.poll()
-    await log.release(A0, QueueOffset(4))
-    await poll_again(log, clock)
-    assert ends(log, A0) == (4, 6)
-    assert await bodies(log, A0, 4, 6) == 2
+    for end, before, after in ((4, 0, 7), (7, 4, 9)):
+        await log.release(A0, QueueOffset(end))
+        (seen,) = [seen for seen in await poll_again(log, clock) if seen.id == A0]
+        assert seen.deleted == DeletedQueue(QueueOffset(before), QueueOffset(end), True)  # noqa: FBT003
+        assert ends(log, A0) == (end, after)
+        assert await bodies(log, A0, end, after) == after - end
+    assert len([one for one in log.statistics.findings if "made again" in one]) == 2
 
 
 async def test_the_tier_says_a_gap_where_a_queue_was_made_again(tmp_path: Path) -> None:
@@ -169,14 +173,15 @@ async def test_a_hole_in_the_offsets_is_damage_until_the_broker_deletes_it(
     assert (seen.max_offset, seen.state) == (5, HotQueueState.DAMAGED)
     assert "none of the offsets from 5 on" in seen.detail
     await log.release(A0, QueueOffset(5))
-    said = await log.remembered()
-    assert said is not None
-    assert said.position == bad.position
+    again = await resumed(rocks, clock, logs, await log.remembered())
+    for one in (log, again):
+        assert (ends(one, A0)[1], state(one, A0)) == (5, HotQueueState.DAMAGED)
     rocks.log_path(0).unlink()
-    await poll_later(log, clock)
-    assert state(log, A0) is HotQueueState.READY
-    assert ends(log, A0)[0] > 5
-    assert ends(log, A0)[1] == 60
+    for one in (log, again):
+        await poll_later(one, clock)
+        assert state(one, A0) is HotQueueState.READY
+        assert ends(one, A0)[0] > 5
+        assert ends(one, A0)[1] == 60
 
 
 async def test_queues_of_batches_are_refused(

@@ -1,5 +1,6 @@
 """What a broker enters into its ConsumeQueues for the records of a piece of CommitLog. Pure."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple, Self
@@ -19,7 +20,7 @@ from container.record.layout import (
     TRANSACTION_ROLLBACK,
 )
 from container.record.properties import TAGS, decode_properties
-from container.record.unit import Units
+from container.record.unit import UNIT_DTYPE, Units
 from provider.errors import Corrupt
 
 _TAGS = TAGS.encode() + b"\1"
@@ -41,6 +42,18 @@ class QueueRun(NamedTuple):
     def end(self) -> int:
         """The queue offset after the last."""
         return self.first + len(self.units)
+
+
+def join_runs(runs: Sequence[QueueRun]) -> QueueRun:
+    """Runs of one queue that follow one another, as one; at least one."""
+    units = np.concatenate([run.units for run in runs], dtype=UNIT_DTYPE)
+    return QueueRun(runs[0].queue, runs[0].first, units, any(run.is_batch for run in runs))
+
+
+def split_run(run: QueueRun, count: int) -> tuple[QueueRun, QueueRun]:
+    """The first `count` units of a run, and the others."""
+    first = run._replace(units=run.units[:count])
+    return first, run._replace(first=run.first + count, units=run.units[count:])
 
 
 @dataclass(frozen=True, slots=True)

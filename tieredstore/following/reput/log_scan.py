@@ -29,8 +29,12 @@ LOST_TAIL = (
     "was followed; nothing more was tiered, for only a start compares every queue with the tier"
 )
 MISSING = (
-    "{} is missing amid the CommitLog's files: what it held is not tiered; reading goes on at "
-    "position {}."
+    "{} is missing amid the CommitLog's files: what it held is not tiered unless it is back at a "
+    "later start, before the broker deletes the files after it; reading goes on at position {}."
+)
+AGAIN = (
+    "{} is back amid the CommitLog's files: the next start reads it, and tiers what follows there "
+    "on what is tiered."
 )
 _MAGICS = (MAGIC_V1, MAGIC_V2)
 
@@ -67,6 +71,10 @@ class Piece:
     runs: list[QueueRun] = field(default_factory=list[QueueRun])
     """In the order of the log, as far as those of one queue are concerned."""
     findings: list[str] = field(default_factory=list[str])
+    holes: dict[int, int] = field(default_factory=dict[int, int])
+    """What was passed over without its records: first byte of a file, and of what it lacks."""
+    missing: set[int] = field(default_factory=set[int])
+    """First bytes of the files that were missing amid others."""
     is_all: bool = False
     """Whether there is nothing more to read now."""
 
@@ -81,6 +89,10 @@ class LogScan:
         self.position = position
         self.last: LastRecord | None = None
         self._window_bytes = WINDOW_BYTES_MIN
+        self._holes: dict[int, int] = {}
+        """The holes that the log has below `position`, as in `Piece`; the first of each file."""
+        self._missing: set[int] = set()
+        """First bytes of the files among them that are missing whole."""
 
     def __repr__(self) -> str:
         return f"<LogScan at {self.position}>"
@@ -110,6 +122,25 @@ class LogScan:
         """What was read is kept: go on behind it."""
         assert piece.next >= self.position, f"R1: {self}, {piece.next}"
         self.position, self.last = piece.next, piece.last
+        self._holes = {**piece.holes, **self._holes}
+        self._missing |= piece.missing
+
+    def first_hole(self, log: CommitLogFiles) -> int | None:
+        """The first position below which all is read; None: that is `position`.
+
+        What lies in a hole may be readable again at a later start, until the broker comes to delete
+        files behind it. O(holes), of which each file has one at most.
+        """
+        live = log.table.live_position
+        self._holes = {base: at for base, at in self._holes.items() if base >= live}
+        self._missing &= self._holes.keys()
+        return min(self._holes.values(), default=None)
+
+    def files_again(self, log: CommitLogFiles) -> list[str]:
+        """A sentence for each file that was missing, and is there again since the last call."""
+        again = sorted(self._missing & log.table.paths.keys())
+        self._missing.difference_update(again)
+        return [AGAIN.format(log.path_of(base)) for base in again]
 
     def _step(self, log: CommitLogFiles, confirmed: int | None, piece: Piece) -> bool:
         """Read one window; whether there may be more."""
@@ -122,6 +153,8 @@ class LogScan:
                 return False
             if base >= table.live_position:  # a broker deletes from the front only
                 piece.findings.append(MISSING.format(log.path_of(place), later))
+                piece.holes.setdefault(base, place)
+                piece.missing.add(base)
             piece.next = later
             return True
         try:
@@ -144,6 +177,7 @@ class LogScan:
         if is_cut or not _has_begun_later(log, base):
             return False
         self._skip(log, place, base + table.file_bytes, piece)
+        piece.holes.setdefault(base, place)
         return True
 
     def _read_window(self, log: CommitLogFiles, place: int, end: int) -> NDArray[np.uint8]:

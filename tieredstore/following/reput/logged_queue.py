@@ -6,7 +6,7 @@ from enum import Enum
 from container.names.queue_id import QueueId
 from dispatcher.hot_log import DeletedQueue, HotQueue, HotQueueState
 from provider.ranges import QueueOffset
-from tieredstore.following.rebuild.record_units import QueueRun
+from tieredstore.following.rebuild.record_units import QueueRun, join_runs, split_run
 
 HOLE = (
     "the CommitLog has the message of offset {first}, but none of the offsets from {end} on: a "
@@ -16,6 +16,19 @@ AGAIN = (
     "the CommitLog has a message of offset {first} again at position {position}, though the queue "
     "had come to {end} before: the broker lost messages; what follows is compared with the tier by "
     "the next start"
+)
+DOUBT = (
+    "the CommitLog has a message of offset {first} at position {position}, though the queue had "
+    "come to {end}: that record is damaged, or the broker lost messages; the queue's next record "
+    "tells"
+)
+MISPLACED = (
+    "The record at position {position} says that it is the message of {queue} at offset {first}, "
+    "where the queue had come to {end} and went on at {next}: its queue id or its offset is "
+    "damaged, or those of the record that is taken for that message; it is passed over."
+)
+BEHIND_DAMAGE = (
+    "{queue} was deleted while it was damaged at offset {end}: {known} behind that are not tiered."
 )
 BATCH = (
     "The CommitLog has a message of it that is a batch at one offset, as a BatchCQ takes them; the "
@@ -53,6 +66,11 @@ class LoggedQueue:
     """Where the record of that one ends in the CommitLog."""
     later: list[tuple[int, int, int]] = field(default_factory=list[tuple[int, int, int]])
     """Offsets after a hole: start, end, and where the last record ends."""
+    doubt: QueueRun | None = None
+    """The newest record, if its offset does not follow those before it: it may be damaged, for no
+    checksum covers what it says of queue and offset."""
+    findings: list[str] = field(default_factory=list[str])
+    """Sentences for people, until they are taken."""
     detail: str = ""
     """Why it stops at `end`."""
     has_ended: bool = False
@@ -77,17 +95,52 @@ class LoggedQueue:
         assert all(end < start for end, start in zip(ends, starts, strict=False)), f"N1: {self}"
         assert not self.later or self.detail, f"N2: {self}"
 
+    @property
+    def top(self) -> int:
+        """The offset after the last message that counts."""
+        return self.later[-1][1] if self.later else self.end
+
+    def admit(self, run: QueueRun) -> list[QueueRun]:
+        """What counts by now of what follows in the log, and of the record in doubt before it.
+
+        One record whose offset does not follow counts once another one follows it there, be it
+        above a hole. Otherwise it is damaged, and is passed over with a finding.
+        """
+        if self.has_ended or self.is_batch:
+            return [run]  # dropped, whatever it is
+        doubt, self.doubt = self.doubt, None
+        if doubt is not None:
+            is_passed = run.first == self.top and doubt.first > 0
+            if run.first == doubt.end and not is_passed:
+                return [join_runs([doubt, run])]
+            if self.top < doubt.first < run.first:
+                return [doubt, run]  # both lie behind holes
+            self._misplaced(doubt, run.first)
+        if run.first == self.top - 1 > 0 and len(run.units) > 1:  # one record took a place twice
+            first, run = split_run(run, 1)
+            self._misplaced(first, run.first)
+        if run.first != self.top and len(run.units) == 1:
+            self.doubt = run
+            return []
+        return [run]
+
+    def _misplaced(self, doubt: QueueRun, following: int) -> None:
+        at = int(doubt.units[0]["position"])
+        said = MISPLACED.format(
+            position=at, queue=self.id, first=doubt.first, end=self.top, next=following
+        )
+        self.findings.append(said)
+
     def take(self, run: QueueRun, *, is_published: bool) -> Taken:
-        """Take in what follows in the log.
+        """Take in what `admit` lets in.
 
         Offsets that begin again begin the queue anew, as long as no one was told of it.
         """
         self.is_batch |= run.is_batch
         if self.has_ended or self.is_batch:
             return Taken.DROPPED
-        last = run.units[-1]
-        position = int(last["position"]) + int(last["size"])
-        top = self.later[-1][1] if self.later else self.end
+        position = _end_position_of(run)
+        top = self.top
         if run.first < top:
             if is_published and run.first == 0:
                 return Taken.SUCCEEDS
@@ -107,6 +160,24 @@ class LoggedQueue:
         else:
             self.end, self.end_position = run.end, position
         return Taken.KEPT
+
+    def follow_doubt(self, position: int, *, is_first: bool) -> QueueRun | None:
+        """What becomes of the record in doubt where the log lost what lies below `position`.
+
+        Returns:
+            That record if it counts now, for it is the first that is left; else None.
+        """
+        doubt = self.doubt
+        if doubt is None:
+            return None
+        is_gone = int(doubt.units[0]["position"]) < position
+        counts = is_first and not is_gone and doubt.first > self.top
+        if is_gone or counts:
+            self.doubt = None
+        if not counts:
+            return None
+        self.later.append((doubt.first, doubt.end, _end_position_of(doubt)))
+        return doubt
 
     def raise_start(self, offset: int | None) -> None:
         """What lies below `offset` was deleted by the broker; None: all of it."""
@@ -133,8 +204,36 @@ class LoggedQueue:
             return replace(found, state=HotQueueState.REFUSED, detail=BATCH)
         if self.unreadable:
             return replace(found, state=HotQueueState.UNREADABLE, detail=self.unreadable)
-        detail = self.damage or self.detail
+        detail = self.damage or self.detail or self._told_of_doubt()
         return replace(found, state=HotQueueState.DAMAGED, detail=detail) if detail else found
+
+    def _told_of_doubt(self) -> str:
+        """What the record in doubt makes of the queue; nothing where it may be made again."""
+        doubt = self.doubt
+        if doubt is None or not doubt.first:
+            return ""
+        if doubt.first > self.end:
+            return HOLE.format(first=doubt.first, end=self.end)
+        at = int(doubt.units[0]["position"])
+        return DOUBT.format(first=doubt.first, position=at, end=self.end)
+
+    @property
+    def has_trouble(self) -> bool:
+        """Whether messages may follow the end that cannot be read now."""
+        return not self.is_batch and (bool(self.detail) or self.doubt is not None)
+
+    def take_findings(self) -> list[str]:
+        """The sentences since the last call."""
+        taken, self.findings = self.findings, []
+        return taken
+
+    def left_behind(self) -> str:
+        """What must be said of messages behind damage when the queue is deleted; "" for none."""
+        if not self.detail or self.is_batch:
+            return ""
+        count = sum(end - start for start, end, _ in self.later)
+        known = f"{count:,} messages" if count else "the messages"
+        return BEHIND_DAMAGE.format(queue=self.id, end=self.end, known=known)
 
     def deleted_as(self) -> DeletedQueue:
         """What is told of this queue once another has its name."""
@@ -146,3 +245,9 @@ class LoggedQueue:
         """Offset of the first message that may have to be tiered; None if there is none now."""
         first = max(self.released or 0, self.start, self.deleted.end if self.deleted else 0)
         return first if first < self.end and not self.is_batch else None
+
+
+def _end_position_of(run: QueueRun) -> int:
+    """Where the last record of a run ends in the CommitLog."""
+    last = run.units[-1]
+    return int(last["position"]) + int(last["size"])

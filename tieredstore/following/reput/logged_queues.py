@@ -8,20 +8,19 @@ from itertools import chain
 import numpy as np
 
 from container.names.queue_id import QueueId
-from container.record.unit import UNIT_DTYPE, ConsumeQueueUnit, Units
+from container.record.unit import Units
 from dispatcher.hot_log import HotQueue
-from provider.errors import Corrupt, Denied, NotFound, OutOfRange, Unavailable
+from provider.errors import OutOfRange
 from provider.ranges import QueueOffset
 from tieredstore.following.directory.layout import StoreLayout
 from tieredstore.following.directory.queues import FoundQueues
-from tieredstore.following.file_errors import is_of_the_process
 from tieredstore.following.log.followed_log import FollowedLog
-from tieredstore.following.queue.judgement import Doubt, judge_report
 from tieredstore.following.queue.told_queues import ToldQueues
-from tieredstore.following.rebuild.record_units import QueueRun
+from tieredstore.following.rebuild.record_units import QueueRun, join_runs
 from tieredstore.following.reput.log_scan import LogScan
 from tieredstore.following.reput.logged_queue import LoggedQueue, Taken
 from tieredstore.following.reput.logged_topics import LoggedTopics
+from tieredstore.following.reput.reader_reports import ReaderReports
 from tieredstore.following.reput.remembered import Remembered
 from tieredstore.following.reput.waiting_units import WaitingUnits
 from tieredstore.following.statistics import ScanStatistics
@@ -68,13 +67,12 @@ class LoggedQueues:
         self._units = WaitingUnits()
         self._queues: dict[QueueId, LoggedQueue] = {}
         self._numbers = 0
-        self._successors: dict[QueueId, LoggedQueue] = {}
-        """Queues that were made again while messages of a deleted one of their name wait."""
+        self._successors: dict[QueueId, deque[LoggedQueue]] = {}
+        """Queues that were made again while messages of a deleted one of their name wait, each by
+        its successor; oldest first."""
         self._to_release: deque[QueueId] = deque()
         """What was released since the last look."""
-        self._reports: deque[tuple[QueueId, int, str]] = deque()
-        """What readers, which are other threads, reported since the last look."""
-        self._reported: set[QueueId] = set()
+        self._reports = ReaderReports(log.files, self._units)
         self.told = ToldQueues()
 
     def __repr__(self) -> str:
@@ -97,7 +95,7 @@ class LoggedQueues:
     @property
     def has_report(self) -> bool:
         """Whether a look has something to do without growth of the log."""
-        return self._has_more or bool(self._reports)
+        return self._has_more or self._reports.is_any
 
     @property
     def has_more(self) -> bool:
@@ -118,7 +116,8 @@ class LoggedQueues:
         """What a later process needs to begin near the log's end; None while that is not known."""
         if not self._is_published:
             return None
-        return Remembered(self.first_needed(0), self._scan.last)
+        position, hole = self.first_needed(0), self._scan.first_hole(self._log.files)
+        return Remembered(position if hole is None else min(position, hole), self._scan.last)
 
     def publish(self, found: Mapping[QueueId, HotQueue]) -> dict[QueueId, HotQueue]:
         """Tell what a poll found; returns what changed by it."""
@@ -159,8 +158,8 @@ class LoggedQueues:
         touched |= self._follow_successors()
         self._scan.accept(piece)
         self._has_more = not piece.is_all
-        self._statistics.find(piece.findings)
-        touched |= self._take_reports()
+        self._statistics.find([*piece.findings, *self._scan.files_again(log)])
+        touched |= self._reports.judge(self._queues)
         self._statistics.queue_looks += len(touched)
         self._statistics.made_bytes = self._units.bytes
         self._statistics.excluded_topics = len(self.found.excluded)
@@ -194,27 +193,40 @@ class LoggedQueues:
         for run in runs:
             if not self._topics.is_wanted(run.queue):
                 continue
-            queue = self._successors.get(run.queue) or self._queues.get(run.queue)
+            touched.add(run.queue)
+            queue = self._newest(run.queue)
             if queue is None:
                 queue = self._queues[run.queue] = self._new(run)
-            is_published = self._is_published and run.queue not in self._successors
-            taken = queue.take(run, is_published=is_published)
-            if taken is Taken.SUCCEEDS:
-                queue = self._successors[run.queue] = self._new(run)
-                taken = queue.take(run, is_published=False)
-            touched.add(run.queue)
-            pieces = kept.setdefault(queue.number, [])
-            if taken is Taken.ALONE:
-                self._units.drop(queue.number)
-                pieces.clear()
-            if taken is not Taken.DROPPED:
-                pieces.append(run)
+            for one in queue.admit(run):
+                self._take_one(one, kept)
+            self._statistics.find(queue.take_findings())
         self._units.add(
-            (number, first, units)
+            (number, joined.first, joined.units)
             for number, pieces in kept.items()
-            for first, units in _joined(pieces)
+            for joined in _joined(pieces)
         )
         return touched
+
+    def _take_one(self, run: QueueRun, kept: dict[int, list[QueueRun]]) -> None:
+        """Take in a run that counts; what is to be kept of it goes to `kept`, by number."""
+        queue = self._newest(run.queue)
+        assert queue is not None, "a queue admitted it"
+        taken = queue.take(run, is_published=self._is_published)
+        if taken is Taken.SUCCEEDS:
+            queue = self._new(run)
+            self._successors.setdefault(run.queue, deque()).append(queue)
+            taken = queue.take(run, is_published=False)
+        pieces = kept.setdefault(queue.number, [])
+        if taken is Taken.ALONE:
+            self._units.drop(queue.number)
+            pieces.clear()
+        if taken is not Taken.DROPPED:
+            pieces.append(run)
+
+    def _newest(self, name: QueueId) -> LoggedQueue | None:
+        """The queue of a name that the log goes on with; None if there is none yet."""
+        behind = self._successors.get(name)
+        return behind[-1] if behind else self._queues.get(name)
 
     def _new(self, run: QueueRun) -> LoggedQueue:
         """A queue that begins with a run, under a number of its own."""
@@ -225,12 +237,16 @@ class LoggedQueues:
         """Go on with a queue that was made again, once the deleted one is tiered."""
         done = {name for name in self._successors if self._queues[name].first_untiered is None}
         for name in done:
-            before, queue = self._queues[name], self._successors.pop(name)
+            before, queue = self._queues[name], self._successors[name].popleft()
+            if not self._successors[name]:
+                del self._successors[name]
             queue.deleted, queue.released = before.deleted_as(), before.released
             self._queues[name] = queue
             self._units.drop(before.number)
-            self._reported.discard(name)
-            self._statistics.find([MADE_AGAIN.format(name, before.end)])
+            self._reports.forget(name)
+            left_behind = before.left_behind()
+            said = [MADE_AGAIN.format(name, queue.deleted.end)]
+            self._statistics.find([left_behind, *said] if left_behind else said)
         return done
 
     def _follow_deletions(self) -> set[QueueId]:
@@ -239,11 +255,15 @@ class LoggedQueues:
         if low <= self._log_min:
             return set()
         touched: set[QueueId] = set()
-        for queue in chain(self._queues.values(), self._successors.values()):
-            before = (queue.start, queue.end)
+        for queue in chain(self._queues.values(), *self._successors.values()):
+            before = (queue.start, queue.end, queue.doubt)
             first = self._first_at(queue, low)
+            doubt = queue.follow_doubt(low, is_first=first is None)
+            if doubt is not None:
+                self._units.add([(queue.number, doubt.first, doubt.units)])
+                first = doubt.first
             queue.raise_start(first)
-            if (queue.start, queue.end) != before:
+            if (queue.start, queue.end, queue.doubt) != before:
                 touched.add(queue.id)
                 self._units.drop_below(queue.number, queue.start)
         self._log_min = low
@@ -284,11 +304,18 @@ class LoggedQueues:
             if first is not None:
                 units = self._units.units(queue.number, first, first + 1)
                 low = min(low, int(units["position"][0]) if len(units) else 0)
-            elif queue.detail and not queue.is_batch:
-                low = min(low, queue.end_position)
-        for queue in self._successors.values():
-            low = min(low, self._queues[queue.id].end_position)
-        return low
+            elif queue.has_trouble:
+                low = min(low, self._last_place(queue))
+        return min([low, *(self._queues[name].end_position for name in self._successors)])
+
+    def _last_place(self, queue: LoggedQueue) -> int:
+        """Where the last message before a queue's trouble lies: a later start begins with it.
+
+        Else that start would take what follows for the beginning of the queue, and the trouble for
+        messages that the broker deleted.
+        """
+        units = self._units.units(queue.number, queue.end - 1, queue.end)
+        return int(units["position"][0]) if len(units) else queue.end_position
 
     def references(self, queue: QueueId, start: QueueOffset, messages_max: int) -> Units:
         """See `HotLog.references`. Takes the lock."""
@@ -302,7 +329,7 @@ class LoggedQueues:
     def report(self, queue: QueueId, start: QueueOffset, damage: str = "") -> None:
         """A reader could not read or trust the message at `start`: the next poll looks at it."""
         if queue in self._queues:
-            self._reports.append((queue, start, damage))
+            self._reports.add(queue, start, damage)
 
     def report_damage(self, queue: QueueId, start: QueueOffset, damage: str = "") -> None:
         """As `report`, of damage: it concerns a queue only where it is not tiered yet."""
@@ -319,54 +346,11 @@ class LoggedQueues:
         with self._lock:
             self._units.close()
 
-    def _take_reports(self) -> set[QueueId]:
-        """Look at the messages that readers reported, and at those reported before."""
-        for _ in range(len(self._reports)):
-            name, offset, damage = self._reports.popleft()
-            queue = self._queues[name]
-            queue.reported, queue.untold = offset, damage or queue.untold
-            self._reported.add(name)
-        touched = set(self._reported)
-        for name in touched:
-            self._judge(self._queues[name])
-            if self._queues[name].reported is None:
-                self._reported.remove(name)
-        return touched
 
-    def _judge(self, queue: LoggedQueue) -> None:
-        offset = queue.reported
-        assert offset is not None, "only reported queues are judged"
-        queue.unreadable = ""
-        try:
-            doubt = self._doubtful(queue, offset)
-        except (Unavailable, Denied) as error:
-            if is_of_the_process(error):
-                raise
-            queue.unreadable = str(error)
-            return
-        untold, queue.untold = queue.untold, ""
-        is_readable = offset >= queue.start
-        queue.damage = judge_report(doubt, is_readable=is_readable, untold=untold)
-        if not queue.damage:
-            queue.reported = None
-
-    def _doubtful(self, queue: LoggedQueue, offset: int) -> Doubt | None:
-        units = self._units.units(queue.number, offset, offset + 1)
-        if not len(units):
-            return None
-        unit = ConsumeQueueUnit(*(int(value) for value in units[0].tolist()))
-        try:
-            self._log.files.tags_code(queue.id, offset, unit)
-        except (Corrupt, OutOfRange, NotFound) as error:
-            return Doubt(offset, unit, str(error))
-        return None
-
-
-def _joined(runs: list[QueueRun]) -> Iterable[tuple[int, Units]]:
+def _joined(runs: list[QueueRun]) -> Iterable[QueueRun]:
     """The runs of one queue, those that follow one another as one."""
     begin = 0
     for index in range(1, len(runs) + 1):
         if index == len(runs) or runs[index].first != runs[index - 1].end:
-            pieces = [run.units for run in runs[begin:index]]
-            yield runs[begin].first, np.concatenate(pieces, dtype=UNIT_DTYPE)
+            yield join_runs(runs[begin:index])
             begin = index
