@@ -126,6 +126,14 @@ class RocketMqHotLog:
             changed, self._unreported = self._unreported, {}
             return list(changed.values())
 
+    async def look_at_all(self) -> None:
+        """Let the next poll see all that is there; polls leave queues to later ones to save time.
+
+        Raises:
+            Closed: as `poll`.
+        """
+        await self._do(self._scan.look_at_all)
+
     async def wait(self, seconds: float) -> None:
         """Return when there may be something new, or after `seconds`, whichever is first.
 

@@ -152,6 +152,11 @@ class StoreScan:
             schedule.looked_at_all(now_s, ended_s, is_full=is_due)
         return changed
 
+    def look_at_all(self) -> None:
+        """See `RocketMqHotLog.look_at_all`."""
+        with self._lock:
+            self._schedule.look_now()
+
     def has_news(self, now_s: float) -> bool:
         """Whether a poll may find something. One small read, no lock held."""
         return not self._schedule.is_settled(now_s) or self.has_more or self._log.has_news()

@@ -9,8 +9,9 @@ What it writes the follow reader tiers (`feed.py`), and a Java broker opens afte
 - acting: `append_thread.py` takes what many tasks append as one group, `appender.py` writes it,
   syncs, and takes a failed write back, over `commit_log.py` and `consume_queues.py` (files by
   position and by queue offset) and `directory.py` (lock, `abort`, `checkpoint`); `reading.py` and
-  `trimming.py` read and delete;
-- starting: `recovery.py` finds the end, cuts what is torn, and makes missing units anew.
+  `trimming.py` read and delete, `residency.py` asks what is in memory;
+- starting: `opening.py`, and `recovery.py`, which finds the end, cuts what is torn, and makes
+  missing units anew.
 
 ```
 commitlog/00000000000000000000              records of all queues; name: first byte
@@ -23,7 +24,8 @@ from tieredstore.hot.append_plan import Appended
 from tieredstore.hot.directory import InUse
 from tieredstore.hot.encoding import MessageRefused, NewMessage
 from tieredstore.hot.feed import HotLogFeed, open_feed
-from tieredstore.hot.hot_log import Bounds, HotLog, open_hot_log
+from tieredstore.hot.hot_log import Bounds, HotLog
+from tieredstore.hot.opening import open_hot_log
 from tieredstore.hot.options import HotWriteOptions
 from tieredstore.hot.retention import RetentionOptions, Trim, UntieredPolicy
 

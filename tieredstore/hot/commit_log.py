@@ -13,6 +13,7 @@ from provider.errors import Corrupt, Denied, OutOfRange
 from provider.object_store import Buffer
 from provider.posix_files import sync_directory
 from tieredstore.hot.files import CHUNK_BYTES, open_file, read_all, sync_file, write_all, zero_from
+from tieredstore.hot.residency import resident
 
 
 class CommitLogWriter:
@@ -143,6 +144,18 @@ class CommitLogWriter:
             raise OutOfRange("the file was deleted", str(self.path(base)), position) from error
         try:
             return read_all(fd, position - base, min(length, base + self.file_bytes - position))
+        finally:
+            os.close(fd)
+
+    def is_resident(self, position: int, length: int) -> bool | None:
+        """Whether bytes within one file are in the page cache; None where that is not known."""
+        base = self.base_of(position)
+        try:
+            fd = os.open(self.path(base), os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return False
+        try:
+            return resident(fd, position - base, length)
         finally:
             os.close(fd)
 

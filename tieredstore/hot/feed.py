@@ -78,6 +78,10 @@ class HotLogFeed:
                 changed.append(now)
         return changed
 
+    async def look_at_all(self) -> None:
+        """Let the next poll tell of all that is durable; see `RocketMqHotLog.look_at_all`."""
+        await self._reader.look_at_all()
+
     async def wait(self, seconds: float) -> None:
         """Return when messages became durable, or after `seconds`, whichever is first."""
         await wait_at_most(self._clock, seconds, self._log.news.wait())

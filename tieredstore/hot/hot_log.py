@@ -1,35 +1,36 @@
 """Our own hot log: appended to by many tasks, read by queue offset, in RocketMQ's local format."""
 
 import asyncio
-from collections import deque
-from collections.abc import AsyncGenerator, Callable, Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from container.names.queue_id import QueueId
 from container.queue.time_boundary import Boundary, TimeRules
 from container.record.message import StoredMessage
+from container.record.unit import UNIT_BYTES
 from provider.clock import Clock
 from provider.errors import Closed, OutOfRange, StoreError, Unavailable
 from provider.posix_errors import posix_errors
-from tieredstore.hot.append_plan import Appended, AppendPlan
+from tieredstore.hot.append_plan import Appended
 from tieredstore.hot.append_thread import AppendGroup, AppendRequest, AppendThread
 from tieredstore.hot.appender import Appender
-from tieredstore.hot.directory import StoreDirectory
 from tieredstore.hot.encoding import NewMessage
-from tieredstore.hot.options import HotWriteOptions
-from tieredstore.hot.reading import first_with_record, read_messages
+from tieredstore.hot.ends import QueueEnds
+from tieredstore.hot.reading import (
+    Choose,
+    Picks,
+    are_resident,
+    first_with_record,
+    pick_messages,
+    read_messages,
+)
 from tieredstore.hot.retention import RetentionOptions, Trim
 from tieredstore.hot.time_search import search_time, store_time
 from tieredstore.hot.trimming import HoldsBack, trim
-from tieredstore.lifetime import running
 
 T = TypeVar("T")
-THREADS = 3
-"""Beside the one that appends: one syncs the CommitLog, one the ConsumeQueues, one reads."""
 
 
 class Bounds(NamedTuple):
@@ -37,66 +38,6 @@ class Bounds(NamedTuple):
 
     min_offset: int
     max_offset: int
-
-
-@dataclass(slots=True)
-class _Unflushed:
-    """A group that is written and not known to be durable."""
-
-    plan: AppendPlan
-    requests: list[AppendRequest]
-    """Those that wait for it to be durable."""
-
-
-@asynccontextmanager
-async def open_hot_log(
-    root: Path, *, options: HotWriteOptions, clock: Clock
-) -> AsyncGenerator["HotLog"]:
-    """Open a store directory (`storePathRootDir`) for writing, or begin one.
-
-    After a clean end that takes some milliseconds; after a crash all records since the last
-    checkpoint are looked at. Leaving the block writes all that was appended, makes it durable and
-    says in the directory that it was closed: a Java broker may be started on it then.
-
-    Raises:
-        InUse: another process writes it, or this one does.
-        Denied: not allowed; or its files have other lengths than `options` say; or a broker keeps
-            queues of other kinds in it.
-        Corrupt: its records or topics contradict the format.
-        Unavailable: it cannot be read or written now.
-    """
-    executor = ThreadPoolExecutor(THREADS, thread_name_prefix="hot-log")
-    try:
-        loop = asyncio.get_running_loop()
-        opening = loop.run_in_executor(executor, _opened, root, options, clock)
-        try:
-            appender = await asyncio.shield(opening)
-        except asyncio.CancelledError:
-            opening.add_done_callback(_close_unused)
-            raise
-        log = HotLog(appender, clock=clock, executor=executor)
-        try:
-            async with running([log.flush_forever, log.flush_queues_forever]):
-                yield log
-        finally:
-            await log.close()
-    finally:
-        executor.shutdown(wait=False)
-
-
-def _opened(root: Path, options: HotWriteOptions, clock: Clock) -> Appender:
-    with posix_errors(str(root)):
-        directory = StoreDirectory(root)
-        try:
-            return Appender(directory, options, clock)
-        except BaseException:
-            directory.close()
-            raise
-
-
-def _close_unused(opening: "asyncio.Future[Appender]") -> None:
-    if not opening.cancelled() and opening.exception() is None:
-        opening.result().close()
 
 
 class HotLog:
@@ -112,21 +53,19 @@ class HotLog:
         self._clock = clock
         self._executor = executor
         self._thread = AppendThread(appender, clock, asyncio.get_running_loop(), self._written)
-        self._visible: dict[QueueId, int] = dict(appender.next_offsets)
-        self._durable: dict[QueueId, int] = dict(appender.next_offsets)
-        self._unflushed: deque[_Unflushed] = deque()
+        self._ends = QueueEnds(appender.next_offsets, is_sync=self.is_sync)
+        self._first: dict[QueueId, tuple[int, int]] = {}
+        """First offset with a record, and the least position for which that was found out."""
         self._flush_due = asyncio.Event()
         self._has_room = asyncio.Event()
         self._has_room.set()
         self._waiting_bytes = 0
         self._trimming = asyncio.Lock()
         self._closed = False
-        self.news = asyncio.Event()
-        """Set when messages became durable; whoever waits for it clears it."""
 
     def __repr__(self) -> str:
         state = ", closed" if self._closed else ""
-        return f"<HotLog {self._appender.directory.root}: {len(self._visible)} queues{state}>"
+        return f"<HotLog {self._appender.directory.root}: {len(self._ends.visible)} queues{state}>"
 
     @property
     def root(self) -> Path:
@@ -137,6 +76,15 @@ class HotLog:
     def is_sync(self) -> bool:
         """Whether an append is acknowledged when it is on the disk."""
         return self._options.flush == "SYNC_FLUSH"
+
+    @property
+    def news(self) -> asyncio.Event:
+        """Set when messages became durable; whoever waits for it clears it."""
+        return self._ends.news
+
+    def tell(self, on_visible: Callable[[Mapping[QueueId, int]], None]) -> None:
+        """Have `on_visible` called with the new ends of queues that can be read further."""
+        self._ends.on_visible = on_visible
 
     async def append(self, message: NewMessage) -> Appended:
         """Append one message; see `append_many`."""
@@ -175,20 +123,47 @@ class HotLog:
         self._thread.put(request)
         return await request.acknowledged
 
+    @property
+    def log_bytes(self) -> int:
+        """Bytes of the CommitLog that are there."""
+        return self._appender.end - self._appender.log.min_position
+
     def queues(self) -> list[QueueId]:
         """The queues that have or had messages, in order."""
-        return sorted(self._visible)
+        return sorted(self._ends.visible)
+
+    def has(self, queue: QueueId) -> bool:
+        """Whether a queue has or had messages. O(1)."""
+        return queue in self._ends.visible
+
+    def next_file_offset(self, offset: int) -> int:
+        """The first offset of the ConsumeQueue file after the one that holds `offset`."""
+        units = self._options.queue_file_bytes // UNIT_BYTES
+        return (offset // units + 1) * units
+
+    def end_offset(self, queue: QueueId) -> int:
+        """The offset after the last message of a queue that can be read; 0 if it is not there."""
+        return self._ends.visible.get(queue, 0)
 
     async def bounds(self, queue: QueueId) -> Bounds:
         """Which messages of a queue can be read; (0, 0) for one that is not there.
+
+        Some 20 units are read after a file was deleted, else nothing.
 
         Raises:
             Unavailable, Denied: its files cannot be read.
             Closed: the log was closed.
         """
-        end = self._visible.get(queue, 0)
-        first = await self._do(lambda: first_with_record(self._appender, queue))
-        return Bounds(min(first, end), end)
+        self._refuse_if_closed()
+        end = self._ends.visible.get(queue)
+        if end is None:
+            return Bounds(0, 0)
+        least = self._appender.log.min_position
+        known = self._first.get(queue)
+        if known is None or known[0] != least:
+            first = await self._do(lambda: first_with_record(self._appender, queue))
+            known = self._first[queue] = (least, first)
+        return Bounds(min(known[1], end), end)
 
     async def get(
         self,
@@ -209,7 +184,7 @@ class HotLog:
             Unavailable, Denied: its files cannot be read.
             Closed: the log was closed.
         """
-        end = self._visible.get(queue, 0)
+        end = self._ends.visible.get(queue, 0)
         if not 0 <= offset < end:
             raise OutOfRange(f"offsets below {end} are there, not {offset}", str(queue), offset)
         count = min(messages_max, end - offset)
@@ -236,7 +211,7 @@ class HotLog:
             Unavailable, Denied: its files cannot be read.
             Closed: the log was closed.
         """
-        end = self._visible.get(queue, 0)
+        end = self._ends.visible.get(queue, 0)
         return await self._do(
             lambda: search_time(self._appender, queue, end, moment_ms, boundary, rules)
         )
@@ -247,7 +222,7 @@ class HotLog:
         Raises:
             Corrupt, Unavailable, Denied, Closed: as `offset_by_time`.
         """
-        if not 0 <= offset < self._visible.get(queue, 0):
+        if not 0 <= offset < self._ends.visible.get(queue, 0):
             return None
         return await self._do(lambda: store_time(self._appender, queue, offset))
 
@@ -259,9 +234,42 @@ class HotLog:
         """
         return await self.message_store_time(queue, (await self.bounds(queue)).min_offset)
 
+    async def pick(
+        self, queue: QueueId, offset: int, count: int, choose: Choose
+    ) -> tuple[Picks, list[StoredMessage]] | None:
+        """What `choose` takes of up to `count` units from `offset` on, with their messages.
+
+        Only messages that were acknowledged; of one ConsumeQueue file; None where there is none.
+        `choose` is called in a thread. One hop, and a read for each run of records.
+
+        Raises:
+            OutOfRange: a message that was chosen was deleted meanwhile.
+            Corrupt, Unavailable, Denied, Closed: as `get`.
+        """
+        self._refuse_if_closed()
+        count = min(count, self._ends.visible.get(queue, 0) - offset)
+        if offset < 0 or count <= 0:
+            return None
+        return await self._do(lambda: pick_messages(self._appender, queue, offset, count, choose))
+
+    async def is_resident(self, queue: QueueId, offset: int, count: int = 1) -> bool:
+        """Whether `count` messages from `offset` on are in memory, as far as the kernel tells.
+
+        No if there is none at `offset`. One hop, some 20 us.
+
+        Raises:
+            Unavailable, Denied: its files cannot be read.
+            Closed: the log was closed.
+        """
+        self._refuse_if_closed()
+        count = min(max(count, 1), self._ends.visible.get(queue, 0) - offset)
+        if offset < 0 or count <= 0:
+            return False
+        return await self._do(lambda: are_resident(self._appender, queue, offset, count))
+
     def durable_offset(self, queue: QueueId) -> int:
         """The offset after the last message of a queue that is on the disk for certain."""
-        return self._durable.get(queue, 0)
+        return self._ends.durable.get(queue, 0)
 
     async def trim(self, holds_back: HoldsBack, options: RetentionOptions) -> Trim:
         """Delete files by age and disk use that the tier has; a round of retention.
@@ -328,52 +336,29 @@ class HotLog:
         try:
             await loop.run_in_executor(self._executor, self._appender.close)
         except StoreError as error:
-            self._fail_unflushed(error)
+            self._ends.fail(error)
             raise
         if self._appender.broken:
-            self._fail_unflushed(Unavailable(self._appender.broken, str(self.root)))
+            self._ends.fail(Unavailable(self._appender.broken, str(self.root)))
             return
-        self._acknowledge(self._appender.flushed)
+        self._ends.flushed(self._appender.flushed)
 
     def _written(self, group: AppendGroup) -> None:
         """The thread wrote a group, or failed to; called on the loop."""
         self._waiting_bytes -= group.bytes
         if self._waiting_bytes < self._options.waiting_bytes_max:
             self._has_room.set()
-        if group.plan is None:
-            return
-        entry = _Unflushed(group.plan, [])
-        if self.is_sync:
-            entry.requests = group.requests
+        if group.plan is not None:
+            self._ends.written(group.plan, group.requests)
             self._flush_due.set()
-        else:
-            self._visible |= group.plan.next_offsets
-            for request in group.requests:
-                request.acknowledge()
-        self._unflushed.append(entry)
 
     async def _flush(self) -> None:
         try:
             flushed = await self._do(self._appender.flush)
         except StoreError as error:
-            self._fail_unflushed(error)
+            self._ends.fail(error)
             raise
-        self._acknowledge(flushed)
-
-    def _acknowledge(self, flushed: int) -> None:
-        while self._unflushed and self._unflushed[0].plan.end <= flushed:
-            entry = self._unflushed.popleft()
-            self._durable |= entry.plan.next_offsets
-            if self.is_sync:  # else readers see newer ones already
-                self._visible |= entry.plan.next_offsets
-            for request in entry.requests:
-                request.acknowledge()
-            self.news.set()
-
-    def _fail_unflushed(self, error: StoreError) -> None:
-        while self._unflushed:
-            for request in self._unflushed.popleft().requests:
-                request.fail(error)
+        self._ends.flushed(flushed)
 
     def _refuse_if_closed(self) -> None:
         if self._closed:

@@ -1,13 +1,33 @@
 """Messages by queue offset, read from the files: what threads do for `HotLog`."""
 
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
 from container.names.queue_id import QueueId
 from container.record.message import StoredMessage
 from container.record.unit import UNIT_BYTES, ConsumeQueueUnit
 from provider.errors import Corrupt, OutOfRange
 from tieredstore.hot.appender import Appender
 from tieredstore.hot.recovery import good_record
+from tieredstore.hot.residency import is_estimated_resident
 
 _unpack_units = ConsumeQueueUnit.LAYOUT.iter_unpack
+
+
+@dataclass(frozen=True, slots=True)
+class Picks:
+    """Which of some units a read takes."""
+
+    indices: Sequence[int]
+    """Ascending."""
+    next_offset: int
+    """Where to read on."""
+    is_removing: bool = False
+    """Whether records that were asked for are gone."""
+
+
+Choose = Callable[[Sequence[ConsumeQueueUnit], int, int], Picks]
+"""What a read takes of units, the first byte of the CommitLog, and its end."""
 
 
 def first_with_record(appender: Appender, queue: QueueId) -> int:
@@ -32,22 +52,57 @@ def read_messages(
         Corrupt: a record is not that of the message.
         OSError: they cannot be read.
     """
-    raw = appender.queues.read(queue, offset, count)
-    units = [ConsumeQueueUnit(*fields) for fields in _unpack_units(raw)]
+    units = units_from(appender, queue, offset, count)
     if not units or units[0].is_filler or units[0].position < appender.log.min_position:
         raise OutOfRange("the message was deleted", str(queue), offset)
-    assert len(raw) == len(units) * UNIT_BYTES
+    return _records_of(appender, queue, enumerate(_within(units, bytes_max), offset))
+
+
+def pick_messages(
+    appender: Appender, queue: QueueId, offset: int, count: int, choose: Choose
+) -> tuple[Picks, list[StoredMessage]] | None:
+    """What `choose` takes of up to `count` units from `offset` on; None where no file has them.
+
+    Raises:
+        OutOfRange: a record that was chosen was deleted meanwhile.
+        Corrupt: a record is not that of the message.
+        OSError: they cannot be read.
+    """
+    units = units_from(appender, queue, offset, count)
+    if not units:
+        return None
+    picks = choose(units, appender.log.min_position, appender.end)
+    chosen = ((offset + index, units[index]) for index in picks.indices)
+    return picks, _records_of(appender, queue, chosen)
+
+
+def units_from(
+    appender: Appender, queue: QueueId, offset: int, count: int
+) -> list[ConsumeQueueUnit]:
+    """Up to `count` units from `offset` on, of one ConsumeQueue file.
+
+    Raises:
+        OSError: they cannot be read.
+    """
+    raw = appender.queues.read(queue, offset, count)
+    assert len(raw) % UNIT_BYTES == 0, "whole units are read"
+    return [ConsumeQueueUnit(*fields) for fields in _unpack_units(raw)]
+
+
+def _records_of(
+    appender: Appender, queue: QueueId, numbered: Iterable[tuple[int, ConsumeQueueUnit]]
+) -> list[StoredMessage]:
+    """The records of units, each with its queue offset; one read for those side by side."""
     messages: list[StoredMessage] = []
-    for run in _runs(_within(units, bytes_max), appender.log.file_bytes):
-        first = run[0].position
-        view = memoryview(appender.log.read(first, run[-1].position + run[-1].size - first))
-        for unit in run:
+    for run in _runs(numbered, appender.log.file_bytes):
+        first, (_, last) = run[0][1].position, run[-1]
+        view = memoryview(appender.log.read(first, last.position + last.size - first))
+        for offset, unit in run:
             at = unit.position - first
             message = good_record(view[at : at + unit.size], unit.position)
-            expected = offset + len(messages)
-            if message is None or _place_of(message) != (*queue, expected):
+            if message is None or _place_of(message) != (*queue, offset):
                 path = str(appender.log.path(appender.log.base_of(unit.position)))
-                raise Corrupt(f"no record of {queue} at offset {expected}", path, unit.position)
+                raise Corrupt(f"no record of {queue} at offset {offset}", path, unit.position)
             messages.append(message)
     return messages
 
@@ -66,17 +121,43 @@ def _within(units: list[ConsumeQueueUnit], bytes_max: int) -> list[ConsumeQueueU
     return units
 
 
-def _runs(units: list[ConsumeQueueUnit], file_bytes: int) -> list[list[ConsumeQueueUnit]]:
+def _runs(
+    numbered: Iterable[tuple[int, ConsumeQueueUnit]], file_bytes: int
+) -> list[list[tuple[int, ConsumeQueueUnit]]]:
     """Units whose records lie side by side in one file, together."""
-    runs: list[list[ConsumeQueueUnit]] = []
-    for unit in units:
-        last = runs[-1][-1] if runs else None
+    runs: list[list[tuple[int, ConsumeQueueUnit]]] = []
+    for offset, unit in numbered:
+        last = runs[-1][-1][1] if runs else None
         if (
             last is not None
             and unit.position == last.position + last.size
             and (unit.position // file_bytes == last.position // file_bytes)
         ):
-            runs[-1].append(unit)
+            runs[-1].append((offset, unit))
         else:
-            runs.append([unit])
+            runs.append([(offset, unit)])
     return runs
+
+
+def are_resident(appender: Appender, queue: QueueId, offset: int, count: int) -> bool:
+    """Whether the records of `count` messages from `offset` on are in the page cache.
+
+    Messages that are not there do not count, but for the first: then the answer is no. Where the
+    kernel does not tell, RocketMQ's estimate decides.
+
+    Raises:
+        OSError: units cannot be read.
+    """
+    least, log = appender.log.min_position, appender.log
+    units = units_from(appender, queue, offset, count)
+    there = [unit for unit in units if unit.size > 0 and not unit.is_filler]
+    if not units or not there or units[0] is not there[0] or there[0].position < least:
+        return False
+    for run in _runs(enumerate(there), log.file_bytes):
+        start, (_, last) = run[0][1].position, run[-1]
+        answer = log.is_resident(start, last.position + last.size - start)
+        if answer is None:
+            answer = is_estimated_resident(start, appender.end)
+        if not answer:
+            return False
+    return True

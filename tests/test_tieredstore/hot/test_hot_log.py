@@ -15,7 +15,7 @@ from container.names.queue_id import QueueId
 from provider.clock import ManualClock, SystemClock
 from provider.errors import Closed, OutOfRange, Unavailable
 from tests.support.hot_store import SMALL, new_message
-from tieredstore.hot import HotLog, open_hot_log
+from tieredstore.hot import HotLog, commit_log, open_hot_log
 from tieredstore.hot.append_plan import AppendPlan
 from tieredstore.hot.directory import InUse
 from tieredstore.hot.encoding import MessageRefused, NewMessage, Prepared
@@ -82,7 +82,7 @@ async def test_with_sync_flush_an_acknowledgement_waits_for_the_disk_and_shares_
         with patch("os.fdatasync", held):
             async with asyncio.TaskGroup() as group:
                 first = group.create_task(log.append(new_message(0)))
-                while not log._unflushed:  # noqa: ASYNC110 - a thread's work
+                while not log._ends.unflushed:  # noqa: ASYNC110 - a thread's work
                     await asyncio.sleep(0.001)
                 others = [group.create_task(log.append(new_message(n))) for n in range(1, 9)]
                 while log._appender.next_offsets.get(QUEUE, 0) < 9:  # noqa: ASYNC110
@@ -247,6 +247,25 @@ async def test_what_was_acknowledged_stays_readable_while_older_messages_become_
         first = await log.append(new_message(0))
         for number in (1, 2):
             await log.append(new_message(number))
-        log._acknowledge(first.position + first.size)  # a sync that began before the others
+        log._ends.flushed(first.position + first.size)  # a sync that began before the others
         assert await bodies(log, QUEUE) == [new_message(number).body for number in range(3)]
         assert log.durable_offset(QUEUE) == 1
+
+
+async def test_what_can_be_read_never_shrinks_when_an_older_group_becomes_durable(
+    tmp_path: Path,
+) -> None:
+    async with open_hot_log(tmp_path, options=SMALL, clock=ManualClock()) as log:
+        ends: list[int] = []
+        log.tell(lambda told: ends.append(told[QUEUE]))
+        await log.append(new_message(0))
+        goes_on = threading.Event()
+        with patch.object(commit_log, "sync_file", lambda _: goes_on.wait()):
+            flush = asyncio.create_task(log.flush())
+            await asyncio.sleep(0)
+            await log.append(new_message(1))
+            goes_on.set()
+            await flush
+        assert log.end_offset(QUEUE) == (await log.bounds(QUEUE)).max_offset == 2
+        assert ends == [1, 2]
+        assert log.durable_offset(QUEUE) >= 1

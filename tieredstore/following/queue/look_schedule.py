@@ -78,3 +78,7 @@ class LookSchedule:
         """Something new is there whose place is not known: look at the directories again."""
         self._next_full_s = min(self._next_full_s, began_s + self._scan_s_min)
         self._next_growth_s = min(self._next_growth_s, self._next_full_s)
+
+    def look_now(self) -> None:
+        """Let the next poll look at the directories and at all queues, whatever it costs."""
+        self._next_full_s = self._next_growth_s = float("-inf")

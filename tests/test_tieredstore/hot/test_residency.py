@@ -1,0 +1,76 @@
+"""Whether bytes of a file are in the page cache, as the kernel tells it."""
+
+import os
+from pathlib import Path
+from unittest.mock import patch
+
+from container.names.queue_id import QueueId
+from provider.clock import ManualClock
+from tests.support.hot_store import SMALL, new_message
+from tieredstore.hot import commit_log, open_hot_log, reading, residency
+from tieredstore.hot.residency import estimated_bytes, is_estimated_resident, resident
+
+QUEUE = QueueId("Orders", 0)
+
+
+def test_pages_that_were_written_are_resident_until_the_kernel_drops_them(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(bytes(1 << 20))
+    fd = os.open(path, os.O_RDWR)
+    try:
+        assert resident(fd, 5000, 100_000)
+        os.fsync(fd)
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+        dropped = resident(fd, 5000, 100_000)
+        assert dropped is False
+        os.pread(fd, 1, 1 << 19)
+        assert resident(fd, 1 << 19, 1)
+    finally:
+        os.close(fd)
+
+
+def test_holes_of_a_sparse_file_are_not_resident(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    with path.open("w+b") as file:
+        file.truncate(1 << 30)
+        file.flush()
+        assert resident(file.fileno(), 1 << 29, 4096) is False
+
+
+def test_where_it_cannot_be_asked_nothing_is_said(tmp_path: Path) -> None:
+    with (tmp_path / "file").open("wb") as file:
+        assert resident(file.fileno(), 0, 4096) is None  # not opened for reading
+        assert resident(file.fileno(), 0, 0) is None
+        with patch.object(residency, "_calls", lambda: None):
+            assert resident(file.fileno(), 0, 4096) is None
+
+
+def test_the_estimate_is_the_newest_two_fifths_of_memory() -> None:
+    share = estimated_bytes()
+    assert 0.3 < share / (os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")) < 0.5
+    assert is_estimated_resident(0, share)
+    assert not is_estimated_resident(0, share + 1)
+
+
+async def test_messages_count_over_files_and_without_those_of_others(tmp_path: Path) -> None:
+    async with open_hot_log(tmp_path, options=SMALL, clock=ManualClock()) as log:
+        await log.append_many([new_message(n, queue_id=n % 2) for n in range(100)])
+        assert await log.is_resident(QUEUE, 0, 50)
+        assert await log.is_resident(QUEUE, 49, 50)  # those that are not there do not count
+        assert not await log.is_resident(QUEUE, 50)
+        assert not await log.is_resident(QUEUE, -1)
+        assert not await log.is_resident(QueueId("Nothing", 0), 0)
+        asked: list[tuple[int, int]] = []
+
+        def only_the_first(_: int, start: int, length: int) -> bool:
+            asked.append((start, length))
+            return len(asked) < 2
+
+        with patch.object(commit_log, "resident", only_the_first):
+            assert not await log.is_resident(QUEUE, 0, 50)
+        assert len(asked) == 2
+        with (
+            patch.object(commit_log, "resident", lambda *_: None),
+            patch.object(reading, "is_estimated_resident", lambda *_: False),
+        ):
+            assert not await log.is_resident(QUEUE, 0)

@@ -1,0 +1,71 @@
+"""How far each queue can be read, how far it is durable, and who waits for that. On the loop."""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from container.names.queue_id import QueueId
+from provider.errors import StoreError
+from tieredstore.hot.append_plan import AppendPlan
+from tieredstore.hot.append_thread import AppendRequest
+
+
+@dataclass(slots=True)
+class _Unflushed:
+    """A group that is written and not known to be durable."""
+
+    plan: AppendPlan
+    requests: list[AppendRequest]
+    """Those that wait for it to be durable."""
+
+
+class QueueEnds:
+    """The ends of the queues of one log; neither of the two ever goes back."""
+
+    def __init__(self, next_offsets: Mapping[QueueId, int], *, is_sync: bool) -> None:
+        self.visible: dict[QueueId, int] = dict(next_offsets)
+        """The offset after the last message of each queue that can be read: acknowledged ones."""
+        self.durable: dict[QueueId, int] = dict(next_offsets)
+        """The same of those that are on the disk for certain."""
+        self.unflushed: deque[_Unflushed] = deque()
+        self.news = asyncio.Event()
+        """Set when messages became durable; whoever waits for it clears it."""
+        self.on_visible: Callable[[Mapping[QueueId, int]], None] = lambda _: None
+        """Told the new ends of queues that can be read further than before."""
+        self._is_sync = is_sync
+
+    def __repr__(self) -> str:
+        return f"<QueueEnds: {len(self.visible)} queues, {len(self.unflushed)} groups to sync>"
+
+    def written(self, plan: AppendPlan, requests: list[AppendRequest]) -> None:
+        """A group was written; without sync flush that is what its callers wait for."""
+        if self._is_sync:
+            self.unflushed.append(_Unflushed(plan, requests))
+            return
+        self._show(plan)
+        for request in requests:
+            request.acknowledge()
+        self.unflushed.append(_Unflushed(plan, []))
+
+    def flushed(self, position: int) -> None:
+        """The CommitLog is durable up to `position`."""
+        while self.unflushed and self.unflushed[0].plan.end <= position:
+            entry = self.unflushed.popleft()
+            self.durable |= entry.plan.next_offsets
+            if self._is_sync:  # else readers see newer ones already
+                self._show(entry.plan)
+            for request in entry.requests:
+                request.acknowledge()
+            self.news.set()
+
+    def fail(self, error: StoreError) -> None:
+        """What is not durable never will be, as far as we know."""
+        while self.unflushed:
+            for request in self.unflushed.popleft().requests:
+                request.fail(error)
+
+    def _show(self, plan: AppendPlan) -> None:
+        """Let its messages be read; each plan once, in order."""
+        self.visible |= plan.next_offsets
+        self.on_visible(plan.next_offsets)
