@@ -23,15 +23,25 @@ Tier what a broker wrote, then what it writes:
         await follower.drain()
         await follower.run()
 
+Keep messages of your own, with the same tier below:
+
+    async with tieredstore.open_store("store", "tier", broker="broker-a") as store:
+        await store.put_message(tieredstore.NewMessage("Orders", 0, b"..."))
+        async for message in store.messages("my-group", "Orders", 0):
+            print(message.queue_offset, message.body)
+
 What there is, by purpose (`help(tieredstore.NAME)` tells each):
 
 Reading      open, ReadableTier, Message, QueueSummary, Gap, QueueCursor, Finding, Boundary,
              TimeRules
 Fetching     TieredMessageFetcher, FetcherOptions, FetchResult, FetchStatus, FetchedMessages,
-             FetcherStatistics, StoredMessage
+             FetcherStatistics, StoredMessage, QueryResult
 Tiering      follow, Follower, DispatchStatistics, QueueStatistics, QueueState, Progress,
              TopicSummary, Loss, ScanStatistics, UpkeepStatistics
 Plug-ins     ForwardingMessageStore
+Storing      open_store, TieredMessageStore, LocalMessageStore, MessageStore, Level, NewMessage,
+             Appended, GetMessageResult, MessageRefused, InUse, HotWriteOptions,
+             RetentionOptions, UntieredPolicy, ReadLimits
 Settings     Config, ConfigError
 Errors       StoreError, the base of: AlreadyExists, BytesMissing, Closed, Corrupt, Denied,
              Fenced, NewerVersion, NotAStore, NotFound, OutOfRange, Owned, Refused, Unavailable
@@ -82,10 +92,20 @@ if TYPE_CHECKING:
     from tieredstore.follower import Follower
     from tieredstore.following.directory.layout import NotAStore
     from tieredstore.following.statistics import ScanStatistics
+    from tieredstore.hot.append_plan import Appended
+    from tieredstore.hot.directory import InUse
+    from tieredstore.hot.encoding import MessageRefused, NewMessage
+    from tieredstore.hot.options import HotWriteOptions
+    from tieredstore.hot.retention import RetentionOptions, UntieredPolicy
     from tieredstore.message import Message
     from tieredstore.readable_tier import ReadableTier
     from tieredstore.reading.cursor import QueueCursor
     from tieredstore.store.forwarding import ForwardingMessageStore
+    from tieredstore.store.levels import Level
+    from tieredstore.store.local import LocalMessageStore
+    from tieredstore.store.local_read import ReadLimits
+    from tieredstore.store.protocol import GetMessageResult, MessageStore
+    from tieredstore.store.tiered import TieredMessageStore
     from tieredstore.summary import Loss, QueueSummary, TopicSummary
 
 __all__ = [  # noqa: RUF022 - grouped by purpose
@@ -121,6 +141,21 @@ __all__ = [  # noqa: RUF022 - grouped by purpose
     "UpkeepStatistics",
     # Plug-ins
     "ForwardingMessageStore",
+    # Storing
+    "open_store",
+    "TieredMessageStore",
+    "LocalMessageStore",
+    "MessageStore",
+    "Level",
+    "NewMessage",
+    "Appended",
+    "GetMessageResult",
+    "MessageRefused",
+    "InUse",
+    "HotWriteOptions",
+    "RetentionOptions",
+    "UntieredPolicy",
+    "ReadLimits",
     # Settings
     "Config",
     "ConfigError",
@@ -168,10 +203,20 @@ _HOMES: Mapping[str, tuple[str, ...]] = {
     "tieredstore.follower": ("Follower",),
     "tieredstore.following.directory.layout": ("NotAStore",),
     "tieredstore.following.statistics": ("ScanStatistics",),
+    "tieredstore.hot.append_plan": ("Appended",),
+    "tieredstore.hot.directory": ("InUse",),
+    "tieredstore.hot.encoding": ("MessageRefused", "NewMessage"),
+    "tieredstore.hot.options": ("HotWriteOptions",),
+    "tieredstore.hot.retention": ("RetentionOptions", "UntieredPolicy"),
     "tieredstore.message": ("Message",),
     "tieredstore.readable_tier": ("ReadableTier",),
     "tieredstore.reading.cursor": ("QueueCursor",),
     "tieredstore.store.forwarding": ("ForwardingMessageStore",),
+    "tieredstore.store.levels": ("Level",),
+    "tieredstore.store.local": ("LocalMessageStore",),
+    "tieredstore.store.local_read": ("ReadLimits",),
+    "tieredstore.store.protocol": ("GetMessageResult", "MessageStore"),
+    "tieredstore.store.tiered": ("TieredMessageStore",),
     "tieredstore.summary": ("Loss", "QueueSummary", "TopicSummary"),
 }  # fmt: skip
 """Where a public name lives. Loaded on first use: the command line's `--help` needs none of it."""
@@ -271,6 +316,53 @@ def follow(
         Path(store_dir),
         take_over=take_over,
     )
+
+
+def open_store(
+    directory: str | os.PathLike[str],
+    where: str | os.PathLike[str] | None = None,
+    *,
+    cluster: str | None = None,
+    broker: str | None = None,
+    level: "Level | str | int | None" = None,
+    conf: str | os.PathLike[str] | None = None,
+    settings: Mapping[str, object] | None = None,
+    hot: "HotWriteOptions | None" = None,
+    retention: "RetentionOptions | None" = None,
+    limits: "ReadLimits | None" = None,
+    take_over: bool = False,
+) -> "TieredMessageStore":
+    """A message store with a cold tier: `async with tieredstore.open_store("store", "tier", ...)`.
+
+    Entering the block reads nothing but what it opens: the hot log in `directory`, then the tier,
+    and raises what `TieredMessageStore.__aenter__` says. Without a tier, use `LocalMessageStore`.
+
+    Args:
+        directory: the hot log, in RocketMQ's local format; made if missing.
+        where: the tier's directory, made if missing; as in `open`.
+        cluster: a part of the tier's paths; None: `brokerClusterName`.
+        broker: likewise; None: `brokerName`, which must be given somewhere to begin a tier.
+        level: what is read from the tier; None: `tieredStorageLevel`.
+        conf: a broker's configuration file, used as it is; read by this call.
+        settings: further keys with their values; they win over `conf` and the environment.
+        hot: how the hot log is written: sizes of files, syncs, limits.
+        retention: how long the hot log keeps what the tier has.
+        limits: how much one read of the hot log returns.
+        take_over: take the tier from an owner that lives, too.
+
+    Raises:
+        ConfigError: a setting is wrong.
+        ValueError: there is no such level.
+    """
+    from pathlib import Path  # noqa: PLC0415 - loaded on first use
+
+    from tieredstore.store.local import LocalMessageStore  # noqa: PLC0415 - likewise
+    from tieredstore.store.tiered import TieredMessageStore  # noqa: PLC0415 - likewise
+
+    local = LocalMessageStore(Path(directory), options=hot, retention=retention, limits=limits)
+    given = {"storePathRootDir": os.fspath(directory), **(settings or {})}
+    config = _config(where, cluster, broker, conf, given)
+    return TieredMessageStore(local, local=local, config=config, level=level, take_over=take_over)
 
 
 def _config(

@@ -182,7 +182,7 @@ def _hot_options(config: Config, store_dir: Path) -> HotLogOptions:
     )
 
 
-def _refuse_overlap(store_dir: Path, options: HotLogOptions, tier_root: Path) -> None:
+def refuse_overlap(store_dir: Path, options: HotLogOptions, tier_root: Path) -> None:
     """Keep the tier out of the broker's directories, and those out of the tier.
 
     Raises:
@@ -212,7 +212,7 @@ async def open_hot_log(
         Denied, Unavailable: the directory cannot be read.
     """
     options = await asyncio.to_thread(_hot_options, config, store_dir)
-    await asyncio.to_thread(_refuse_overlap, store_dir, options, config.tier_root)
+    await asyncio.to_thread(refuse_overlap, store_dir, options, config.tier_root)
     hot = await RocketMqHotLog.open(
         store_dir,
         options=options,

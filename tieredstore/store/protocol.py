@@ -34,8 +34,8 @@ class GetMessageResult:
     messages: Sequence[StoredMessage] = ()
 
 
-class MessageStore(Protocol):
-    """A store of messages in queues of topics.
+class CoreStore(Protocol):
+    """What a store must do to be wrapped by a tiered one: put, read by offset, wait.
 
     `async with` opens it with all that it wraps, and closes it in the reverse order. Calls before
     and after that raise Closed. Times are Unix ms; offsets count the messages of one queue.
@@ -86,43 +86,12 @@ class MessageStore(Protocol):
         """The offset after the last message; 0 for a queue that is not there."""
         ...
 
-    async def offset_by_time(
-        self,
-        topic: str,
-        queue_id: int,
-        timestamp_ms: int,
-        boundary: Boundary = Boundary.LOWER,
-    ) -> int:
-        """The offset that a moment stands for, by the rules of RocketMQ's local store."""
-        ...
-
     async def earliest_message_time(self, topic: str, queue_id: int) -> int | None:
         """Store time of the first message that can be read; None if there is none."""
         ...
 
     async def message_store_time(self, topic: str, queue_id: int, offset: int) -> int | None:
         """Store time of one message; None if it is not there."""
-        ...
-
-    async def query_message(
-        self,
-        topic: str,
-        key: str,
-        *,
-        messages_max: int = MESSAGES_MAX,
-        begin_ms: int = 0,
-        end_ms: int = END_OF_TIME_MS,
-        newest_first: bool = True,
-    ) -> QueryResult:
-        """Messages with a key (`KEYS`, `UNIQ_KEY`), stored within `[begin_ms, end_ms]`."""
-        ...
-
-    async def delete_topics(self, topics: Collection[str]) -> None:
-        """Delete topics with all their messages. A topic that is not there is passed over."""
-        ...
-
-    async def clean_unused_topics(self, retained: Collection[str]) -> list[str]:
-        """Delete every topic that is neither in `retained` nor a system topic; returns those."""
         ...
 
     async def is_in_store(self, topic: str, queue_id: int, offset: int) -> bool:
@@ -151,4 +120,42 @@ class MessageStore(Protocol):
 
     def statistics(self) -> Mapping[str, float]:
         """Figures of now, by name."""
+        ...
+
+
+class MessageStore(CoreStore, Protocol):
+    """A store of messages in queues of topics: also by time and by key, and with topics to delete.
+
+    As `CoreStore` says, `async with` opens and closes it.
+    """
+
+    async def offset_by_time(
+        self,
+        topic: str,
+        queue_id: int,
+        timestamp_ms: int,
+        boundary: Boundary = Boundary.LOWER,
+    ) -> int:
+        """The offset that a moment stands for, by the rules of RocketMQ's local store."""
+        ...
+
+    async def query_message(
+        self,
+        topic: str,
+        key: str,
+        *,
+        messages_max: int = MESSAGES_MAX,
+        begin_ms: int = 0,
+        end_ms: int = END_OF_TIME_MS,
+        newest_first: bool = True,
+    ) -> QueryResult:
+        """Messages with a key (`KEYS`, `UNIQ_KEY`), stored within `[begin_ms, end_ms]`."""
+        ...
+
+    async def delete_topics(self, topics: Collection[str]) -> None:
+        """Delete topics with all their messages. A topic that is not there is passed over."""
+        ...
+
+    async def clean_unused_topics(self, retained: Collection[str]) -> list[str]:
+        """Delete every topic that is neither in `retained` nor a system topic; returns those."""
         ...

@@ -1,0 +1,111 @@
+"""A tiered store over a hot log on disk and a tier in memory that fails on purpose."""
+
+import random
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from container.options import TierOptions
+from container.tier import Tier, TierIdentity
+from provider.clock import Clock
+from provider.in_place_segments import InPlaceDriver
+from provider.memory import MemoryStore
+from provider.testing.faulty import Fault, FaultyObjectStore
+from tests.support.hot_store import SMALL
+from tieredstore.config.effective import Config
+from tieredstore.hot import HotWriteOptions, RetentionOptions
+from tieredstore.store.local import LocalMessageStore
+from tieredstore.store.tiered import TieredMessageStore
+
+OUTAGE = (Fault("refused"),)
+GREEDY = RetentionOptions(reserved_s=0, files_max=1000)
+"""Every file that the tier has goes."""
+
+
+class TieredWorld:
+    """One directory and one tier, over which stores are opened one after the other.
+
+    `faults` of `tier_store` may be set while one is open: `OUTAGE` fails every request.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        clock: Clock,
+        *,
+        options: HotWriteOptions = SMALL,
+        retention: RetentionOptions = GREEDY,
+        tier_options: TierOptions | None = None,
+    ) -> None:
+        self.root = root
+        self.clock = clock
+        self.options = options
+        self.retention = retention
+        self.tier_options = tier_options or TierOptions()
+        self.memory = MemoryStore()
+        self.tier_store = FaultyObjectStore(self.memory.another_client(), clock=clock)
+        self.local = self._local()
+        self._owners = 0
+
+    def config(self) -> Config:
+        settings: dict[str, object] = {
+            "brokerClusterName": "TestCluster",
+            "brokerName": "broker-a",
+            "tieredStoreOwnerCheckInterval": 0,
+            "readAheadCacheEnable": False,
+            "tieredStoreGroupCommitTimeout": 0,
+        }
+        config = Config.load(settings=settings, environment={})
+        return replace(config, dispatch=replace(config.dispatch, backoff_s_max=0.2))
+
+    def store(self, level: str = "NOT_IN_DISK") -> TieredMessageStore:
+        """The next store; whatever owned the tier is dead."""
+        self.local = self._local()
+        return TieredMessageStore(
+            self.local,
+            local=self.local,
+            config=self.config(),
+            level=level,
+            open_tier=self.own,
+            clock=self.clock,
+        )
+
+    @asynccontextmanager
+    async def own(self) -> AsyncGenerator[Tier]:
+        """The tier, owned; its journal is the store's to run."""
+        faults = self.tier_store.faults
+        client = self.memory.another_client()
+        self.tier_store = store = FaultyObjectStore(client, clock=self.clock, faults=faults)
+        self._owners += 1
+        tier = await Tier.own(
+            store,
+            TierIdentity("TestCluster", "broker-a", f"owner {self._owners}"),
+            segments=InPlaceDriver(store, clock=self.clock, takeover_wait_s_max=0),
+            clock=self.clock,
+            rng=random.Random(self._owners),
+            options=self.tier_options,
+        )
+        try:
+            yield tier
+        finally:
+            await tier.journal.close()
+            client.kill()
+
+    def _local(self) -> LocalMessageStore:
+        return LocalMessageStore(
+            self.root, options=self.options, retention=self.retention, clock=self.clock
+        )
+
+    async def commit(self, store: TieredMessageStore) -> None:
+        """Have all tiered that is in the hot log now."""
+        cold = store.cold
+        assert cold is not None
+        await self.local.log.flush()
+        await cold.feed.look_at_all()
+        await cold.dispatcher.drain()
+
+    async def move(self, store: TieredMessageStore) -> int:
+        """Have all tiered, and delete what may go of the hot log; how many files went."""
+        await self.commit(store)
+        return len((await self.local.trim()).files)

@@ -1,0 +1,264 @@
+"""Hot log and tier as one store: no seam, no lost message, whatever fails or moves."""
+
+import asyncio
+from pathlib import Path
+from unittest.mock import patch
+
+import pytest
+
+from fetcher.result import FetchStatus
+from provider.clock import SystemClock
+from provider.errors import Closed, Fenced, Unavailable
+from tests.support.hot_store import new_message
+from tests.support.patience import Patience, until
+from tests.support.tiered_world import OUTAGE, TieredWorld
+from tieredstore.config.effective import Config
+from tieredstore.config.sources import ConfigError
+from tieredstore.store.levels import Level
+from tieredstore.store.local import LocalMessageStore
+from tieredstore.store.tiered import TieredMessageStore
+
+LEVELS = ["NOT_IN_DISK", "NOT_IN_MEM", "FORCE"]
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> TieredWorld:
+    return TieredWorld(tmp_path / "store", SystemClock())
+
+
+async def walked(store: TieredMessageStore, start: int, end: int) -> list[bytes]:
+    """The bodies of `[start, end)`, offsets checked."""
+    bodies: list[bytes] = []
+    async for message in store.messages("g", "Orders", 0, start):
+        assert message.queue_offset == start + len(bodies)
+        bodies.append(message.body)
+        if message.queue_offset + 1 == end:
+            break
+    return bodies
+
+
+def expected(start: int, end: int) -> list[bytes]:
+    return [new_message(number).body for number in range(start, end)]
+
+
+@pytest.mark.parametrize("level", LEVELS)
+async def test_a_walk_sees_each_message_once_while_messages_move_and_expire(
+    level: str, world: TieredWorld
+) -> None:
+    total = 400
+    async with world.store(level) as store:
+
+        async def write() -> None:
+            for number in range(total):
+                await store.put_message(new_message(number))
+                if number % 60 == 59:
+                    assert await world.move(store)
+
+        async with asyncio.TaskGroup() as group:
+            walks = [group.create_task(walked(store, start, total)) for start in (0, 0, 150)]
+            group.create_task(write())
+        for start, walk in zip((0, 0, 150), walks, strict=True):
+            assert walk.result() == expected(start, total)
+        assert await walked(store, 0, total) == expected(0, total)
+        figures = store.statistics()
+        assert figures["messages_from_tier"] > 0
+        assert await store.min_offset("Orders", 0) == 0
+        assert await world.local.min_offset("Orders", 0) > 300
+
+
+async def test_the_level_says_who_serves_and_changes_at_run_time(world: TieredWorld) -> None:
+    async with world.store("DISABLE") as store:
+        assert store.cold is None
+        await store.put_messages([new_message(number) for number in range(100)])
+        assert (await world.local.trim()).files == ()  # nothing is deleted that is not tiered
+        await store.set_level(Level.FORCE)
+        await world.commit(store)
+        assert await store.commit_offset("Orders", 0) == 100
+        await walked(store, 0, 100)
+        assert store.statistics()["messages_from_tier"] >= 100
+        await world.local.trim()
+        first = await world.local.min_offset("Orders", 0)
+        assert first > 0
+        await store.set_level("0")
+        assert store.level is Level.DISABLE
+        result = await store.get_message("g", "Orders", 0, 0)
+        assert (result.status, result.next_offset) == (FetchStatus.OFFSET_TOO_SMALL, first)
+        assert await store.min_offset("Orders", 0) == first
+        await store.put_message(new_message(100))
+        await world.local.log.flush()
+        assert await store.commit_offset("Orders", 0) == 100
+        with pytest.raises(ValueError, match="no level"):
+            await store.set_level("OFTEN")
+        await store.set_level(1)
+        assert await walked(store, 0, 101) == expected(0, 101)
+        await until(
+            lambda: store.statistics()["tier_behind"] == 0, Patience("101 is not tiered again")
+        )
+
+
+async def test_force_reads_all_that_is_tiered_from_the_tier_and_the_rest_from_the_hot_log(
+    world: TieredWorld,
+) -> None:
+    async with world.store("FORCE") as store:
+        await store.put_messages([new_message(number) for number in range(20)])
+        await world.commit(store)
+        assert store.cold is not None
+        store.cold.pause()
+        await store.put_messages([new_message(number) for number in range(20, 30)])
+        assert await walked(store, 0, 30) == expected(0, 30)
+        figures = store.statistics()
+        assert (figures["messages_from_tier"], figures["messages_from_hot"]) == (20, 10)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+async def test_a_tier_that_fails_is_replaced_by_the_hot_log_where_that_has_the_message(
+    level: str, world: TieredWorld
+) -> None:
+    async with world.store(level) as store:
+        await store.put_messages([new_message(number) for number in range(100)])
+        await world.move(store)
+        first = await world.local.min_offset("Orders", 0)
+        world.tier_store.faults = OUTAGE
+        with patch.object(world.local.log, "is_resident", _no):
+            assert await walked(store, first, 100) == expected(first, 100)
+        with pytest.raises(Unavailable):
+            await store.get_message("g", "Orders", 0, first - 1)
+        result = await store.get_message("g", "Orders", 0, 100)
+        assert (result.status, result.next_offset) == (FetchStatus.OFFSET_OVERFLOW_ONE, 100)
+        await store.put_message(new_message(100))
+        assert await walked(store, 100, 101) == expected(100, 101)
+        if level != "NOT_IN_DISK":
+            assert store.statistics()["fallbacks_to_hot"] > 0
+        world.tier_store.faults = ()
+        assert await walked(store, 0, 101) == expected(0, 101)
+
+
+async def _no(*_: object) -> bool:
+    return False
+
+
+async def test_a_hot_log_that_cannot_be_read_is_replaced_by_the_tier(world: TieredWorld) -> None:
+    async with world.store() as store:
+        await store.put_messages([new_message(number) for number in range(20)])
+        await world.commit(store)
+        with (world.root / "commitlog/00000000000000000000").open("r+b") as file:
+            file.seek(100)
+            file.write(b"\xff" * 60)
+        assert await walked(store, 0, 20) == expected(0, 20)
+        assert store.statistics()["fallbacks_to_tier"] > 0
+
+
+async def test_what_was_put_is_tiered_when_the_store_is_closed_and_goes_on_afterwards(
+    world: TieredWorld,
+) -> None:
+    for round_ in range(3):
+        async with world.store() as store:
+            first = 50 * round_
+            assert await store.commit_offset("Orders", 0) == first
+            await store.put_messages([new_message(n) for n in range(first, first + 50)])
+            assert await walked(store, 0, first + 50) == expected(0, first + 50)
+            await world.local.trim()
+    async with world.store() as store:
+        assert await world.local.min_offset("Orders", 0) > 0
+        assert await walked(store, 0, 150) == expected(0, 150)
+        assert await store.earliest_message_time("Orders", 0) is not None
+        assert await store.message_store_time("Orders", 0, 0) is not None
+        assert await store.message_store_time("Orders", 0, 150) is None
+        assert await store.earliest_message_time("Orders", 1) is None
+        assert store.topics() == {"Orders": 1}
+
+
+async def test_an_outage_at_the_end_leaves_the_rest_to_the_next_start(world: TieredWorld) -> None:
+    async with world.store() as store:
+        await store.put_messages([new_message(n) for n in range(10)])
+        await world.commit(store)
+        await store.put_messages([new_message(n) for n in range(10, 20)])
+        cold = store.cold
+        assert cold is not None
+        cold.pause()
+    async with world.store("FORCE") as store:
+        assert await store.commit_offset("Orders", 0) == 10
+        assert await walked(store, 0, 20) == expected(0, 20)
+        await world.commit(store)
+        assert await store.commit_offset("Orders", 0) == 20
+
+
+async def test_statuses_are_of_both_sides_together(world: TieredWorld) -> None:
+    async with world.store() as store:
+        nothing = await store.get_message("g", "Orders", 0, 5)
+        assert (nothing.status, nothing.next_offset) == (FetchStatus.NO_MATCHED_LOGIC_QUEUE, 0)
+        await store.put_messages([new_message(n) for n in range(100)])
+        await world.move(store)
+        hot_first = await world.local.min_offset("Orders", 0)
+        for offset, status, following in (
+            (-1, FetchStatus.OFFSET_TOO_SMALL, 0),
+            (0, FetchStatus.FOUND, None),
+            (hot_first - 1, FetchStatus.FOUND, hot_first),
+            (hot_first, FetchStatus.FOUND, None),
+            (100, FetchStatus.OFFSET_OVERFLOW_ONE, 100),
+            (101, FetchStatus.OFFSET_OVERFLOW_BADLY, 100),
+        ):
+            result = await store.get_message("g", "Orders", 0, offset, messages_max=1)
+            assert result.status is status, offset
+            assert following is None or result.next_offset == following
+            assert (result.min_offset, result.max_offset) == (0, 100)
+        found = await store.get_message("g", "Orders", 0, 0, subscription="Tag1")
+        assert {message.tags for message in found.messages} == {"Tag1"}
+        none = await store.get_message("g", "Orders", 0, 0, subscription="Other")
+        assert (none.status, none.next_offset) == (FetchStatus.NO_MATCHED_MESSAGE, 100)
+
+
+async def test_a_topic_that_is_never_tiered_is_served_by_the_hot_log(world: TieredWorld) -> None:
+    async with world.store("FORCE") as store:
+        await store.put_message(new_message(0, topic="TBW102"))
+        await world.commit(store)
+        result = await store.get_message("g", "TBW102", 0, 0)
+        assert (result.status, len(result.messages)) == (FetchStatus.FOUND, 1)
+        assert await store.commit_offset("TBW102", 0) == 0
+
+
+async def test_a_store_whose_tier_is_taken_ends_with_fenced(world: TieredWorld) -> None:
+    async def used_until_fenced() -> None:
+        async with world.store() as store:
+            await store.put_message(new_message(0))
+            await world.commit(store)
+            async with world.own():
+                pass
+            await store.put_message(new_message(1))
+            await world.local.log.flush()
+            await asyncio.Event().wait()
+
+    with pytest.raises(Fenced):
+        await used_until_fenced()
+
+
+async def test_calls_outside_of_the_block_say_so(world: TieredWorld) -> None:
+    store = world.store()
+    with pytest.raises(Closed):
+        await store.get_message("g", "Orders", 0, 0)
+    async with store:
+        pass
+    with pytest.raises(Closed):
+        await store.set_level("FORCE")
+    async with store:  # it may be opened again
+        await store.put_message(new_message(0))
+        assert await walked(store, 0, 1) == expected(0, 1)
+
+
+async def test_a_tier_that_cannot_be_opened_leaves_nothing_open(tmp_path: Path) -> None:
+    local = LocalMessageStore(tmp_path / "store")
+    unnamed = Config.load(settings={}, environment={})
+    with pytest.raises(ConfigError, match="tieredStoreFilePath"):
+        async with TieredMessageStore(local, local=local, config=unnamed):
+            pass
+    inside = {"tieredStoreFilePath": str(tmp_path / "store/tier"), "brokerName": "b"}
+    config = Config.load(settings=inside, environment={})
+    with pytest.raises(ConfigError, match="inside one another"):
+        async with TieredMessageStore(local, local=local, config=config):
+            pass
+    async with TieredMessageStore(local, local=local, config=unnamed, level="DISABLE") as store:
+        with pytest.raises(ConfigError, match="tieredStoreFilePath"):
+            await store.set_level("FORCE")
+        assert store.level is Level.DISABLE
+        await store.put_message(new_message(0))
+        assert (await store.get_message("g", "Orders", 0, 0)).status is FetchStatus.FOUND

@@ -1,0 +1,153 @@
+"""The tier of a message store: owned, fed from the hot log, and read at once."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
+from functools import partial
+from pathlib import Path
+
+from prometheus_client import CollectorRegistry
+
+from container.names.queue_id import QueueId
+from container.tier import Tier
+from dispatcher.dispatcher import TieredDispatcher
+from dispatcher.topic_filter import TopicFilter
+from fetcher.fetcher import TieredMessageFetcher
+from provider.clock import Clock
+from provider.errors import StoreError
+from tieredstore.config.effective import Config
+from tieredstore.following.options import HotLogOptions
+from tieredstore.hot import HotLog, HotLogFeed, open_feed
+from tieredstore.lifetime import cause, running
+from tieredstore.naming import refuse_other_store, refuse_unnamed
+from tieredstore.opening import directory_of
+from tieredstore.owner import refuse_living_owner, watch_ownership
+from tieredstore.owning import open_owner, refuse_overlap
+from tieredstore.store.joined import Span
+
+OpenTier = Callable[[], AbstractAsyncContextManager[Tier]]
+"""Opens a tier as its owner, whose journal is not written yet."""
+
+
+class ColdSide:
+    """What is open while a store has its tier. `open_cold_side` makes it."""
+
+    def __init__(
+        self, log: HotLog, feed: HotLogFeed, tier: Tier, config: Config, clock: Clock
+    ) -> None:
+        self.feed = feed
+        self.tier = tier
+        self.fetcher = TieredMessageFetcher(tier, options=config.fetcher, clock=clock)
+        self.dispatcher = TieredDispatcher(
+            feed,
+            tier,
+            options=config.dispatch,
+            clock=clock,
+            topics=TopicFilter(config.cluster, config.broker),
+        )
+        self._log = log
+        self._uploads = asyncio.Event()
+        self._pauses = asyncio.Event()
+        self._uploads.set()
+
+    def __repr__(self) -> str:
+        return f"<ColdSide {self.tier!r}>"
+
+    def resume(self) -> None:
+        """Tier; so it begins."""
+        self._pauses.clear()
+        self._uploads.set()
+
+    def pause(self) -> None:
+        """Tier no more; what is under way is settled after `resume`, or by the next start."""
+        self._uploads.clear()
+        self._pauses.set()
+
+    def span(self, queue: QueueId) -> Span | None:
+        """What the tier has of a queue; None if it does not have the queue. No request."""
+        found = self.tier.container(queue)
+        if found is None:
+            return None
+        return Span(found.min_offset, found.next_offset, found.gaps)
+
+    async def dispatch_forever(self) -> None:
+        """Tier what there is and what comes, while that is wanted.
+
+        Raises:
+            Fenced: someone newer owns the tier.
+        """
+        while True:
+            await self._uploads.wait()
+            async with asyncio.TaskGroup() as group:
+                work = group.create_task(self.dispatcher.run())
+                await self._pauses.wait()
+                work.cancel()
+
+    async def commit_rest(self) -> None:
+        """Tier what is in the hot log now, for at most `tieredStoreShutdownTimeout`.
+
+        Nothing is raised for what could not be tiered: it stays in the hot log, and the next start
+        goes on with it.
+        """
+        if not self._uploads.is_set():
+            return
+        with suppress(StoreError):  # closing the log says it
+            await self._log.flush()
+            await self.feed.look_at_all()
+        await self.dispatcher.close()
+
+
+@asynccontextmanager
+async def open_configured_tier(
+    config: Config,
+    store_dir: Path,
+    *,
+    clock: Clock,
+    registry: CollectorRegistry | None = None,
+    take_over: bool = False,
+) -> AsyncGenerator[Tier]:
+    """Take the configured tier for the hot log in `store_dir`, or begin it; see `open_owner`.
+
+    Raises:
+        ConfigError: no tier is named, or hot log and tier lie inside one another, or the hot log is
+            another broker's, or a tier would be begun under the host's name.
+        Owned: a process that lives owns the tier; nothing was changed.
+        Denied, Corrupt, Unavailable, Fenced: as `open_owner`.
+    """
+    await asyncio.to_thread(refuse_overlap, store_dir, HotLogOptions(), config.tier_root)
+    await asyncio.to_thread(refuse_other_store, config, store_dir)
+    await asyncio.to_thread(refuse_unnamed, config, store_dir)
+    if not take_over:
+        await refuse_living_owner(config, directory_of(config), clock=clock)
+    async with open_owner(config, clock=clock, registry=registry, take_over=take_over) as tier:
+        yield tier
+
+
+@asynccontextmanager
+async def open_cold_side(
+    config: Config, log: HotLog, open_tier: OpenTier, *, clock: Clock
+) -> AsyncGenerator[ColdSide]:
+    """Own a tier, and tier what `log` has, until the block is left; then what is left is tiered.
+
+    Raises:
+        Denied, Unavailable: the hot log cannot be read.
+        Fenced: at the end of the block: someone newer took the tier.
+        And what `open_tier` raises.
+    """
+    try:
+        async with AsyncExitStack() as stack:
+            feed = await stack.enter_async_context(
+                open_feed(log, clock=clock, cluster=config.cluster, broker=config.broker)
+            )
+            tier = await stack.enter_async_context(open_tier())
+            cold = ColdSide(log, feed, tier, config, clock)
+            await stack.enter_async_context(cold.fetcher)
+            watch = partial(
+                watch_ownership, tier.journal, clock=clock, interval_s=config.owner_check_s
+            )
+            await stack.enter_async_context(running([tier.run, watch, cold.dispatch_forever]))
+            stack.push_async_callback(tier.close)
+            stack.push_async_callback(cold.commit_rest)
+            yield cold
+    except BaseExceptionGroup as group:
+        raise cause(group) from group

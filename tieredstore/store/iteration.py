@@ -1,0 +1,39 @@
+"""Every message of a queue, one after the other, of any message store."""
+
+from collections.abc import AsyncGenerator
+
+from container.record.message import StoredMessage
+from fetcher.result import FetchStatus
+from tieredstore.store.protocol import CoreStore
+
+MESSAGES_AT_ONCE = 256
+"""Messages that are asked for at once; a store may give fewer."""
+WAIT_S = 3600.0
+"""Seconds of one wait for a message; then the store is asked once more, and the wait goes on."""
+
+
+async def messages_of(
+    store: CoreStore, group: str, topic: str, queue_id: int, start: int
+) -> AsyncGenerator[StoredMessage, None]:
+    """Every message of a queue from `start` on, and those that come, until it is left.
+
+    Each is given once and in order, whatever serves it. What was deleted or lost is passed over;
+    a start above the end waits until the queue has come there.
+
+    Raises:
+        StoreError: as `CoreStore.get_message`; no message is passed over then.
+    """
+    offset = start
+    while True:
+        result = await store.get_message(
+            group, topic, queue_id, offset, messages_max=MESSAGES_AT_ONCE
+        )
+        for message in result.messages:
+            yield message
+        if result.status is FetchStatus.OFFSET_OVERFLOW_BADLY:
+            following = offset
+        else:
+            following = max(offset, result.next_offset)
+        if following == offset:
+            await store.wait_for_message(topic, queue_id, offset, WAIT_S)
+        offset = following

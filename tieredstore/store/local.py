@@ -1,0 +1,339 @@
+"""The hot log alone as a message store: what RocketMQ's DefaultMessageStore does."""
+
+import logging
+from collections import Counter
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from container.names.queue_id import QueueId
+from container.record.message import StoredMessage
+from fetcher.result import FetchStatus
+from fetcher.tag_filter import parse_subscription
+from provider.clock import Clock, SystemClock
+from provider.errors import Closed, OutOfRange, StoreError, Unavailable
+from tieredstore.hot import (
+    Appended,
+    HotLog,
+    HotWriteOptions,
+    NewMessage,
+    RetentionOptions,
+    Trim,
+    open_hot_log,
+)
+from tieredstore.hot.trimming import HoldsBack
+from tieredstore.lifetime import cause, running
+from tieredstore.store.arrivals import Arrivals
+from tieredstore.store.iteration import messages_of
+from tieredstore.store.local_read import (
+    ReadLimits,
+    Wish,
+    choose_units,
+    status_by_bounds,
+    status_of,
+)
+from tieredstore.store.protocol import MESSAGES_MAX, GetMessageResult
+
+LOGGER = logging.getLogger("tieredstore.store")
+TRIM_INTERVAL_S = 10.0
+"""RocketMQ's `cleanResourceInterval`."""
+TRIES = 3
+"""Reads of which the messages were deleted while they were read."""
+
+
+class LocalMessageStore:
+    """A store directory of our own as a `MessageStore`. Use it as `async with store:`.
+
+    Files that are older than `retention` says are deleted every `trim_interval_s` seconds; a store
+    around this one may hold them back (`hold_back`). Calls are made on the loop that opened it.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        *,
+        options: HotWriteOptions | None = None,
+        retention: RetentionOptions | None = None,
+        limits: ReadLimits | None = None,
+        trim_interval_s: float = TRIM_INTERVAL_S,
+        clock: Clock | None = None,
+    ) -> None:
+        """Nothing is read or written before the block is entered."""
+        if trim_interval_s <= 0:
+            raise ValueError(f"trim_interval_s is {trim_interval_s}, not above 0")
+        self.root = root
+        self._options = options or HotWriteOptions()
+        self._retention = retention or RetentionOptions()
+        self._limits = limits or ReadLimits()
+        self._trim_interval_s = trim_interval_s
+        self._clock = clock or SystemClock()
+        self._holds_back: HoldsBack = lambda _: None
+        self._stack: AsyncExitStack | None = None
+        self._log: HotLog | None = None
+        self._arrivals = Arrivals(self._clock)
+        self._trimmed = Trim()
+        self._trim_error = ""
+        self._counts: Counter[str] = Counter()
+
+    def __repr__(self) -> str:
+        return f"<LocalMessageStore {self._log or self.root}>"
+
+    async def __aenter__(self) -> Self:
+        """Open the directory, or begin one; see `open_hot_log`.
+
+        Raises:
+            InUse: another process writes it, or this one does.
+            Denied, Corrupt, Unavailable: as `open_hot_log`.
+            RuntimeError: it is open already.
+        """
+        if self._stack is not None:
+            raise RuntimeError(f"{self!r} is open already")
+        async with AsyncExitStack() as stack:
+            log = await stack.enter_async_context(
+                open_hot_log(self.root, options=self._options, clock=self._clock)
+            )
+            self._arrivals = Arrivals(self._clock)
+            log.tell(self._arrivals.told)
+            self._log = log
+            await stack.enter_async_context(running([self._trim_forever]))
+            stack.callback(self._arrivals.close)
+            self._stack = stack.pop_all()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Make what was put durable and close.
+
+        Raises:
+            Unavailable: not all is durable; the next start recovers as after a crash.
+        """
+        stack, self._stack = self._stack, None
+        if stack is None:
+            return
+        try:
+            await stack.__aexit__(kind, error, trace)
+        except BaseExceptionGroup as group:
+            raise cause(group) from group
+
+    @property
+    def log(self) -> HotLog:
+        """The hot log below: what the tier is fed from.
+
+        Raises:
+            Closed: it is not open.
+        """
+        if self._stack is None or self._log is None:
+            raise Closed("the message store is not open: use `async with`", str(self.root))
+        return self._log
+
+    def hold_back(self, holds_back: HoldsBack) -> None:
+        """Say from which offset of a queue on nothing may be deleted; see `HotLog.trim`."""
+        self._holds_back = holds_back
+
+    async def put_message(self, message: NewMessage) -> Appended:
+        """Append one message; see `HotLog.append_many` for costs and errors."""
+        return await self.log.append(message)
+
+    async def put_messages(
+        self, messages: Sequence[NewMessage], *, together: bool = False
+    ) -> list[Appended]:
+        """Append messages in order, all or none; see `HotLog.append_many`."""
+        return await self.log.append_many(messages, together=together)
+
+    async def get_message(
+        self,
+        group: str,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        *,
+        messages_max: int = MESSAGES_MAX,
+        subscription: str | None = None,
+        bytes_max: int | None = None,
+    ) -> GetMessageResult:
+        """Read from `offset` on; statuses and next offsets are RocketMQ's.
+
+        One hop to a thread; units first, then the records that are wanted, each verified. A
+        subscription is decided by the tags codes of units, then by the tags as texts.
+
+        Raises:
+            Unavailable, Denied: the files cannot be read; this is never "no message".
+            Corrupt: a record is not that of its message.
+            Closed: the store is not open.
+            ValueError: `messages_max` is not positive, or the subscription has no tag.
+        """
+        del group  # the page cache reads ahead for all
+        if messages_max <= 0:
+            raise ValueError(f"messages_max must be positive, not {messages_max}")
+        log, queue = self.log, QueueId(topic, queue_id)
+        wish = Wish(messages_max, bytes_max, parse_subscription(subscription), self._limits)
+        if not log.has(queue):
+            return GetMessageResult(FetchStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0)
+        for _ in range(TRIES):
+            bounds = await log.bounds(queue)
+            answer = status_by_bounds(offset, bounds)
+            if answer is not None:
+                return GetMessageResult(*answer, *bounds)
+            try:
+                found = await self._read(queue, offset, wish)
+            except OutOfRange:
+                continue  # deleted meanwhile: the bounds have changed
+            if found is None and await log.bounds(queue) != bounds:
+                continue
+            if found is None:  # no ConsumeQueue file has it
+                following = min(log.next_file_offset(offset), bounds.max_offset)
+                return GetMessageResult(FetchStatus.OFFSET_FOUND_NULL, following, *bounds)
+            status, next_offset, messages = found
+            self._counts["messages_out"] += len(messages)
+            return GetMessageResult(status, next_offset, *bounds, messages)
+        raise Unavailable("messages are deleted faster than they are read", str(queue), offset)
+
+    async def _read(
+        self, queue: QueueId, offset: int, wish: Wish
+    ) -> tuple[FetchStatus, int, list[StoredMessage]] | None:
+        found = await self.log.pick(
+            queue,
+            offset,
+            wish.examined_max,
+            lambda units, least, end: choose_units(units, offset, wish, least=least, end=end),
+        )
+        if found is None:
+            return None
+        picks, messages = found
+        if wish.subscription is not None:
+            tags = wish.subscription.tags
+            messages = [message for message in messages if message.tags in tags]
+        return status_of(picks, len(messages)), picks.next_offset, messages
+
+    async def min_offset(self, topic: str, queue_id: int) -> int:
+        """First offset that can be read; 0 for a queue that is not there."""
+        return (await self.log.bounds(QueueId(topic, queue_id))).min_offset
+
+    async def max_offset(self, topic: str, queue_id: int) -> int:
+        """The offset after the last message; 0 for a queue that is not there."""
+        return self.log.end_offset(QueueId(topic, queue_id))
+
+    async def earliest_message_time(self, topic: str, queue_id: int) -> int | None:
+        """Store time of the first message that can be read; None if there is none.
+
+        Raises:
+            Unavailable, Corrupt, Denied, Closed: as `get_message`.
+        """
+        for _ in range(TRIES):
+            first, end = await self.log.bounds(QueueId(topic, queue_id))
+            if first == end:
+                return None
+            found = await self.message_store_time(topic, queue_id, first)
+            if found is not None:
+                return found
+        raise Unavailable("messages are deleted faster than they are read", topic)
+
+    async def message_store_time(self, topic: str, queue_id: int, offset: int) -> int | None:
+        """Store time of one message; None if it is not there.
+
+        Raises:
+            Unavailable, Corrupt, Denied, Closed: as `get_message`.
+        """
+        try:
+            messages = await self.log.get(QueueId(topic, queue_id), offset, messages_max=1)
+        except OutOfRange:
+            return None
+        return messages[0].store_timestamp
+
+    async def is_in_store(self, topic: str, queue_id: int, offset: int) -> bool:
+        """Whether the message at `offset` can be read here.
+
+        RocketMQ says yes to every offset while nothing was deleted; here only to those there are.
+        """
+        first, end = await self.log.bounds(QueueId(topic, queue_id))
+        return first <= offset < end
+
+    async def is_in_memory(self, topic: str, queue_id: int, offset: int, messages: int = 1) -> bool:
+        """Whether the pages of these messages are resident (`mincore`); no if the first is away.
+
+        Of fewer messages than asked for, those that are there count. See `hot/residency.py`.
+
+        Raises:
+            Unavailable, Denied, Closed: as `get_message`.
+        """
+        return await self.log.is_resident(QueueId(topic, queue_id), offset, messages)
+
+    async def wait_for_message(
+        self, topic: str, queue_id: int, offset: int, timeout_s: float
+    ) -> bool:
+        """Wait until the queue has come to `offset`; False after the timeout. Nothing is polled.
+
+        True at once where there are messages above `offset`, even if it was deleted itself.
+
+        Raises:
+            Closed: the store is not open, or was closed meanwhile.
+        """
+        queue = QueueId(topic, queue_id)
+        if self.log.end_offset(queue) > offset:
+            return True
+        return await self._arrivals.wait(queue, offset, timeout_s)
+
+    def messages(
+        self, group: str, topic: str, queue_id: int, start: int = 0
+    ) -> AsyncGenerator[StoredMessage, None]:
+        """Every message from `start` on, and those that come, until the iteration is left.
+
+        Errors as `get_message`.
+        """
+        return messages_of(self, group, topic, queue_id, start)
+
+    def topics(self) -> Mapping[str, int]:
+        """The topics that have or had messages, with how many queues: 0 to one less. O(queues)."""
+        counts: dict[str, int] = {}
+        for topic, queue_id in self.log.queues():
+            counts[topic] = max(counts.get(topic, 0), queue_id + 1)
+        return counts
+
+    def statistics(self) -> Mapping[str, float]:
+        """Figures of now, by name. O(queues)."""
+        log = self.log
+        return {
+            "hot_queues": len(log.queues()),
+            "hot_log_bytes": log.log_bytes,
+            "hot_messages_out": self._counts["messages_out"],
+            "hot_files_deleted": self._counts["files_deleted"],
+            "hot_files_held_back": self._trimmed.held_back,
+            "hot_files_deleted_untiered": self._counts["files_dropped"],
+            "waiting": len(self._arrivals),
+        }
+
+    async def trim(self) -> Trim:
+        """Delete the files that may go, now; a round of retention.
+
+        Raises:
+            Unavailable, Denied: a file cannot be read or deleted; a later call goes on.
+            Closed: the store is not open.
+        """
+        trimmed = await self.log.trim(self._holds_back, self._retention)
+        self._trimmed = trimmed
+        self._counts["files_deleted"] += len(trimmed.files)
+        self._counts["files_dropped"] += trimmed.dropped
+        if trimmed.dropped:
+            LOGGER.error(
+                "the disk is full: %d CommitLog files went that are not in the tier",
+                trimmed.dropped,
+            )
+        return trimmed
+
+    async def _trim_forever(self) -> None:
+        while True:
+            await self._clock.sleep(self._trim_interval_s)
+            try:
+                await self.trim()
+            except StoreError as error:
+                if str(error) != self._trim_error:
+                    LOGGER.warning("old files of the hot log cannot be deleted: %s", error)
+                self._trim_error = str(error)
+            else:
+                self._trim_error = ""

@@ -1,0 +1,115 @@
+"""Which messages of the hot log one read takes, by RocketMQ's rules. Pure."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from container.record.unit import UNIT_BYTES, ConsumeQueueUnit
+from fetcher.result import FetchStatus
+from fetcher.tag_filter import Subscription
+from tieredstore.hot.hot_log import Bounds
+from tieredstore.hot.reading import Picks
+from tieredstore.hot.residency import is_estimated_resident
+
+EXAMINED_BYTES_MIN = 16_000
+"""Bytes of ConsumeQueue units that a read with a subscription looks at, at least."""
+_LOW_32_BITS = 0xFFFF_FFFF
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadLimits:
+    """How much one read returns at most, besides what its caller asks; the first always fits.
+
+    A message counts as in memory by RocketMQ's estimate: it is among the newest 40 % of the
+    memory's size.
+    """
+
+    memory_messages_max: int = 32
+    """`maxTransferCountOnMessageInMemory`."""
+    memory_bytes_max: int = 262_144
+    """`maxTransferBytesOnMessageInMemory`."""
+    disk_messages_max: int = 8
+    """`maxTransferCountOnMessageInDisk`."""
+    disk_bytes_max: int = 65_536
+    """`maxTransferBytesOnMessageInDisk`."""
+
+    def __post_init__(self) -> None:
+        for name in (
+            "memory_messages_max", "memory_bytes_max", "disk_messages_max", "disk_bytes_max",
+        ):  # fmt: skip
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}, but at least 1 is needed")
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What one read wants."""
+
+    messages_max: int
+    bytes_max: int | None
+    subscription: Subscription | None
+    limits: ReadLimits
+
+    @property
+    def examined_max(self) -> int:
+        """Units that are looked at."""
+        if self.subscription is None:
+            return self.messages_max
+        return max(EXAMINED_BYTES_MIN // UNIT_BYTES, self.messages_max)
+
+
+def status_by_bounds(offset: int, bounds: Bounds) -> tuple[FetchStatus, int] | None:
+    """What the bounds of a queue say of an offset, with the next one; None: go and read."""
+    if bounds.max_offset == 0:
+        return FetchStatus.NO_MESSAGE_IN_QUEUE, 0
+    if offset < bounds.min_offset:
+        return FetchStatus.OFFSET_TOO_SMALL, bounds.min_offset
+    if offset == bounds.max_offset:
+        return FetchStatus.OFFSET_OVERFLOW_ONE, offset
+    if offset > bounds.max_offset:
+        return FetchStatus.OFFSET_OVERFLOW_BADLY, bounds.max_offset
+    return None
+
+
+def choose_units(
+    units: Sequence[ConsumeQueueUnit], offset: int, wish: Wish, *, least: int, end: int
+) -> Picks:
+    """Which of the units from `offset` on a read takes, of a CommitLog `[least, end)`.
+
+    A message whose record is gone is passed over, as is one with another tags code.
+    """
+    taken: list[int] = []
+    size = 0
+    is_removing = False
+    hashes = None
+    if wish.subscription is not None:
+        hashes = {value & _LOW_32_BITS for value in wish.subscription.hashes}
+    for index, unit in enumerate(units):
+        if unit.is_filler or unit.position < least:
+            is_removing = True
+            continue
+        if taken and _is_full(len(taken), size + unit.size, unit.position, end, wish):
+            return Picks(taken, offset + index, is_removing)
+        if hashes is not None and unit.tag_hash & _LOW_32_BITS not in hashes:
+            continue
+        taken.append(index)
+        size += unit.size
+    return Picks(taken, offset + len(units), is_removing)
+
+
+def _is_full(count: int, size: int, position: int, end: int, wish: Wish) -> bool:
+    """Whether a further message, with which there are `size` bytes, is too much."""
+    limits = wish.limits
+    if count >= wish.messages_max or (wish.bytes_max is not None and size > wish.bytes_max):
+        return True
+    if is_estimated_resident(position, end):
+        return count >= limits.memory_messages_max or size > limits.memory_bytes_max
+    return count >= limits.disk_messages_max or size > limits.disk_bytes_max
+
+
+def status_of(picks: Picks, found: int) -> FetchStatus:
+    """What a read of `found` messages is called."""
+    if found:
+        return FetchStatus.FOUND
+    if picks.is_removing and not picks.indices:
+        return FetchStatus.MESSAGE_WAS_REMOVING
+    return FetchStatus.NO_MATCHED_MESSAGE

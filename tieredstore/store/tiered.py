@@ -1,0 +1,374 @@
+"""A message store with a cold tier: any message store, and the tier of what it puts."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import AsyncExitStack
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from prometheus_client import CollectorRegistry
+
+from container.names.queue_id import QueueId
+from container.record.message import StoredMessage
+from dispatcher.statistics import DispatchStatistics
+from dispatcher.topic_filter import TopicFilter
+from provider.clock import Clock, SystemClock
+from provider.errors import Closed, Unavailable
+from tieredstore.config.effective import Config
+from tieredstore.hot import Appended, NewMessage
+from tieredstore.lifetime import cause, running
+from tieredstore.opening import directory_of
+from tieredstore.store.cold_side import (
+    ColdSide,
+    OpenTier,
+    open_cold_side,
+    open_configured_tier,
+)
+from tieredstore.store.iteration import messages_of
+from tieredstore.store.levels import Level
+from tieredstore.store.local import LocalMessageStore
+from tieredstore.store.protocol import MESSAGES_MAX, CoreStore, GetMessageResult
+from tieredstore.store.tiered_reads import Request, TieredReads
+
+TRIES = 3
+
+
+class TieredMessageStore:
+    """A `MessageStore` with unlimited history. Use it as `async with store:`.
+
+    What is put goes to the inner store, and from the hot log at the bottom into the tier, as soon
+    as it is durable; the hot log deletes nothing that the tier lacks. What a level reads from the
+    tier, `Level` says; a reader sees each message once whatever the level, also while messages
+    move. Where one side cannot be read, the other one serves.
+
+    The block owns the tier. If another process takes it, the block ends with `Fenced`. Leaving it
+    tiers what is there, for at most `tieredStoreShutdownTimeout`.
+    """
+
+    def __init__(
+        self,
+        inner: CoreStore,
+        *,
+        local: LocalMessageStore,
+        config: Config,
+        level: Level | str | int | None = None,
+        take_over: bool = False,
+        open_tier: OpenTier | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        """Nothing is read or written before the block is entered.
+
+        Args:
+            inner: the store that is wrapped: `local`, or plug-ins around it.
+            local: the hot log at the bottom, which the tier is fed from.
+            config: names the tier, its cluster and broker, and sets all layers below.
+            level: None: `tieredStorageLevel` of `config`. By DISABLE no tier is opened.
+            take_over: take the tier from an owner that lives, too.
+            open_tier: opens another tier than the directory that `config` names.
+            clock: None: the machine's.
+        """
+        self._inner = inner
+        self._local = local
+        self._config = config
+        self._first_level = Level.of(config.level if level is None else level)
+        self._clock = clock = clock or SystemClock()
+        self.registry = CollectorRegistry()
+        """What requests to the storage are counted in."""
+        self._open_tier = open_tier or partial(
+            open_configured_tier,
+            config,
+            local.root,
+            clock=clock,
+            registry=self.registry,
+            take_over=take_over,
+        )
+        self._reads = TieredReads(inner, TopicFilter(config.cluster, config.broker))
+        self._stack: AsyncExitStack | None = None
+        self._changing = asyncio.Lock()
+        self._wanted: asyncio.Queue[asyncio.Future[None]] = asyncio.Queue()
+        self._closing = asyncio.Event()
+        self._ended = asyncio.Event()
+
+    def __repr__(self) -> str:
+        state = self._reads.level.name if self._stack is not None else "not open"
+        return f"<TieredMessageStore of {self._inner!r}: {state}>"
+
+    async def __aenter__(self) -> Self:
+        """Open the inner store, then take the tier or begin it, unless the level is DISABLE.
+
+        Raises:
+            InUse: another process writes the hot log, or this one does.
+            ConfigError, Owned, Denied, Corrupt, Unavailable: as `open_configured_tier`, or as
+                the inner store.
+            RuntimeError: it is open already.
+        """
+        if self._stack is not None:
+            raise RuntimeError(f"{self!r} is open already")
+        self._closing, self._ended = asyncio.Event(), asyncio.Event()
+        self._local.hold_back(self._holds_back)
+        async with AsyncExitStack() as stack:
+            await stack.enter_async_context(self._inner)
+            await stack.enter_async_context(running([self._keep_tier]))
+            stack.push_async_callback(self._end_tier)
+            await self._change_level(self._first_level)
+            self._stack = stack.pop_all()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Make what was put durable, tier it, and close the tier, then the inner store.
+
+        What is not tiered in time stays in the hot log, and the next start goes on with it.
+
+        Raises:
+            Fenced: someone newer took the tier; says who.
+            Unavailable: not all that was put is durable.
+        """
+        stack, self._stack = self._stack, None
+        if stack is None:
+            return
+        try:
+            await stack.__aexit__(kind, error, trace)
+        except BaseExceptionGroup as group:
+            raise cause(group) from group
+
+    @property
+    def level(self) -> Level:
+        """The level now."""
+        return self._reads.level
+
+    @property
+    def directory(self) -> Path:
+        """Where the tier lies."""
+        return directory_of(self._config)
+
+    @property
+    def cold(self) -> ColdSide | None:
+        """The tier of this block; None while no level but DISABLE was set. Internal."""
+        return self._reads.cold
+
+    async def set_level(self, level: Level | str | int) -> None:
+        """Change the level, by name or number; reads that began keep theirs.
+
+        DISABLE stops tiering and reads of the tier at once; the tier stays ours. The first other
+        level opens the tier.
+
+        Raises:
+            ValueError: there is no such level.
+            ConfigError, Owned, Denied, Corrupt, Unavailable: the tier cannot be opened, as
+                `open_configured_tier`; the level stays as it is.
+            Closed: the store is not open.
+        """
+        self._check_open()
+        await self._change_level(Level.of(level))
+
+    async def _change_level(self, wanted: Level) -> None:
+        async with self._changing:
+            if wanted is not Level.DISABLE and self._reads.cold is None:
+                opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+                self._wanted.put_nowait(opened)
+                await opened
+            if (cold := self._reads.cold) is not None:
+                (cold.pause if wanted is Level.DISABLE else cold.resume)()
+            self._reads.level = wanted
+
+    async def put_message(self, message: NewMessage) -> Appended:
+        """Append one message; returns once it is as durable as `flushDiskType` says."""
+        self._check_open()
+        return await self._inner.put_message(message)
+
+    async def put_messages(
+        self, messages: Sequence[NewMessage], *, together: bool = False
+    ) -> list[Appended]:
+        """Append messages in order, all or none; see `HotLog.append_many`."""
+        self._check_open()
+        return await self._inner.put_messages(messages, together=together)
+
+    async def get_message(
+        self,
+        group: str,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        *,
+        messages_max: int = MESSAGES_MAX,
+        subscription: str | None = None,
+        bytes_max: int | None = None,
+    ) -> GetMessageResult:
+        """Read from `offset` on, from hot log or tier by the level; statuses are RocketMQ's.
+
+        The bounds are those of both together. Bytes 28..35 of a record from the tier are its
+        position there.
+
+        Raises:
+            Unavailable, Corrupt, Denied: the message at `offset` is there, and no side can read it;
+                this is never "no message".
+            Closed: the store is not open.
+            ValueError: `messages_max` is not positive, or the subscription has no tag.
+        """
+        self._check_open()
+        if messages_max <= 0:
+            raise ValueError(f"messages_max must be positive, not {messages_max}")
+        queue = QueueId(topic, queue_id)
+        return await self._reads.get(
+            Request(group, queue, offset, messages_max, subscription, bytes_max)
+        )
+
+    async def min_offset(self, topic: str, queue_id: int) -> int:
+        """First offset that can be read, in hot log or tier; 0 for a queue that is not there."""
+        self._check_open()
+        return (await self._reads.joined(QueueId(topic, queue_id))).min_offset
+
+    async def max_offset(self, topic: str, queue_id: int) -> int:
+        """The offset after the last message; 0 for a queue that is not there.
+
+        That of the hot log, unless the tier knows more: after a hot log was lost.
+        """
+        self._check_open()
+        return (await self._reads.joined(QueueId(topic, queue_id))).max_offset
+
+    async def commit_offset(self, topic: str, queue_id: int) -> int:
+        """The offset after the last message that is in the tier; 0 if none is."""
+        self._check_open()
+        cold = self._reads.cold
+        span = None if cold is None else cold.span(QueueId(topic, queue_id))
+        return 0 if span is None else span.end
+
+    async def earliest_message_time(self, topic: str, queue_id: int) -> int | None:
+        """Store time of the first message that can be read; None if there is none.
+
+        One read of the hot log, or two small ones of the tier.
+
+        Raises:
+            Unavailable, Corrupt, Denied, Closed: as `get_message`.
+        """
+        self._check_open()
+        queue = QueueId(topic, queue_id)
+        for _ in range(TRIES):
+            joined = await self._reads.joined(queue)
+            first = joined.next_from(joined.min_offset)
+            if first is None:
+                return None
+            found = await self._reads.store_time(queue, first)
+            if found is not None:
+                return found
+        raise Unavailable("messages are deleted faster than they are read", str(queue))
+
+    async def message_store_time(self, topic: str, queue_id: int, offset: int) -> int | None:
+        """Store time of one message; None if it is not there.
+
+        Raises:
+            Unavailable, Corrupt, Denied, Closed: as `get_message`.
+        """
+        self._check_open()
+        return await self._reads.store_time(QueueId(topic, queue_id), offset)
+
+    async def is_in_store(self, topic: str, queue_id: int, offset: int) -> bool:
+        """Whether the message at `offset` is in the hot log."""
+        self._check_open()
+        return await self._inner.is_in_store(topic, queue_id, offset)
+
+    async def is_in_memory(self, topic: str, queue_id: int, offset: int, messages: int = 1) -> bool:
+        """Whether the pages of these messages are resident in the hot log."""
+        self._check_open()
+        return await self._inner.is_in_memory(topic, queue_id, offset, messages)
+
+    async def wait_for_message(
+        self, topic: str, queue_id: int, offset: int, timeout_s: float
+    ) -> bool:
+        """Wait, without polling, until there is a message at `offset`; False after the timeout."""
+        self._check_open()
+        return await self._inner.wait_for_message(topic, queue_id, offset, timeout_s)
+
+    def messages(
+        self, group: str, topic: str, queue_id: int, start: int = 0
+    ) -> AsyncGenerator[StoredMessage, None]:
+        """Every message from `start` on, and those that come, until the iteration is left.
+
+        Crosses from the tier to the hot log without a seam: each message once, in order. Errors as
+        `get_message`; an iteration that raised is begun again behind the last message.
+        """
+        return messages_of(self, group, topic, queue_id, start)
+
+    def topics(self) -> Mapping[str, int]:
+        """The topics of hot log and tier, with how many queues: 0 to one less. O(queues)."""
+        self._check_open()
+        counts = dict(self._inner.topics())
+        if self._reads.level is not Level.DISABLE and self._reads.cold is not None:
+            for topic, queue_id in self._reads.cold.tier.state.queues:
+                counts[topic] = max(counts.get(topic, 0), queue_id + 1)
+        return counts
+
+    def statistics(self) -> Mapping[str, float]:
+        """Figures of now, by name: those of the inner store, and of the tier. O(queues)."""
+        self._check_open()
+        figures = {**self._inner.statistics(), "level": self.level, **self._reads.counts}
+        cold = self._reads.cold
+        if cold is not None:
+            dispatched, fetched = cold.dispatcher.statistics(), cold.fetcher.statistics()
+            figures |= {
+                "tier_behind": dispatched.behind,
+                "tier_oldest_age_s": dispatched.oldest_age_s,
+                "tier_messages": dispatched.messages,
+                "tier_bytes": dispatched.bytes,
+                "tier_rounds": dispatched.rounds,
+                "tier_rounds_failed": dispatched.rounds_failed,
+                "tier_gaps": dispatched.gaps,
+                "tier_halted_queues": len(dispatched.halted),
+                "cache_hits": fetched.hits,
+                "cache_misses": fetched.misses,
+            }
+        return figures
+
+    def dispatch_statistics(self) -> DispatchStatistics | None:
+        """How far tiering is, queue by queue, and what fails now; None while there is no tier."""
+        self._check_open()
+        return None if self._reads.cold is None else self._reads.cold.dispatcher.statistics()
+
+    def _holds_back(self, queue: QueueId) -> int | None:
+        """What the hot log must keep: all that the tier lacks; all of it without a tier."""
+        cold = self._reads.cold
+        return 0 if cold is None else cold.feed.holds_back(queue)
+
+    def _check_open(self) -> None:
+        if self._stack is None:
+            raise Closed("the message store is not open: use `async with`", str(self._local.root))
+
+    async def _keep_tier(self) -> None:
+        """Open the tier when it is wanted first, and keep it until the store closes.
+
+        In a task of its own, because it may be wanted by any.
+        """
+        try:
+            while self._reads.cold is None:
+                wanted = await self._wanted.get()
+                try:
+                    await self._own_tier(wanted)
+                except Exception as error:
+                    if wanted.done():
+                        raise
+                    wanted.set_exception(error)
+        finally:
+            self._reads.cold = None
+            self._ended.set()
+
+    async def _own_tier(self, opened: "asyncio.Future[None]") -> None:
+        async with open_cold_side(
+            self._config, self._local.log, self._open_tier, clock=self._clock
+        ) as cold:
+            self._reads.cold = cold
+            if not opened.done():  # else who wanted it was cancelled
+                opened.set_result(None)
+            await self._closing.wait()
+
+    async def _end_tier(self) -> None:
+        """Have the tier closed if it is open: what is there is tiered first."""
+        self._closing.set()
+        if self._reads.cold is not None:
+            await self._ended.wait()

@@ -1,0 +1,230 @@
+"""Reads of hot log and tier together: who is asked, and who is asked next."""
+
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from container.names.queue_id import QueueId
+from dispatcher.topic_filter import TopicFilter
+from fetcher.fetcher import TRANSFER_BYTES_MAX
+from fetcher.result import FetchStatus
+from provider.errors import Corrupt, Denied, OutOfRange, StoreError, Unavailable
+from tieredstore.store.cold_side import ColdSide
+from tieredstore.store.joined import JoinedQueue, Span
+from tieredstore.store.levels import Level, Source, who_serves
+from tieredstore.store.protocol import CoreStore, GetMessageResult
+
+TRIES = 3
+"""Times that a read begins anew because its messages moved meanwhile."""
+_SERVED = (FetchStatus.FOUND, FetchStatus.NO_MATCHED_MESSAGE)
+_ANSWERS_ELSEWHERE = (Unavailable, Corrupt, Denied, OutOfRange)
+"""Errors of one side after which the other one is asked."""
+
+AnswerT = TypeVar("AnswerT")
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """The arguments of one `get_message`."""
+
+    group: str
+    queue: QueueId
+    offset: int
+    messages_max: int
+    subscription: str | None
+    bytes_max: int | None
+
+
+class TieredReads:
+    """Serves reads by the level, from the side that has the message.
+
+    R1  A message that one side has is never said to be absent: a side that fails, or whose message
+        just moved, is followed by the other one, and if neither serves, the error is raised.
+    R2  The next offset of an answer without messages is that of the first message at or after the
+        one asked for that any side has.
+    """
+
+    def __init__(self, inner: CoreStore, topics: TopicFilter) -> None:
+        self._inner = inner
+        self._topics = topics
+        self.level = Level.DISABLE
+        self.cold: ColdSide | None = None
+        """None while there is no tier; then the level is DISABLE."""
+        self.counts: Counter[str] = Counter()
+        """Messages that each side gave, and reads that the other side had to serve."""
+
+    def __repr__(self) -> str:
+        return f"<TieredReads {self.level.name}: {dict(self.counts)}>"
+
+    @property
+    def _tier(self) -> ColdSide | None:
+        return None if self.level is Level.DISABLE else self.cold
+
+    async def joined(self, queue: QueueId) -> JoinedQueue:
+        """What both sides have of a queue now; by DISABLE the hot log alone."""
+        topic, queue_id = queue
+        tier = self._tier
+        cold = None if tier is None else tier.span(queue)  # first: what moves is then in both
+        end = await self._inner.max_offset(topic, queue_id)
+        hot = Span(await self._inner.min_offset(topic, queue_id), end) if end else None
+        return JoinedQueue(hot, cold)
+
+    async def get(self, request: Request) -> GetMessageResult:
+        """Messages from an offset on, and the bounds of both sides together.
+
+        Raises:
+            StoreError: the message at the offset is there, and cannot be read.
+        """
+        last: GetMessageResult | None = None
+
+        async def from_hot() -> GetMessageResult | None:
+            nonlocal last
+            last = await self._inner.get_message(
+                request.group,
+                *request.queue,
+                request.offset,
+                messages_max=request.messages_max,
+                subscription=request.subscription,
+                bytes_max=request.bytes_max,
+            )
+            return last if last.status in _SERVED else None
+
+        if self._tier is None:
+            return await from_hot() or _given(last)
+        queue, offset = request.queue, request.offset
+        result = await self._served(
+            queue, offset, request.messages_max, from_hot, lambda cold: _from_tier(cold, request)
+        )
+        if result is not None:
+            return await self._with_bounds(queue, result)
+        joined = await self.joined(queue)
+        if joined.tier is None and last is not None:
+            return last
+        return joined.absent(offset)
+
+    async def _with_bounds(self, queue: QueueId, result: GetMessageResult) -> GetMessageResult:
+        """The same with the bounds of both sides, or those of one if the other cannot tell."""
+        try:
+            joined = await self.joined(queue)
+        except _ANSWERS_ELSEWHERE:
+            return result
+        first = min(result.min_offset, joined.min_offset)
+        return replace(
+            result, min_offset=first, max_offset=max(result.max_offset, joined.max_offset)
+        )
+
+    async def store_time(self, queue: QueueId, offset: int) -> int | None:
+        """Store time of one message; None if no side has it.
+
+        Raises:
+            StoreError: as `get`.
+        """
+
+        def from_hot() -> Awaitable[int | None]:
+            return self._inner.message_store_time(*queue, offset)
+
+        return await self._served(
+            queue, offset, 1, from_hot, lambda cold: cold.fetcher.message_timestamp(queue, offset)
+        )
+
+    async def _served(
+        self,
+        queue: QueueId,
+        offset: int,
+        messages: int,
+        from_hot: Callable[[], Awaitable[AnswerT | None]],
+        from_tier: Callable[[ColdSide], Awaitable[AnswerT | None]],
+    ) -> AnswerT | None:
+        """What the first side gives that has an answer; None if no side has the message: R1."""
+        for _ in range(TRIES):
+            failed: StoreError | None = None
+            first = await self._source(queue, offset, messages)
+            other = Source.HOT if first is Source.TIER else Source.TIER
+            for source in (first, other):
+                cold = self._tier
+                if source is other and not await self._has(source, queue, offset):
+                    continue
+                try:
+                    if source is Source.HOT:
+                        answer = await from_hot()
+                    else:
+                        answer = None if cold is None else await from_tier(cold)
+                except _ANSWERS_ELSEWHERE as error:
+                    failed = failed or error
+                    continue
+                if answer is not None:
+                    self._count(source, answer, is_other=source is other, failed=failed)
+                    return answer
+            if (await self.joined(queue)).next_from(offset) != offset:
+                return None
+            if failed is not None:
+                raise failed
+        raise Unavailable("the message moves faster than it is read", str(queue), offset)
+
+    async def _source(self, queue: QueueId, offset: int, messages: int) -> Source:
+        """Who is asked first, by the level."""
+        tier = self._tier
+        span = None if tier is None else tier.span(queue)
+        commit = None if span is None else span.end
+        is_filtered = self._topics.excludes(queue.topic)
+        source = who_serves(self.level, offset, commit, is_filtered=is_filtered)
+        if source is Source.ASK_STORE:
+            in_store = await self._has(Source.HOT, queue, offset)
+            source = who_serves(self.level, offset, commit, in_store=in_store)
+        if source is Source.ASK_MEMORY:
+            try:
+                in_memory = await self._inner.is_in_memory(*queue, offset, messages)
+            except _ANSWERS_ELSEWHERE:
+                in_memory = False  # the tier has the message
+            source = who_serves(self.level, offset, commit, in_store=True, in_memory=in_memory)
+        return Source.HOT if source is Source.ASK_MEMORY else source
+
+    async def _has(self, source: Source, queue: QueueId, offset: int) -> bool:
+        tier = self._tier
+        span = None if tier is None else tier.span(queue)
+        is_tiered = span is not None and span.has(offset)
+        if source is Source.TIER:
+            return is_tiered
+        try:
+            return await self._inner.is_in_store(*queue, offset)
+        except _ANSWERS_ELSEWHERE:
+            if is_tiered:
+                return False  # a hot log that cannot tell serves nothing
+            raise
+
+    def _count(
+        self, source: Source, answer: object, *, is_other: bool, failed: StoreError | None
+    ) -> None:
+        side = "hot" if source is Source.HOT else "tier"
+        if isinstance(answer, GetMessageResult):
+            self.counts[f"messages_from_{side}"] += len(answer.messages)
+        if is_other and failed is not None:
+            self.counts[f"fallbacks_to_{side}"] += 1
+
+
+async def _from_tier(cold: ColdSide, request: Request) -> GetMessageResult | None:
+    """What the tier gives; None if it does not have the message."""
+    topic, queue_id = request.queue
+    bytes_max = request.bytes_max
+    result = await cold.fetcher.get_message(
+        request.group,
+        topic,
+        queue_id,
+        request.offset,
+        messages_max=request.messages_max,
+        subscription=request.subscription,
+        bytes_max=TRANSFER_BYTES_MAX if bytes_max is None else min(bytes_max, TRANSFER_BYTES_MAX),
+        exact_tags=True,
+    )
+    if result.status not in _SERVED:
+        return None
+    messages = list(result.messages.decode())
+    return GetMessageResult(
+        result.status, result.next_offset, result.min_offset, result.max_offset, messages
+    )
+
+
+def _given(result: GetMessageResult | None) -> GetMessageResult:
+    assert result is not None, "the inner store was asked"
+    return result
