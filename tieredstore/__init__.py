@@ -11,9 +11,7 @@ Read a queue:
 
 The same without `await`, in notebooks and scripts:
 
-    import tieredstore.sync
-
-    with tieredstore.sync.open("tier") as tier:
+    with tieredstore.sync.open("tier") as tier:  # import tieredstore.sync
         for message in tier.messages("G_Orders", 0):
             print(message.offset, message.tags, message.body)
 
@@ -27,8 +25,6 @@ Keep messages of your own, with the same tier below:
 
     async with tieredstore.open_store("store", "tier", broker="broker-a") as store:
         await store.put_message(tieredstore.NewMessage("Orders", 0, b"..."))
-        async for message in store.messages("my-group", "Orders", 0):
-            print(message.queue_offset, message.body)
 
 What there is, by purpose (`help(tieredstore.NAME)` tells each):
 
