@@ -91,6 +91,63 @@ async def test_a_queue_that_is_back_and_cannot_be_read_yet_is_told_once_it_can_b
     assert log.queue(A0) == HotQueue(A0, QueueOffset(0), QueueOffset(100))
 
 
+@pytest.mark.parametrize("is_seen_away", [False, True])
+@pytest.mark.parametrize(("messages", "length"), [(150, 0), (150, 30), (15, 30)])
+async def test_a_new_queue_whose_first_file_is_cut_off_is_said_and_followed_once_it_is_whole(
+    broker: FakeBroker,
+    clock: ManualClock,
+    logs: Logs,
+    *,
+    messages: int,
+    length: int,
+    is_seen_away: bool,
+) -> None:
+    """Whose it is cannot be told from the rest, so that nothing of it may be tiered yet."""
+    broker.put_many("A", 0, [b"old"] * 10)
+    broker.put("B", 0)
+    log = await follow(broker, clock, logs)
+    await log.poll()
+    broker.delete_topics("A")
+    if is_seen_away:
+        await poll_later(log, clock)
+    broker.put_many("A", 0, [b"new"] * messages)
+    (file, *_) = broker.queue_files(A0)
+    whole = file.read_bytes()
+    file.write_bytes(whole[:length] or b"\0")
+    for _ in range(3):
+        await poll_later(log, clock)
+    told = log.queue(A0)
+    assert told is not None
+    assert told.max_offset == 10
+    assert told.state in {HotQueueState.UNREADABLE, HotQueueState.DAMAGED}
+    assert str(file) in told.detail
+    file.write_bytes(whole)
+    for _ in range(3):
+        await poll_later(log, clock)
+    told = log.queue(A0)
+    assert told is not None
+    assert told.deleted == DeletedQueue(QueueOffset(0), QueueOffset(10), is_made_again=True)
+    assert await bodies(log, 10) == [(n, b"new") for n in range(10, messages)]
+
+
+async def test_a_queue_that_is_back_cut_off_and_goes_again_is_told_as_deleted(
+    broker: FakeBroker, clock: ManualClock, logs: Logs
+) -> None:
+    broker.put_many("A", 0, [b"old"] * 10)
+    broker.put("B", 0)
+    log = await follow(broker, clock, logs)
+    await log.poll()
+    broker.delete_topics("A")
+    await poll_later(log, clock)
+    broker.put_many("A", 0, [b"new"] * 150)
+    (file, *_) = broker.queue_files(A0)
+    file.write_bytes(b"\0")
+    await poll_later(log, clock)
+    broker.delete_topics("A")
+    await poll_later(log, clock)
+    assert log.queue(A0) == gone(0, 10)
+
+
 async def test_a_queue_without_a_message_that_was_away_loses_none_when_one_comes(
     broker: FakeBroker, clock: ManualClock, logs: Logs
 ) -> None:

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from container.names.queue_id import QueueId
 from container.record.unit import Units
-from dispatcher.hot_log import DeletedQueue, HotQueue
-from provider.errors import Corrupt, OutOfRange
+from dispatcher.hot_log import DeletedQueue, HotQueue, HotQueueState
+from provider.errors import Corrupt, OutOfRange, StoreError
 from provider.ranges import QueueOffset
 from tieredstore.following.log.followed_log import FollowedLog
 from tieredstore.following.queue.files import ConsumeQueueFiles
@@ -65,6 +65,10 @@ class Deletions:
     def unsettled(self) -> set[QueueId]:
         """Queues of which something new is to be told: deleted ones, and those that remain."""
         return self._untold | set(self._remains)
+
+    def tell_again(self, queues: Iterable[QueueId]) -> None:
+        """What is known of those that were deleted is to be told once more."""
+        self._untold |= self._deleted.keys() & set(queues)
 
     def told(self) -> None:
         """Everything of before was told."""
@@ -172,12 +176,13 @@ class Deletions:
         damaged. Files without a message may be those of either.
 
         Raises:
+            Corrupt: it cannot be told whose they are, for the first of them were cut off.
             NotFound, Unavailable, Denied: they cannot be read now.
         """
-        try:
-            first = first_unit(files)
-        except Corrupt:
-            return False
+        first = first_unit(files)
+        if first is None and files.run.foreign and not files.run.bases:
+            path = files.run.path_of(files.run.foreign[0])
+            raise Corrupt("the file was truncated: it has no length of whole units", str(path))
         if first is None:
             return False
         log, end, end_position = self._log.files, self.end_of(queue), self._end_positions[queue]
@@ -204,6 +209,12 @@ class Deletions:
             max_offset=max(seen.max_offset, deleted.end),
             deleted=deleted,
         )
+
+    def unreadable(self, queue: QueueId, error: StoreError) -> HotQueue:
+        """What is told of a queue that is there, and of which nothing could be read yet."""
+        end = QueueOffset(self.end_of(queue))
+        deleted = self._deleted.get(queue)
+        return HotQueue(queue, end, end, HotQueueState.UNREADABLE, str(error), deleted)
 
     def look(self, queue: QueueId, released: int) -> dict[QueueId, HotQueue]:
         """What is told of a queue that was deleted; nothing if it had only been away."""

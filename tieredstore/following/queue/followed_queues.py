@@ -116,18 +116,20 @@ class FollowedQueues:
         for queue, directory in found.queues.items():
             try:
                 self._scan_queue(queue, directory, has_grown=has_grown or queue in before)
-            except (Unavailable, Denied, NotFound) as error:
+            except (Unavailable, Denied, NotFound, Corrupt) as error:
                 self._watch.forget(directory)
                 if is_of_the_process(error):
                     raise
                 self._unscanned[queue] = error
+        self._deletions.tell_again(before.keys() - self._unscanned.keys())
         self._find_floors()
+        zero = QueueOffset(0)
         refused = {
-            queue: _without_offsets(queue, HotQueueState.REFUSED, sentence)
+            queue: HotQueue(queue, zero, zero, HotQueueState.REFUSED, sentence)
             for queue, sentence in found.refused.items()
         }
         return refused | {
-            queue: _without_offsets(queue, HotQueueState.UNREADABLE, str(error))
+            queue: self._deletions.unreadable(queue, error)
             for queue, error in self._unscanned.items()
             if queue not in self._tails
         }
@@ -154,6 +156,15 @@ class FollowedQueues:
         files = ConsumeQueueFiles(self._mapped, directory, self._budget)
         if not self._deletions.has(queue) or self._deletions.succeeds(queue, files):
             self._tails[queue] = ConsumeQueueTail(queue, files)
+
+    def _begin_again(self, queue: QueueId, directory: Path) -> dict[QueueId, HotQueue]:
+        """As `_begin`, amid a look at the ends: what is to be told if it cannot be done yet."""
+        try:
+            self._begin(queue, directory)
+        except Corrupt as error:
+            self._unscanned[queue] = error  # the next scan tries again
+            return {queue: self._deletions.unreadable(queue, error)}
+        return {}
 
     def _part_with(self, queues: Iterable[QueueId]) -> None:
         """The broker deleted these queues: read no file of theirs any more."""
@@ -215,7 +226,7 @@ class FollowedQueues:
             end = max(end, tail.end_position)
             if tail.is_made_again:
                 self._part_with([queue])
-                self._begin(queue, tail.files.run.directory)
+                found |= self._begin_again(queue, tail.files.run.directory)
                 continue
             if seen is not None and seen is not self.told.known.get(queue):
                 found[queue] = self._deletions.shown(seen)
@@ -231,7 +242,7 @@ class FollowedQueues:
         found: dict[QueueId, HotQueue] = {}
         for queue in self._deletions.unsettled:
             tail = self._tails.get(queue)
-            if tail is None or not tail.is_known:
+            if queue not in self._unscanned and (tail is None or not tail.is_known):
                 found |= self._deletions.look(queue, self.told.released(queue))
         self._statistics.find(again_sentences(self._deletions.take_successors()))
         return found
@@ -303,7 +314,3 @@ class FollowedQueues:
     def release(self, queue: QueueId, offset: QueueOffset) -> None:
         """Everything of `queue` below `offset` is tiered; its pins go with the next scan."""
         self.told.release(queue, offset)
-
-
-def _without_offsets(queue: QueueId, state: HotQueueState, why: str) -> HotQueue:
-    return HotQueue(queue, QueueOffset(0), QueueOffset(0), state, why)
