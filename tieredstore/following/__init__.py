@@ -19,6 +19,6 @@ look at what; the rooms below are what there is to look at, from names to bytes:
   records of its CommitLog (`log_scan.py`) and the units that wait (`waiting_units.py`); a start
   reads from where `remembered.py` says; what readers could not trust (`reader_reports.py`);
 - `rebuild/`: the units of records (`record_units.py`), of those of one CommitLog file whose units
-  the broker no longer has (`log_units.py`), and the ConsumeQueue files that they are kept as
-  (`made_files.py`).
+  the broker no longer has (`log_units.py`), also behind bytes that are no record
+  (`damaged_log.py`), and the ConsumeQueue files that they are kept as (`made_files.py`).
 """

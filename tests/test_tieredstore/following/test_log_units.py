@@ -44,7 +44,7 @@ def test_units_are_the_brokers_whatever_the_window(broker: FakeBroker, window_by
     log = log_of(broker)
     found: dict[QueueId, list[tuple[int, ...]]] = {A0: [], B1: []}
     for base in sorted(log.table.paths):
-        made = units_in(log, base, WANTED, window_bytes=window_bytes)
+        made = units_in(log, base, WANTED, [], window_bytes=window_bytes)
         for queue, (offsets, units) in made.items():
             rows = zip(offsets.tolist(), units.tolist(), strict=True)
             found[queue] += [(offset, *unit) for offset, unit in rows]
@@ -82,23 +82,49 @@ def test_what_an_older_log_left_in_a_blank_is_no_message(tmp_path: Path, window_
     second = broker.unit("A", 0, 1).position
     broker.damage(second, BlankRecord(FILE_BYTES - second).encode()[:8])
     log = log_of(broker)
-    ((offsets, _),) = units_in(log, 0, WANTED, window_bytes=window_bytes).values()
+    ((offsets, _),) = units_in(log, 0, WANTED, [], window_bytes=window_bytes).values()
     assert offsets.tolist() == [0]
     log.close()
 
 
 @pytest.mark.parametrize("window_bytes", [100, 300, FILE_BYTES])
 @pytest.mark.parametrize(
-    "said", [b"\x7f\xff\xff\xff", b"\0\0\x0f\xff", b"\0\0\0\x10", b"\xff\xff\xff\xff"]
+    "said",
+    [
+        b"\x7f\xff\xff\xff",
+        b"\0\0\x0f\xff",
+        b"\0\0\0\x10",
+        b"\xff\xff\xff\xff",
+        b"\0\0\1\x2c",
+    ],
 )
-def test_a_length_that_lies_ends_the_file_there(
+def test_a_record_that_cannot_be_passed_over_costs_itself_alone(
     broker: FakeBroker, window_bytes: int, said: bytes
 ) -> None:
-    bad = broker.unit("A", 0, 3).position
-    broker.damage(bad, said)
+    """Also where its length leads into the midst of other records."""
+    for number in (3, 5):
+        broker.damage(broker.unit("A", 0, number).position, said)
+    log, findings = log_of(broker), list[str]()
+    whole = units_in(log, 0, WANTED, findings)
+    (offsets, _) = units_in(log, 0, WANTED, findings, window_bytes=window_bytes)[A0]
+    last = int(offsets[-1])
+    assert last > 6
+    assert offsets.tolist() == [n for n in range(last + 1) if n not in {3, 5}]
+    assert whole[A0][0].tolist() == offsets.tolist()
+    assert findings[0] == findings[1]
+    assert "holds no record at position" in findings[0]
+    assert ", nor at 1 more" in findings[0]
+    log.close()
+
+
+def test_nothing_is_searched_for_where_the_log_ends(broker: FakeBroker) -> None:
+    """Behind its last record a file may hold anything that is not written yet."""
+    last = max(log_of(broker).table.paths)
+    broker.damage(broker.position, b"\xff" * 100)
+    findings: list[str] = []
     log = log_of(broker)
-    (offsets, _) = units_in(log, 0, WANTED, window_bytes=window_bytes)[A0]
-    assert offsets.tolist() == [0, 1, 2]
+    assert units_in(log, last, WANTED, findings)
+    assert findings == []
     log.close()
 
 
@@ -113,7 +139,7 @@ def test_a_truncated_file_has_the_units_of_its_whole_records(
     log = CommitLogFiles(
         MappedFiles(8, 1 << 20), table_of(scan_run(broker.directory / "commitlog"), {0: path})
     )
-    found = units_in(log, 0, WANTED, window_bytes=window_bytes)
+    found = units_in(log, 0, WANTED, [], window_bytes=window_bytes)
     rows = [unit.tolist() for _, units in found.values() for unit in units]
     assert all(position + size <= length for position, size, _ in rows)
     whole = [
@@ -129,5 +155,5 @@ def test_a_truncated_file_has_the_units_of_its_whole_records(
 def test_a_file_that_is_not_there_is_out_of_range(broker: FakeBroker) -> None:
     log = log_of(broker)
     with pytest.raises(OutOfRange):
-        units_in(log, 1 << 30, WANTED)
+        units_in(log, 1 << 30, WANTED, [])
     log.close()

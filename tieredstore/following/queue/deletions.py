@@ -74,6 +74,11 @@ class Deletions:
         """Everything of before was told."""
         self._untold = set()
 
+    def take_findings(self) -> list[str]:
+        """Sentences about what was read of deleted queues since the last call."""
+        taken, self._remains.findings = self._remains.findings, []
+        return taken
+
     def take_successors(self) -> dict[QueueId, DeletedQueue]:
         """The queues that were made again since the last call."""
         taken, self._successors = self._successors, {}

@@ -45,6 +45,8 @@ class Floors:
         self._growing: int | None = None
         """The walked file that the broker may still have been writing."""
         self._kept: LRUCache[int, _Runs] = LRUCache(FILES_KEPT_MAX)
+        self.findings: list[str] = []
+        """Sentences for people; whoever looks takes them."""
 
     def __repr__(self) -> str:
         return f"<Floors of {len(self._floors)} queues in {len(self._spans)} files>"
@@ -162,7 +164,7 @@ class Floors:
         kept = self._kept.get(base)
         if kept is None:
             try:
-                found = units_in(self._log, base, self._wanted)
+                found = units_in(self._log, base, self._wanted, self.findings)
             except OutOfRange:
                 found = {}  # it went: nothing of it can be served
             kept = self._kept[base] = {queue: _last_run(*units) for queue, units in found.items()}

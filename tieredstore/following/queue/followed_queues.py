@@ -185,6 +185,8 @@ class FollowedQueues:
         if self._log.has_pins:
             queues = {queue: tail.files for queue, tail in self._tails.items()}
             self._unscanned |= self._floors.find(queues)
+            self._statistics.find(self._floors.findings)
+            self._floors.findings.clear()
 
     def _floor_of(self, queue: QueueId) -> int | None:
         """The queue's floor; looks for all floors again if its files went between two scans."""
@@ -244,7 +246,8 @@ class FollowedQueues:
             tail = self._tails.get(queue)
             if queue not in self._unscanned and (tail is None or not tail.is_known):
                 found |= self._deletions.look(queue, self.told.released(queue))
-        self._statistics.find(again_sentences(self._deletions.take_successors()))
+        again = again_sentences(self._deletions.take_successors())
+        self._statistics.find([*again, *self._deletions.take_findings()])
         return found
 
     def _poll_queue(

@@ -60,6 +60,8 @@ class Remains:
         self._log = log
         self._queues: dict[QueueId, Remainder] = {}
         self._walked: LRUCache[int, tuple[frozenset[QueueId], _Runs]] = LRUCache(FILES_KEPT_MAX)
+        self.findings: list[str] = []
+        """Sentences for people; whoever looks takes them."""
 
     def __repr__(self) -> str:
         return f"<Remains of {len(self._queues)} queues>"
@@ -121,7 +123,7 @@ class Remains:
         if queue not in walked:
             walked = frozenset(self._queues)
             try:
-                found = units_in(self._log, base, walked)
+                found = units_in(self._log, base, walked, self.findings)
             except OutOfRange:
                 found = {}  # it went
             runs = {one: self._within(one, *rows) for one, rows in found.items()}

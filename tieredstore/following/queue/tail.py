@@ -325,6 +325,8 @@ class ConsumeQueueTail:
             return False
         good = self._good_after(queue, first, log)
         made = files.make(log, queue, first, good) if good is not None else []
+        self.findings += files.made.findings
+        files.made.findings.clear()
         if not made:
             self._not_made = attempt if good is not None else ()
             return False

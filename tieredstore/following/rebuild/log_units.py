@@ -11,16 +11,23 @@ from container.record.unit import UNIT_DTYPE, Units
 from container.record.verification import ENDS_INSIDE, Walk, walk_records
 from tieredstore.following.log.commit_log import CommitLogFiles
 from tieredstore.following.options import WINDOW_BYTES
+from tieredstore.following.rebuild.damaged_log import has_begun_later, records_after
 from tieredstore.following.rebuild.record_units import QueueRun, UnitColumns
 
 
 def units_in(
-    log: CommitLogFiles, base: int, wanted: frozenset[QueueId], *, window_bytes: int = WINDOW_BYTES
+    log: CommitLogFiles,
+    base: int,
+    wanted: frozenset[QueueId],
+    findings: list[str],
+    *,
+    window_bytes: int = WINDOW_BYTES,
 ) -> dict[QueueId, tuple[NDArray[np.int64], Units]]:
     """Queue offsets and units of the `wanted` queues' records in the CommitLog file at `base`.
 
     In the order of the log; offsets may have holes. Prepared and rolled-back transactions have no
-    units. Records after one that cannot be passed over are out of reach.
+    units. Bytes that are no record are passed over up to the next record, once a later file has
+    begun; a sentence about them is added to `findings`.
 
     Reads the file in windows of at least 8 bytes, longer ones for longer records: about 0.4 us for
     each record, 4 us for each wanted one, and 0.6 us for one of another topic with a wanted number.
@@ -30,7 +37,7 @@ def units_in(
         Unavailable, Denied: it cannot be read.
     """
     pieces: dict[QueueId, list[QueueRun]] = {}
-    for position, window, walk in _windows(log, base, window_bytes):
+    for position, window, walk in _windows(log, base, window_bytes, findings):
         columns = UnitColumns.read(window, position, walk.starts, walk.sizes, wanted)
         for run in columns.runs():
             pieces.setdefault(run.queue, []).append(run)
@@ -44,25 +51,45 @@ def _joined(runs: Sequence[QueueRun]) -> tuple[NDArray[np.int64], Units]:
 
 
 def _windows(
-    log: CommitLogFiles, base: int, window_bytes: int
+    log: CommitLogFiles, base: int, window_bytes: int, findings: list[str]
 ) -> Iterator[tuple[int, NDArray[np.uint8], Walk]]:
     """Windows that begin where a record does, with their position; each takes the last one's place.
 
     A record longer than a window makes the windows longer.
     """
     place, end = base, base + log.table.file_bytes
+    last = place
+    """The last record, whose length may lie: what is searched for lies after its beginning."""
+    holes: list[tuple[int, int]] = []
     memory = np.empty(min(window_bytes, end - base), np.uint8)
     while place < end:
         window = memory[: log.read_into(place, memory)]
         walk = walk_records(window)
         if len(walk.starts):
+            last = place + int(walk.starts[-1])
             yield place, window, walk
-        if walk.reason not in {"", ENDS_INSIDE}:
-            return
+        is_damaged = walk.reason not in {"", ENDS_INSIDE}
         place += walk.next
-        if not walk.next:
+        if not walk.next and not is_damaged:
             is_full = len(window) == len(memory) >= BlankRecord.SIZE
             size = int(window[:4].view(">i4")[0]) if is_full else 0
-            if not len(memory) < size <= end - place:
-                return  # the file ends inside the record
-            memory = np.empty(size, np.uint8)
+            is_damaged = not len(memory) < size <= end - place  # the file ends inside the record
+            if not is_damaged:
+                memory = np.empty(size, np.uint8)
+        if is_damaged:
+            found = next(records_after(log, last, end), end) if has_begun_later(log, base) else end
+            if found < end:
+                holes.append((place, found))
+            place = last = found
+    if holes:
+        findings.append(_passed_over(log, holes))
+
+
+def _passed_over(log: CommitLogFiles, holes: Sequence[tuple[int, int]]) -> str:
+    """What a person must know of the places that hold no record; at least one."""
+    first = holes[0][0]
+    more = f", nor at {len(holes) - 1:,} more" if len(holes) > 1 else ""
+    return (
+        f"{log.path_of(first)} holds no record at position {first}{more}, though records follow: "
+        "units are made of these, and what was there is lost."
+    )

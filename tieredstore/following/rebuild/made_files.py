@@ -51,6 +51,8 @@ class MadeFiles:
     def __init__(self, budget: RebuildBudget) -> None:
         self.budget = budget
         self._files: dict[int, NDArray[np.uint8]] = {}
+        self.findings: list[str] = []
+        """Sentences for people; whoever looks takes them."""
 
     def __repr__(self) -> str:
         return f"<MadeFiles: {len(self._files)} files, {self.bytes} bytes>"
@@ -86,7 +88,7 @@ class MadeFiles:
             Unavailable, Denied: a CommitLog file cannot be read.
         """
         assert (hole.end - hole.start) * UNIT_BYTES % file_bytes == 0, "holes are of whole files"
-        units = units_of_hole(log, queue, hole)
+        units = units_of_hole(log, queue, hole, self.findings)
         if units is None:
             return []
         last = int(np.flatnonzero(units["size"])[-1])
@@ -105,11 +107,13 @@ class MadeFiles:
         self.budget.taken -= self._files.pop(base).nbytes
 
 
-def units_of_hole(log: CommitLogFiles, queue: QueueId, hole: Hole) -> Units | None:
+def units_of_hole(
+    log: CommitLogFiles, queue: QueueId, hole: Hole, findings: list[str]
+) -> Units | None:
     """The units of a hole; zero where no record was found. None if the first one is zero.
 
     What the broker deleted from the CommitLog has fillers. Reads only the CommitLog files between
-    the records before and after the hole; see `units_in` for the cost.
+    the records before and after the hole; see `units_in` for the cost, and for `findings`.
 
     Raises:
         Unavailable, Denied: a CommitLog file cannot be read.
@@ -121,9 +125,10 @@ def units_of_hole(log: CommitLogFiles, queue: QueueId, hole: Hole) -> Units | No
     low = max(low, table.min_position)
     for base in range(table.base_of(low), hole.after.position + 1, table.file_bytes):
         try:
-            offsets, units = units_in(log, base, frozenset({queue})).get(queue, ((), made[:0]))
+            found_in = units_in(log, base, frozenset({queue}), findings)
         except OutOfRange:
             continue  # what it held stays zero
+        offsets, units = found_in.get(queue, ((), made[:0]))
         places = np.asarray(offsets, np.int64) - hole.start
         inside = (places >= 0) & (places < len(made))
         made[places[inside]] = units[inside]

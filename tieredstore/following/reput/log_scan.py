@@ -1,6 +1,5 @@
 """Reads the records of a followed CommitLog in the order of the log, up to where they are whole."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -10,16 +9,14 @@ from numpy.typing import NDArray
 from container.record.blank import BlankRecord
 from container.record.layout import (
     HEAD,
-    MAGIC_AT,
     MAGIC_V1,
     MAGIC_V2,
-    PHYSICAL_OFFSET_AT,
-    RECORD_BYTES_MIN,
 )
 from container.record.verification import Walk, walk_records
 from provider.errors import Closed, Corrupt, NotFound
 from tieredstore.following.log.commit_log import CommitLogFiles
 from tieredstore.following.options import WINDOW_BYTES
+from tieredstore.following.rebuild.damaged_log import has_begun_later, records_after
 from tieredstore.following.rebuild.record_units import QueueRun, UnitColumns, is_whole
 
 WINDOW_BYTES_MIN = 64 << 10
@@ -174,7 +171,7 @@ class LogScan:
             piece.next = min(place + after, base + table.file_bytes)
             return after == walk.next and not is_cut
         piece.next = place
-        if is_cut or not _has_begun_later(log, base):
+        if is_cut or not has_begun_later(log, base):
             return False
         self._skip(log, place, base + table.file_bytes, piece)
         piece.holes.setdefault(base, place)
@@ -207,7 +204,7 @@ class LogScan:
 
     def _skip(self, log: CommitLogFiles, place: int, end: int, piece: Piece) -> None:
         """Pass over bytes that are no record, up to the next one of this file, or to its end."""
-        piece.next = next(_records_after(log, place, end), end)
+        piece.next = next(records_after(log, place, end), end)
         piece.findings.append(
             f"{log.path_of(place)} holds no record in {piece.next - place} bytes from position "
             f"{place} on, though the log goes on after them: they are passed over."
@@ -226,45 +223,3 @@ def _leading_whole(window: NDArray[np.uint8], walk: Walk, place: int) -> tuple[i
         if is_last and not is_whole(window[start : start + size].tobytes(), place + start):
             return count - 1, start
     return count, walk.next
-
-
-def _has_begun_later(log: CommitLogFiles, base: int) -> bool:
-    """Whether a later file has a record: then this one is written no more, whatever it holds."""
-    for later in sorted(b for b in log.table.paths if b > base):
-        try:
-            raw = log.peek(later, BlankRecord.SIZE)
-        except (NotFound, Corrupt):
-            continue
-        if len(raw) == BlankRecord.SIZE and BlankRecord.LAYOUT.unpack(raw)[1] in _MAGICS:
-            return True
-    return False
-
-
-def _records_after(log: CommitLogFiles, place: int, end: int) -> Iterator[int]:
-    """Places after `place` where a record seems to begin: its magic, and its own position."""
-    head = PHYSICAL_OFFSET_AT + 8
-    at = place + 1
-    memory = np.empty(WINDOW_BYTES, np.uint8)
-    while end - at >= RECORD_BYTES_MIN:
-        window = memory[: min(len(memory), end - at)]
-        raw = window[: log.read_into(at, window)].tobytes()
-        found = [
-            index
-            for magic in _MAGICS
-            for index in _places_of(magic.to_bytes(4, "big"), raw)
-            if int.from_bytes(raw[index + PHYSICAL_OFFSET_AT : index + head], "big") == at + index
-            and RECORD_BYTES_MIN
-            <= int.from_bytes(raw[index : index + 4], "big")
-            <= end - at - index
-        ]
-        yield from (at + index for index in sorted(found))
-        if len(raw) <= head:
-            return
-        at += len(raw) - head
-
-
-def _places_of(magic: bytes, raw: bytes) -> Iterator[int]:
-    at = raw.find(magic, MAGIC_AT)
-    while at >= 0:
-        yield at - MAGIC_AT
-        at = raw.find(magic, at + 1)
