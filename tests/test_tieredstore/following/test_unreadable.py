@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from container.names.queue_id import QueueId
-from dispatcher.hot_log import HotQueueState
+from dispatcher.hot_log import HotQueue, HotQueueState
 from provider.clock import ManualClock
 from provider.errors import Denied, StoreError, Unavailable
 from provider.ranges import QueueOffset
@@ -206,3 +206,69 @@ async def test_what_the_process_lacks_is_no_queues_fault(
         await log.poll()
     faults.at.clear()
     assert set(await poll_later(log, clock)) == {A0, A1, B0}
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EIO])
+@pytest.mark.parametrize("which", ["first", "middle", "last"])
+async def test_a_file_of_the_commit_log_that_cannot_be_read_holds_back_who_needs_it(  # noqa: PLR0917 - fixtures
+    broker: FakeBroker,
+    clock: ManualClock,
+    logs: list[RocketMqHotLog],
+    faults: Faults,
+    which: str,
+    number: int,
+) -> None:
+    """The queues whose messages lie in other files go on."""
+    first = {"first": A0, "middle": B0, "last": A1}
+    for queue in (A0, B0, A1):
+        broker.put_many(queue.topic, queue.queue_id, [bytes(200)] * 40)
+    path = broker.log_path(
+        {A0: 0, B0: broker.unit("B", 0, 20).position, A1: broker.position - 1}[first[which]]
+    )
+    faults.at[path] = number
+    log = await follow(broker, clock, logs)
+    for _ in range(2):
+        await poll_later(log, clock)
+        await log.poll()
+    for queue in {A0, B0, A1} - {first[which]}:
+        assert (state(log, queue), getattr(log.queue(queue), "max_offset", 0)) == (
+            HotQueueState.READY,
+            40,
+        )
+        assert await bodies(log, queue, 0, 40) == 40
+    held = log.queue(first[which])
+    assert held is not None
+    if held.state is HotQueueState.READY:
+        await log.release(held.id, QueueOffset(0))
+        with pytest.raises((Denied, Unavailable)):
+            await bodies(log, held.id, 0, 40)
+        await poll_later(log, clock)
+        held = log.queue(first[which])
+    assert held is not None
+    assert held.state is HotQueueState.UNREADABLE
+    assert str(path) in held.detail
+    faults.at.clear()
+    for _ in range(2):
+        await poll_later(log, clock)
+    assert state(log, held.id) is HotQueueState.READY
+    assert await bodies(log, held.id, 0, 40) == 40
+
+
+async def test_a_pinned_file_that_cannot_be_read_holds_back_who_has_units_there(
+    broker: FakeBroker, clock: ManualClock, logs: list[RocketMqHotLog], faults: Faults
+) -> None:
+    """Its messages are no gap: they may be readable again."""
+    broker.put_many("A", 0, [bytes(200)] * 60)
+    broker.put_many("B", 0, [bytes(200)] * 5)
+    log = await follow(broker, clock, logs, pin_path=str(broker.directory.parent / "pins"))
+    await log.poll()
+    broker.delete_oldest_file()
+    broker.delete_oldest_file()
+    faults.at[broker.directory.parent / "pins/commitlog" / f"{0:020}"] = errno.EIO
+    await poll_later(log, clock)
+    assert state(log, A0) is HotQueueState.UNREADABLE
+    assert state(log, B0) is HotQueueState.READY
+    faults.at.clear()
+    await poll_later(log, clock)
+    assert log.queue(A0) == HotQueue(A0, QueueOffset(0), QueueOffset(60))
+    assert await bodies(log, A0, 0, 60) == 60

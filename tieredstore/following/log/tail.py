@@ -4,7 +4,8 @@ from typing import NamedTuple
 
 from container.record.blank import BLANK_MAGIC, BlankRecord
 from container.record.layout import MAGIC_V1, MAGIC_V2, RECORD_BYTES_MIN
-from provider.errors import Corrupt, NotFound
+from provider.errors import Corrupt, Denied, NotFound, Unavailable
+from tieredstore.following.file_errors import is_of_the_process
 from tieredstore.following.log.commit_log import CommitLogFiles
 
 STEPS_MAX = 4096
@@ -37,8 +38,10 @@ class CommitLogTail:
     def has_grown(self, log: CommitLogFiles) -> bool:
         """Whether something stands at the end that did not stand there before. One small read.
 
+        Where its file cannot be read, nothing shows.
+
         Raises:
-            Unavailable, Denied: the file cannot be read right now.
+            Unavailable: no file can be read right now.
         """
         return self._read(log, self.position) != self._signature
 
@@ -46,7 +49,7 @@ class CommitLogTail:
         """Go to `at_least` and over the records from there; whether the end moved.
 
         Raises:
-            Unavailable, Denied: as `has_grown`.
+            Unavailable: as `has_grown`.
         """
         before = (self.position, self._signature)
         place = max(self.position, at_least, log.table.min_position)
@@ -67,7 +70,7 @@ class CommitLogTail:
         """Go to `position`, up to which the caller read all records himself. One small read.
 
         Raises:
-            Unavailable, Denied: as `has_grown`.
+            Unavailable: as `has_grown`.
         """
         self.position, self._signature = position, self._read(log, position)
 
@@ -89,6 +92,10 @@ class CommitLogTail:
             return log.peek(position, BlankRecord.SIZE)
         except (NotFound, Corrupt):
             return b""  # no file there yet, or it went: the directories tell
+        except (Unavailable, Denied) as error:
+            if is_of_the_process(error):
+                raise
+            return b""  # whose messages lie in that file is told by a look at all queues
 
 
 def _step(signature: bytes) -> int:

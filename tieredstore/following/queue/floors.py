@@ -66,7 +66,7 @@ class Floors:
         that were not walked yet (see `units_in` for the cost).
 
         Raises:
-            Unavailable, Denied: nothing can be read now.
+            Unavailable: nothing can be read now.
         """
         ends: dict[QueueId, tuple[int, int]] = {}
         unread: dict[QueueId, StoreError] = {}
@@ -85,7 +85,13 @@ class Floors:
             position = int(unit["position"][0]) if has_unit else self._log.table.end
             if position > self._log.table.min_position:
                 ends[queue] = (first, position)
-        self._floors = self.below(ends) if ends else {}
+        try:
+            self._floors = self.below(ends) if ends else {}
+        except (Unavailable, Denied) as error:
+            if is_of_the_process(error):
+                raise
+            self._floors = {}  # what lies below files that went is not known of any of these
+            unread |= dict.fromkeys(ends, error)
         return unread
 
     def below(self, ends: Mapping[QueueId, tuple[int, int]]) -> dict[QueueId, int]:
