@@ -130,6 +130,21 @@ async def test_a_new_queue_whose_first_file_is_cut_off_is_said_and_followed_once
     assert await bodies(log, 10) == [(n, b"new") for n in range(10, messages)]
 
 
+@pytest.mark.parametrize("has_pins", [False, True])
+async def test_what_lay_behind_damage_of_a_deleted_queue_is_said(
+    broker: FakeBroker, clock: ManualClock, logs: Logs, *, has_pins: bool
+) -> None:
+    write(broker, 30)
+    broker.put_unit(A0, 22, ConsumeQueueUnit(0, 0, 0))
+    log = await (follow_pinned if has_pins else follow)(broker, clock, logs)
+    for _ in range(2):
+        await poll_later(log, clock)
+    assert getattr(log.queue(A0), "state", None) is HotQueueState.DAMAGED
+    broker.delete_topics("A")
+    await poll_later(log, clock)
+    assert any("damaged or unreadable from offset 22 on when" in s for s in log.statistics.findings)
+
+
 async def test_a_queue_that_is_back_cut_off_and_goes_again_is_told_as_deleted(
     broker: FakeBroker, clock: ManualClock, logs: Logs
 ) -> None:

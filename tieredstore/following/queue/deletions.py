@@ -254,6 +254,22 @@ def deletion_sentence(waiting: Mapping[QueueId, int], *, has_pins: bool) -> str:
     return f"{named} deleted on the broker; what waits of that, {left:,} {noun}, {became}."
 
 
+def beyond_sentences(ends: Mapping[QueueId, int]) -> list[str]:
+    """What a person must know of queues that were deleted while they were not known to their end.
+
+    Given where each was damaged or unreadable. One sentence or none. Pure.
+    """
+    if not ends:
+        return []
+    queue, end = next(iter(ends.items()))
+    others = f", as {len(ends) - 1:,} other queues were," if len(ends) > 1 else ""
+    sentence = (
+        f"{queue} was damaged or unreadable from offset {end} on{others} when it was deleted: how "
+        "many messages lay there is not known, and none of them is tiered."
+    )
+    return [sentence]
+
+
 def again_sentences(again: Mapping[QueueId, DeletedQueue]) -> list[str]:
     """What a person must know of queues that were made again; one sentence or none. Pure."""
     hidden = {queue: deleted.end for queue, deleted in again.items() if deleted.end}

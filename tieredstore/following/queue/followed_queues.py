@@ -16,7 +16,12 @@ from tieredstore.following.directory.queues import DirectoryWatch, FoundQueues, 
 from tieredstore.following.file_errors import is_of_the_process
 from tieredstore.following.log.followed_log import FollowedLog
 from tieredstore.following.log.mapped_files import MappedFiles
-from tieredstore.following.queue.deletions import Deletions, again_sentences, deletion_sentence
+from tieredstore.following.queue.deletions import (
+    Deletions,
+    again_sentences,
+    beyond_sentences,
+    deletion_sentence,
+)
 from tieredstore.following.queue.files import ConsumeQueueFiles
 from tieredstore.following.queue.floors import Floors
 from tieredstore.following.queue.needed_log import QueueNeed, first_needed
@@ -169,16 +174,19 @@ class FollowedQueues:
     def _part_with(self, queues: Iterable[QueueId]) -> None:
         """The broker deleted these queues: read no file of theirs any more."""
         waiting: dict[QueueId, int] = {}
+        beyond: dict[QueueId, int] = {}
         for queue in queues:
             tail = self._tails.pop(queue)
             tail.files.give_up()
             shown = self.told.known.get(queue)
             if shown is not None:
+                if shown.state in _ENDS_UNKNOWN:
+                    beyond[queue] = shown.max_offset
                 released = self.told.released(queue)
                 waiting[queue] = self._deletions.add(queue, tail, shown, released)
         if waiting:
             sentence = deletion_sentence(waiting, has_pins=self._log.has_pins)
-            self._statistics.find([sentence])
+            self._statistics.find([sentence, *beyond_sentences(beyond)])
 
     def _find_floors(self) -> None:
         """Where ConsumeQueue files went and their CommitLog is pinned, make their units."""
