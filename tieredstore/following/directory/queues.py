@@ -85,6 +85,8 @@ class QueueDirectories:
         self._findings: dict[str, set[str]] = {}
         self._troubles: dict[str, str] = {}
         self._directories: dict[str, Path] = {}
+        self._volumes: dict[str, tuple[int, Path, frozenset[QueueId]]] = {}
+        """Device, place and queues of each topic's directory on another volume than `root`."""
         self._refused: dict[str, str] = {}
         self._unjudged: set[str] = set()
         """A sentence for each place of refused topics that could not be read."""
@@ -97,6 +99,21 @@ class QueueDirectories:
     def is_left_out(self, topic: str) -> bool:
         """Whether no queue of the topic is ever found: by the filter, or by its name."""
         return self._is_excluded(topic) or check_path_component(topic) is not None
+
+    def is_away(self, queue: QueueId) -> bool:
+        """Whether a queue that was not found may be there all the same: on a volume that is away.
+
+        So it is where its topic had a volume of its own, and that is not mounted, or not linked to.
+        Two `stat`s where it had.
+        """
+        if queue.topic not in self._volumes:
+            return False
+        device, place, _ = self._volumes[queue.topic]
+        try:
+            is_there = place.stat().st_dev == device
+        except OSError:
+            return True
+        return not is_there or os.path.lexists(place / str(queue.queue_id))
 
     def look(self) -> FoundQueues:
         """All queues as of now. One `stat` for each topic when nothing changed.
@@ -159,12 +176,27 @@ class QueueDirectories:
         self._queues[topic] = {
             QueueId(topic, queue_id): directory / name for name, queue_id in ids.items()
         }
+        self._note_volume(topic, directory)
         self._findings[topic] = {
             f"{str(directory / name)!a} is no directory of a queue, for its name is no queue "
             "id: it is ignored."
             for name in names
             if name not in ids
         }
+
+    def _note_volume(self, topic: str, directory: Path) -> None:
+        """Remember where a topic's queues are, unless some are missing that were on a volume."""
+        try:
+            device = directory.stat().st_dev
+            is_other = device != self.root.stat().st_dev
+        except OSError:
+            self._watch.forget(directory)  # it went just now
+            return
+        there = frozenset(self._queues[topic])
+        if is_other and there:
+            self._volumes[topic] = (device, directory.resolve(), there)
+        elif topic in self._volumes and self._volumes[topic][2] <= there:
+            del self._volumes[topic]
 
     def _refuse(self, found: FoundQueues, topic: str, sentence: str) -> None:
         if refuse_name(found, topic):

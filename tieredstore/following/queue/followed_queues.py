@@ -116,8 +116,10 @@ class FollowedQueues:
         self._statistics.excluded_topics = len(found.excluded)
         self._statistics.find(sorted(found.findings))
         self.found = found
-        self._part_with(self._deletions.gone(self._tails, chain(found.queues, found.refused)))
-        before, self._unscanned = self._unscanned, {}
+        gone = self._deletions.gone(self._tails, chain(found.queues, found.refused))
+        away = {queue for queue in gone if self._directories.is_away(queue)}
+        self._part_with(queue for queue in gone if queue not in away)
+        before, self._unscanned = self._unscanned, {queue: _away(queue) for queue in away}
         for queue, directory in found.queues.items():
             try:
                 self._scan_queue(queue, directory, has_grown=has_grown or queue in before)
@@ -325,3 +327,7 @@ class FollowedQueues:
     def release(self, queue: QueueId, offset: QueueOffset) -> None:
         """Everything of `queue` below `offset` is tiered; its pins go with the next scan."""
         self.told.release(queue, offset)
+
+
+def _away(queue: QueueId) -> StoreError:
+    return Unavailable("the volume that its topic's directory lies on is away", str(queue))
