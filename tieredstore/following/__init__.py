@@ -12,9 +12,10 @@ look at what; the rooms below are what there is to look at, from names to bytes:
 - `queue/`: all queues (`followed_queues.py`): ConsumeQueue files by queue offset (`files.py`),
   where they end (`tail.py` reads what `judgement.py` decides about), how far down they can be read
   (`floors.py`), and what they still need of the CommitLog (`needed_log.py`); queues that the
-  broker deleted (`deletions.py`), what waits of them (`remains.py`), and whether another one has
-  their name by now (`succession.py`); what the dispatcher is told of queues, and says of them
-  (`told_queues.py`), and what it reads of them (`readers.py`);
+  broker deleted (`deletions.py`), what waits of them (`remains.py`; over a restart
+  `kept_remains.py`), and whether another one has their name by now (`succession.py`); what the
+  dispatcher is told of queues, and says of them (`told_queues.py`), and what it reads of them
+  (`readers.py`);
 - `reput/`: all queues of a store that keeps no ConsumeQueue files (`logged_queues.py`), from the
   records of its CommitLog (`log_scan.py`) and the units that wait (`waiting_units.py`); a start
   reads from where `remembered.py` says; what readers could not trust (`reader_reports.py`);

@@ -130,6 +130,79 @@ async def test_a_new_queue_whose_first_file_is_cut_off_is_said_and_followed_once
     assert await bodies(log, 10) == [(n, b"new") for n in range(10, messages)]
 
 
+@pytest.mark.parametrize("is_made_again", [False, True])
+async def test_a_restart_goes_on_with_what_waits_of_a_deleted_queue(
+    broker: FakeBroker, clock: ManualClock, logs: Logs, *, is_made_again: bool
+) -> None:
+    """Its ConsumeQueue is gone: what the tier has and the pins keep must find one another."""
+    write(broker, 100)
+    log = await follow_pinned(broker, clock, logs)
+    before = await read(log, A0, 0)
+    await log.release(A0, QueueOffset(30))
+    await log.release(B0, QueueOffset(100))
+    broker.delete_topics("A")
+    await poll_later(log, clock)
+    assert await read(log, A0, 30) == before[30:]
+    await log.release(A0, QueueOffset(40))
+    await log.close()
+    for _ in range(3):
+        broker.delete_oldest_file()
+    if is_made_again:
+        broker.put_many("A", 0, [b"new"] * 120)
+    again = await follow_pinned(broker, clock, logs)
+    seen = again.queue(A0)
+    assert seen is not None
+    assert (seen.min_offset, seen.max_offset, seen.deleted) == (30, 100, None)
+    assert await read(again, A0, 40) == before[40:]
+    assert any("60 messages" in one or "70 messages" in one for one in again.statistics.findings)
+    await again.release(A0, QueueOffset(100))
+    for _ in range(3):
+        await poll_later(again, clock)
+    if is_made_again:
+        assert await bodies(again, 100) == [(n, b"new") for n in range(100, 120)]
+    else:
+        assert again.queue(A0) == gone(30, 100)
+    assert not (broker.directory.parent / "pins/deleted_queues.json").exists()
+    await again.close()
+    third = await follow_pinned(broker, clock, logs)
+    assert (third.queue(A0) is None) != is_made_again
+
+
+async def test_a_restart_says_what_waited_of_a_deleted_queue_and_is_gone(
+    broker: FakeBroker, clock: ManualClock, logs: Logs
+) -> None:
+    write(broker, 100)
+    log = await follow_pinned(broker, clock, logs)
+    await log.release(A0, QueueOffset(30))
+    broker.delete_topics("A")
+    await poll_later(log, clock)
+    await log.close()
+    last = broker.unit("B", 0, 99).position
+    while broker.min_position + broker.commit_log_bytes <= last:
+        broker.delete_oldest_file()
+    broker.put_many("B", 0, [bytes(300)] * 30)
+    broker.delete_oldest_file()
+    for pin in (broker.directory.parent / "pins/commitlog").iterdir():
+        pin.unlink()
+    again = await follow_pinned(broker, clock, logs)
+    await poll_later(again, clock)
+    assert again.queue(A0) == gone(30, 100)
+
+
+@pytest.mark.parametrize(
+    "raw", [b"", b"[]", b"{}", b'{"store": 1}', b'{"store": "/x", "queues": []}']
+)
+async def test_a_note_of_another_store_or_a_damaged_one_is_none(
+    broker: FakeBroker, clock: ManualClock, logs: Logs, raw: bytes
+) -> None:
+    write(broker, 10)
+    note = broker.directory.parent / "pins/deleted_queues.json"
+    note.parent.mkdir()
+    note.write_bytes(raw)
+    log = await follow_pinned(broker, clock, logs)
+    assert log.queue(A0) == HotQueue(A0, QueueOffset(0), QueueOffset(10))
+
+
 @pytest.mark.parametrize("has_pins", [False, True])
 async def test_what_lay_behind_damage_of_a_deleted_queue_is_said(
     broker: FakeBroker, clock: ManualClock, logs: Logs, *, has_pins: bool

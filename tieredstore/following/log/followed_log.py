@@ -44,6 +44,8 @@ class FollowedLog:
         self._volumes: dict[Path, int] = {}
         """The device of each directory that had files."""
         pin_paths = split_paths(options.pin_path)
+        self.notes: Path | None = pin_paths[0] if pin_paths else None
+        """Our own directory, in which notes for a later start may lie; none without pins."""
         self._pins = Pins(pin_paths, directories, options.pinned_bytes_max) if pin_paths else None
 
     def __repr__(self) -> str:

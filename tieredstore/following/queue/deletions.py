@@ -19,6 +19,7 @@ from provider.errors import Corrupt, OutOfRange, StoreError
 from provider.ranges import QueueOffset
 from tieredstore.following.log.followed_log import FollowedLog
 from tieredstore.following.queue.files import ConsumeQueueFiles
+from tieredstore.following.queue.kept_remains import KeptRemains
 from tieredstore.following.queue.needed_log import QueueNeed
 from tieredstore.following.queue.remains import Remainder, Remains
 from tieredstore.following.queue.succession import first_unit, is_made_again, names_message
@@ -43,6 +44,9 @@ class Deletions:
         self._end_positions: dict[QueueId, int] = {}
         """Where the last message of each deleted queue ends in the CommitLog; 0: not known."""
         self._remains = Remains(log.files)
+        self._kept = KeptRemains(log.notes, consume_queue)
+        self._has_begun = False
+        self._findings: list[str] = []
         self._untold: set[QueueId] = set()
         self._successors: dict[QueueId, DeletedQueue] = {}
         """What was found to be made again since it was asked for."""
@@ -71,12 +75,37 @@ class Deletions:
         self._untold |= self._deleted.keys() & set(queues)
 
     def told(self) -> None:
-        """Everything of before was told."""
+        """Everything of before was told. Keeps what remains for a later start."""
+        if self._untold:
+            failure = self._kept.write({queue: self._remains[queue] for queue in self._remains})
+            self._findings += [failure] if failure else []
         self._untold = set()
 
+    def take_up(self) -> None:
+        """Go on with what an earlier process left. The first call does; the log was looked at."""
+        if self._has_begun:
+            return
+        self._has_begun = True
+        table = self._log.files.table
+        for queue, rest in self._kept.read().items():
+            if rest.end_position > table.end:
+                continue  # another log's
+            self._untold.add(queue)
+            self._end_positions[queue] = rest.end_position
+            if rest.end_position > table.min_position:
+                self._remains.add(queue, rest)
+            else:
+                self._deleted[queue] = DeletedQueue(QueueOffset(rest.start), QueueOffset(rest.end))
+        waiting = {
+            queue: self._remains[queue].end - self._remains[queue].start for queue in self._remains
+        }
+        if waiting:
+            self._findings.append(deletion_sentence(waiting, has_pins=True))
+
     def take_findings(self) -> list[str]:
-        """Sentences about what was read of deleted queues since the last call."""
-        taken, self._remains.findings = self._remains.findings, []
+        """Sentences for people since the last call."""
+        taken = [*self._findings, *self._remains.findings]
+        self._findings, self._remains.findings = [], []
         return taken
 
     def take_successors(self) -> dict[QueueId, DeletedQueue]:
@@ -231,6 +260,7 @@ class Deletions:
                 return {queue: HotQueue(queue, low, high, deleted=self._deleted.get(queue))}
             self._remains.drop(queue)
             self._deleted[queue] = DeletedQueue(low, high)
+            self._untold.add(queue)
         if queue not in self._deleted:
             return {}
         deleted = self._deleted[queue]

@@ -116,6 +116,7 @@ class FollowedQueues:
         self._statistics.excluded_topics = len(found.excluded)
         self._statistics.find(sorted(found.findings))
         self.found = found
+        self._deletions.take_up()
         gone = self._deletions.gone(self._tails, chain(found.queues, found.refused))
         away = {queue for queue in gone if self._directories.is_away(queue)}
         self._part_with(queue for queue in gone if queue not in away)
