@@ -2,8 +2,8 @@
 
 import asyncio
 import warnings
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import islice
 from random import Random
 from typing import Self
@@ -29,6 +29,8 @@ from container.record.batch import MessageBatch
 from container.tier_view import TierView
 from container.upkeep.first_files import announcements, taken_up
 from container.upkeep.options import UpkeepOptions
+from container.upkeep.retention import retention_ms
+from container.upkeep.topic_deletion import delete_topic, still_dying
 from container.upkeep.upkeep import Upkeep
 from provider.clock import Clock
 from provider.errors import NotFound, OutOfRange, StoreError, Unavailable
@@ -199,6 +201,7 @@ class Tier(TierView):
             self._clock.now_ms(),
             must_roll,
             self._segments.extents_grow,
+            retention_ms(self.state, queue.topic, self._upkeep.options, self._upkeep.topic_hours),
         )
         return plan_commit(record, batch, rules)
 
@@ -213,6 +216,7 @@ class Tier(TierView):
 
         Cancelling it leaves the outcome unknown, in the same way.
         """
+        self._wait_for_deletion(plans)
         slices = [part for plan in plans for part in plan.slices]
         if self._segments.has_segment_names:
             await self._announce([plan.queue for plan in plans])
@@ -221,13 +225,37 @@ class Tier(TierView):
             try:
                 placements = iter(await self._segments.write(slices))
             except OutOfRange as error:
+                self._explain(plans, error)
                 raise BytesMissing.of(error) from error
             operations = taken_up(self._journal.planned, [plan.queue for plan in plans])
             for plan in plans:
                 if self.queue(plan.queue) is None:
                     operations += self._beginning_of(plan.queue, plan.expected_offset)
                 operations.append(plan.published(list(islice(placements, len(plan.slices)))))
-            await self._journal.publish(operations)
+            try:
+                await self._journal.publish(operations)
+            except Refused as error:
+                self._explain(plans, error)
+                raise
+
+    def _wait_for_deletion(self, plans: Sequence[CommitPlan]) -> None:
+        """Refuse to begin a queue again of which files of a deleted one are still there."""
+        begun = [plan.queue for plan in plans if plan.queue not in self._journal.planned.queues]
+        dying = still_dying(self._journal.planned.tombstones, begun)
+        if dying is not None:
+            reason = "files of the deleted topic of that name are not deleted yet; try again"
+            raise Unavailable(reason, str(dying))
+
+    def _explain(self, plans: Sequence[CommitPlan], error: StoreError) -> None:
+        """Raise `Unavailable` where upkeep or a deletion has changed a queue since it was planned.
+
+        Nothing of the round was published, and a plan that is made again is not refused for it.
+        """
+        for plan in plans:
+            if self._journal.planned.queues.get(plan.queue) is not plan.planned_on:
+                raise Unavailable(
+                    "it was changed meanwhile; plan again", str(plan.queue)
+                ) from error
 
     async def _announce(self, queues: Sequence[QueueId]) -> None:
         """Publish that we make the first files of those that the tier does not have."""
@@ -242,9 +270,12 @@ class Tier(TierView):
         A commit does that by itself; this is for a queue whose first message is still to come.
 
         Raises:
+            Unavailable: files of a deleted queue of that name are not deleted yet; try again.
             Fenced: a newer owner has the tier.
         """
         if self.queue(queue) is None:
+            if still_dying(self._journal.planned.tombstones, [queue]) is not None:
+                raise Unavailable("files of the deleted topic are not deleted yet", str(queue))
             ended = taken_up(self._journal.planned, [queue])
             await self._journal.publish([*ended, *self._beginning_of(queue, offset)])
 
@@ -275,6 +306,40 @@ class Tier(TierView):
         """
         gap = Gap(start, end, reason, self._clock.now_ms())
         await self._journal.publish([RecordGap(queue, gap)])
+
+    async def delete_topic(self, topic: str) -> int:
+        """Unpublish all queues of a topic in one entry; returns how many there were.
+
+        Its files may go at once: upkeep deletes them at its next run. A queue of that name begins
+        again, in a higher generation, once they are gone; commits before that are Unavailable. One
+        request for each manifest.
+
+        Raises:
+            BytesMissing, Corrupt: a manifest is lost or damaged.
+            Unavailable: the queues were changed all the time, or try again.
+            Fenced: a newer owner has the tier.
+        """
+        return await delete_topic(
+            self._journal, self._store, topic, clock=self._clock, plans_max=CUT_PLANS_MAX
+        )
+
+    async def set_retention(self, hours: Mapping[str, int]) -> None:
+        """Publish how many hours topics are kept, of those that the tier has; -1: the default.
+
+        Nothing where nothing changes. They hold from the call on.
+
+        Raises:
+            Fenced: a newer owner has the tier.
+        """
+        self._upkeep.topic_hours.update(hours)
+        now_ms = self._clock.now_ms()
+        changed = [
+            PutTopic(replace(topic, retention_hours=hours[topic.name], updated_ms=now_ms))
+            for topic in self.state.topics.values()
+            if hours.get(topic.name, topic.retention_hours) != topic.retention_hours
+        ]
+        if changed:
+            await self._journal.publish(changed)
 
     async def cut_queue(self, queue: QueueId, next_offset: QueueOffset, reason: str) -> None:
         """Unpublish the messages of a queue at and above `next_offset`.

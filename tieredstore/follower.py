@@ -23,6 +23,7 @@ from provider.clock import Clock, SystemClock
 from provider.errors import Closed, Denied, Unavailable
 from tieredstore.config.effective import Config
 from tieredstore.config.sources import ConfigError
+from tieredstore.expiring import keep_topic_times, topic_hours
 from tieredstore.following.broker_hot_log import RocketMqHotLog
 from tieredstore.following.statistics import ScanStatistics
 from tieredstore.lifetime import cause, running
@@ -150,7 +151,11 @@ class Follower:
                 watch_ownership, tier.journal, clock=clock, interval_s=config.owner_check_s
             )
             remember = partial(memory.run, clock)
-            await stack.enter_async_context(running([tier.run, watch, reporter.run, remember]))
+            tasks = [tier.run, watch, reporter.run, remember]
+            if config.upkeep.expires:
+                tier.upkeep.topic_hours.update(await topic_hours(self._store_dir))
+                tasks.append(partial(keep_topic_times, self._store_dir, tier, clock))
+            await stack.enter_async_context(running(tasks))
             stack.push_async_callback(tier.close)
             stack.push_async_callback(memory.keep)
             self._open = opened

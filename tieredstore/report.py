@@ -39,7 +39,9 @@ LOSSES_MAX = 20
 """Gaps of one look up to which each has a sentence of its own."""
 
 RETENTION = "tieredStoreFileReservedTime"
-NO_RETENTION = "no message is ever deleted from the tier"
+NO_RETENTION = (
+    "no message is ever deleted from the tier unless tieredStoreDeleteFileEnable=true says so"
+)
 
 _VARYING = re.compile(r"\d+")
 _PLACE = re.compile(r" \([^()]*\)\Z")
@@ -80,9 +82,12 @@ def log_start(config: Config, store_dir: Path) -> None:
         *fields.values(),
         extra={"fields": fields},
     )
-    for given in config.java_only:
-        if given.name == RETENTION:
-            LOGGER.warning("%s (%s) has no effect: %s", RETENTION, given.origin, NO_RETENTION)
+    if config.upkeep.expires:
+        hours = config.upkeep.retention_hours
+        LOGGER.info("messages are deleted from the tier %d hours after they were stored", hours)
+    elif config.gives(RETENTION) and not config.gives("tieredStoreDeleteFileEnable"):
+        origin = config.settings[RETENTION].origin
+        LOGGER.warning("%s (%s) has no effect: %s", RETENTION, origin, NO_RETENTION)
 
 
 def log_owned(state: TierState) -> None:

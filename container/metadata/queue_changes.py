@@ -169,18 +169,21 @@ def record_gap(queue: Queue, operation: RecordGap) -> Queue:
         gaps = (*gaps[:-1], Gap(last.start, gap.end, gap.reason, gap.found_ms))
     else:
         gaps = (*gaps, gap)
+    units = queue.consume_queue
+    if units and not units[-1].extents:  # begun when the queue was rolled; the next begins higher
+        units = units[:-1]
     return replace(
         queue,
         next_offset=gap.end,
         commit_log=_sealed_last(queue.commit_log, gap.found_ms),
-        consume_queue=_sealed_last(queue.consume_queue, gap.found_ms),
+        consume_queue=_sealed_last(units, gap.found_ms),
         gaps=gaps,
     )
 
 
 def _sealed_last(segments: tuple[Segment, ...], now_ms: int) -> tuple[Segment, ...]:
-    if not segments or segments[-1].sealed_ms is not None:
-        return segments
+    if not segments or segments[-1].sealed_ms is not None or not segments[-1].extents:
+        return segments  # an empty one goes on, for the next would begin at the same byte
     return (*segments[:-1], replace(segments[-1], sealed_ms=now_ms))
 
 

@@ -31,7 +31,9 @@ class AgeRule(NamedTuple):
     """Smallest timestamp in the run that is open already; None if none is."""
     age_ms: int
     bytes_min: int
-    """A run shorter than this is not closed for its age."""
+    """A run shorter than this is not closed for its age ..."""
+    age_ms_max: int | None = None
+    """... but for this one, if there is one."""
 
 
 def cut_runs(
@@ -83,5 +85,8 @@ def _first_too_young(
     if oldest is not None:
         before = np.minimum(before, oldest)
     begins = np.concatenate(([begin if first == 0 else int(ends[first - 1])], ends[first:-1]))
-    out = (stamps - before > age.age_ms) & (begins - start >= age.bytes_min) & (begins > start)
+    out = (stamps - before > age.age_ms) & (begins - start >= age.bytes_min)
+    if age.age_ms_max is not None:
+        out |= stamps - before > age.age_ms_max
+    out &= begins > start
     return first + int(np.argmax(out)) if out.any() else len(ends)

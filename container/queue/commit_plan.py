@@ -33,6 +33,8 @@ class CommitPlan:
     """The commit offset once the plan is published."""
     steps: tuple[SegmentChange | PlannedSlice, ...]
     """In the order of publication: segments that are sealed, and slices."""
+    planned_on: Queue
+    """The record that it continues."""
 
     @property
     def slices(self) -> tuple[SegmentSlice, ...]:
@@ -83,6 +85,8 @@ class CutRules(NamedTuple):
     """The open segments were begun by an owner that may still live: begin new ones."""
     extents_grow: bool = True
     """A slice will probably lie right after the bytes before it: `FileSegments.extents_grow`."""
+    retention_ms: int | None = None
+    """How long messages are kept; a segment of the log holds no more than so much of time."""
 
 
 def plan_commit(queue: Queue, batch: MessageBatch, rules: CutRules) -> CommitPlan:
@@ -124,7 +128,7 @@ def plan_commit(queue: Queue, batch: MessageBatch, rules: CutRules) -> CommitPla
         ),
     )
     steps = [step for column in columns for step in _plan_column(queue, column, rules)]
-    return CommitPlan(queue.id, queue.next_offset, batch.next_offset, tuple(steps))
+    return CommitPlan(queue.id, queue.next_offset, batch.next_offset, tuple(steps), queue)
 
 
 def _plan_column(
@@ -134,7 +138,9 @@ def _plan_column(
     steps: list[SegmentChange | PlannedSlice] = []
     live = queue.segments(column.type)
     newest = live[-1] if live and live[-1].sealed_ms is None else None
-    open_segment = None if rules.must_roll else newest
+    # An empty one has no bytes of another owner's, and the next would begin at the same byte.
+    rolls = rules.must_roll and newest is not None and bool(newest.extents)
+    open_segment = None if rolls else newest
     options = rules.options
     is_log = column.type == SegmentType.COMMIT_LOG
     cuts = cut_runs(
@@ -142,7 +148,7 @@ def _plan_column(
         column.begin,
         open_start=open_segment.base if open_segment else column.begin,
         bytes_max=options.commit_log_bytes_max if is_log else options.consume_queue_bytes_max,
-        age=_age_rule(column, open_segment, options) if is_log else None,
+        age=_age_rule(column, open_segment, rules) if is_log else None,
     )
     if newest is not None and (open_segment is None or cuts[0].start != open_segment.base):
         steps.append(_sealed(newest, rules.now_ms))
@@ -170,15 +176,14 @@ def _plan_column(
     return steps
 
 
-def _age_rule(
-    column: _Column, open_segment: Segment | None, options: TierOptions
-) -> AgeRule | None:
+def _age_rule(column: _Column, open_segment: Segment | None, rules: CutRules) -> AgeRule | None:
     """The rule for segments of the log; None where all messages are too close for it to apply."""
     begun_ms = open_segment.begin_timestamp if open_segment else None
     oldest_ms = column.oldest_ms if begun_ms is None else min(begun_ms, column.oldest_ms)
-    if column.newest_ms - oldest_ms <= options.rolling_age_ms:
+    age_ms, kept_ms = rules.options.rolling_age_ms, rules.retention_ms
+    if column.newest_ms - oldest_ms <= (age_ms if kept_ms is None else min(age_ms, kept_ms)):
         return None
-    return AgeRule(column.timestamps, begun_ms, options.rolling_age_ms, options.rolling_bytes_min)
+    return AgeRule(column.timestamps, begun_ms, age_ms, rules.options.rolling_bytes_min, kept_ms)
 
 
 def _sealed(segment: Segment, now_ms: int) -> SegmentChange:

@@ -114,11 +114,11 @@ def plan_manifest(
 
 
 def name_manifest(
-    queue: QueueId, plan: ManifestPlan, base: int, *, epoch: int, rng: RandomSource
+    queue: QueueId, segments: Sequence[Segment], level: int, *, epoch: int, rng: RandomSource
 ) -> ManifestName:
-    """A name that no manifest ever had, for one whose first segment begins at `base`."""
+    """A name that no manifest ever had, for one of these segments."""
     nonce = rng.randbytes(NONCE_BYTES).hex()
-    return ManifestName(queue, plan.type, plan.level, base, epoch, nonce)
+    return ManifestName(queue, segments[0].type, level, segments[0].base, epoch, nonce)
 
 
 async def write_manifest(

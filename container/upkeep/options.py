@@ -36,3 +36,13 @@ class UpkeepOptions:
     """Sealed segments of one flat file that stay in the snapshot; more move to a manifest."""
     manifests_per_level_max: int = 8
     """Manifests of one flat file and level; more are merged to one of the next level."""
+    expires: bool = False
+    """Whether messages are deleted by age and size at all (`tieredStoreDeleteFileEnable`)."""
+    retention_hours: int = 72
+    """Hours that messages are kept, counted from when the broker stored them, where their topic
+    says nothing else (`tieredStoreFileReservedTime`)."""
+    topic_bytes_max: int = 0
+    """Bytes of records that a topic keeps, over all of its queues; 0: any number
+    (`tieredStoreTopicReservedSize`)."""
+    expiry_interval_s: float = 3600.0
+    """Interval between looks for what has expired (`tieredStoreDeleteFileInterval`)."""

@@ -26,6 +26,8 @@ class OwnedTier:
     options: UpkeepOptions
     deletions: PendingDeletions = field(default_factory=PendingDeletions)
     """Files whose deletion is on its way."""
+    topic_hours: dict[str, int] = field(default_factory=dict[str, int])
+    """Hours that topics are kept, where somebody knows it better than their records."""
 
     @property
     def state(self) -> TierState:

@@ -15,6 +15,7 @@ from container.upkeep.options import UpkeepOptions
 from container.upkeep.orphans import OrphanStep
 from container.upkeep.parts import PartsStep
 from container.upkeep.pending_deletions import PendingDeletions
+from container.upkeep.retention import RetentionStep
 from container.upkeep.snapshots import SnapshotStep
 from container.upkeep.step import OwnedTier, Step
 from container.upkeep.tombstones import TombstoneStep
@@ -38,6 +39,7 @@ def steps_of(
         FirstFilesStep(tier, snapshots, segments),
         *shared,
         TruncationStep(tier, snapshots),
+        *([RetentionStep(tier)] if tier.options.expires else []),
         TombstoneStep(tier),
     ]
 
@@ -116,11 +118,15 @@ class Upkeep:
         clock: Clock,
         options: UpkeepOptions,
         deletions: PendingDeletions | None = None,
+        topic_hours: dict[str, int] | None = None,
     ) -> None:
+        self.topic_hours = {} if topic_hours is None else topic_hours
+        """Hours that topics are kept, where somebody knows it better than their records."""
         self.deletions = deletions or PendingDeletions()
         """Files whose deletion is on its way; a commit that begins one again waits."""
+        self.options = options
+        """When each step has work."""
         self._clock = clock
-        self._options = options
         self._scheduled = [_Scheduled(step) for step in steps]
         assert len({step.name for step in steps}) == len(steps), "the name of a step is unique"
         self._running = False
@@ -147,7 +153,13 @@ class Upkeep:
         options = options or UpkeepOptions()
         tier = OwnedTier(journal, store, clock, rng, options)
         steps = steps_of(tier, segments, cut_grace_ms=cut_grace_ms)
-        upkeep = cls(steps, clock=clock, options=options, deletions=tier.deletions)
+        upkeep = cls(
+            steps,
+            clock=clock,
+            options=options,
+            deletions=tier.deletions,
+            topic_hours=tier.topic_hours,
+        )
         journal.subscribe(upkeep.published)
         return upkeep
 
@@ -191,7 +203,7 @@ class Upkeep:
         self._ended.clear()
         now_s = self._clock.monotonic_s()
         for one in self._scheduled:
-            one.next_s = now_s + one.interval_s(self._options.backoff_s_max)
+            one.next_s = now_s + one.interval_s(self.options.backoff_s_max)
         try:
             async with asyncio.TaskGroup() as group:
                 ticking = group.create_task(self._tick())
@@ -238,7 +250,7 @@ class Upkeep:
         else:
             one.ran(None)
             self._wake_urgent()
-        one.next_s = self._clock.monotonic_s() + one.interval_s(self._options.backoff_s_max)
+        one.next_s = self._clock.monotonic_s() + one.interval_s(self.options.backoff_s_max)
         return True
 
     async def finish(self) -> None:
@@ -252,7 +264,7 @@ class Upkeep:
         self._finishing = True
         for one in self._scheduled:
             one.due.set()
-        await wait_at_most(self._clock, self._options.finish_s_max, self._ended.wait())
+        await wait_at_most(self._clock, self.options.finish_s_max, self._ended.wait())
 
     def check(self) -> None:
         """Assert every step's invariants; for tests, between any two awaits."""

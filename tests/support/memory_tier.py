@@ -64,7 +64,8 @@ def memory_plan(queue: QueueId, start: QueueOffset, records: Sequence[bytes]) ->
             (SegmentType.CONSUME_QUEUE, (bytes(UNIT_BYTES),) * len(records)),
         )
     )
-    return CommitPlan(queue, start, QueueOffset(start + len(records)), steps)
+    record = Queue(queue, QueueOffset(start), QueueOffset(start))
+    return CommitPlan(queue, start, QueueOffset(start + len(records)), steps, record)
 
 
 def records_of(plan: CommitPlan) -> list[bytes]:

@@ -162,7 +162,7 @@ async def test_a_manifest_of_segments_that_were_cut_and_made_again_is_refused() 
         before = record(tier)
         plan = plan_manifest(before, sealed_segments_max=1, manifests_per_level_max=2)
         assert plan is not None
-        name = name_manifest(QUEUE, plan, 0, epoch=1, rng=Random(7))
+        name = name_manifest(QUEUE, plan.segments, 0, epoch=1, rng=Random(7))
         await tier.cut_queue(QUEUE, QueueOffset(0), "rewritten")
         await put(tier, 50)
         assert [one.end for one in record(tier).commit_log] == [

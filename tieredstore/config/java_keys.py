@@ -4,7 +4,6 @@ from collections.abc import Mapping
 
 _NO_HEAP = "There is no Java heap; readAheadCacheSize bounds the cache."
 _NO_INDEX = "There is no key index yet."
-_NO_RETENTION = "There is no retention yet: messages are never deleted from the tier."
 _PLUG_IN = "Java classes are not loaded; the tier is a directory with a journal of its own."
 _REFERENCES = "Waiting messages are bounded by tieredStoreWaitingMax and tieredStoreBytesInFlight."
 _WINDOW = "The read-ahead window adapts to each reader."
@@ -14,9 +13,6 @@ JAVA_ONLY: Mapping[str, str] = {
     "tieredBackendServiceProvider": _PLUG_IN,
     "tieredStoreIndexFileMaxIndexNum": _NO_INDEX,
     "tieredStoreIndexFileRollingIdleInterval": _NO_INDEX,
-    "tieredStoreDeleteFileEnable": _NO_RETENTION,
-    "tieredStoreFileReservedTime": _NO_RETENTION,
-    "tieredStoreDeleteFileInterval": _NO_RETENTION,
     "tieredStoreMaxGroupCommitCount": _REFERENCES,
     "tieredStoreMaxPendingLimit": _REFERENCES,
     "tieredStoreDispatchMinFreeMemoryRatio": _REFERENCES,

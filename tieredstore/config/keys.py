@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from tieredstore.config.index_keys import BY_KEY
 from tieredstore.config.key import Key, Kind
 from tieredstore.config.reader_keys import COLD_TO_READER
+from tieredstore.config.retention_keys import RETENTION
 from tieredstore.config.store_keys import HOT_LOG
 
 KIB = 1 << 10
@@ -382,6 +383,7 @@ SECTIONS: tuple[tuple[str, tuple[Key, ...]], ...] = (
     ("The broker", _BROKER),
     ("Our own hot log", HOT_LOG),
     ("The tier", _TIER),
+    ("Retention", RETENTION),
     ("Hot to cold", _HOT_TO_COLD),
     ("Cold to reader", COLD_TO_READER),
     ("Messages by key", BY_KEY),

@@ -263,6 +263,10 @@ def _upkept(statistics: UpkeepStatistics) -> Iterator[Metric]:
     for name, value in statistics.figures.items():
         figures.add_metric((name,), value)
     yield from (runs, failures, failing, figures)
+    expired = statistics.figures.get("expired_messages", 0)
+    yield _counter("tieredstore_expired_messages", "Messages that retention has removed.", expired)
+    size = statistics.figures.get("expired_bytes", 0)
+    yield _counter("tieredstore_expired_bytes", "Bytes of records that retention removed.", size)
 
 
 def _gauge(name: str, text: str, value: float) -> GaugeMetricFamily:

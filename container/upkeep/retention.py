@@ -1,0 +1,288 @@
+"""Retention: messages that are older than their topic's time, or more than its size, expire.
+
+The order is: unpublished in the journal, with tombstones for what is freed; deleted after the grace
+time by `tombstones.py`, which tries again and reports. Nothing expires unless the options say so.
+"""
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from heapq import heappop, heappush
+from typing import NamedTuple
+
+from container.errors import Refused
+from container.metadata import queue_changes
+from container.metadata.operations import (
+    AddTombstones,
+    DropIndexFile,
+    Operation,
+    TrimQueue,
+)
+from container.metadata.records import ManifestRef, Queue, Segment, Tombstone
+from container.metadata.state import TierState
+from container.names.queue_id import QueueId, SegmentType
+from container.options import HOUR_MS
+from container.queue.head_trim import (
+    FlatTrim,
+    HeadTrim,
+    is_rolled,
+    oldest_segments,
+    plan_trim,
+    roll,
+)
+from container.queue.manifest import ManifestReader
+from container.upkeep.manifest_writer import ManifestWriter
+from container.upkeep.options import UpkeepOptions
+from container.upkeep.step import OwnedTier, Step
+from provider.errors import Corrupt, Denied, OutOfRange, StoreError
+
+_Oldest = tuple[int, QueueId, Segment, AsyncIterator[Segment]]
+"""A queue's oldest segment behind its newest time, and those after it."""
+EXPIRED = "expired"
+"""The reason in tombstones of what retention freed."""
+SEGMENTS_MAX = 1000
+"""Segments of one queue that go in one transaction, if no manifest holds more."""
+
+
+def retention_ms(
+    state: TierState, topic: str, options: UpkeepOptions, topic_hours: Mapping[str, int]
+) -> int | None:
+    """How long messages of a topic are kept; None: for ever. Pure.
+
+    `topic_hours` are newer than the topics' records, for those that it names.
+    """
+    if not options.expires:
+        return None
+    record = state.topics.get(topic)
+    hours = topic_hours.get(topic, -1 if record is None else record.retention_hours)
+    return HOUR_MS * (hours if hours > 0 else options.retention_hours)
+
+
+def index_files_without_messages(state: TierState) -> list[str]:
+    """Index files that hold keys of expired and deleted messages only. Pure, O(coverages).
+
+    One without coverage, which another store wrote, holds keys of nobody knows which.
+    """
+    return [
+        name
+        for name, one in state.index_files.items()
+        if one.coverage
+        and name not in state.tombstones
+        and all(
+            queue not in state.queues or end <= state.queues[queue].min_offset
+            for queue, _, end in one.coverage
+        )
+    ]
+
+
+class RetentionStep(Step):
+    """Trims the queues of all topics.
+
+    A run costs no request where nothing expires, but one for each manifest whose time span holds
+    the moment of expiry; else those of `plan_trim`, two for a manifest that is shortened, and one
+    entry for each queue. A queue with a damaged manifest is passed over.
+    """
+
+    name = "retention"
+
+    def __init__(self, tier: OwnedTier) -> None:
+        super().__init__(tier)
+        self.interval_s = tier.options.expiry_interval_s
+        self._manifests = ManifestReader(tier.store, extents_max=10_000)
+        self._writer = ManifestWriter(tier)
+        self._left_some = False
+        self._messages = 0
+        self._bytes = 0
+
+    @property
+    def urgent(self) -> bool:
+        """Whether the last run left what has expired, because it was too much at once."""
+        return self._left_some
+
+    async def step(self) -> None:
+        """Trim what has expired.
+
+        Raises:
+            Unavailable: the next run goes on.
+            Corrupt, Denied, OutOfRange: a manifest of a queue cannot be read; the others are done.
+            Fenced: a newer owner has the tier.
+        """
+        self._left_some = False
+        if not self.tier.options.expires:
+            return
+        await self._writer.bury_tried()
+        first: StoreError | None = None
+        for topic in sorted({queue.topic for queue in self.tier.state.queues}):
+            try:
+                await self._expire(topic)
+            except (Corrupt, Denied, OutOfRange) as error:
+                first = first or error
+        await self._drop_index_files()
+        if first is not None:
+            raise first
+
+    async def finish(self) -> None:
+        """Nothing: a clean end is no time to expire."""
+
+    async def _expire(self, topic: str) -> None:
+        state, options = self.tier.state, self.tier.options
+        kept_ms = retention_ms(state, topic, options, self.tier.topic_hours)
+        assert kept_ms is not None, "nothing expires otherwise"
+        before_ms = self.tier.clock.now_ms() - kept_ms
+        queues = [queue for one, queue in sorted(state.queues.items()) if one.topic == topic]
+        keep: dict[QueueId, int] = {}
+        for queue in queues:
+            place = await self._place_of(queue, before_ms)
+            if place is not None:
+                keep[queue.id] = place
+        if options.topic_bytes_max:
+            await self._shrink(queues, keep, options.topic_bytes_max)
+        for queue in queues:
+            if queue.id in keep:
+                await self._trim(queue, keep[queue.id])
+
+    async def _place_of(self, queue: Queue, before_ms: int) -> int | None:
+        """Where the CommitLog begins without what was stored before a time; None if it does."""
+        place: int | None = None
+        count = 0
+        async for part in _oldest(queue, self._manifests, before_ms):
+            if part.max_timestamp >= before_ms:
+                return place
+            count += part.segments
+            if count > SEGMENTS_MAX and place is not None:
+                self._left_some = True
+                return place
+            place = part.end
+        last = queue.commit_log[-1] if queue.commit_log else None
+        newest_ms = None if last is None else last.end_timestamp
+        if newest_ms is not None and newest_ms < before_ms:
+            place = queue.flat_end(SegmentType.COMMIT_LOG)
+        return place
+
+    async def _shrink(
+        self, queues: Sequence[Queue], keep: dict[QueueId, int], bytes_max: int
+    ) -> None:
+        """Move the places on, oldest segments first, until a topic keeps so many bytes."""
+        total = 0
+        heap: list[_Oldest] = []
+        for queue in queues:
+            begin = keep.get(queue.id, _begin_of(queue))
+            total += queue.flat_end(SegmentType.COMMIT_LOG) - begin
+            segments = oldest_segments(queue, self._manifests)
+            await _push_next(heap, queue.id, segments, begin)
+        count = 0
+        while total > bytes_max and heap and count < SEGMENTS_MAX:
+            _, queue_id, segment, segments = heappop(heap)
+            keep[queue_id] = segment.end
+            total -= segment.size
+            count += 1
+            await _push_next(heap, queue_id, segments, segment.end)
+        self._left_some |= count == SEGMENTS_MAX
+
+    async def _trim(self, queue: Queue, keep_from: int) -> None:
+        tier, published = self.tier, queue
+        operations: list[Operation] = []
+        if keep_from == queue.flat_end(SegmentType.COMMIT_LOG) and not is_rolled(queue):
+            rolled = roll(queue, now_ms=tier.clock.now_ms(), epoch=tier.journal.epoch)
+            operations.append(rolled)
+            queue = queue_changes.commit(queue, rolled)
+        trim = await plan_trim(queue, self._manifests, keep_from)
+        if trim is None:
+            return
+        written: list[ManifestRef] = []
+        manifests: list[ManifestRef] = []
+        for flat in (trim.log, trim.units):
+            manifests += await self._remaining(queue.id, flat, written)
+        names = [ref.object_name for ref in written]
+        freed = (*trim.log.freed, *trim.units.freed)
+        dead = tuple(tier.tombstone(name, EXPIRED) for name in freed)
+        operations.append(_operation(trim, manifests, dead))
+        try:
+            await tier.journal.publish(operations)
+        except Refused:
+            await self._writer.bury(names)
+            if tier.journal.planned.queues.get(queue.id) is published:
+                raise  # else a commit, a cut or another step has changed the queue meanwhile
+        else:
+            self._messages += trim.messages
+            self._bytes += trim.log.bytes
+        self._writer.settled(names)
+
+    async def _remaining(
+        self, queue: QueueId, flat: FlatTrim, written: list[ManifestRef]
+    ) -> list[ManifestRef]:
+        """The manifests of a flat file after the trim; one may be new."""
+        if flat.shortened is None:
+            return list(flat.kept)
+        ref, segments = flat.shortened
+        written.append(await self._writer.write(queue, segments, ref.level))
+        return [written[-1], *flat.kept]
+
+    async def _drop_index_files(self) -> None:
+        names = index_files_without_messages(self.tier.state)
+        if names:
+            dead = tuple(self.tier.tombstone(name, EXPIRED) for name in names)
+            drops = [DropIndexFile(name) for name in names]
+            await self.tier.journal.publish([*drops, AddTombstones(dead)])
+
+    @property
+    def figures(self) -> Mapping[str, int]:
+        """Messages and bytes of records that have expired."""
+        return {"expired_messages": self._messages, "expired_bytes": self._bytes}
+
+
+class _Part(NamedTuple):
+    """Segments of a CommitLog side by side: one, or all of a manifest."""
+
+    end: int
+    max_timestamp: int
+    segments: int
+
+
+async def _oldest(queue: Queue, manifests: ManifestReader, before_ms: int) -> AsyncIterator[_Part]:
+    """The parts of a CommitLog from the oldest on, without its last segment in the snapshot."""
+    for ref in queue.manifests:
+        if ref.type != SegmentType.COMMIT_LOG:
+            continue
+        if ref.min_timestamp < before_ms <= ref.max_timestamp:
+            for segment in await manifests.segments(ref):
+                yield _part_of(segment)
+        else:
+            yield _Part(ref.end, ref.max_timestamp, ref.segments)
+    for segment in queue.commit_log[:-1]:
+        yield _part_of(segment)
+
+
+def _part_of(segment: Segment) -> _Part:
+    newest_ms = segment.end_timestamp
+    return _Part(segment.end, 0 if newest_ms is None else newest_ms, 1)
+
+
+def _begin_of(queue: Queue) -> int:
+    """First byte of a queue's CommitLog."""
+    bases = [ref.base for ref in queue.manifests if ref.type == SegmentType.COMMIT_LOG]
+    bases += [segment.base for segment in queue.commit_log]
+    return min(bases, default=queue.flat_end(SegmentType.COMMIT_LOG))
+
+
+async def _push_next(
+    heap: list[_Oldest], queue: QueueId, segments: AsyncIterator[Segment], begin: int
+) -> None:
+    """Put the queue's next segment from `begin` on into the heap, if it has one."""
+    async for segment in segments:
+        if segment.base >= begin:
+            heappush(heap, (segment.end_timestamp or 0, queue, segment, segments))
+            return
+
+
+def _operation(
+    trim: HeadTrim, manifests: Sequence[ManifestRef], tombstones: tuple[Tombstone, ...]
+) -> TrimQueue:
+    return TrimQueue(
+        trim.queue,
+        trim.expected_offset,
+        trim.min_offset,
+        trim.log.base,
+        trim.units.base,
+        tuple(manifests),
+        tombstones,
+        trim.planned_on,
+    )

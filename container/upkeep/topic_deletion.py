@@ -1,0 +1,70 @@
+"""Deleting a topic from the tier, on an explicit word: what is published, and what it frees."""
+
+from collections.abc import Iterable, Mapping
+
+from container.errors import BytesMissing, Refused
+from container.journal.journal import Journal
+from container.metadata.object_names import own_file
+from container.metadata.operations import DropQueue
+from container.metadata.records import Queue, QueueBasis, Tombstone
+from container.names.queue_id import FLAT_FILES, QueueId
+from container.queue.manifest import ManifestReader
+from provider.clock import Clock
+from provider.errors import StoreError, Unavailable
+from provider.object_store import ObjectStore
+
+DELETED = "topic deleted"
+"""The reason in tombstones of its files: a queue of that name begins again when they are gone."""
+
+
+async def delete_topic(
+    journal: Journal, store: ObjectStore, topic: str, *, clock: Clock, plans_max: int
+) -> int:
+    """Unpublish all queues of a topic in one entry, as `Tier.delete_topic` says.
+
+    Planned at most `plans_max` times, where the queues are changed again and again.
+    """
+    manifests = ManifestReader(store)
+    changed: StoreError | None = None
+    for _ in range(plans_max):
+        queues = [one for one in journal.state.queues.values() if one.id.topic == topic]
+        now_ms = clock.now_ms()
+        try:
+            drops = [await _drop(one, manifests, now_ms=now_ms) for one in queues]
+            if drops:
+                await journal.publish(drops)
+        except (BytesMissing, Refused) as error:  # a commit, or upkeep, has changed a record
+            if all(journal.state.queues.get(one.id) is one for one in queues):
+                raise
+            changed = error
+            for one in queues:
+                await journal.settle(one.id)
+        else:
+            return len(queues)
+    raise Unavailable("its queues change faster than they can be deleted", topic) from changed
+
+
+async def _drop(queue: Queue, manifests: ManifestReader, *, now_ms: int) -> DropQueue:
+    """The operation that unpublishes a queue. One request for each manifest that is not cached.
+
+    Its files may go at once, for nobody is to read them any more.
+    """
+    segments = [segment for kind in FLAT_FILES for segment in queue.segments(kind)]
+    for ref in queue.manifests:
+        segments += await manifests.segments(ref)
+    files = [own_file(queue.id, segment) for segment in segments]
+    names = [name for name in files if name is not None]
+    names += [ref.object_name for ref in queue.manifests]
+    tombstones = tuple(Tombstone(name, now_ms, DELETED) for name in dict.fromkeys(names))
+    return DropQueue(queue.id, tombstones, QueueBasis.of(queue))
+
+
+def still_dying(tombstones: Mapping[str, Tombstone], queues: Iterable[QueueId]) -> QueueId | None:
+    """One of `queues` of which files of a deleted topic are still there. Pure, O(tombstones)."""
+    wanted = {str(queue): queue for queue in queues}
+    if not wanted:
+        return None
+    for name, one in tombstones.items():
+        if one.reason == DELETED and (queue := wanted.get(name.rsplit("/", 2)[0])) is not None:
+            return queue
+    return None
