@@ -4,29 +4,33 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-# The parts of the tests, the longest first: three run at a time on two cores, for the soak and the brokers often wait, and the
-# next begins where one ends.
-# Each test is in exactly one of the first four; the last tries the wheel.
-PARTS := test-soak test-broker test-slow test-fast test-wheel
+# The parts of the tests: three run at a time on two cores, for the soak and the brokers often wait, and the next begins where
+# one ends. What runs alone at the end is short so.
+# Each test is in exactly one of the first five; the last tries the wheel.
+PARTS := test-soak test-broker test-slow test-tieredstore test-fast test-wheel
 JOBS ?= 3
+TIEREDSTORE := tests/test_tieredstore
 PYTEST = $(BIN)/python -m pytest -q -o cache_dir=.run/cache/$@ --durations=5
+
+# Hundreds of commands and three Pythons start here: none compiles its modules again.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: run test check $(PARTS) soak bench bench-java plot format clean
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable . --group dev
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt uv
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --constraint constraints.txt --editable . --group dev
 	touch $@
 
 run: $(STAMP)
 	$(BIN)/python tests/support/make_run.py "$(STORE)" "$(TIER)" "$(CONF)"
 
-test: check
-	@echo "$(JOBS) at a time, each shown when it ends: $(PARTS)"
-	@$(MAKE) --no-print-directory --jobs=$(JOBS) --keep-going --output-sync=target $(PARTS) \
+test: $(STAMP)
+	@echo "$(JOBS) at a time, each shown when it ends: check $(PARTS)"
+	@$(MAKE) --no-print-directory --jobs=$(JOBS) --keep-going --output-sync=target check $(PARTS) \
 		|| { echo "not all passed: see the lines with *** above"; exit 1; }
-	@echo "all passed: $(PARTS)"
+	@echo "all passed: check $(PARTS)"
 
 check: $(STAMP)
 	$(BIN)/ruff format --check .
@@ -44,8 +48,11 @@ test-broker: $(STAMP)
 test-slow: $(STAMP)
 	$(PYTEST) -m "slow and not soak and not rocketmq"
 
+test-tieredstore: $(STAMP)
+	$(PYTEST) -m "not slow and not soak and not rocketmq" $(TIEREDSTORE)
+
 test-fast: $(STAMP)
-	$(PYTEST) -m "not slow and not soak and not rocketmq"
+	$(PYTEST) -m "not slow and not soak and not rocketmq" --ignore=$(TIEREDSTORE)
 
 # What a wheel can break: modules, files, the command, the dependencies, what the README shows, golden bytes through it all.
 IN_WHEEL := tests/test_tieredstore/test_installed.py tests/test_tieredstore/cli/test_commands.py \
@@ -75,7 +82,7 @@ bench-java: $(STAMP)
 
 # The kept comparisons and the cost of many queues as pictures, .run/figures.png and .run/scale.png.
 plot: $(STAMP)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --group bench
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --constraint constraints.txt --group bench
 	mkdir -p .run
 	$(BIN)/python tests/bench/plot.py tests/bench/results .run/figures.png
 	$(BIN)/python tests/bench/plot_scale.py tests/bench/results/scale.json .run/scale.png

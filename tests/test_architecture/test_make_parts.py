@@ -11,20 +11,35 @@ pytestmark = pytest.mark.checkout
 ROOT = Path(__file__).parents[2]
 MAKEFILE = ROOT / "Makefile"
 MARKS = ("soak", "rocketmq", "slow", "checkout")
-PART = re.compile(r"^(test-\w+): \$\(STAMP\)\n\t\$\(PYTEST\) -m \"(.*)\"$", re.MULTILINE)
+PART = re.compile(
+    r"^(test-\w+): \$\(STAMP\)\n\t\$\(PYTEST\) -m \"(.*)\"( --ignore=)?( ?\$\(TIEREDSTORE\))?$",
+    re.MULTILINE,
+)
 
 
 def makefile() -> str:
     return MAKEFILE.read_text()
 
 
+def takes(ignores: str, divided: str, *, is_in_it: bool) -> bool:
+    """Whether a part takes tests in, or outside, the directory that two parts divide."""
+    return not divided or is_in_it != bool(ignores)
+
+
+@pytest.mark.parametrize("is_in_it", [False, True], ids=["elsewhere", "in it"])
 @pytest.mark.parametrize(
     "marks", list(itertools.product((False, True), repeat=len(MARKS))), ids=str
 )
-def test_a_test_with_any_marks_is_in_exactly_one_part(marks: tuple[bool, ...]) -> None:
+def test_a_test_with_any_marks_is_in_exactly_one_part(
+    marks: tuple[bool, ...], *, is_in_it: bool
+) -> None:
     parts = PART.findall(makefile())
     names: dict[str, object] = dict(zip(MARKS, marks, strict=True))
-    chosen = [name for name, expression in parts if eval(expression, {}, names)]
+    chosen = [
+        name
+        for name, expression, ignores, divided in parts
+        if eval(expression, {}, names) and takes(ignores, divided, is_in_it=is_in_it)
+    ]
     assert len(chosen) == 1, chosen
 
 
@@ -33,10 +48,16 @@ def test_every_part_is_made_by_make_test() -> None:
     parts = re.search(r"^PARTS := (.*)$", text, re.MULTILINE)
     assert parts
     assert parts[1].split() == re.findall(r"^(test-\w+):", text, re.MULTILINE)
-    recipe = re.search(r"^test: check\n((?:\t.*\n)+)", text, re.MULTILINE)
+    recipe = re.search(r"^test: \$\(STAMP\)\n((?:\t.*\n)+)", text, re.MULTILINE)
     assert recipe
-    assert re.search(r"\$\(MAKE\) .*--keep-going .*\$\(PARTS\)", recipe[1])
+    assert re.search(r"\$\(MAKE\) .*--keep-going .* check \$\(PARTS\)", recipe[1])
     assert "exit 1" in recipe[1]
+
+
+def test_the_directory_that_two_parts_divide_is_there() -> None:
+    divided = re.search(r"^TIEREDSTORE := (.*)$", makefile(), re.MULTILINE)
+    assert divided
+    assert (ROOT / divided[1]).is_dir()
 
 
 def test_every_mark_of_a_part_is_declared() -> None:
