@@ -116,6 +116,12 @@ async def wait_at_most(clock: Clock, seconds: float, work: Coroutine[None, None,
 
 
 async def settle(turns: int = 20) -> None:
-    """Let every task that can run do so, `turns` times; for tests that own time."""
+    """Let every task that can run do so, up to `turns` times; for tests that own time.
+
+    Ends where no other task can run: further turns would wake this one alone.
+    """
+    ready = getattr(asyncio.get_running_loop(), "_ready", None)  # asyncio's own loops have it
     for _ in range(turns):
         await asyncio.sleep(0)
+        if ready is not None and not ready:
+            return
