@@ -80,6 +80,7 @@ class World:
                 options=HotLogOptions(
                     poll_s_max=0.01,
                     scan_s_min=0.0,
+                    scan_s_max=0.2,  # else the slower a machine, the later what went is missed
                     settle_s_max=0.05,
                     pin_path=str(self.root / "pins") if self.pins else "",
                 ),
