@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Self
 
 from container.names.queue_id import QueueId
+from container.queue.time_boundary import Boundary
 from container.record.message import StoredMessage
 from fetcher.result import FetchStatus
 from fetcher.tag_filter import parse_subscription
@@ -219,6 +220,24 @@ class LocalMessageStore:
         """The offset after the last message; 0 for a queue that is not there."""
         return self.log.end_offset(QueueId(topic, queue_id))
 
+    async def offset_by_time(
+        self,
+        topic: str,
+        queue_id: int,
+        timestamp_ms: int,
+        boundary: Boundary = Boundary.LOWER,
+    ) -> int:
+        """The offset that a moment stands for, by RocketMQ's rules; see `HotLog.offset_by_time`.
+
+        LOWER: the first message stored then or later, or the queue's end. UPPER: the last one
+        stored then or earlier, or the queue's first offset. 0 for a queue that is not there.
+
+        Raises:
+            Unavailable, Corrupt, Denied, Closed: as `get_message`.
+        """
+        queue = QueueId(topic, queue_id)
+        return await self.log.offset_by_time(queue, timestamp_ms, boundary)
+
     async def earliest_message_time(self, topic: str, queue_id: int) -> int | None:
         """Store time of the first message that can be read; None if there is none.
 
@@ -240,11 +259,7 @@ class LocalMessageStore:
         Raises:
             Unavailable, Corrupt, Denied, Closed: as `get_message`.
         """
-        try:
-            messages = await self.log.get(QueueId(topic, queue_id), offset, messages_max=1)
-        except OutOfRange:
-            return None
-        return messages[0].store_timestamp
+        return await self.log.message_store_time(QueueId(topic, queue_id), offset)
 
     async def is_in_store(self, topic: str, queue_id: int, offset: int) -> bool:
         """Whether the message at `offset` can be read here.

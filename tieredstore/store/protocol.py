@@ -86,6 +86,16 @@ class CoreStore(Protocol):
         """The offset after the last message; 0 for a queue that is not there."""
         ...
 
+    async def offset_by_time(
+        self,
+        topic: str,
+        queue_id: int,
+        timestamp_ms: int,
+        boundary: Boundary = Boundary.LOWER,
+    ) -> int:
+        """The offset that a moment stands for, by the rules of RocketMQ's local store."""
+        ...
+
     async def earliest_message_time(self, topic: str, queue_id: int) -> int | None:
         """Store time of the first message that can be read; None if there is none."""
         ...
@@ -124,20 +134,10 @@ class CoreStore(Protocol):
 
 
 class MessageStore(CoreStore, Protocol):
-    """A store of messages in queues of topics: also by time and by key, and with topics to delete.
+    """A store of messages in queues of topics: also by key, and with topics to delete.
 
     As `CoreStore` says, `async with` opens and closes it.
     """
-
-    async def offset_by_time(
-        self,
-        topic: str,
-        queue_id: int,
-        timestamp_ms: int,
-        boundary: Boundary = Boundary.LOWER,
-    ) -> int:
-        """The offset that a moment stands for, by the rules of RocketMQ's local store."""
-        ...
 
     async def query_message(
         self,

@@ -11,6 +11,7 @@ from typing import Self
 from prometheus_client import CollectorRegistry
 
 from container.names.queue_id import QueueId
+from container.queue.time_boundary import Boundary
 from container.record.message import StoredMessage
 from dispatcher.statistics import DispatchStatistics
 from dispatcher.topic_filter import TopicFilter
@@ -239,6 +240,25 @@ class TieredMessageStore:
         cold = self._reads.cold
         span = None if cold is None else cold.span(QueueId(topic, queue_id))
         return 0 if span is None else span.end
+
+    async def offset_by_time(
+        self,
+        topic: str,
+        queue_id: int,
+        timestamp_ms: int,
+        boundary: Boundary = Boundary.LOWER,
+    ) -> int:
+        """The offset that a moment stands for, in hot log and tier together.
+
+        LOWER: the first message stored then or later, or the queue's end. UPPER: the last one
+        stored then or earlier, or the queue's first offset. 0 for a queue that is not there.
+
+        Raises:
+            Unavailable, Corrupt, Denied, Closed: as `get_message`.
+        """
+        self._check_open()
+        queue = QueueId(topic, queue_id)
+        return await self._reads.offset_by_time(queue, timestamp_ms, boundary)
 
     async def earliest_message_time(self, topic: str, queue_id: int) -> int | None:
         """Store time of the first message that can be read; None if there is none.

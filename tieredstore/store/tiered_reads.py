@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from container.names.queue_id import QueueId
+from container.queue.time_boundary import Boundary
 from dispatcher.topic_filter import TopicFilter
 from fetcher.fetcher import TRANSFER_BYTES_MAX
 from fetcher.result import FetchStatus
@@ -127,6 +128,32 @@ class TieredReads:
         return await self._served(
             queue, offset, 1, from_hot, lambda cold: cold.fetcher.message_timestamp(queue, offset)
         )
+
+    async def offset_by_time(self, queue: QueueId, moment_ms: int, boundary: Boundary) -> int:
+        """The offset that a moment stands for, in both sides together.
+
+        The hot log is asked where its first message is old enough to decide; else the tier, and
+        then the hot log for what the tier does not have yet.
+
+        Raises:
+            StoreError: as `get`.
+        """
+        tier, inner = self._tier, self._inner
+        joined = await self.joined(queue)
+        if tier is None or joined.tier is None or joined.hot is None:
+            decides = joined.tier is None or tier is None
+        else:
+            began_ms = await inner.earliest_message_time(*queue)
+            is_before = began_ms is not None and (
+                began_ms < moment_ms if boundary is Boundary.LOWER else began_ms <= moment_ms
+            )
+            decides = is_before or joined.tier.first >= joined.hot.first
+        if decides or tier is None or joined.tier is None:
+            return await inner.offset_by_time(*queue, moment_ms, boundary)
+        found = await tier.fetcher.offset_by_time(queue, moment_ms, boundary)
+        if found is None or (found >= joined.tier.end and joined.hot is not None):
+            return max(found or 0, await inner.offset_by_time(*queue, moment_ms, boundary))
+        return found
 
     async def _served(
         self,

@@ -6,12 +6,14 @@ from unittest.mock import patch
 
 import pytest
 
+from container.queue.time_boundary import Boundary, TimeRules
 from fetcher.result import FetchStatus
 from provider.clock import SystemClock
 from provider.errors import Closed, Fenced, Unavailable
 from tests.support.hot_store import new_message
 from tests.support.patience import Patience, until
 from tests.support.tiered_world import OUTAGE, TieredWorld
+from tests.support.time_oracle import offset_by_scan
 from tieredstore.config.effective import Config
 from tieredstore.config.sources import ConfigError
 from tieredstore.store.levels import Level
@@ -19,6 +21,17 @@ from tieredstore.store.local import LocalMessageStore
 from tieredstore.store.tiered import TieredMessageStore
 
 LEVELS = ["NOT_IN_DISK", "NOT_IN_MEM", "FORCE"]
+
+
+class FrozenClock(SystemClock):
+    """Its wall time stands still unless a test moves it."""
+
+    def __init__(self) -> None:
+        self.ahead_ms = 0
+        self._began_ms = super().now_ms()
+
+    def now_ms(self) -> int:
+        return self._began_ms + self.ahead_ms
 
 
 @pytest.fixture
@@ -262,3 +275,32 @@ async def test_a_tier_that_cannot_be_opened_leaves_nothing_open(tmp_path: Path) 
         assert store.level is Level.DISABLE
         await store.put_message(new_message(0))
         assert (await store.get_message("g", "Orders", 0, 0)).status is FetchStatus.FOUND
+
+
+async def test_a_moment_is_found_in_hot_log_and_tier_together(tmp_path: Path) -> None:
+    clock = FrozenClock()
+    world = TieredWorld(tmp_path / "store", clock)
+    times: dict[int, int] = {}
+    async with world.store() as store:
+        for offset in range(100):
+            clock.ahead_ms += offset % 3  # some messages share a time
+            times[offset] = (await store.put_message(new_message(offset))).store_timestamp
+            if offset == 69:
+                await world.move(store)
+        hot_first = await world.local.min_offset("Orders", 0)
+        assert 0 < hot_first < 70 == await store.commit_offset("Orders", 0)
+        for level in LEVELS:
+            await store.set_level(level)
+            for moment in range(min(times.values()) - 1, max(times.values()) + 2):
+                for boundary in Boundary:
+                    expects = offset_by_scan(
+                        times, moment, boundary, TimeRules.LOCAL, first=0, end=100
+                    )
+                    found = await store.offset_by_time("Orders", 0, moment, boundary)
+                    assert found == expects, (level, moment, boundary)
+        assert await store.offset_by_time("Nothing", 0, 0) == 0
+        await store.set_level("DISABLE")
+        assert await store.offset_by_time("Orders", 0, 0) == hot_first
+        await store.set_level("FORCE")
+        await world.move(store)
+        assert await store.offset_by_time("Orders", 0, 0) == 0
