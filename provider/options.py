@@ -24,8 +24,8 @@ class PosixOptions:
     the page cache has (decision 0003); a longer one, or the rest of a `read_many` that is longer
     in total, goes to a thread straight away."""
     write_bytes_max: int = 1 << 20
-    """Small buffers are joined, and large ones split, to this many bytes for one write; an append
-    starts the device on each full one while it copies the next (decision 0003)."""
+    """Small buffers are joined to this many bytes before they are written; an append starts the
+    device on each full one while it copies the next (decision 0003)."""
     temporary_age_s_min: float = 3600.0
     """Left-over temporary files older than this, in seconds, are removed."""
     reserve_bytes: int = 4 << 20

@@ -1,0 +1,75 @@
+"""How bytes reach a file: in which system calls, and when the device begins."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from provider import posix_files
+from provider.posix_files import write_waiting
+
+KIB = 1 << 10
+MIB = 1 << 20
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int, int]]:
+    """Every `pwrite` and `sync_file_range` from now on: position and length, in order."""
+    seen: list[tuple[str, int, int]] = []
+    real = os.pwrite
+
+    def pwrite(fd: int, data: memoryview, position: int) -> int:
+        count = real(fd, data, position)
+        seen.append(("write", position, count))
+        return count
+
+    def sync_file_range(_fd: int, start: int, length: int, _flags: int) -> int:
+        seen.append(("begin", start, length))
+        return 0
+
+    monkeypatch.setattr(os, "pwrite", pwrite)
+    monkeypatch.setattr(posix_files, "_sync_file_range", sync_file_range)
+    return seen
+
+
+def written(path: Path, position: int, sizes: list[int], *, writes_back: bool) -> None:
+    """Write random buffers of these sizes, and see that they are there."""
+    rng = np.random.default_rng(1)
+    buffers = [rng.integers(0, 256, size, np.uint8).tobytes() for size in sizes]
+    path.write_bytes(bytes(position))
+    fd = os.open(path, os.O_RDWR)
+    try:
+        end = write_waiting(fd, position, buffers, MIB, writes_back=writes_back)
+    finally:
+        os.close(fd)
+    assert end == position + sum(sizes)
+    assert path.read_bytes() == bytes(position) + b"".join(buffers)
+
+
+def test_a_large_buffer_is_copied_in_pieces_and_the_device_begins_with_each_full_mebibyte(
+    tmp_path: Path, calls: list[tuple[str, int, int]]
+) -> None:
+    written(tmp_path / "log", 100, [2 * MIB + 300 * KIB], writes_back=True)
+    assert [call for call in calls if call[0] == "begin"] == [
+        ("begin", 100, MIB),
+        ("begin", 100 + MIB, MIB),
+    ]
+    writes = [length for name, _, length in calls if name == "write"]
+    assert writes == [256 * KIB] * 9 + [44 * KIB]
+    assert calls.index(("begin", 100, MIB)) == 4, "it begins before the next is copied"
+
+
+def test_small_buffers_share_a_write_and_the_device_does_not_begin(
+    tmp_path: Path, calls: list[tuple[str, int, int]]
+) -> None:
+    written(tmp_path / "log", 0, [KIB] * 200, writes_back=True)
+    assert calls == [("write", 0, 200 * KIB)]
+
+
+def test_an_object_is_written_without_beginning_early(
+    tmp_path: Path, calls: list[tuple[str, int, int]]
+) -> None:
+    written(tmp_path / "object", 0, [3 * MIB], writes_back=False)
+    assert {name for name, _, _ in calls} == {"write"}
+    assert len(calls) == 12
