@@ -3,7 +3,7 @@
 from bisect import bisect_left
 from collections.abc import Iterator
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -182,8 +182,15 @@ def _pinned_bytes(view: memoryview) -> int:
     return (
         max(view.nbytes, memoryview(base).nbytes)
         if isinstance(base, bytes | bytearray)
-        else (max(view.nbytes, base.nbytes) if isinstance(base, np.ndarray) else view.nbytes)
+        else (max(view.nbytes, _memory_of(base)) if isinstance(base, np.ndarray) else view.nbytes)
     )
+
+
+def _memory_of(array: NDArray[Any]) -> int:
+    """The bytes of the array that has the memory of this one, which may be a view."""
+    while isinstance(array.base, np.ndarray):
+        array = array.base
+    return array.nbytes
 
 
 def compact(data: Buffer) -> Buffer:

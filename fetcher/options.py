@@ -83,12 +83,12 @@ class FetcherOptions:
         """What fetching may hold, in bytes, besides runs that callers' results keep alive.
 
         `cache_bytes_max + 2 x bytes_in_flight_max` (pieces, and the one buffer they become)
+        `+ bytes_in_flight_max / 4` (a store may give pieces in buffers a quarter longer)
         `+ (demands_max + prefetches_max) x run_messages_max x (20 + 40)` (units and columns of
         reads under way) `+ 1 KiB x readers_max`. A message larger than `bytes_in_flight_max` adds
-        twice its size.
+        9/4 of its size.
         """
         reads = self.demands_max + self.prefetches_max
         columns = reads * self.run_messages_max * (UNIT_BYTES + COLUMN_BYTES)
-        return (
-            self.cache_bytes_max + 2 * self.bytes_in_flight_max + columns + 1024 * self.readers_max
-        )
+        in_flight = 2 * self.bytes_in_flight_max + self.bytes_in_flight_max // 4
+        return self.cache_bytes_max + in_flight + columns + 1024 * self.readers_max

@@ -26,6 +26,10 @@ class PosixOptions:
     write_bytes_max: int = 1 << 20
     """Small buffers are joined to this many bytes before they are written; an append starts the
     device on each full one while it copies the next (decision 0003)."""
+    buffer_bytes_max: int = 32 << 20
+    """Memory of long reads that is kept once its last view is gone, for the next ones: fresh memory
+    costs more than the copy into it (decision 0012). What a read returns may occupy a quarter more
+    than its length."""
     temporary_age_s_min: float = 3600.0
     """Left-over temporary files older than this, in seconds, are removed."""
     reserve_bytes: int = 4 << 20
@@ -40,8 +44,8 @@ class PosixOptions:
 
     @property
     def memory_bytes_max(self) -> int:
-        """What the store itself holds beside the buffers of its callers: joined buffers."""
-        return (1 + self.write_threads_max) * self.write_bytes_max
+        """What the store itself holds beside the buffers of its callers: joined and kept ones."""
+        return (1 + self.write_threads_max) * self.write_bytes_max + self.buffer_bytes_max
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -136,7 +136,7 @@ class PosixStore:
         if file is None:
             return None
         try:
-            found = read_now(file.fd, wanted.start, wanted.length)
+            found = read_now(file.fd, wanted.start, wanted.length, self._work.buffers)
             return found if file.is_at(path) else None
         except OSError as error:
             # Whatever it was, the thread meets it again and translates it.

@@ -10,14 +10,12 @@ from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from typing import Final
 
-import numpy as np
-
+from provider.buffer_pool import POOLED_BYTES_MIN, BufferPool
 from provider.object_store import Buffer
 
 _START_WRITE_BACK: Final = 2  # SYNC_FILE_RANGE_WRITE, linux/fs.h
 _NO_WRITE_BACK: Final = frozenset({errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.ESPIPE})
 """What file systems and kernels answer that cannot begin to write some pages."""
-_ZEROED_BYTES_MAX: Final = 64 << 10
 _COPIED_BYTES_MAX: Final = 256 << 10
 """What one `pwrite` takes. The page cache of a longer one comes in pieces as large, out of memory
 that was free for long, which a virtual machine's host may have taken back (decision 0012)."""
@@ -173,19 +171,19 @@ class OpenFiles:
             os.close(file.fd)
 
 
-def allocate(length: int) -> bytearray | memoryview:
-    """A writable buffer; a long one is not filled with zeros first."""
-    if length < _ZEROED_BYTES_MAX:
+def allocate(length: int, pool: BufferPool) -> bytearray | memoryview:
+    """A writable buffer; a long one has any content, and goes back to the pool after its views."""
+    if length < POOLED_BYTES_MIN:
         return bytearray(length)
-    return np.empty(length, np.uint8).data
+    return pool.take(length).data
 
 
-def read_now(fd: int, start: int, length: int) -> Buffer | None:
+def read_now(fd: int, start: int, length: int, pool: BufferPool) -> Buffer | None:
     """Read from the page cache alone; None if it lacks any of it (then reading ahead has begun).
 
     Never waits for a device. Raises OSError(EOPNOTSUPP) where the file system cannot tell.
     """
-    buffer = allocate(length)
+    buffer = allocate(length, pool)
     try:
         count = os.preadv(fd, [buffer], start, os.RWF_NOWAIT)
     except BlockingIOError:
@@ -193,9 +191,9 @@ def read_now(fd: int, start: int, length: int) -> Buffer | None:
     return buffer if count == length else None
 
 
-def read_waiting(fd: int, start: int, length: int) -> Buffer | None:
+def read_waiting(fd: int, start: int, length: int, pool: BufferPool) -> Buffer | None:
     """Read, waiting for the device; None if the file ends before `start + length`."""
-    buffer = allocate(length)
+    buffer = allocate(length, pool)
     view = memoryview(buffer)
     done = 0
     while done < length:

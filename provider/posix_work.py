@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final
 
+from provider.buffer_pool import BufferPool
 from provider.clock import Clock
 from provider.errors import AlreadyExists, OutOfRange, Unavailable
 from provider.names import TEMPORARY_PREFIX
@@ -35,6 +36,7 @@ class PosixWork:
         self.root = root.rstrip("/") or "/."
         self._files_open_max = _files_open_max(options)
         self.files = OpenFiles(self._files_open_max)
+        self.buffers = BufferPool(options.buffer_bytes_max, oversize_max=1)
         self._options = options
         self._clock = clock
         self._directories = Directories(self.root)
@@ -106,7 +108,7 @@ class PosixWork:
         try:
             with posix_errors(name, start), self.files.pinned(path) as fd:
                 length = wanted.length if wanted else os.fstat(fd).st_size
-                found = read_waiting(fd, start, length)
+                found = read_waiting(fd, start, length, self.buffers)
                 end = os.fstat(fd).st_size if found is None else 0
         except BaseException:
             self.files.forget(path)  # whatever was wrong, the next call looks again

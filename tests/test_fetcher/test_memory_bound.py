@@ -82,7 +82,7 @@ async def test_read_ahead_shrinks_when_the_cache_has_no_room() -> None:
 
 def test_the_formula_adds_up() -> None:
     columns = (8 + 2) * 256 * 60
-    expected = (512 << 10) + 2 * (256 << 10) + columns + 16 * 1024
+    expected = (512 << 10) + 2 * (256 << 10) + (64 << 10) + columns + 16 * 1024
     assert OPTIONS.memory_bytes_max == expected
 
 

@@ -5,11 +5,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from container.names.queue_id import QueueId
-from fetcher.cached_run import CachedRun, CacheKey, compact
+from fetcher.cached_run import RUN_BYTES, CachedRun, CacheKey, compact
 from fetcher.group_position import GroupPosition
 from fetcher.run_cache import RunCache
 from fetcher.tag_filter import parse_subscription
 from fetcher.window import WindowLimits
+from provider.buffer_pool import BufferPool, rounded
 from provider.ranges import QueueOffset
 
 KEY = CacheKey(QueueId("T", 0), None)
@@ -105,6 +106,18 @@ def test_a_small_view_of_something_large_is_copied() -> None:
     large = memoryview(bytes(1000))
     assert memoryview(compact(large[:100])).obj is not large.obj
     assert memoryview(compact(large[:900])).obj is large.obj
+
+
+def test_memory_that_a_store_uses_again_is_counted_whole_and_not_copied() -> None:
+    for length in (70_000, 1 << 20, (1 << 20) + 1):
+        data = BufferPool(0, oversize_max=1).take(length).data
+        assert memoryview(compact(data)).obj is data.obj
+        none, no_codes = np.zeros(0, np.int64), np.zeros(0, np.int32)
+        made = CachedRun(
+            KEY, QueueOffset(0), QueueOffset(0), data,
+            offsets=none, starts=none, sizes=none, tag_hashes=no_codes,
+        )  # fmt: skip
+        assert made.nbytes == rounded(length) + RUN_BYTES
 
 
 @given(st.lists(st.tuples(st.integers(0, 50), st.integers(1, 20), st.booleans(), st.floats(0, 9))))

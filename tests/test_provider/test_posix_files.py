@@ -7,7 +7,11 @@ import numpy as np
 import pytest
 
 from provider import posix_files
+from provider.clock import SystemClock
+from provider.options import PosixOptions
 from provider.posix_files import write_waiting
+from provider.posix_work import PosixWork
+from provider.ranges import ByteRange
 
 KIB = 1 << 10
 MIB = 1 << 20
@@ -73,3 +77,32 @@ def test_an_object_is_written_without_beginning_early(
     written(tmp_path / "object", 0, [3 * MIB], writes_back=False)
     assert {name for name, _, _ in calls} == {"write"}
     assert len(calls) == 12
+
+
+def test_long_reads_use_the_memory_of_those_that_nobody_looks_at_any_more(tmp_path: Path) -> None:
+    raw = np.random.default_rng(2).integers(0, 256, 4 * MIB, np.uint8).tobytes()
+    work = PosixWork(str(tmp_path), PosixOptions(reserve_bytes=0), SystemClock())
+    try:
+        work.create("log", [raw])
+        kept = work.read("log", ByteRange(0, MIB))
+        for at in range(0, 3 * MIB, 10 * KIB):
+            assert work.read("log", ByteRange(at, at + MIB)) == raw[at : at + MIB]
+        assert kept == raw[:MIB], "what somebody looks at is never written to"
+        assert work.buffers.made == 2
+        assert work.read("log", ByteRange(0, KIB)) == raw[:KIB]
+        assert work.buffers.made == 2, "short ones come from the allocator"
+    finally:
+        work.close()
+
+
+def test_no_more_memory_is_kept_than_the_option_says(tmp_path: Path) -> None:
+    options = PosixOptions(reserve_bytes=0, buffer_bytes_max=2 * MIB)
+    work = PosixWork(str(tmp_path), options, SystemClock())
+    try:
+        work.create("log", [bytes(4 * MIB)])
+        held = [work.read("log", ByteRange(at * KIB, MIB)) for at in range(100)]
+        held.clear()
+        assert 0 < work.buffers.free_bytes <= 2 * MIB
+        work.buffers.check()
+    finally:
+        work.close()

@@ -14,13 +14,13 @@ from container.record.batch import MessageBatch
 from container.record.unit import Units
 from dispatcher.hot_log import HotQueue, Wanted
 from dispatcher.topic_filter import TopicFilter
+from provider.buffer_pool import BufferPool
 from provider.clock import Clock
 from provider.errors import Corrupt, Denied, NotFound, OutOfRange, StoreError, Unavailable
 from provider.ranges import QueueOffset
 from tieredstore.following.directory.layout import CONFIRM_OFFSET_AT, has_rocksdb_queues
 from tieredstore.following.directory.log_directories import open_layout
 from tieredstore.following.directory.queues import QueueDirectories
-from tieredstore.following.log.buffers import BatchBuffers
 from tieredstore.following.log.commit_log import CommitLogFiles
 from tieredstore.following.log.followed_log import FollowedLog
 from tieredstore.following.log.mapped_files import MappedFiles
@@ -64,7 +64,7 @@ class StoreScan:
         self._layout = open_layout(root, options)
         self.statistics = ScanStatistics()
         self._files = MappedFiles(options.files_mapped_max, options.resident_bytes_max)
-        self._buffers = BatchBuffers(options.buffer_bytes_max)
+        self._buffers = BufferPool(options.buffer_bytes_max)
         self._log = FollowedLog(self._files, self._layout.commit_logs, options, self.statistics)
         self._queues = self._queues_of(topics)
         self._known_position = 0

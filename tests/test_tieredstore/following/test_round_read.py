@@ -11,12 +11,12 @@ from container.names.queue_id import QueueId
 from container.record.batch import MessageBatch
 from container.record.unit import UNIT_DTYPE
 from dispatcher.hot_log import Wanted
+from provider.buffer_pool import BufferPool
 from provider.errors import Corrupt, NotFound, OutOfRange, StoreError
 from provider.ranges import QueueOffset
 from tests.support.messages import make_record
 from tieredstore.following.directory.layout import FileRun
 from tieredstore.following.log import round_read
-from tieredstore.following.log.buffers import BatchBuffers
 from tieredstore.following.log.commit_log import CommitLogFiles, table_of
 from tieredstore.following.log.mapped_files import MappedFiles
 from tieredstore.following.log.round_read import gather_round
@@ -65,7 +65,7 @@ class Log:
         return Wanted(queue, QueueOffset(first), units)
 
     def gather(self, *wanted: Wanted, bytes_max: int = ALL) -> list[MessageBatch | StoreError]:
-        buffers = BatchBuffers(1 << 20)
+        buffers = BufferPool(1 << 20)
         return gather_round(self.files, wanted, bytes_max=bytes_max, buffers=buffers)
 
     def path(self, queue: QueueId, offset: int) -> Path:

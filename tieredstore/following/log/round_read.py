@@ -16,8 +16,8 @@ from container.record.batch import MessageBatch
 from container.record.unit import UNIT_DTYPE
 from container.record.verification import leading_good_units, verify_records
 from dispatcher.hot_log import Wanted
+from provider.buffer_pool import BufferPool
 from provider.errors import Corrupt, OutOfRange, StoreError
-from tieredstore.following.log.buffers import BatchBuffers
 from tieredstore.following.log.commit_log import CommitLogFiles
 from tieredstore.following.log.scatter import SKIPPED, Places
 from tieredstore.following.options import WINDOW_BYTES
@@ -54,7 +54,7 @@ class _Failure(NamedTuple):
 
 
 def gather_round(
-    log: CommitLogFiles, wanted: Sequence[Wanted], *, bytes_max: int, buffers: BatchBuffers
+    log: CommitLogFiles, wanted: Sequence[Wanted], *, bytes_max: int, buffers: BufferPool
 ) -> list[MessageBatch | StoreError]:
     """The records that each of `wanted` names, or why there are none; in the same order.
 

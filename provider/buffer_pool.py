@@ -1,4 +1,4 @@
-"""Memory of batches, reused once no view of it is left."""
+"""Memory of large buffers, reused once no view of it is left."""
 
 import threading
 import weakref
@@ -21,26 +21,32 @@ class _Block(np.ndarray[tuple[int], np.dtype[np.uint8]]):
     """
 
 
-class BatchBuffers:
+class BufferPool:
     """Gives out buffers, and takes each back when its last view is gone. Thread-safe.
 
     Fresh memory costs a page fault for every 4 KiB, and an allocator keeps freed large blocks
     without a bound: this keeps at most `free_bytes_max`, and drops the smallest beyond that.
     """
 
-    def __init__(self, free_bytes_max: int) -> None:
+    def __init__(self, free_bytes_max: int, *, oversize_max: int = 2) -> None:
+        """`oversize_max`: how many times its size class the memory of a buffer may be at most.
+
+        1 where buffers are kept, and their memory is counted: it is a quarter more than asked for
+        at most.
+        """
         self._free_bytes_max = free_bytes_max
+        self._oversize_max = oversize_max
         self._lock = threading.Lock()
         self._free: list[_Block] = []
         self._free_bytes = 0
         self.made = 0
 
     def __repr__(self) -> str:
-        return f"<BatchBuffers: {self.made} made, {self._free_bytes} bytes free>"
+        return f"<BufferPool: {self.made} made, {self._free_bytes} bytes free>"
 
     @property
     def free_bytes(self) -> int:
-        """Bytes kept for the next batches."""
+        """Bytes kept for the next buffers."""
         return self._free_bytes
 
     def check(self) -> None:
@@ -57,7 +63,7 @@ class BatchBuffers:
         wanted = rounded(length)
         with self._lock:
             index = bisect_left(self._free, wanted, key=attrgetter("nbytes"))
-            if index < len(self._free) and self._free[index].nbytes <= 2 * wanted:
+            if index < len(self._free) and self._free[index].nbytes <= self._oversize_max * wanted:
                 block = self._free.pop(index)
                 self._free_bytes -= block.nbytes
             else:

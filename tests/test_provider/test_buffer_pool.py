@@ -1,4 +1,4 @@
-"""Memory of batches: reused when, and only when, no view of it is left."""
+"""Memory of large buffers: reused when, and only when, no view of it is left."""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tieredstore.following.log.buffers import BatchBuffers, rounded
+from provider.buffer_pool import BufferPool, rounded
 
 MIB = 1 << 20
 VIEWS: dict[str, Callable[[Any], object]] = {
@@ -27,7 +27,7 @@ VIEWS: dict[str, Callable[[Any], object]] = {
 def test_a_buffer_comes_back_only_when_its_last_view_is_gone(
     make: Callable[[Any], object],
 ) -> None:
-    buffers = BatchBuffers(8 * MIB)
+    buffers = BufferPool(8 * MIB)
     data = buffers.take(MIB)
     view = make(data)
     del data
@@ -37,7 +37,7 @@ def test_a_buffer_comes_back_only_when_its_last_view_is_gone(
 
 
 def test_the_next_batch_of_about_that_size_uses_the_same_memory() -> None:
-    buffers = BatchBuffers(8 * MIB)
+    buffers = BufferPool(8 * MIB)
     for length in (MIB, MIB - 1, MIB, MIB // 2 + 1):
         data = buffers.take(length)
         assert len(data) == length
@@ -46,8 +46,18 @@ def test_the_next_batch_of_about_that_size_uses_the_same_memory() -> None:
     assert buffers.made == 1
 
 
+def test_where_memory_is_counted_a_buffer_has_little_more_than_was_asked_for() -> None:
+    buffers = BufferPool(8 * MIB, oversize_max=1)
+    large = buffers.take(MIB)
+    del large
+    small = buffers.take(MIB // 2 + 1)
+    assert small.base is not None
+    assert small.base.nbytes <= (MIB // 2 + 1) * 5 // 4
+    assert buffers.made == 2
+
+
 def test_two_at_a_time_are_never_the_same_memory() -> None:
-    buffers = BatchBuffers(8 * MIB)
+    buffers = BufferPool(8 * MIB)
     first, second = buffers.take(MIB), buffers.take(MIB)
     first[:], second[:] = 1, 2
     assert int(first.max()) == 1
@@ -55,7 +65,7 @@ def test_two_at_a_time_are_never_the_same_memory() -> None:
 
 
 def test_no_more_is_kept_than_the_bound() -> None:
-    buffers = BatchBuffers(3 * MIB)
+    buffers = BufferPool(3 * MIB)
     held = [buffers.take(MIB) for _ in range(9)]
     held.clear()
     assert buffers.free_bytes == 3 * MIB
