@@ -40,10 +40,10 @@ check: $(STAMP)
 
 # Real time: 180 s of writing where CI is true, 30 s elsewhere.
 test-soak: $(STAMP)
-	$(PYTEST) -m "soak"
+	$(PYTEST) -m "soak" tests/soak
 
 test-broker: $(STAMP)
-	$(PYTEST) -m "rocketmq and not soak"
+	$(PYTEST) -m "rocketmq and not soak" tests/test_interop
 
 test-slow: $(STAMP)
 	$(PYTEST) -m "slow and not soak and not rocketmq"

@@ -12,18 +12,20 @@ ROOT = Path(__file__).parents[2]
 MAKEFILE = ROOT / "Makefile"
 MARKS = ("soak", "rocketmq", "slow", "checkout")
 PART = re.compile(
-    r"^(test-\w+): \$\(STAMP\)\n\t\$\(PYTEST\) -m \"(.*)\"( --ignore=)?( ?\$\(TIEREDSTORE\))?$",
-    re.MULTILINE,
+    r"^(test-\w+): \$\(STAMP\)\n\t\$\(PYTEST\) -m \"(.*)\"(?: (--ignore=)?(\S+))?$", re.MULTILINE
 )
+DIVIDED = "$(TIEREDSTORE)"
+PLACES = {"soak": "tests/soak", "rocketmq": "tests/test_interop"}
+"""Where the tests with a mark are: a part that looks only there collects no others."""
 
 
 def makefile() -> str:
     return MAKEFILE.read_text()
 
 
-def takes(ignores: str, divided: str, *, is_in_it: bool) -> bool:
+def takes(ignored: str, path: str, *, is_in_it: bool) -> bool:
     """Whether a part takes tests in, or outside, the directory that two parts divide."""
-    return not divided or is_in_it != bool(ignores)
+    return path != DIVIDED or is_in_it != bool(ignored)
 
 
 @pytest.mark.parametrize("is_in_it", [False, True], ids=["elsewhere", "in it"])
@@ -37,8 +39,8 @@ def test_a_test_with_any_marks_is_in_exactly_one_part(
     names: dict[str, object] = dict(zip(MARKS, marks, strict=True))
     chosen = [
         name
-        for name, expression, ignores, divided in parts
-        if eval(expression, {}, names) and takes(ignores, divided, is_in_it=is_in_it)
+        for name, expression, ignored, path in parts
+        if eval(expression, {}, names) and takes(ignored, path, is_in_it=is_in_it)
     ]
     assert len(chosen) == 1, chosen
 
@@ -52,6 +54,17 @@ def test_every_part_is_made_by_make_test() -> None:
     assert recipe
     assert re.search(r"\$\(MAKE\) .*--keep-going .* check \$\(PARTS\)", recipe[1])
     assert "exit 1" in recipe[1]
+
+
+@pytest.mark.parametrize("mark", PLACES)
+def test_a_part_that_looks_in_one_place_misses_no_test(mark: str) -> None:
+    named = re.compile(rf"mark\.{mark}\b")
+    files = (ROOT / "tests").glob("**/*.py")
+    marked = [path for path in files if named.search(path.read_text())]
+    assert marked
+    assert [path for path in marked if not path.is_relative_to(ROOT / PLACES[mark])] == []
+    looked_at = {path for _, _, _, path in PART.findall(makefile())}
+    assert looked_at == {"", DIVIDED, *PLACES.values()}
 
 
 def test_the_directory_that_two_parts_divide_is_there() -> None:
