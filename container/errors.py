@@ -1,8 +1,8 @@
-"""Verdicts that only the tier's metadata can reach."""
+"""Verdicts of layers above the storage."""
 
 from typing import Self
 
-from provider.errors import NotFound, OutOfRange, StoreError
+from provider.errors import Denied, NotFound, OutOfRange, StoreError
 
 
 class Refused(StoreError):
@@ -21,6 +21,10 @@ class Owned(StoreError):
 
     Nothing was changed.
     """
+
+
+class InUse(Denied):
+    """Stop the process that writes this store directory first; two would destroy it."""
 
 
 class BytesMissing(NotFound):

@@ -6,7 +6,7 @@ from itertools import islice
 
 import click
 
-from container.errors import BytesMissing, NewerVersion, Owned, Refused
+from container.errors import BytesMissing, InUse, NewerVersion, Owned, Refused
 from container.names.queue_id import QueueId
 from container.names.tier_objects import SNAPSHOT_PREFIX, EntryName, parse_name
 from provider.errors import (
@@ -37,6 +37,7 @@ NOTHING_WHOLE = (
 """What to do where no metadata are left that could be served."""
 VERDICTS: tuple[tuple[type[StoreError], int, str], ...] = (
     (NewerVersion, WRONG_USE, "install a newer tieredstore"),
+    (InUse, OWNED, ""),
     (Denied, WRONG_USE, ""),
     (Corrupt, FINDINGS, "`tieredstore check` verifies every checksum"),
     (

@@ -7,10 +7,12 @@ from ipaddress import ip_address
 from container.record.fields import Host
 from tieredstore.config.building import Setting, build, in_keys
 from tieredstore.config.sources import ConfigError
+from tieredstore.following.directory.log_directories import SEPARATOR
 from tieredstore.hot.options import HotWriteOptions
 from tieredstore.hot.retention import RetentionOptions, UntieredPolicy
 
 ADDRESS, PORT = "brokerIP1", "listenPort"
+COMMIT_LOG = "storePathCommitLog"
 HOURS_SEPARATOR = ";"
 
 
@@ -21,7 +23,12 @@ def write_options(settings: Mapping[str, Setting]) -> HotWriteOptions:
         ConfigError: there is no such host, or two settings do not work together.
     """
     try:
-        return build(HotWriteOptions, settings, store_host=_store_host(settings))
+        return build(
+            HotWriteOptions,
+            settings,
+            store_host=_store_host(settings),
+            commit_log_path=_commit_log(settings),
+        )
     except ConfigError:
         raise
     except ValueError as error:
@@ -45,6 +52,17 @@ def retention_options(settings: Mapping[str, Setting]) -> RetentionOptions:
         )
     except ValueError as error:
         raise ConfigError(in_keys(str(error))) from error
+
+
+def _commit_log(settings: Mapping[str, Setting]) -> str:
+    """Where the CommitLog is written: one directory, unlike that of a broker."""
+    given = settings[COMMIT_LOG]
+    if SEPARATOR in str(given.value):
+        raise ConfigError(
+            f"{COMMIT_LOG} ({given.origin}) names several directories, and our own hot log writes "
+            f"to one"
+        )
+    return str(given.value)
 
 
 def _store_host(settings: Mapping[str, Setting]) -> Host:

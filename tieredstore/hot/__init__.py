@@ -20,8 +20,8 @@ config/topics.json  checkpoint  lock        abort: there while it is open, or af
 ```
 """
 
+from container.errors import InUse
 from tieredstore.hot.append_plan import Appended
-from tieredstore.hot.directory import InUse
 from tieredstore.hot.encoding import MessageRefused, NewMessage
 from tieredstore.hot.feed import HotLogFeed, open_feed
 from tieredstore.hot.hot_log import Bounds, HotLog

@@ -6,6 +6,7 @@ import struct
 from pathlib import Path
 from typing import Final
 
+from container.errors import InUse
 from provider.errors import Denied
 from provider.posix_files import sync_directory
 from tieredstore.hot.checkpoint import Checkpoint
@@ -16,6 +17,7 @@ _FLOCK: Final = struct.Struct("hhqqi4x")  # struct flock: type, whence, start, l
 LOCK = "lock"
 ABORT = "abort"
 CHECKPOINT = "checkpoint"
+COMMIT_LOG = "commitlog"
 OTHER_QUEUES: Final = {
     "batchconsumequeue": "batch ConsumeQueues",
     "consumequeue_ext": "extended ConsumeQueues",
@@ -24,31 +26,38 @@ OTHER_QUEUES: Final = {
 LIGHT_QUEUE_PREFIX: Final = "%LMQ%"
 
 
-class InUse(Denied):
-    """Stop the process that writes this store directory first; two would destroy it."""
-
-
 class StoreDirectory:
     """A store directory that this process alone writes, until `close`."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, commit_log: Path | None = None) -> None:
         """Make it if need be, and take its lock: that of a Java broker, on byte 0 of `lock`.
+
+        `commit_log`: where the CommitLog lies; None: in the store directory. One that lies
+        elsewhere is locked, too.
 
         Raises:
             InUse: another process, or this one, writes it.
+            Denied: the CommitLog is that of another store.
             OSError: it cannot be made or locked.
         """
         self.root = root
+        self.commit_log = commit_log or root / COMMIT_LOG
+        """Where the CommitLog's files lie."""
+        self._lock_fd = self._log_fd = -1
+        _refuse_other_store(root, self.commit_log)
         for path in (root, self.commit_log, self.consume_queue, root / "config"):
             path.mkdir(parents=True, exist_ok=True)
         self._lock_fd = os.open(root / LOCK, FLAGS | os.O_CREAT, 0o644)
         try:
             fcntl.fcntl(self._lock_fd, _F_OFD_SETLK, _FLOCK.pack(fcntl.F_WRLCK, 0, 0, 1, 0))
+            if commit_log is not None:
+                self._log_fd = os.open(commit_log, os.O_RDONLY | os.O_CLOEXEC)
+                fcntl.flock(self._log_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             write_all(self._lock_fd, 0, LOCK.encode())
         except BlockingIOError as error:
             self.close()
             raise InUse(
-                f"{_writer_of(root)} writes this store; stop it first", str(root)
+                f"{_writer_of(root)} writes the store {root}: stop it first", str(root)
             ) from error
         except BaseException:
             self.close()
@@ -61,11 +70,6 @@ class StoreDirectory:
     def is_held(self) -> bool:
         """Whether the lock is ours: until `close`."""
         return self._lock_fd >= 0
-
-    @property
-    def commit_log(self) -> Path:
-        """Where the CommitLog's files lie."""
-        return self.root / "commitlog"
 
     @property
     def consume_queue(self) -> Path:
@@ -131,7 +135,7 @@ class StoreDirectory:
             os.fsync(fd)
         finally:
             os.close(fd)
-        for path in (self.root, self.root.parent):
+        for path in (self.root, self.root.parent, self.commit_log.parent):
             sync_directory(str(path))
 
     def end(self) -> None:
@@ -145,9 +149,27 @@ class StoreDirectory:
 
     def close(self) -> None:
         """Let go of the lock. Idempotent."""
-        if self._lock_fd >= 0:
-            os.close(self._lock_fd)
-        self._lock_fd = -1
+        for fd in (self._log_fd, self._lock_fd):
+            if fd >= 0:
+                os.close(fd)
+        self._lock_fd = self._log_fd = -1
+
+
+def _refuse_other_store(root: Path, commit_log: Path) -> None:
+    """Refuse the CommitLog that lies in another store's directory: its units would not fit.
+
+    That is what a broker's file names when only its store directory is overridden.
+
+    Raises:
+        Denied: names both.
+    """
+    parent = commit_log.parent
+    if parent.resolve() != root.resolve() and (parent / CHECKPOINT).exists():
+        raise Denied(
+            f"the CommitLog {commit_log} (storePathCommitLog) is that of the store {parent}, not"
+            f" of {root}: name both, or neither",
+            str(commit_log),
+        )
 
 
 def _writer_of(root: Path) -> str:

@@ -14,6 +14,7 @@ from provider.errors import StoreError
 from provider.ranges import QueueOffset
 from tieredstore.following.broker_hot_log import RocketMqHotLog
 from tieredstore.following.options import HotLogOptions
+from tieredstore.following.statistics import ScanStatistics
 from tieredstore.hot.hot_log import HotLog
 
 FOLLOWING = HotLogOptions(scan_s_min=0.1)
@@ -36,7 +37,12 @@ async def open_feed(
         Denied, Unavailable: the store directory cannot be read.
     """
     reader = await RocketMqHotLog.open(
-        log.root, options=options, clock=clock, cluster=cluster, broker=broker, topics=topics
+        log.root,
+        options=replace(options, commit_log_path=str(log.commit_log)),
+        clock=clock,
+        cluster=cluster,
+        broker=broker,
+        topics=topics,
     )
     try:
         yield HotLogFeed(log, reader, clock, topics or TopicFilter(cluster, broker))
@@ -64,6 +70,11 @@ class HotLogFeed:
 
     def __repr__(self) -> str:
         return f"<HotLogFeed of {self._log!r}>"
+
+    @property
+    def statistics(self) -> ScanStatistics:
+        """What the reader found in the directory, and what it cannot read now."""
+        return self._reader.statistics
 
     async def poll(self) -> Sequence[HotQueue]:
         """Queues that have more durable messages, or another state, than the last poll told."""

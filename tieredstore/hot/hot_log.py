@@ -73,6 +73,11 @@ class HotLog:
         return self._appender.directory.root
 
     @property
+    def commit_log(self) -> Path:
+        """Where the CommitLog's files lie."""
+        return self._appender.directory.commit_log
+
+    @property
     def is_sync(self) -> bool:
         """Whether an append is acknowledged when it is on the disk."""
         return self._options.flush == "SYNC_FLUSH"

@@ -56,7 +56,8 @@ async def open_hot_log(
 
 def _opened(root: Path, options: HotWriteOptions, clock: Clock) -> Appender:
     with posix_errors(str(root)):
-        directory = StoreDirectory(root)
+        where = Path(options.commit_log_path) if options.commit_log_path else None
+        directory = StoreDirectory(root, where)
         try:
             return Appender(directory, options, clock)
         except BaseException:

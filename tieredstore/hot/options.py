@@ -22,6 +22,8 @@ class HotWriteOptions:
     `memory_bytes_max` is the most that waiting messages occupy.
     """
 
+    commit_log_path: str = ""
+    """`storePathCommitLog`: where the CommitLog's files lie; "": in the store directory."""
     commit_log_bytes: int = GIB
     """`mappedFileSizeCommitLog`: length of each CommitLog file; they are sparse."""
     consume_queue_bytes: int = 6_000_000

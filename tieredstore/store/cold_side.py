@@ -114,7 +114,8 @@ async def open_configured_tier(
         Owned: a process that lives owns the tier; nothing was changed.
         Denied, Corrupt, Unavailable, Fenced: as `open_owner`.
     """
-    await asyncio.to_thread(refuse_overlap, store_dir, HotLogOptions(), config.tier_root)
+    where = HotLogOptions(commit_log_path=config.hot.commit_log_path)
+    await asyncio.to_thread(refuse_overlap, store_dir, where, config.tier_root)
     await asyncio.to_thread(refuse_other_store, config, store_dir)
     await asyncio.to_thread(refuse_unnamed, config, store_dir)
     if not take_over:

@@ -1,0 +1,56 @@
+"""A CommitLog that lies outside the store directory (`storePathCommitLog`)."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from container.names.queue_id import QueueId
+from provider.clock import ManualClock
+from provider.errors import Denied
+from tests.support.hot_store import SMALL, new_message
+from tieredstore.hot import InUse, open_feed, open_hot_log
+from tieredstore.hot.directory import StoreDirectory
+
+QUEUE = QueueId("Orders", 0)
+
+
+async def test_records_lie_there_and_are_found_again_and_tiered(tmp_path: Path) -> None:
+    root, log_path, clock = tmp_path / "store", tmp_path / "disk" / "log", ManualClock()
+    options = replace(SMALL, commit_log_path=str(log_path))
+    async with open_hot_log(root, options=options, clock=clock) as log:
+        await log.append_many([new_message(number) for number in range(60)])
+    assert len(list(log_path.iterdir())) > 1
+    assert not (root / "commitlog").exists()
+    (root / "abort").touch()
+    async with (
+        open_hot_log(root, options=options, clock=clock) as log,
+        open_feed(log, clock=clock, cluster="TestCluster", broker="broker-a") as feed,
+    ):
+        assert (await log.get(QUEUE, 59))[0].queue_offset == 59
+        (told,) = await feed.poll()
+        assert (told.id, told.max_offset) == (QUEUE, 60)
+
+
+def test_two_stores_never_share_one(tmp_path: Path) -> None:
+    first = StoreDirectory(tmp_path / "a", tmp_path / "log")
+    try:
+        with pytest.raises(InUse, match="writes the store"):
+            StoreDirectory(tmp_path / "b", tmp_path / "log")
+    finally:
+        first.close()
+    StoreDirectory(tmp_path / "b", tmp_path / "log").close()
+
+
+async def test_the_log_of_another_store_is_refused(tmp_path: Path) -> None:
+    """As when a broker's file names it, and only the store directory is overridden."""
+    clock = ManualClock()
+    async with open_hot_log(tmp_path / "broker", options=SMALL, clock=clock) as log:
+        await log.append(new_message(0))
+    options = replace(SMALL, commit_log_path=str(tmp_path / "broker" / "commitlog"))
+    with pytest.raises(Denied, match=r"is that of the store .*broker, not of .*ours: name both"):
+        async with open_hot_log(tmp_path / "ours", options=options, clock=clock):
+            pass
+    assert not (tmp_path / "ours").exists()
+    async with open_hot_log(tmp_path / "broker", options=options, clock=clock) as log:
+        assert (await log.bounds(QUEUE)).max_offset == 1
