@@ -34,10 +34,9 @@ Fetching     TieredMessageFetcher, FetcherOptions, FetchResult, FetchStatus, Fet
              FetcherStatistics, StoredMessage, QueryResult
 Tiering      follow, Follower, DispatchStatistics, QueueStatistics, QueueState, Progress,
              TopicSummary, Loss, ScanStatistics, UpkeepStatistics
-Plug-ins     ForwardingMessageStore
 Storing      open_store, TieredMessageStore, LocalMessageStore, MessageStore, Level, NewMessage,
              Appended, GetMessageResult, MessageRefused, InUse, HotWriteOptions,
-             RetentionOptions, UntieredPolicy, ReadLimits
+             RetentionOptions, UntieredPolicy, ReadLimits, ForwardingMessageStore, PluginContext
 Settings     Config, ConfigError
 Errors       StoreError, the base of: AlreadyExists, BytesMissing, Closed, Corrupt, Denied,
              Fenced, NewerVersion, NotAStore, NotFound, OutOfRange, Owned, Refused, Unavailable
@@ -59,7 +58,7 @@ TYPE_CHECKING = False
 
 if TYPE_CHECKING:
     from container.check.finding import Finding
-    from container.errors import BytesMissing, NewerVersion, Owned, Refused
+    from container.errors import BytesMissing, InUse, NewerVersion, Owned, Refused
     from container.lookup.query import QueryResult
     from container.metadata.records import Gap
     from container.queue.time_boundary import Boundary, TimeRules
@@ -89,7 +88,6 @@ if TYPE_CHECKING:
     from tieredstore.following.directory.layout import NotAStore
     from tieredstore.following.statistics import ScanStatistics
     from tieredstore.hot.append_plan import Appended
-    from tieredstore.hot.directory import InUse
     from tieredstore.hot.encoding import MessageRefused, NewMessage
     from tieredstore.hot.options import HotWriteOptions
     from tieredstore.hot.retention import RetentionOptions, UntieredPolicy
@@ -100,6 +98,7 @@ if TYPE_CHECKING:
     from tieredstore.store.levels import Level
     from tieredstore.store.local import LocalMessageStore
     from tieredstore.store.local_read import ReadLimits
+    from tieredstore.store.plugins import PluginContext
     from tieredstore.store.protocol import GetMessageResult, MessageStore
     from tieredstore.store.tiered import TieredMessageStore
     from tieredstore.summary import Loss, QueueSummary, TopicSummary
@@ -135,8 +134,6 @@ __all__ = [  # noqa: RUF022 - grouped by purpose
     "Loss",
     "ScanStatistics",
     "UpkeepStatistics",
-    # Plug-ins
-    "ForwardingMessageStore",
     # Storing
     "open_store",
     "TieredMessageStore",
@@ -152,6 +149,9 @@ __all__ = [  # noqa: RUF022 - grouped by purpose
     "RetentionOptions",
     "UntieredPolicy",
     "ReadLimits",
+    # Plug-ins
+    "ForwardingMessageStore",
+    "PluginContext",
     # Settings
     "Config",
     "ConfigError",
@@ -178,7 +178,7 @@ __version__ = VERSION
 
 _HOMES: Mapping[str, tuple[str, ...]] = {
     "container.check.finding": ("Finding",),
-    "container.errors": ("BytesMissing", "NewerVersion", "Owned", "Refused"),
+    "container.errors": ("BytesMissing", "InUse", "NewerVersion", "Owned", "Refused"),
     "container.lookup.query": ("QueryResult",),
     "container.metadata.records": ("Gap",),
     "container.queue.time_boundary": ("Boundary", "TimeRules"),
@@ -200,7 +200,6 @@ _HOMES: Mapping[str, tuple[str, ...]] = {
     "tieredstore.following.directory.layout": ("NotAStore",),
     "tieredstore.following.statistics": ("ScanStatistics",),
     "tieredstore.hot.append_plan": ("Appended",),
-    "tieredstore.hot.directory": ("InUse",),
     "tieredstore.hot.encoding": ("MessageRefused", "NewMessage"),
     "tieredstore.hot.options": ("HotWriteOptions",),
     "tieredstore.hot.retention": ("RetentionOptions", "UntieredPolicy"),
@@ -211,6 +210,7 @@ _HOMES: Mapping[str, tuple[str, ...]] = {
     "tieredstore.store.levels": ("Level",),
     "tieredstore.store.local": ("LocalMessageStore",),
     "tieredstore.store.local_read": ("ReadLimits",),
+    "tieredstore.store.plugins": ("PluginContext",),
     "tieredstore.store.protocol": ("GetMessageResult", "MessageStore"),
     "tieredstore.store.tiered": ("TieredMessageStore",),
     "tieredstore.summary": ("Loss", "QueueSummary", "TopicSummary"),
@@ -341,9 +341,10 @@ def open_store(
         level: what is read from the tier; None: `tieredStorageLevel`.
         conf: a broker's configuration file, used as it is; read by this call.
         settings: further keys with their values; they win over `conf` and the environment.
-        hot: how the hot log is written: sizes of files, syncs, limits.
-        retention: how long the hot log keeps what the tier has.
-        limits: how much one read of the hot log returns.
+        hot: how the hot log is written: sizes of files, syncs, limits; None: as configured, such as
+            by `mappedFileSizeCommitLog`.
+        retention: how long the hot log keeps what the tier has; None: as configured.
+        limits: how much one read of the hot log returns; None: as configured.
         take_over: take the tier from an owner that lives, too.
 
     Raises:
@@ -352,12 +353,20 @@ def open_store(
     """
     from pathlib import Path  # noqa: PLC0415 - loaded on first use
 
+    from tieredstore.store.configured import read_limits  # noqa: PLC0415 - likewise
     from tieredstore.store.local import LocalMessageStore  # noqa: PLC0415 - likewise
     from tieredstore.store.tiered import TieredMessageStore  # noqa: PLC0415 - likewise
 
-    local = LocalMessageStore(Path(directory), options=hot, retention=retention, limits=limits)
     given = {"storePathRootDir": os.fspath(directory), **(settings or {})}
     config = _config(where, cluster, broker, conf, given)
+    kept = retention or config.retention
+    local = LocalMessageStore(
+        Path(directory),
+        options=hot or config.hot_write,
+        retention=kept,
+        limits=limits or read_limits(config),
+        trim_interval_s=kept.interval_s,
+    )
     return TieredMessageStore(local, local=local, config=config, level=level, take_over=take_over)
 
 

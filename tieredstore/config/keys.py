@@ -358,7 +358,7 @@ _HOT_TO_COLD = (
         "tieredStoreMetricsPort",
         Kind.COUNT,
         0,
-        "Port of `tier --follow` for /metrics, /healthz and /readyz; 0: not served.",
+        "Port of `tier --follow` and `run` for /metrics, /healthz and /readyz; 0: not served.",
         unit="port",
         least=0,
         most=65_535,

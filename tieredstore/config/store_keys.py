@@ -98,6 +98,39 @@ _WRITTEN = (
     ),
 )
 
+_READ = (
+    Key(
+        "maxTransferCountOnMessageInMemory",
+        Kind.COUNT,
+        32,
+        "Maximum number of messages of one read of the hot log while they are in memory.",
+        "ReadLimits.memory_messages_max",
+        "messages",
+    ),
+    Key(
+        "maxTransferBytesOnMessageInMemory",
+        Kind.BYTES,
+        256 << 10,
+        "Maximum bytes of one read of the hot log while its messages are in memory.",
+        "ReadLimits.memory_bytes_max",
+    ),
+    Key(
+        "maxTransferCountOnMessageInDisk",
+        Kind.COUNT,
+        8,
+        "Maximum number of messages of one read of the hot log that must be read from its disk.",
+        "ReadLimits.disk_messages_max",
+        "messages",
+    ),
+    Key(
+        "maxTransferBytesOnMessageInDisk",
+        Kind.BYTES,
+        64 << 10,
+        "Maximum bytes of one read of the hot log from its disk; one message may have more.",
+        "ReadLimits.disk_bytes_max",
+    ),
+)
+
 _KEPT = (
     Key(
         "fileReservedTime",
@@ -158,4 +191,4 @@ _KEPT = (
     ),
 )
 
-HOT_LOG = (*_OPENED, *_WRITTEN, *_KEPT)
+HOT_LOG = (*_OPENED, *_WRITTEN, *_READ, *_KEPT)

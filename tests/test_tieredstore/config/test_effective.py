@@ -18,6 +18,8 @@ from tieredstore.config.keys import KEYS
 from tieredstore.config.sources import RESEMBLING, ConfigError, environment_name
 from tieredstore.hot.options import HotWriteOptions
 from tieredstore.hot.retention import RetentionOptions, UntieredPolicy
+from tieredstore.store.configured import read_limits
+from tieredstore.store.local_read import ReadLimits
 
 NUMBERS = {Kind.BYTES, Kind.COUNT, Kind.MILLISECONDS, Kind.HOURS, Kind.PERCENT}
 BROKER_KEYS = Path(__file__).with_name("broker_keys_5.5.0.txt").read_text().split()
@@ -29,7 +31,7 @@ OTHER_VALUES = {
     Kind.CHOICE: {"ASYNC_FLUSH": "SYNC_FLUSH", "KEEP": "DROP"},
     Kind.DAY_HOURS: {"04": "04;16"},
 }
-OWN_STORE = (HotWriteOptions, RetentionOptions)
+OWN_STORE = (HotWriteOptions, RetentionOptions, ReadLimits)
 ROOMY = {"tieredStoreConsumeQueueMaxSize": 20}
 """Keys whose next possible value is further away than one."""
 
@@ -64,6 +66,7 @@ def field_of(config: Config, sets: str) -> object:
         config.hot,
         config.hot_write,
         config.retention,
+        read_limits(config),
         config.fetcher,
     )
     return getattr(next(one for one in rooms if type(one).__name__ == room), name)
@@ -277,11 +280,12 @@ def test_what_a_broker_says_of_its_store_is_what_ours_does() -> None:
         "deleteWhen=04;16;",
         "diskMaxUsedSpaceRatio=88",
         "tieredStoreUntieredPolicy=DROP",
+        "storePathCommitLog=/mnt/log",
     )
     written, kept = config.hot_write, config.retention
     assert (written.commit_log_bytes, written.flush) == (262144, "SYNC_FLUSH")
     assert (written.flush_interval_s, written.message_bytes_max) == (1.5, 1000)
-    assert written.store_host == ("::1", 10922)
+    assert (written.store_host, written.commit_log_path) == (("::1", 10922), "/mnt/log")
     assert (kept.reserved_s, kept.delete_hours) == (48 * 3600, {4, 16})
     assert (kept.disk_clean_ratio, kept.untiered) == (0.88, UntieredPolicy.DROP)
     assert config.dispatch.message_bytes_max == 1000 + RECORD_EXTRA_BYTES
@@ -306,6 +310,9 @@ def test_a_broker_may_be_called_by_its_hosts_name(monkeypatch: pytest.MonkeyPatc
 
 
 def test_settings_of_our_store_that_contradict_each_other_are_named() -> None:
+    several = load("storePathCommitLog=a,b")
+    with pytest.raises(ConfigError, match=r"storePathCommitLog \(-D\) names several directories"):
+        _ = several.hot_write
     config = load("diskMaxUsedSpaceRatio=95")
     with pytest.raises(ConfigError, match=r"diskMaxUsedSpaceRatio 0.95 and diskSpaceWarning"):
         _ = config.retention

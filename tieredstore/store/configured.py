@@ -1,0 +1,64 @@
+"""The store of a configuration: hot log, plug-ins and tier, as `run` and `put` open it."""
+
+from provider.clock import Clock
+from tieredstore.config.building import build
+from tieredstore.config.effective import ROCKSDB, Config
+from tieredstore.config.sources import ConfigError
+from tieredstore.store.local import LocalMessageStore
+from tieredstore.store.local_read import ReadLimits
+from tieredstore.store.plugins import OURS, PluginContext, StoreLayers, build_layers
+
+
+def read_limits(config: Config) -> ReadLimits:
+    """How much one read of the hot log returns."""
+    return build(ReadLimits, config.settings)
+
+
+def plan_store(
+    config: Config, *, clock: Clock, take_over: bool = False, tiers: bool = True
+) -> tuple[PluginContext, StoreLayers]:
+    """Make the store that `config` describes. Opens nothing; imports plug-ins, which blocks.
+
+    Args:
+        config: what is configured; names at least the store directory.
+        clock: what all layers ask for the time.
+        take_over: take the tier from an owner that lives, too.
+        tiers: False leaves the store out that tiers, so that no tier need be there.
+
+    Raises:
+        ConfigError: the store is not named, a setting is wrong, or a plug-in fails.
+    """
+    if not config.gives("storePathRootDir"):
+        raise ConfigError(
+            "the store is not named: give storePathRootDir in the file given to --conf, or with "
+            "-D storePathRootDir=DIRECTORY"
+        )
+    _refuse_what_is_only_read(config)
+    retention = config.retention
+    local = LocalMessageStore(
+        config.store_dir,
+        options=config.hot_write,
+        retention=retention,
+        limits=read_limits(config),
+        trim_interval_s=retention.interval_s,
+        clock=clock,
+    )
+    context = PluginContext(config, local, clock, take_over)
+    names = [name for name in config.plug_ins if tiers or name not in OURS]
+    return context, build_layers(context, names)
+
+
+def _refuse_what_is_only_read(config: Config) -> None:
+    """Refuse settings of a broker's store that can be followed and are not written here.
+
+    Raises:
+        ConfigError: says which.
+    """
+    settings = config.settings
+    if settings["enableDLegerCommitLog"].value:
+        raise ConfigError("enableDLegerCommitLog: our own hot log writes no DLedger")
+    if settings["storeType"].value == ROCKSDB:
+        raise ConfigError(
+            f"storeType={ROCKSDB}: our own hot log writes its ConsumeQueues as files; leave the "
+            f"key out, and name an empty directory or one with such files"
+        )

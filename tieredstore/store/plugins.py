@@ -1,0 +1,266 @@
+"""Stores around the hot log as `messageStorePlugIn` names them: found, made, and opened as one.
+
+A plug-in is anything that is called with a `PluginContext` and the store inside, and returns a
+`MessageStore` around that: a class derived from `ForwardingMessageStore`, as a rule.
+"""
+
+import re
+import sys
+import traceback
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from difflib import get_close_matches
+from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
+from inspect import getmembers, isfunction
+from pathlib import Path
+from types import MappingProxyType
+from typing import cast
+
+from provider.clock import Clock
+from provider.errors import StoreError
+from tieredstore.config.effective import Config
+from tieredstore.config.key import Value
+from tieredstore.config.sources import ConfigError
+from tieredstore.config.store_keys import OUR_PLUG_IN
+from tieredstore.store.local import LocalMessageStore
+from tieredstore.store.protocol import CoreStore, MessageStore
+from tieredstore.store.tiered import TieredMessageStore
+
+GROUP = "tieredstore.plugins"
+"""Of entry points, by which a distribution gives its plug-ins short names."""
+KEY = "messageStorePlugIn"
+JAVA_TIERED = "org.apache.rocketmq.tieredstore.TieredMessageStore"
+OURS = (OUR_PLUG_IN, JAVA_TIERED)
+"""Names of the store that tiers."""
+_NAME = re.compile(r"\w+(\.\w+)+|\w+(\.\w+)*:\w+(\.\w+)*")
+JAVA_ROOTS = ("org.", "com.", "net.", "io.", "cn.")
+"""How names of Java classes begin."""
+CALLS = [
+    name
+    for name, _ in getmembers(CoreStore, isfunction)
+    if not name.startswith("_") or name in ("__aenter__", "__aexit__")
+]
+"""What a message store has."""
+MISSING_SAID_MAX = 3
+
+
+@dataclass(frozen=True, slots=True)
+class PluginContext:
+    """What a plug-in is told of the store that it becomes a part of. Nothing is open yet."""
+
+    config: Config
+    """Every setting, and the options of every layer made of them."""
+    local: LocalMessageStore
+    """The hot log at the bottom, whatever is around it."""
+    clock: Clock
+    """Ask it for the time, and sleep by it."""
+    take_over: bool = False
+    """Take the tier from an owner that lives, too."""
+
+    @property
+    def settings(self) -> Mapping[str, Value]:
+        """Every value by its key: those that `tieredstore config` explains, and others as text.
+
+        The others are what was given and neither we nor a broker know, such as a plug-in's own
+        keys; give those a dot (`audit.path`), and they are taken from `-D`, too. O(keys).
+        """
+        known = {name: one.value for name, one in self.config.settings.items()}
+        return MappingProxyType({**{one.name: one.text for one in self.config.foreign}, **known})
+
+    @property
+    def cluster(self) -> str:
+        """`brokerClusterName`."""
+        return self.config.cluster
+
+    @property
+    def broker(self) -> str:
+        """`brokerName`."""
+        return self.config.broker
+
+    @property
+    def root(self) -> Path:
+        """The store directory; a plug-in may keep files of its own in a directory below it."""
+        return self.local.root
+
+
+PlugIn = Callable[[PluginContext, MessageStore], MessageStore]
+
+
+@dataclass(frozen=True, slots=True)
+class StoreLayers:
+    """A store as it is configured, closed or open."""
+
+    outermost: MessageStore
+    """What is opened and used."""
+    plug_ins: Sequence[tuple[str, MessageStore]]
+    """The stores around the hot log with their names, the outermost first."""
+
+    @property
+    def tiered(self) -> TieredMessageStore | None:
+        """The one that tiers, if it is there."""
+        return next((one for _, one in self.plug_ins if isinstance(one, TieredMessageStore)), None)
+
+
+def build_layers(context: PluginContext, names: Sequence[str] | None = None) -> StoreLayers:
+    """Find the plug-ins and build the store, from the last name to the first. Opens nothing.
+
+    Imports the modules of the plug-ins, which blocks for as long as they take.
+
+    Args:
+        context: what each plug-in is told.
+        names: None: those of `messageStorePlugIn`.
+
+    Raises:
+        ConfigError: one of them is not there, fails, or returns no store; names it.
+    """
+    wanted = context.config.plug_ins if names is None else names
+    for name in wanted:
+        if wanted.count(name) > 1:
+            raise _refused(context, name, "is named twice")
+    found = [(name, _found(context, name)) for name in wanted]
+    outermost = _whole(context.local)
+    plug_ins: list[tuple[str, MessageStore]] = []
+    for name, plug_in in reversed(found):
+        try:
+            outermost = plug_in(context, outermost)
+        except (ConfigError, StoreError):
+            raise
+        except Exception as error:
+            raise _failed(context, name, "cannot be made", error) from error
+        if missing := [call for call in CALLS if not callable(getattr(outermost, call, None))]:
+            raise _refused(
+                context,
+                name,
+                f"made {_article(outermost)}, which is no message store: it lacks "
+                f"{_listed(missing)}; derive it from tieredstore.ForwardingMessageStore",
+            )
+        plug_ins.insert(0, (name, outermost))
+    return StoreLayers(outermost, plug_ins)
+
+
+@asynccontextmanager
+async def opened(context: PluginContext, layers: StoreLayers) -> AsyncGenerator[StoreLayers]:
+    """Open all layers while the block runs, the hot log first; and close them in reverse order.
+
+    Raises:
+        ConfigError: a plug-in failed while it was opened; names it. Nothing is open then.
+        StoreError: a store could not be opened or closed; see `TieredMessageStore`.
+    """
+    try:
+        await layers.outermost.__aenter__()
+    except (ConfigError, StoreError):
+        raise
+    except Exception as error:
+        name = _culprit(error, layers)
+        if name is None:
+            raise
+        raise _failed(context, name, "cannot be opened", error) from error
+    async with AsyncExitStack() as stack:
+        stack.push_async_exit(layers.outermost.__aexit__)
+        yield layers
+
+
+def _found(context: PluginContext, name: str) -> PlugIn:
+    if name in OURS:
+        return _tiered
+    named = entry_points(group=GROUP, name=name)
+    if not named and not _NAME.fullmatch(name):
+        known = sorted(one.name for one in entry_points(group=GROUP))
+        raise _refused(
+            context,
+            name,
+            f"is no name of an installed plug-in (entry points {GROUP}: "
+            f"{', '.join(known) or 'none'}): write package.module.Class, or install it",
+        )
+    place = named[name] if named else _place_of(name)
+    try:
+        plug_in = place.load()
+    except Exception as error:
+        raise _not_loaded(context, name, place, error) from error
+    if not callable(plug_in):
+        raise _refused(context, name, "is nothing that can be called, such as a class")
+    return cast("PlugIn", plug_in)  # what it returns is looked at when it was called
+
+
+def _place_of(name: str) -> EntryPoint:
+    """`package.module:Class` or `package.module.Class` as the place of an entry point."""
+    module, _, attribute = name.partition(":") if ":" in name else name.rpartition(".")
+    return EntryPoint(name, f"{module}:{attribute}", GROUP)
+
+
+def _tiered(context: PluginContext, inner: MessageStore) -> MessageStore:
+    """Our own plug-in."""
+    tiered = TieredMessageStore(
+        inner,
+        local=context.local,
+        config=context.config,
+        take_over=context.take_over,
+        clock=context.clock,
+    )
+    return _whole(tiered)
+
+
+def _whole(store: CoreStore) -> MessageStore:
+    """A store of ours as plug-ins see it. Calls that it lacks yet raise AttributeError."""
+    return cast("MessageStore", store)
+
+
+def _not_loaded(
+    context: PluginContext, name: str, place: EntryPoint, error: Exception
+) -> ConfigError:
+    """Why a plug-in could not be imported, in the words that help most."""
+    module = place.module
+    if isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name}."):
+        if name.startswith(JAVA_ROOTS):
+            return _refused(
+                context,
+                name,
+                f"is a Java class, which is not loaded here: leave it out; {OUR_PLUG_IN} is the "
+                f"store that tiers",
+            )
+        return _refused(
+            context,
+            name,
+            f"is not installed: there is no module {error.name}; install its package, or put the "
+            f"directory that holds it into PYTHONPATH",
+        )
+    if isinstance(error, AttributeError) and module in sys.modules:
+        there = [one for one in dir(import_module(module)) if not one.startswith("_")]
+        if place.attr.partition(".")[0] not in there:
+            near = get_close_matches(place.attr, there, 1)
+            hint = f": did you mean {near[0]}?" if near else ""
+            return _refused(context, name, f"is not in the module {module}{hint}")
+    return _failed(context, name, "cannot be imported", error)
+
+
+def _culprit(error: Exception, layers: StoreLayers) -> str | None:
+    """The plug-in of somebody else's in whose methods an error was raised last; None if none."""
+    ours = {id(one) for _, one in layers.plug_ins if isinstance(one, TieredMessageStore)}
+    names = {id(one): name for name, one in layers.plug_ins}
+    last: int | None = None
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        owner = frame.f_locals.get("self")
+        if id(owner) in names or isinstance(owner, LocalMessageStore):
+            last = id(owner)
+    return None if last is None or last in ours else names.get(last)
+
+
+def _refused(context: PluginContext, name: str, reason: str) -> ConfigError:
+    origin = context.config.settings[KEY].origin
+    return ConfigError(f"the plug-in {name} ({KEY}, {origin}) {reason}")
+
+
+def _failed(context: PluginContext, name: str, what: str, error: Exception) -> ConfigError:
+    said = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    return _refused(context, name, f"{what}: {' '.join(said.split())}")
+
+
+def _article(found: object) -> str:
+    return "nothing" if found is None else f"an object of {type(found).__name__}"
+
+
+def _listed(missing: Sequence[str]) -> str:
+    more = len(missing) - MISSING_SAID_MAX
+    return f"{', '.join(missing[:MISSING_SAID_MAX])}{f' and {more} more' if more > 0 else ''}"
