@@ -9,8 +9,8 @@ MEANINGS: Mapping[str, str] = {
     "1": "findings, queues that are stopped, messages that were lost in this run, or not found",
     "2": "usage or configuration error",
     "3": "storage or memory unavailable; a later try may succeed",
-    "4": "another process owns the tier, or took it over",
+    "4": "another process owns the tier or the store, or took the tier over",
     "70": "internal error",
-    "129, 130, 143": "ended by SIGHUP, SIGINT, SIGTERM (`tier --follow` ends with 0 once it has"
-    " committed; a second signal ends it at once)",
+    "129, 130, 143": "ended by SIGHUP, SIGINT, SIGTERM (`tier --follow` and `run` end with 0 once"
+    " they have committed; a second signal ends them at once)",
 }

@@ -1,4 +1,4 @@
-"""A table of the topics on the terminal while `tier --follow` runs."""
+"""A table of the topics on the terminal while `tier --follow` or `run` runs."""
 
 import asyncio
 import sys
@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
+from typing import Protocol
 
 from rich.cells import cell_len, set_cell_size
 from rich.console import Console, Group
@@ -18,7 +19,6 @@ from tieredstore.cli.output import BETWEEN, count_text, table_of
 from tieredstore.cli.printable import printable
 from tieredstore.cli.topic_rows import COLUMNS, NUMBERS, cells_of
 from tieredstore.config.effective import Config
-from tieredstore.follower import Follower
 from tieredstore.lifetime import running
 from tieredstore.report import LOOK_S_MIN, LOOK_SHARE_MAX
 from tieredstore.summary import TopicSummary, counted
@@ -32,8 +32,20 @@ RATE_LOOKS = 10
 """Looks over which the rate is taken."""
 
 
+class Watched(Protocol):
+    """What is tiered, and how far: a follower, or a store of our own."""
+
+    def statistics(self) -> DispatchStatistics:
+        """How far tiering is."""
+        ...
+
+    def topics(self) -> list[TopicSummary]:
+        """The rows."""
+        ...
+
+
 @asynccontextmanager
-async def live_table(follower: Follower, config: Config, *, is_live: bool) -> AsyncGenerator[None]:
+async def live_table(follower: Watched, config: Config, *, is_live: bool) -> AsyncGenerator[None]:
     """Show where `follower` stands, if `is_live` and standard error is a terminal.
 
     What is logged meanwhile appears above the table. The terminal is written in a thread: one that
@@ -55,7 +67,7 @@ async def live_table(follower: Follower, config: Config, *, is_live: bool) -> As
             live.stop()
 
 
-async def _show(live: Live, follower: Follower, title: str, clock: Clock) -> None:
+async def _show(live: Live, follower: Watched, title: str, clock: Clock) -> None:
     rate = Rate()
     while True:
         began_s = clock.monotonic_s()

@@ -25,6 +25,11 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
         "tieredstore.cli.tier",
         "Copy a RocketMQ store into a tier, once or continuously.",
     ),
+    "run": (
+        "tieredstore.cli.run",
+        "Run a store of our own with its tier, as it is configured.",
+    ),
+    "put": ("tieredstore.cli.put", "Append messages to a store of our own."),
     "topics": (
         "tieredstore.cli.topics",
         "List the queues of a tier with offsets, sizes and times.",

@@ -22,10 +22,10 @@ from tieredstore.cli.invocation import (
     take_over_option,
 )
 from tieredstore.cli.live_table import live_table
-from tieredstore.cli.output import Row, count_text, size_text, write_json, write_table
+from tieredstore.cli.output import count_text, size_text, write_json, write_table
 from tieredstore.cli.progress import Show, progress_bar
 from tieredstore.cli.signals import EndingSignals, Signalled
-from tieredstore.cli.topic_rows import COLUMNS, NUMBERS, cells_of
+from tieredstore.cli.topic_rows import COLUMNS, NUMBERS, cells_of, row_of
 from tieredstore.config.effective import Config
 from tieredstore.config.sources import ConfigError
 from tieredstore.follower import Follower
@@ -76,7 +76,7 @@ def command(
     ended = asyncio.run(_run(follower, config, follow=follow, is_live=is_live))
     try:
         if as_json:
-            write_json(map(_row, ended.topics))
+            write_json(map(row_of, ended.topics))
         else:
             write_table(COLUMNS, map(cells_of, ended.topics), numbers=NUMBERS)
     except OSError as error:
@@ -197,20 +197,3 @@ def _shown(show: Show | None) -> Callable[[Progress], None] | None:
         show(progress.messages_done, progress.messages_total, note)
 
     return tell
-
-
-def _row(topic: TopicSummary) -> Row:
-    return {
-        "topic": topic.topic,
-        "queues": topic.queues,
-        "messages": topic.messages,
-        "messages_new": topic.messages_new,
-        "commit_log_bytes": topic.bytes,
-        "commit_log_bytes_new": topic.bytes_new,
-        "behind": topic.behind,
-        "lost": topic.lost,
-        "over": [
-            {"queue_id": queue, "state": state, "reason": reason}
-            for queue, state, reason in topic.over
-        ],
-    }

@@ -1,6 +1,6 @@
-"""Topics as rows of a table: at the end of `tier`, and while it follows."""
+"""Topics as rows of a table: at the end of `tier` and `run`, and while they run."""
 
-from tieredstore.cli.output import count_text, size_text
+from tieredstore.cli.output import Row, count_text, size_text
 from tieredstore.summary import TopicSummary
 
 COLUMNS = ("topic", "queues", "messages", "new", "size", "behind", "lost")
@@ -18,3 +18,21 @@ def cells_of(topic: TopicSummary) -> tuple[str, ...]:
         count_text(topic.behind) if topic.behind else "",
         count_text(topic.lost) if topic.lost else "",
     )
+
+
+def row_of(topic: TopicSummary) -> Row:
+    """The same with all that `--json` prints."""
+    return {
+        "topic": topic.topic,
+        "queues": topic.queues,
+        "messages": topic.messages,
+        "messages_new": topic.messages_new,
+        "commit_log_bytes": topic.bytes,
+        "commit_log_bytes_new": topic.bytes_new,
+        "behind": topic.behind,
+        "lost": topic.lost,
+        "over": [
+            {"queue_id": queue, "state": state, "reason": reason}
+            for queue, state, reason in topic.over
+        ],
+    }

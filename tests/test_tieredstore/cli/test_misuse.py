@@ -73,7 +73,7 @@ def test_every_command_says_what_its_options_mean(name: str) -> None:
 
 def test_an_unknown_command_names_the_nearest() -> None:
     assert "did you mean topics?" in refused(invoke("topcs"), 2)
-    assert "there are tier, topics" in refused(invoke("zzz"), 2)
+    assert "there are tier, run, put, topics" in refused(invoke("zzz"), 2)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,207 @@
+"""`tieredstore run`: our own store as it is configured, until a signal ends it."""
+
+import asyncio
+import logging
+import sys
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from functools import partial
+
+import click
+
+from provider.clock import SystemClock
+from provider.errors import Closed
+from tieredstore.cli.appending import Appending
+from tieredstore.cli.exit_status import FINDINGS, UNAVAILABLE
+from tieredstore.cli.input_lines import InputLines
+from tieredstore.cli.invocation import (
+    TEXT,
+    Invocation,
+    json_option,
+    pass_invocation,
+    take_over_option,
+)
+from tieredstore.cli.live_table import live_table
+from tieredstore.cli.new_messages import Given, message_of_line
+from tieredstore.cli.output import write_json, write_table
+from tieredstore.cli.put import line_bytes_max
+from tieredstore.cli.signals import EndingSignals, Signalled
+from tieredstore.cli.tier import hindrance_of
+from tieredstore.cli.topic_rows import COLUMNS, NUMBERS, cells_of, row_of
+from tieredstore.config.effective import Config
+from tieredstore.lifetime import running
+from tieredstore.metrics.moment import Moment
+from tieredstore.metrics.serving import metrics_of, served_metrics
+from tieredstore.report import Reporter, log_owned, log_start
+from tieredstore.store.configured import plan_store
+from tieredstore.store.plugins import PluginContext, StoreLayers, opened
+from tieredstore.store.watching import StoreWatch
+from tieredstore.summary import TopicSummary
+
+LOGGER = logging.getLogger("tieredstore.cli")
+
+
+@dataclass(slots=True)
+class Running:
+    """One run, and what is left of it when the store is closed."""
+
+    config: Config
+    context: PluginContext
+    layers: StoreLayers
+    puts: bool
+    is_live: bool
+    watch: StoreWatch | None = None
+    """None: nothing is tiered, or not yet."""
+    stop: asyncio.Event = field(default_factory=asyncio.Event)
+    is_open: bool = False
+    silent: bool = False
+    """The whole time of the stop passed, and nothing was committed in it."""
+
+    def moment(self) -> Moment:
+        """What the metrics page shows."""
+        if self.watch is None:
+            raise Closed("the store is being opened", str(self.context.root))
+        return self.watch.moment()
+
+
+@click.command("run")
+@click.option(
+    "--put",
+    "puts",
+    is_flag=True,
+    help="Append the messages that standard input has, too: JSON objects as for `put --json`, each "
+    "with its topic. Each line is answered by an object with its number.",
+)
+@take_over_option
+@json_option
+@pass_invocation
+def command(invocation: Invocation, *, puts: bool, take_over: bool, as_json: bool) -> int:
+    """Open the store in storePathRootDir as it is configured, until SIGINT, SIGTERM or SIGHUP.
+
+    It opens our own hot log and the plug-ins around it (messageStorePlugIn), tiers what is there
+    and what comes, and deletes from the hot log what is old and in the tier. Messages come from
+    --put, or from a program that embeds the store; while this command runs, no other process
+    writes the store.
+
+    A signal ends it cleanly: what waits is tiered for at most tieredStoreShutdownTimeout, then the
+    store is closed, and a Java broker may be started on it. A second signal ends it at once; then,
+    and after a crash, the next start loses nothing that was acknowledged.
+
+    \b
+    Exit status, besides those of `tieredstore --help`:
+      1  a queue is stopped or damaged, or messages were lost
+      3  the tier's storage failed, and still fails at the end
+      4  another process owns the store or the tier, or took the tier over
+    """  # noqa: D301 - \b is click's mark of lines that stay
+    config = invocation.load_config()
+    context, layers = plan_store(config, clock=SystemClock(), take_over=take_over)
+    if layers.tiered is None:
+        LOGGER.warning("nothing is tiered: messageStorePlugIn names no TieredMessageStore")
+    else:
+        log_start(config, context.root)
+    run = Running(config, context, layers, puts, invocation.log_format == TEXT and not puts)
+    asyncio.run(_run(run))
+    if run.watch is None:
+        return 0
+    topics = run.watch.topics()
+    if not puts:
+        _print(topics, as_json=as_json)
+    hindrance = hindrance_of(run.watch.statistics(), silent=run.silent)
+    if hindrance:
+        invocation.say(f"{hindrance}; the next start continues there", UNAVAILABLE)
+        return UNAVAILABLE
+    is_broken = any(one.is_broken for one in topics)
+    return FINDINGS if run.watch.troubles() or run.watch.losses() or is_broken else 0
+
+
+def _print(topics: Sequence[TopicSummary], *, as_json: bool) -> None:
+    with suppress(OSError):  # nobody reads it any more, such as a closed terminal
+        if as_json:
+            write_json(map(row_of, topics))
+        else:
+            write_table(COLUMNS, map(cells_of, topics), numbers=NUMBERS)
+
+
+async def _run(run: Running) -> None:
+    task = asyncio.current_task()
+    assert task is not None, "a command is a task"
+    signals = EndingSignals(lambda: run.stop.set() if run.is_open else task.cancel())
+    clock = run.context.clock
+    stopped_s, rounds = 0.0, 0
+    try:
+        async with _metrics(run), opened(run.context, run.layers):
+            run.is_open = True
+            async with _watched(run):
+                await _until_stopped(run)
+            stopped_s, rounds = clock.monotonic_s(), _rounds(run)
+    except asyncio.CancelledError:
+        if not signals.first:
+            raise
+        raise Signalled(signals.first) from None
+    took_s, most_s = clock.monotonic_s() - stopped_s, run.config.dispatch.close_s_max
+    run.silent = 0 < most_s <= took_s and rounds == _rounds(run)
+    LOGGER.info("the store is closed")
+
+
+@asynccontextmanager
+async def _metrics(run: Running) -> AsyncGenerator[None]:
+    """Serve the page from before the tier is taken, where something is tiered."""
+    tiered = run.layers.tiered
+    if tiered is None:
+        yield
+        return
+    registry = metrics_of(run.config, run.moment, tiered.registry)
+    async with served_metrics(run.config, run.moment, registry):
+        yield
+
+
+@asynccontextmanager
+async def _watched(run: Running) -> AsyncGenerator[None]:
+    """Report how tiering goes, in the log and on a terminal."""
+    tiered = run.layers.tiered
+    if tiered is None or tiered.cold is None:
+        if tiered is not None:
+            LOGGER.warning("nothing is tiered: tieredStorageLevel is DISABLE")
+        yield
+        return
+    run.watch = StoreWatch(tiered.cold, run.context.clock)
+    log_owned(tiered.cold.tier.state)
+    reporter = Reporter(run.watch.look, run.context.clock)
+    async with (
+        running([reporter.run]),
+        live_table(run.watch, run.config, is_live=run.is_live),
+    ):
+        yield
+
+
+async def _until_stopped(run: Running) -> None:
+    """Append what comes, if that is wanted, until a signal; what was read by then is appended."""
+    if run.puts:
+        bytes_max = line_bytes_max(run.config, as_json=True)
+        lines = InputLines(sys.stdin.fileno(), line_bytes_max=bytes_max)
+        ended = asyncio.Event()
+        async with running([partial(_put_lines, run, lines, ended)]):
+            await run.stop.wait()
+            lines.end()
+            await ended.wait()
+    else:
+        await run.stop.wait()
+    LOGGER.info(
+        "stopping: what waits is tiered, for at most %g s; a second signal ends at once",
+        run.config.dispatch.close_s_max,
+    )
+
+
+async def _put_lines(run: Running, lines: InputLines, ended: asyncio.Event) -> None:
+    decode = partial(message_of_line, given=Given())
+    appending = Appending(run.layers.outermost, decode, as_json=True, goes_on=True)
+    try:
+        await appending.append_lines(lines)
+    finally:
+        LOGGER.info("standard input ended: %s", appending.done)
+        ended.set()
+
+
+def _rounds(run: Running) -> int:
+    return 0 if run.watch is None else run.watch.statistics().rounds
