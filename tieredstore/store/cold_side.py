@@ -70,6 +70,22 @@ class ColdSide:
             return None
         return Span(found.min_offset, found.next_offset, found.gaps)
 
+    def figures(self) -> dict[str, float]:
+        """Figures of now, by name. O(queues)."""
+        dispatched, fetched = self.dispatcher.statistics(), self.fetcher.statistics()
+        return {
+            "tier_behind": dispatched.behind,
+            "tier_oldest_age_s": dispatched.oldest_age_s,
+            "tier_messages": dispatched.messages,
+            "tier_bytes": dispatched.bytes,
+            "tier_rounds": dispatched.rounds,
+            "tier_rounds_failed": dispatched.rounds_failed,
+            "tier_gaps": dispatched.gaps,
+            "tier_halted_queues": len(dispatched.halted),
+            "cache_hits": fetched.hits,
+            "cache_misses": fetched.misses,
+        }
+
     async def dispatch_forever(self) -> None:
         """Tier what there is and what comes, while that is wanted.
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from container.lookup.query import END_OF_TIME_MS, Found, KeyQuery, QueryResult
 from container.names.queue_id import QueueId
 from container.queue.time_boundary import Boundary
 from container.record.message import StoredMessage
@@ -28,6 +29,7 @@ from tieredstore.hot.trimming import HoldsBack
 from tieredstore.lifetime import cause, running
 from tieredstore.store.arrivals import Arrivals
 from tieredstore.store.iteration import messages_of
+from tieredstore.store.key_scan import scan_for_key
 from tieredstore.store.local_read import (
     ReadLimits,
     Wish,
@@ -260,6 +262,31 @@ class LocalMessageStore:
             Unavailable, Corrupt, Denied, Closed: as `get_message`.
         """
         return await self.log.message_store_time(QueueId(topic, queue_id), offset)
+
+    async def query_message(
+        self,
+        topic: str,
+        key: str,
+        *,
+        messages_max: int = MESSAGES_MAX,
+        begin_ms: int = 0,
+        end_ms: int = END_OF_TIME_MS,
+        newest_first: bool = True,
+    ) -> QueryResult:
+        """Messages with a key (`KEYS`, `UNIQ_KEY`), stored within `[begin_ms, end_ms]`, each once.
+
+        There is no index: the topic's messages of that time are read, up to 256 MiB of them.
+
+        Raises:
+            Unavailable, Corrupt, Denied, Closed: as `get_message`.
+        """
+        query = KeyQuery(topic, key, messages_max, begin_ms, end_ms, newest_first)
+        found = Found(query)
+        unsearched = 0
+        if key and messages_max > 0:
+            unsearched = await scan_for_key(self, query, found, starts={})
+        messages = found.messages()
+        return QueryResult(messages, not (found.cut or unsearched), unsearched)
 
     async def is_in_store(self, topic: str, queue_id: int, offset: int) -> bool:
         """Whether the message at `offset` can be read here.

@@ -35,7 +35,7 @@ class GetMessageResult:
 
 
 class CoreStore(Protocol):
-    """What a store must do to be wrapped by a tiered one: put, read by offset, wait.
+    """What a store must do to be wrapped by a tiered one: put, read, find, wait.
 
     `async with` opens it with all that it wraps, and closes it in the reverse order. Calls before
     and after that raise Closed. Times are Unix ms; offsets count the messages of one queue.
@@ -104,6 +104,19 @@ class CoreStore(Protocol):
         """Store time of one message; None if it is not there."""
         ...
 
+    async def query_message(
+        self,
+        topic: str,
+        key: str,
+        *,
+        messages_max: int = MESSAGES_MAX,
+        begin_ms: int = 0,
+        end_ms: int = END_OF_TIME_MS,
+        newest_first: bool = True,
+    ) -> QueryResult:
+        """Messages with a key (`KEYS`, `UNIQ_KEY`), stored within `[begin_ms, end_ms]`."""
+        ...
+
     async def is_in_store(self, topic: str, queue_id: int, offset: int) -> bool:
         """Whether the message at `offset` is in the hot log (checkInStoreByConsumeOffset)."""
         ...
@@ -134,23 +147,10 @@ class CoreStore(Protocol):
 
 
 class MessageStore(CoreStore, Protocol):
-    """A store of messages in queues of topics: also by key, and with topics to delete.
+    """A store of messages in queues of topics, which can be deleted, too.
 
     As `CoreStore` says, `async with` opens and closes it.
     """
-
-    async def query_message(
-        self,
-        topic: str,
-        key: str,
-        *,
-        messages_max: int = MESSAGES_MAX,
-        begin_ms: int = 0,
-        end_ms: int = END_OF_TIME_MS,
-        newest_first: bool = True,
-    ) -> QueryResult:
-        """Messages with a key (`KEYS`, `UNIQ_KEY`), stored within `[begin_ms, end_ms]`."""
-        ...
 
     async def delete_topics(self, topics: Collection[str]) -> None:
         """Delete topics with all their messages. A topic that is not there is passed over."""

@@ -10,6 +10,7 @@ from typing import Self
 
 from prometheus_client import CollectorRegistry
 
+from container.lookup.query import END_OF_TIME_MS, KeyQuery, QueryResult
 from container.names.queue_id import QueueId
 from container.queue.time_boundary import Boundary
 from container.record.message import StoredMessage
@@ -289,21 +290,39 @@ class TieredMessageStore:
         self._check_open()
         return await self._reads.store_time(QueueId(topic, queue_id), offset)
 
+    async def query_message(
+        self,
+        topic: str,
+        key: str,
+        *,
+        messages_max: int = MESSAGES_MAX,
+        begin_ms: int = 0,
+        end_ms: int = END_OF_TIME_MS,
+        newest_first: bool = True,
+    ) -> QueryResult:
+        """Messages with a key (`KEYS`, `UNIQ_KEY`), stored within `[begin_ms, end_ms]`, each once.
+
+        Of the tier through its index files, as `find_messages`; what is not tiered yet is read.
+
+        Raises:
+            Unavailable, Corrupt, Denied, Closed: as `get_message`.
+        """
+        self._check_open()
+        query = KeyQuery(topic, key, messages_max, begin_ms, end_ms, newest_first)
+        return await self._reads.query(query)
+
     async def is_in_store(self, topic: str, queue_id: int, offset: int) -> bool:
         """Whether the message at `offset` is in the hot log."""
-        self._check_open()
         return await self._inner.is_in_store(topic, queue_id, offset)
 
     async def is_in_memory(self, topic: str, queue_id: int, offset: int, messages: int = 1) -> bool:
         """Whether the pages of these messages are resident in the hot log."""
-        self._check_open()
         return await self._inner.is_in_memory(topic, queue_id, offset, messages)
 
     async def wait_for_message(
         self, topic: str, queue_id: int, offset: int, timeout_s: float
     ) -> bool:
         """Wait, without polling, until there is a message at `offset`; False after the timeout."""
-        self._check_open()
         return await self._inner.wait_for_message(topic, queue_id, offset, timeout_s)
 
     def messages(
@@ -328,23 +347,9 @@ class TieredMessageStore:
     def statistics(self) -> Mapping[str, float]:
         """Figures of now, by name: those of the inner store, and of the tier. O(queues)."""
         self._check_open()
-        figures = {**self._inner.statistics(), "level": self.level, **self._reads.counts}
         cold = self._reads.cold
-        if cold is not None:
-            dispatched, fetched = cold.dispatcher.statistics(), cold.fetcher.statistics()
-            figures |= {
-                "tier_behind": dispatched.behind,
-                "tier_oldest_age_s": dispatched.oldest_age_s,
-                "tier_messages": dispatched.messages,
-                "tier_bytes": dispatched.bytes,
-                "tier_rounds": dispatched.rounds,
-                "tier_rounds_failed": dispatched.rounds_failed,
-                "tier_gaps": dispatched.gaps,
-                "tier_halted_queues": len(dispatched.halted),
-                "cache_hits": fetched.hits,
-                "cache_misses": fetched.misses,
-            }
-        return figures
+        figures = {**self._inner.statistics(), "level": self.level, **self._reads.counts}
+        return figures if cold is None else {**figures, **cold.figures()}
 
     def dispatch_statistics(self) -> DispatchStatistics | None:
         """How far tiering is, queue by queue, and what fails now; None while there is no tier."""

@@ -5,6 +5,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
+from container.lookup.find import find_messages
+from container.lookup.query import Found, KeyQuery, QueryResult
 from container.names.queue_id import QueueId
 from container.queue.time_boundary import Boundary
 from dispatcher.topic_filter import TopicFilter
@@ -13,6 +15,7 @@ from fetcher.result import FetchStatus
 from provider.errors import Corrupt, Denied, OutOfRange, StoreError, Unavailable
 from tieredstore.store.cold_side import ColdSide
 from tieredstore.store.joined import JoinedQueue, Span
+from tieredstore.store.key_scan import scan_for_key
 from tieredstore.store.levels import Level, Source, who_serves
 from tieredstore.store.protocol import CoreStore, GetMessageResult
 
@@ -154,6 +157,32 @@ class TieredReads:
         if found is None or (found >= joined.tier.end and joined.hot is not None):
             return max(found or 0, await inner.offset_by_time(*queue, moment_ms, boundary))
         return found
+
+    async def query(self, query: KeyQuery) -> QueryResult:
+        """Messages with a key: those of the tier, and what it does not have yet, each once.
+
+        Raises:
+            StoreError: as `get`; a side that fails is never without messages.
+        """
+        found, tier = Found(query), self._tier
+        if not query.key or query.messages_max < 1:
+            return QueryResult((), is_complete=True)
+        if tier is None:
+            unsearched = await scan_for_key(self._inner, query, found, starts={})
+            return QueryResult(found.messages(), not (found.cut or unsearched), unsearched)
+        starts = {
+            queue.queue_id: record.next_offset
+            for queue, record in tier.tier.state.queues.items()
+            if queue.topic == query.topic
+        }
+        tiered = await find_messages(tier.tier, query)
+        for message in tiered.messages:
+            found.add(message)
+        unsearched = await scan_for_key(self._inner, query, found, starts=starts)
+        messages = found.messages()
+        unsearched += tiered.unsearched
+        is_complete = tiered.is_complete and not (found.cut or unsearched)
+        return QueryResult(messages, is_complete, unsearched, tiered.damage)
 
     async def _served(
         self,

@@ -2,10 +2,12 @@
 
 import asyncio
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 import pytest
 
+from container.lookup.query import Found, KeyQuery
 from container.queue.time_boundary import Boundary, TimeRules
 from fetcher.result import FetchStatus
 from provider.clock import SystemClock
@@ -16,6 +18,7 @@ from tests.support.tiered_world import OUTAGE, TieredWorld
 from tests.support.time_oracle import offset_by_scan
 from tieredstore.config.effective import Config
 from tieredstore.config.sources import ConfigError
+from tieredstore.store.key_scan import scan_for_key
 from tieredstore.store.levels import Level
 from tieredstore.store.local import LocalMessageStore
 from tieredstore.store.tiered import TieredMessageStore
@@ -304,3 +307,51 @@ async def test_a_moment_is_found_in_hot_log_and_tier_together(tmp_path: Path) ->
         await store.set_level("FORCE")
         await world.move(store)
         assert await store.offset_by_time("Orders", 0, 0) == 0
+
+
+async def test_messages_with_a_key_are_found_once_in_hot_log_and_tier(tmp_path: Path) -> None:
+    clock = FrozenClock()
+    world = TieredWorld(tmp_path / "store", clock)
+    times: list[int] = []
+    async with world.store("DISABLE") as store:
+
+        async def put(first: int, end: int) -> None:
+            for number in range(first, end):
+                clock.ahead_ms += 1
+                message = new_message(number % 10, queue_id=number % 2, body_bytes=number + 1)
+                times.append((await store.put_message(message)).store_timestamp)
+
+        async def found(**wanted: Any) -> list[int]:
+            result = await store.query_message("Orders", "key-3", **wanted)
+            assert result.is_complete
+            return [len(message.body) - 1 for message in result.messages]
+
+        expects = list(range(93, 0, -10))
+        await put(0, 100)
+        assert await found() == expects  # in the hot log alone
+        await store.set_level("NOT_IN_DISK")
+        await world.move(store)
+        assert await found() == expects  # in both, and in the tier alone
+        await put(100, 120)
+        expects = [113, 103, *expects]
+        assert await found() == expects  # the newest are not in the tier
+        assert await found(newest_first=False) == expects[::-1]
+        assert await found(begin_ms=times[53], end_ms=times[103]) == [103, 93, 83, 73, 63, 53]
+        few = await store.query_message("Orders", "key-3", messages_max=2)
+        assert [len(message.body) - 1 for message in few.messages] == [113, 103]
+        assert not few.is_complete
+        for topic, key in (("Orders", "key"), ("Orders", ""), ("Other", "key-3")):
+            nothing = await store.query_message(topic, key)
+            assert (list(nothing.messages), nothing.is_complete) == ([], True)
+        world.tier_store.faults = OUTAGE
+        with pytest.raises(Unavailable):
+            await store.query_message("Orders", "key-3")
+
+
+async def test_a_scan_for_a_key_is_bounded_and_says_what_is_left(world: TieredWorld) -> None:
+    async with world.store("DISABLE") as store:
+        await store.put_messages([new_message(number) for number in range(600)])
+        query = KeyQuery("Orders", "key-599", 10)
+        found = Found(query)
+        left = await scan_for_key(world.local, query, found, starts={}, bytes_max=1)
+        assert (left, len(found.messages())) == (512, 1)
