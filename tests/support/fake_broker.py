@@ -183,7 +183,7 @@ class FakeBroker:
         for topic in topics:
             self._topics.pop(topic, None)
             directory = self.directory / "consumequeue" / topic
-            self._made.difference_update(directory.glob("*/*"))
+            self._made = {path for path in self._made if directory not in path.parents}
             shutil.rmtree(directory)
         for queue in [queue for queue in self.next_offsets if queue.topic in topics]:
             del self.next_offsets[queue]

@@ -130,6 +130,22 @@ async def test_a_new_queue_whose_first_file_is_cut_off_is_said_and_followed_once
     assert await bodies(log, 10) == [(n, b"new") for n in range(10, messages)]
 
 
+@pytest.mark.parametrize("messages", [1, 5])
+async def test_a_look_that_takes_the_new_queue_for_the_old_one_forgets_no_place(
+    broker: FakeBroker, clock: ManualClock, logs: Logs, messages: int
+) -> None:
+    """As many messages as before are no news: where the old ones lie must outlast that look."""
+    broker.put_many("A", 0, [b"old"] * messages)
+    log = await follow_pinned(broker, clock, logs)
+    for _ in range(2):
+        await poll_later(log, clock)
+    broker.delete_topics("A")
+    broker.put_many("A", 0, [b"new"] * messages)
+    for _ in range(2):
+        await poll_later(log, clock)
+    assert await bodies(log, 0) == [(n, b"old") for n in range(messages)]
+
+
 @pytest.mark.parametrize("is_made_again", [False, True])
 async def test_a_restart_goes_on_with_what_waits_of_a_deleted_queue(
     broker: FakeBroker, clock: ManualClock, logs: Logs, *, is_made_again: bool

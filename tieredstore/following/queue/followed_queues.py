@@ -293,6 +293,8 @@ class FollowedQueues:
         wanted = max(self.told.released(queue), tail.seen.min_offset)
         is_wanted = tail.is_known and wanted < tail.seen.max_offset
         position = self._position_of(queue, QueueOffset(wanted)) if is_wanted else None
+        if position is not None and position >= tail.end_position > 0:
+            position = 0  # the unit is of another queue of this name, which the next look finds out
         tail.needed_position = (
             tail.end_position if position is None else position or tail.needed_position
         )
