@@ -46,6 +46,7 @@ class JavaSide:
             # the four-group read logs tens of thousands of errors (RocketMQ issue 10470)
             properties={"tieredstore.log.level": "OFF"},
         )
+        self._memory_bytes = made.memory_bytes
         self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed when the JVM ends
         self._jvm = subprocess.Popen(
             command,
@@ -81,7 +82,7 @@ class JavaSide:
         """
         assert self._jvm.stdin is not None
         assert self._jvm.stdout is not None
-        settle()
+        settle(self._memory_bytes)
         print(command, file=self._jvm.stdin, flush=True)
         for line in self._jvm.stdout:
             if line.startswith("{"):  # else it is somebody's log

@@ -29,7 +29,7 @@ def raw_limits(directory: Path, total_bytes: int) -> Iterator[Figure]:
 
 def _raw_write(descriptor: int, count: int) -> Figure:
     piece = os.urandom(PIECE_BYTES)
-    settle()
+    settle(count * PIECE_BYTES)
     with stopwatch() as elapsed:
         for number in range(count):
             os.pwrite(descriptor, piece, number * PIECE_BYTES)

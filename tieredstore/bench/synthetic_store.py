@@ -23,6 +23,7 @@ BODY_CRC_AT = 8
 QUEUE_ID_AT = 12
 COUNTER_DIGITS = 10
 ROWS_AT_ONCE = 16_384
+RECORD_BYTES_BESIDE_BODY = 256
 CONSUME_QUEUE_FILE_BYTES = 6_000_000
 
 
@@ -37,6 +38,14 @@ class SyntheticStore:
     commit_log_file_bytes: int = 1 << 30
     store_timestamp_ms: int = 1_795_262_400_000
     """Of the first message; 1,000 messages share a millisecond."""
+
+    @property
+    def memory_bytes(self) -> int:
+        """What tiering it, or reading it back, may need of fresh memory, in bytes.
+
+        Page cache for all records, with headers, properties and units, and as much for the process.
+        """
+        return 2 * self.messages * (self.body_bytes + RECORD_BYTES_BESIDE_BODY)
 
 
 def write_synthetic_store(directory: Path, store: SyntheticStore, *, seed: int = 1) -> int:

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import ParamSpec, Self, TypeVar
 
-from tieredstore.bench.figure import Figure
+from tieredstore.bench.figure import Figure, settle
 from tieredstore.bench.measure import READ_SHAPES, ReadShape, measure_reading, measure_tiering
 from tieredstore.bench.synthetic_store import SyntheticStore
 
@@ -42,11 +42,16 @@ class Worker:
 
     def tier(self, store_dir: Path, tier_dir: Path, made: SyntheticStore) -> Figure:
         """Tier the whole store at `store_dir` into the empty `tier_dir`, everything at defaults."""
+        settle(made.memory_bytes)
         return self._call(_tier, store_dir, tier_dir, made)
 
     def read(self, tier_dir: Path, made: SyntheticStore) -> list[Figure]:
         """Read the whole tier once in each of `READ_SHAPES`."""
-        return [self._call(_read, tier_dir, made, shape) for shape in READ_SHAPES]
+        figures: list[Figure] = []
+        for shape in READ_SHAPES:
+            settle(made.memory_bytes)
+            figures.append(self._call(_read, tier_dir, made, shape))
+        return figures
 
     def peak_bytes(self) -> int:
         """Resident memory of the process at its highest so far."""
