@@ -1,5 +1,6 @@
 """Retention as it is configured: off by default, on by one word, with the times of topics."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -80,3 +81,22 @@ async def test_old_messages_go_but_those_of_a_topic_that_keeps_them(tmp_path: Pa
 )
 def test_what_a_topics_attributes_say(attributes: object, hours: int) -> None:
     assert hours_of({"T": {"attributes": attributes}, "U": {}}) == {"T": hours, "U": -1}
+
+
+async def test_a_store_of_our_own_knows_what_its_topics_keep_before_anything_expires(
+    tmp_path: Path,
+) -> None:
+    settings = {**QUICK, "tieredStoreDeleteFileEnable": True}
+    store = tieredstore.open_store(tmp_path / "store", tmp_path / "tier", broker="b", settings={})
+    async with store:
+        await store.put_message(tieredstore.NewMessage("Kept", 0, b"x"))
+    topics = tmp_path / "store" / "config" / "topics.json"
+    table = json.loads(topics.read_text())
+    table["topicConfigTable"]["Kept"]["attributes"] = {"reserve.time": "48"}
+    topics.write_text(json.dumps(table))
+    again = tieredstore.open_store(
+        tmp_path / "store", tmp_path / "tier", broker="b", settings=settings
+    )
+    async with again:
+        assert again.cold is not None
+        assert again.cold.tier.upkeep.topic_hours["Kept"] == 48

@@ -16,6 +16,7 @@ from fetcher.fetcher import TieredMessageFetcher
 from provider.clock import Clock
 from provider.errors import StoreError
 from tieredstore.config.effective import Config
+from tieredstore.expiring import keep_topic_times, topic_hours
 from tieredstore.following.options import HotLogOptions
 from tieredstore.hot import HotLog, HotLogFeed, open_feed
 from tieredstore.lifetime import cause, running
@@ -162,7 +163,11 @@ async def open_cold_side(
             watch = partial(
                 watch_ownership, tier.journal, clock=clock, interval_s=config.owner_check_s
             )
-            await stack.enter_async_context(running([tier.run, watch, cold.dispatch_forever]))
+            tasks = [tier.run, watch, cold.dispatch_forever]
+            if config.upkeep.expires:  # nothing may expire before it is known what is kept longer
+                tier.upkeep.topic_hours.update(await topic_hours(log.root))
+                tasks.append(partial(keep_topic_times, log.root, tier, clock))
+            await stack.enter_async_context(running(tasks))
             stack.push_async_callback(tier.close)
             stack.push_async_callback(cold.commit_rest)
             yield cold
