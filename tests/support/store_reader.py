@@ -21,6 +21,8 @@ class QueueContents:
 
     record: Queue
     log: bytes
+    log_start: int = 0
+    """Position of the first byte in `log`; higher than 0 after expiry."""
     offsets: list[int] = field(default_factory=list[int])
     units: bytes = b""
     segments: list[tuple[int, int, int]] = field(default_factory=list[tuple[int, int, int]])
@@ -29,7 +31,16 @@ class QueueContents:
     def record_at(self, index: int) -> bytes:
         unit = self.units[20 * index : 20 * index + 20]
         position, size = int.from_bytes(unit[:8]), int.from_bytes(unit[8:12])
+        position -= self.log_start
         return self.log[position : position + size]
+
+    def after_expiry(self, now: "QueueContents") -> "QueueContents":
+        """What of this is still there `now`, when the oldest messages may have gone."""
+        gone = sum(offset < now.record.min_offset for offset in self.offsets)
+        log = self.log[max(0, now.log_start - self.log_start) :]
+        return QueueContents(
+            self.record, log, now.log_start, self.offsets[gone:], self.units[20 * gone :]
+        )
 
 
 async def contents(reader: TierReader | Tier) -> dict[QueueId, QueueContents]:
@@ -42,11 +53,15 @@ async def queue_contents(reader: TierReader | Tier, queue: QueueId) -> QueueCont
     assert container is not None
     record = container.record
     end = record.flat_end(SegmentType.COMMIT_LOG)
-    log = bytes(await container.log(ByteRange(0, end))) if end else b""
-    seen = QueueContents(record, log)
+    logs = await container.segments(SegmentType.COMMIT_LOG)
+    begin = logs[0].base if logs else end
+    log = bytes(await container.log(ByteRange(begin, end))) if end > begin else b""
+    seen = QueueContents(record, log, begin)
     start = record.min_offset
     spans: list[tuple[int, int]] = []
     for gap in record.gaps:
+        if gap.end <= start:
+            continue
         spans.append((start, gap.start))
         start = gap.end
     for low, high in [*spans, (start, record.next_offset)]:
@@ -79,6 +94,8 @@ class Follower:
         self._hot = hot
         self._reader: TierReader | None = None
         self.seen: dict[QueueId, QueueContents] = {}
+        self.may_expire = False
+        self.may_delete = False
         self.refreshes = 0
 
     async def look(self) -> None:
@@ -93,11 +110,16 @@ class Follower:
             return  # there is no tier yet
         self.refreshes += 1
         now = await contents(self._reader)
-        assert self.seen.keys() <= now.keys(), "a queue went"
+        assert self.may_delete or self.seen.keys() <= now.keys(), "a queue went"
         for queue, new in now.items():
             old = self.seen.get(queue)
             since = 0
+            if old is not None and new.record.generation != old.record.generation:
+                assert self.may_delete, "nothing was cut or deleted"
+                old = None
             if old is not None:
+                assert self.may_expire or new.record.min_offset == old.record.min_offset
+                old = old.after_expiry(new)
                 since = len(old.offsets)
                 assert new.log.startswith(old.log), f"published bytes of {queue} changed"
                 assert new.units.startswith(old.units), f"published units of {queue} changed"

@@ -20,6 +20,7 @@ from tests.support.store_reader import findings
 from tests.support.store_simulation import simulate_store
 
 CHUNK = 125
+EXPIRING = 1_000 if os.environ.get("HYPOTHESIS_PROFILE") == "nightly" else 40
 CHUNKS = 8 if os.environ.get("CI") else 1
 CHUNKS = 80 if os.environ.get("HYPOTHESIS_PROFILE") == "nightly" else CHUNKS
 QUEUE = QueueId("T", 0)
@@ -45,6 +46,23 @@ def test_the_hot_log_is_what_is_published_whoever_owned_the_tier(
     assert totals["pauses"] > CHUNK, totals
     assert totals["messages"] > 20 * CHUNK, totals
     assert totals["gaps"] > 0, totals
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("packed", [False, True], ids=["in place", "packed"])
+def test_the_same_while_messages_expire_and_topics_are_deleted(*, packed: bool) -> None:
+    totals: Counter[str] = Counter()
+    for seed in range(EXPIRING):
+        try:
+            totals.update(simulate_store(seed, packed=packed, expires=True))
+        except BaseException as error:
+            error.add_note(f"seed {seed}")
+            raise
+    assert totals["fenced"] > EXPIRING / 2, totals
+    assert totals["expired"] > EXPIRING, totals
+    assert totals["deleted"] > EXPIRING / 4, totals
+    assert totals["messages"] > 2 * EXPIRING, totals
 
 
 class Rivals:
