@@ -119,11 +119,21 @@ def rewrite_positions(
     assert (starts + sizes).max() <= len(data)
     places = np.ndarray((len(data) - 7,), np.dtype(">i8"), data, strides=(1,))
     places[starts + PHYSICAL_OFFSET_AT] = new_positions
-    tails = values_at(data, ">u8", starts + sizes - RECORD_CRC_BYTES)
     view = data.data
-    for index in np.flatnonzero(tails == _CRC_PREFIX_START).tolist():
+    for index in with_record_crc(data, starts, sizes):
         start = int(starts[index])
         renew_record_crc(view[start : start + int(sizes[index])])
+
+
+def with_record_crc(
+    data: NDArray[np.uint8], starts: NDArray[np.int64], sizes: NDArray[np.int64]
+) -> list[int]:
+    """Which of these records may end with a checksum of the whole record: indices in order. O(n).
+
+    Each has the minimal length of a record at least.
+    """
+    tails = values_at(data, ">u8", starts + sizes - RECORD_CRC_BYTES)
+    return np.flatnonzero(tails == _CRC_PREFIX_START).tolist()
 
 
 def encode_units(

@@ -9,13 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from container.record.blank import BLANK_MAGIC, BlankRecord
-from container.record.checksum import body_crc_of, record_crc_is_valid
+from container.record.checksum import BODY_CRC_MASK, crc32, record_crc_is_valid
 from container.record.kernels import (
     Bytes,
     as_bytes,
     headers_at,
     store_timestamps,
     values_at,
+    with_record_crc,
 )
 from container.record.layout import (
     BORN_HOST_V6,
@@ -157,22 +158,22 @@ def damaged_bodies(
 ) -> NDArray[np.int64]:
     """Which of these verified records have a body, or a whole record, that fails its CRC.
 
-    Indices in order. One CRC-32 a record: some 300 ns and 6 GB/s.
+    Indices in order. About 0.15 us a record, and one CRC-32 over its body (50 ns per KiB).
     """
     raw = as_bytes(buffer)
-    view = raw.data
     headers = headers_at(raw, positions)
-    flags = headers["sys_flag"].tolist()
-    rows = zip(positions.tolist(), sizes.tolist(), flags, headers["body_crc"].tolist(), strict=True)
-    bad: list[int] = []
-    for index, (start, size, flag, crc) in enumerate(rows):
-        record = view[start : start + size]
-        layout = layout_of(flag)
-        length = int.from_bytes(record[layout.body_length : layout.body], "big")
-        body = record[layout.body : layout.body + length]
-        if body_crc_of(body) != crc or not record_crc_is_valid(record):
-            bad.append(index)
-    return np.array(bad, np.int64)
+    bodies = positions + layout_of(0).body
+    for bit in (BORN_HOST_V6, STORE_HOST_V6):
+        bodies += np.where((headers["sys_flag"] & bit) != 0, HOST_GROWTH, 0)
+    ends = bodies + values_at(raw, ">i4", bodies - 4).astype(np.int64)
+    view = raw.data
+    spans = zip(bodies.tolist(), ends.tolist(), strict=True)
+    found = np.array([crc32(view[start:end]) for start, end in spans], np.uint32)
+    bad = (found & BODY_CRC_MASK) != headers["body_crc"]
+    for index in with_record_crc(raw, positions, sizes):
+        start = int(positions[index])
+        bad[index] |= not record_crc_is_valid(view[start : start + int(sizes[index])])
+    return np.flatnonzero(bad)
 
 
 @dataclass(frozen=True, slots=True)

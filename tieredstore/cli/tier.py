@@ -61,8 +61,8 @@ def command(
 
     \b
     Exit status, besides those of `tieredstore --help`:
-      1  a queue is stopped or damaged, messages were lost before they could
-         be tiered, or a part of the store could not be read
+      1  a queue is stopped or damaged, messages were lost or had rotted
+         before they could be tiered, or a part of the store could not be read
       3  the tier's storage failed; with --follow, only if it still fails
          at the end
       4  another process owns the tier, or took it over
@@ -86,7 +86,8 @@ def command(
         invocation.say(f"{ended.hindrance}; the next start continues there", UNAVAILABLE)
         return UNAVAILABLE
     is_broken = any(one.is_broken for one in ended.topics)
-    return FINDINGS if ended.troubles or ended.losses or is_broken else 0
+    is_damaged = ended.losses or ended.bodies_damaged
+    return FINDINGS if ended.troubles or is_damaged or is_broken else 0
 
 
 def _configured_store(config: Config) -> Path:
@@ -108,6 +109,8 @@ class Ended:
     """Parts of the store that could not be read."""
     losses: int
     """Gaps that are new."""
+    bodies_damaged: int
+    """Messages that rotted before they were tiered."""
     hindrance: str
     """Why a follower could not finish; see `hindrance_of`."""
 
@@ -134,6 +137,7 @@ async def _run(opened: Follower, config: Config, *, follow: bool, is_live: bool)
                 follower.topics(),
                 follower.scan_statistics().troubles,
                 len(follower.losses()),
+                follower.scan_statistics().bodies_damaged,
                 hindrance,
             )
     except asyncio.CancelledError:

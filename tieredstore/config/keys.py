@@ -170,6 +170,13 @@ _TIER = (
         sets="FetcherOptions.verify",
     ),
     Key(
+        "tieredStoreBodyCheckEnable",
+        Kind.SWITCH,
+        default=False,
+        meaning="True: tiering compares each body with its checksum, and says what rotted.",
+        sets="HotLogOptions.checks_bodies",
+    ),
+    Key(
         "tieredStoreExtentCheckEnable",
         Kind.SWITCH,
         default=False,

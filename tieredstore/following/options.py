@@ -50,6 +50,9 @@ class HotLogOptions:
     replicated: bool = False
     """`enableControllerMode` or `duplicationEnable`: a message counts only below the confirm
     offset of the broker's checkpoint."""
+    checks_bodies: bool = False
+    """Whether the checksum of each body is compared before it is tiered. What differs is said, and
+    tiered as it is."""
     pin_path: str = ""
     """`tieredStorePinPath`, a directory on each volume of the CommitLog; empty: no pins."""
     pinned_bytes_max: int = 64 * GIB

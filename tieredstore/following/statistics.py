@@ -19,6 +19,8 @@ class ScanStatistics:
     """Memory of units that were made from the CommitLog and are not tiered."""
     pinned_bytes: int = 0
     pins_dropped_untiered: int = 0
+    bodies_damaged: int = 0
+    """Messages that were read to be tiered and whose checksum differs, if that is compared."""
     findings: list[str] = field(default_factory=list[str])
     """Sentences for people, oldest first; bounded."""
     troubles: list[str] = field(default_factory=list[str])

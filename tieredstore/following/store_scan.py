@@ -21,6 +21,7 @@ from provider.ranges import QueueOffset
 from tieredstore.following.directory.layout import CONFIRM_OFFSET_AT, has_rocksdb_queues
 from tieredstore.following.directory.log_directories import open_layout
 from tieredstore.following.directory.queues import QueueDirectories
+from tieredstore.following.log.body_check import BodyCheck
 from tieredstore.following.log.commit_log import CommitLogFiles
 from tieredstore.following.log.followed_log import FollowedLog
 from tieredstore.following.log.mapped_files import MappedFiles
@@ -67,6 +68,7 @@ class StoreScan:
         self._buffers = BufferPool(options.buffer_bytes_max)
         self._log = FollowedLog(self._files, self._layout.commit_logs, options, self.statistics)
         self._queues = self._queues_of(topics)
+        self._bodies = BodyCheck(self._log.files, self.statistics, self._lock)
         self._known_position = 0
         """Where the CommitLog ended before the last look at all directories and queues."""
         self._scanned_position = -1
@@ -205,6 +207,8 @@ class StoreScan:
                 self._queues.report_damage(item.queue, item.start, str(answer))
             elif isinstance(answer, Unavailable | Denied):
                 self._queues.report(item.queue, item.start)
+            elif self._options.checks_bodies and isinstance(answer, MessageBatch):
+                self._bodies.look(item, answer)
         self._log.check_identity()  # after the copy: it is of the log that was followed
         return answers
 

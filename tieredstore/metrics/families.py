@@ -212,6 +212,11 @@ def _followed(moment: Moment) -> Iterator[Metric]:
         moment.scan.pinned_bytes,
     )
     yield _counter(
+        "tieredstore_bodies_damaged",
+        "Messages that rotted on the broker's disk before they were tiered, if that is compared.",
+        moment.scan.bodies_damaged,
+    )
+    yield _counter(
         "tieredstore_pins_dropped_untiered",
         "Pinned files dropped before they were tiered, because pins exceeded their limit.",
         moment.scan.pins_dropped_untiered,
