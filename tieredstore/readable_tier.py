@@ -356,18 +356,18 @@ class ReadableTier(KeyQueries):
         return schema, arrow.record_batches(self._cursor, queues, wanted, schema)
 
     async def check(
-        self, *, progress: Callable[[int], None] = lambda _: None
+        self, *, bodies: bool = False, progress: Callable[[int], None] = lambda _: None
     ) -> AsyncIterator[Finding]:
         """Iterate over everything that is wrong, never stopping at the first finding.
 
-        Compares metadata and bytes in both directions and reads every byte once. `progress` is
-        told the bytes of CommitLogs checked since the last call. Where bytes lie behind a
-        published end, a commit under way has 2 seconds to be published.
+        Compares metadata and bytes in both directions and reads every byte once; decompresses
+        `bodies`, too. `progress` is told the bytes of CommitLogs checked since the last call. A
+        commit under way has 2 seconds to publish what lies behind a published end.
 
         Raises:
             Unavailable: the storage does not answer, so nothing can be said.
         """
-        async for finding in findings_of(self.reader, self.is_java, self._clock, progress):
+        async for finding in findings_of(self.reader, self.is_java, self._clock, progress, bodies):
             yield finding
 
     def statistics(self) -> FetcherStatistics:

@@ -316,11 +316,11 @@ class SyncTier(_Threaded):
 
         return self._running.call(query)
 
-    def check(self) -> list[Finding]:
-        """Everything that is wrong with the tier; reads every byte twice."""
+    def check(self, *, bodies: bool = False) -> list[Finding]:
+        """Everything that is wrong with the tier; reads every byte once. See `ReadableTier`."""
 
         async def check() -> list[Finding]:
-            return [finding async for finding in self._tier.check()]
+            return [finding async for finding in self._tier.check(bodies=bodies)]
 
         return self._running.call(check)
 

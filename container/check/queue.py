@@ -36,11 +36,14 @@ async def look_at_queue(
     sizes: dict[str, int],
     known: set[str],
     progress: Callable[[int], None],
+    *,
+    bodies: bool = False,
 ) -> AsyncIterator[list[Finding]]:
     """Yield what is wrong with a queue as its record says, some findings at a time.
 
     `container` must always give the same record. Adds the names of its objects to `known`. Objects
-    that `sizes` lacks, or has shorter than published, are asked for again first.
+    that `sizes` lacks, or has shorter than published, are asked for again first. `bodies`: also
+    decompress them.
 
     Raises:
         Unavailable: the storage does not answer, so nothing can be said.
@@ -57,7 +60,8 @@ async def look_at_queue(
         flat[kind] = [segment for segment in segments if segment.is_readable]
     now = ChainMap(await _grown(store, container.id, flat, sizes), sizes)
     yield list(_check_segments(container.record, flat, now))
-    async for batch in _QueueLook(container, store, flat, now, progress).batches():
+    look = _QueueLook(container, store, flat, now, progress, bodies=bodies)
+    async for batch in look.batches():
         yield batch
 
 
@@ -132,8 +136,11 @@ class _QueueLook:
         flat: Mapping[SegmentType, Sequence[Segment]],
         sizes: Mapping[str, int],
         progress: Callable[[int], None],
+        *,
+        bodies: bool,
     ) -> None:
         self._container = container
+        self._bodies = bodies
         self._progress = progress
         self._segments = flat[SegmentType.CONSUME_QUEUE]
         self._units = FlatStream(
@@ -184,7 +191,7 @@ class _QueueLook:
             if not is_there:
                 found.append(self._unread(at, offset + stop, "their bytes cannot be read"))
                 continue
-            check = RecordCheck(container.id, self._next_position(part))
+            check = RecordCheck(container.id, self._next_position(part), self._bodies)
             found += check.check(at, part, log, place.start)
             self._check = check
         self._progress(len(log))

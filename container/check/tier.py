@@ -45,6 +45,7 @@ async def check_tier(
     tier: TierView,
     *,
     journal: bool = True,
+    bodies: bool = False,
     progress: Callable[[int], None] = _unseen,
     clock: Clock | None = None,
     behind_s: float = 0.0,
@@ -58,6 +59,8 @@ async def check_tier(
     Args:
         tier: what to check. A reader's metadata is refreshed where something seems to be wrong.
         journal: False for a tier of the Java store, which has none.
+        bodies: True to decompress every compressed body, too. One that cannot be is the message of
+            a producer that made a mistake, and no damage of the tier.
         progress: is told the bytes of CommitLogs followed by their units since the last call.
         clock: with it, what lies behind the published ends is told, too.
         behind_s: if anything lies there, seconds that a commit under way has to be published.
@@ -73,7 +76,7 @@ async def check_tier(
         yield finding
     known = set(own_objects(tier.state))
     for queue in sorted(tier.state.queues):
-        async for finding in _check_queue(tier, queue, sizes, known, progress):
+        async for finding in _check_queue(tier, queue, sizes, known, progress, bodies=bodies):
             yield finding
     unclaimed = [name for name in sorted(sizes.keys() - known) if not is_metadata(name)]
     async for finding in _check_unclaimed(tier, unclaimed, sizes):
@@ -145,6 +148,8 @@ async def _check_queue(
     sizes: dict[str, int],
     known: set[str],
     progress: Callable[[int], None],
+    *,
+    bodies: bool,
 ) -> AsyncIterator[Finding]:
     """Check one queue, again if what its findings were judged by is no more.
 
@@ -158,7 +163,8 @@ async def _check_queue(
             return
         container = MessageQueueContainer(queue, _always(record), tier.store, manifests)
         stands = True
-        async for batch in look_at_queue(container, tier.store, sizes, known, progress):
+        looks = look_at_queue(container, tier.store, sizes, known, progress, bodies=bodies)
+        async for batch in looks:
             if not batch:
                 continue
             await _refresh(tier)

@@ -20,9 +20,17 @@ from tieredstore.summary import losses_text
 
 @click.command("check")
 @java_metadata_option
+@click.option(
+    "--bodies",
+    is_flag=True,
+    help="Also decompress every compressed body, up to 64 MiB of each: finds messages that a "
+    "producer made wrong, which no reader can decompress.",
+)
 @json_option
 @pass_invocation
-def command(invocation: Invocation, java_metadata: Path | None, *, as_json: bool) -> int:
+def command(
+    invocation: Invocation, java_metadata: Path | None, *, bodies: bool, as_json: bool
+) -> int:
     """Verify a tier: journal, segments, checksums, records, and files that nothing refers to.
 
     Reads every byte once and continues after a finding. Exit status 1: there are findings.
@@ -31,7 +39,7 @@ def command(invocation: Invocation, java_metadata: Path | None, *, as_json: bool
     async def check(tier: ReadableTier) -> int:
         found = 0
         with bytes_bar("checking", _log_bytes(tier)) as progress:
-            async for finding in tier.check(progress=progress):
+            async for finding in tier.check(bodies=bodies, progress=progress):
                 found += 1
                 _tell(finding, as_json=as_json)
         if not as_json:

@@ -16,6 +16,7 @@ async def findings_of(
     is_java: bool,  # noqa: FBT001 - internal
     clock: Clock,
     progress: Callable[[int], None],
+    bodies: bool,  # noqa: FBT001 - as above
 ) -> AsyncIterator[Finding]:
     """What `ReadableTier.check` iterates over; arguments and errors as there."""
     damage = reader.damage
@@ -28,6 +29,7 @@ async def findings_of(
     async for finding in check_tier(
         reader,
         journal=not is_java,
+        bodies=bodies,
         progress=progress,
         clock=None if is_java else clock,
         behind_s=BEHIND_S,

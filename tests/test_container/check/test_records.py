@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from container.check.finding import Finding
 from container.check.records import RecordCheck
 from container.names.queue_id import QueueId
+from container.record.body import BODY_BYTES_MAX, CompressionType, compress
 from container.record.java_hash import tag_hash
 from container.record.kernels import encode_units
 from container.record.unit import Units
@@ -99,3 +100,25 @@ def test_damaged_places_in_units_are_always_found(data: st.DataObject) -> None:
     changed = np.frombuffer(bytes(raw), units.dtype)
     wrong = {10 + int(at) for at in np.flatnonzero(changed != units)}
     assert wrong <= {found.position for found in findings(log, changed)}
+
+
+@pytest.mark.parametrize("kind", CompressionType)
+def test_a_body_that_cannot_be_decompressed_is_found_if_that_is_asked_for(
+    kind: CompressionType,
+) -> None:
+    whole, flags = compress(bytes(1000), kind)
+    bomb, _ = compress(bytes(BODY_BYTES_MAX + 1), kind)
+    bodies = [whole, whole[:-5], b"no frame", bomb]
+    log, rows = bytearray(), list[tuple[int, int, int]]()
+    for offset, body in enumerate(bodies, 10):
+        place = 1_000 + len(log)
+        record = make_record("T", 3, offset, body, sys_flag=flags, physical_offset=place)
+        rows.append((place, len(record), 0))
+        log += record
+    units = encode_units(*np.array(rows, np.int64).T)
+    assert findings(log, units) == []
+    check = RecordCheck(QUEUE, 1_000, decompresses=True)
+    found = list(check.check(QueueOffset(10), units, log, 1_000))
+    assert [(one.finding, one.position) for one in found] == [
+        ("body-compression", offset) for offset in (11, 12, 13)
+    ]

@@ -211,6 +211,10 @@ def test_a_body_that_cannot_be_decompressed_is_passed_over_too(tmp_path: Path) -
     assert "--skip-damaged reads on behind it" in done.stderr
     done = invoke(tier, "read", "A", "--skip-damaged", "--json", status=1)
     assert [json.loads(line)["queue_offset"] for line in done.stdout.splitlines()] == [0, 2]
+    assert "nothing is wrong" in invoke(tier, "check").stdout, "no byte of it differs"
+    (row,) = invoke(tier, "check", "--bodies", "--json", status=1).stdout.splitlines()
+    found = json.loads(row)
+    assert (found["finding"], found["path"], found["position"]) == ("body-compression", "A/0", 1)
 
 
 def test_brokers_lists_whose_messages_a_tier_holds(tier: Path, tmp_path: Path) -> None:
