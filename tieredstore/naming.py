@@ -4,26 +4,33 @@ Messages of another broker in a tier cannot be taken out of it, and a tier that 
 name that nobody chose is a full copy that nobody looks for.
 """
 
-from collections.abc import Sequence
+import os
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from container.names.tier_objects import JOURNAL_PREFIX
+from dispatcher.topic_filter import TopicFilter
 from tieredstore.config.effective import Config, Setting
 from tieredstore.config.sources import ConfigError
 from tieredstore.following.directory.topic_table import TOPICS, StoreNames, read_store_names
 from tieredstore.opening import directory_of
 
 BROKER, CLUSTER = "brokerName", "brokerClusterName"
+SWITCH = "tieredStoreNameCheckEnable"
+QUEUES = "consumequeue"
+TOPICS_SAID_MAX = 3
 
 
 def refuse_other_store(config: Config, store_dir: Path) -> None:
-    """Refuse a store that says it is another broker's or cluster's. Blocks for one small file.
+    """Refuse a store that says it is another broker's or cluster's. Blocks for a file and listings.
 
-    A store that says nothing is accepted: brokers whose topics never changed write no such file,
-    and brokers that keep their configuration in RocksDB have none.
+    A store may say nothing: brokers whose topics never changed write no such file, and brokers that
+    keep their configuration in RocksDB have none. It is accepted unless the tier and it have
+    topics, and none in common.
 
     Raises:
-        ConfigError: none of the names that the store has is the configured one.
+        ConfigError: none of the names that the store has is the configured one, or it has no name
+            and nothing of what the tier has.
     """
     if not config.checks_names:
         return
@@ -35,8 +42,23 @@ def refuse_other_store(config: Config, store_dir: Path) -> None:
                 f"the store {store_dir} is {_whose(names)}, as its {TOPICS} says, but {key} is "
                 f"{setting.value} ({_origin(config, setting)}): name the store of that broker, or "
                 f"the broker of this store with --conf or {_say(names)}; "
-                f"tieredStoreNameCheckEnable=false switches this check off"
+                f"{SWITCH}=false switches this check off"
             )
+    if not names.brokers:
+        _refuse_stranger(config, store_dir)
+
+
+def _refuse_stranger(config: Config, store_dir: Path) -> None:
+    tier = directory_of(config)
+    excludes = TopicFilter(config.cluster, config.broker).excludes
+    tiered = {name for name in _directories_in(tier) if name[0] != "@" and not excludes(name)}
+    stored = {name for name in _directories_in(store_dir / QUEUES) if not excludes(name)}
+    if tiered and stored and tiered.isdisjoint(stored):
+        raise ConfigError(
+            f"the store {store_dir} does not say whose it is, and has none of the tier's topics: "
+            f"it has {_some(stored)}, and {tier} has {_some(tiered)}: name the store of that "
+            f"broker, or say {SWITCH}=false if this one is its"
+        )
 
 
 def refuse_unnamed(config: Config, store_dir: Path) -> None:
@@ -53,6 +75,20 @@ def refuse_unnamed(config: Config, store_dir: Path) -> None:
         f"give the broker's configuration with --conf, or say {_say(names)}"
         f"{', as the store does' if names.brokers else ''} (in a program, broker=...)"
     )
+
+
+def _directories_in(directory: Path) -> set[str]:
+    try:
+        return {entry.name for entry in os.scandir(directory) if entry.is_dir()}
+    except OSError:
+        return set()  # what cannot be looked at is opened next, and then named
+
+
+def _some(topics: Collection[str]) -> str:
+    """`A, B, C and 5 more`."""
+    more = len(topics) - TOPICS_SAID_MAX
+    said = ", ".join(sorted(topics)[:TOPICS_SAID_MAX])
+    return f"{said} and {more} more" if more > 0 else said
 
 
 def _has_journal(directory: Path) -> bool:

@@ -12,6 +12,8 @@ from tests.support.fake_broker import FakeBroker
 from tests.support.golden import ROCKETMQ_533, ROCKETMQ_550, GoldenSet, unpacked
 from tieredstore.following.directory.topic_table import StoreNames, read_store_names
 
+assert tieredstore.Follower  # its imports read files, so they are not left to a running loop
+
 BROKER, CLUSTER = "rmq_sys_SYNC_BROKER_MEMBER_", "rmq_sys_REVIVE_LOG_"
 
 
@@ -90,6 +92,46 @@ def test_a_store_whose_table_cannot_be_read_says_nothing(store: Path, raw: bytes
     assert read_store_names(store) == names  # the broker's own copy of the file before
     path.with_suffix(".json.bak").unlink()
     assert read_store_names(store) == StoreNames()
+
+
+async def test_a_store_without_names_is_refused_if_it_has_none_of_the_tiers_topics(
+    tmp_path: Path,
+) -> None:
+    tier = tmp_path / "tier"
+    first, other = FakeBroker(tmp_path / "store"), FakeBroker(tmp_path / "other")
+    empty = FakeBroker(tmp_path / "empty")
+    for topic in ("T", "U"):
+        first.put(topic, 0)
+    other.put("BenchmarkTest", 0)  # a topic of every broker's, which says nothing
+    await opened(first.directory, tier, brokerName="a")
+    assert await opened(empty.directory, tier, brokerName="a") == ["T", "U"]
+    assert await opened(other.directory, tier, brokerName="a") == ["T", "U"]
+    for topic in ("A", "B", "C", "D"):
+        other.put(topic, 0)
+    with pytest.raises(tieredstore.ConfigError) as refusal:
+        await opened(other.directory, tier, brokerName="a")
+    said = str(refusal.value)
+    assert said.startswith(f"the store {other.directory} does not say whose it is, and has none")
+    assert "it has A, B, C and 1 more, and" in said
+    assert "has T, U: " in said
+    assert await opened(first.directory, tier, brokerName="a") == ["T", "U"]  # nothing was tiered
+    switched_off = {"brokerName": "a", "tieredStoreNameCheckEnable": False}
+    assert len(await opened(other.directory, tier, **switched_off)) == 6
+
+
+async def test_a_store_that_has_one_of_the_tiers_topics_or_its_name_is_accepted(
+    tmp_path: Path,
+) -> None:
+    tier = tmp_path / "tier"
+    first, more, anew = (FakeBroker(tmp_path / name) for name in ("store", "more", "anew"))
+    first.put("T", 0)
+    more.put("T", 0)
+    more.put("New", 0)
+    anew.put("Newer", 0)
+    anew.create_topic(f"{BROKER}a")
+    for broker in (first, more, anew):
+        await opened(broker.directory, tier, brokerName="a")
+    assert "Newer" in await opened(anew.directory, tier, brokerName="a")
 
 
 async def test_no_tier_is_begun_under_the_hosts_name_and_one_that_is_there_goes_on(
