@@ -40,6 +40,11 @@ def harm(broker: FakeBroker, kind: str, bytes_left: int | None) -> tuple[Path, b
     return path, whole
 
 
+def base(path: Path) -> str:
+    """A segment's first byte, which its name has behind a hash."""
+    return path.name[-20:]
+
+
 KINDS = pytest.mark.parametrize("kind", ["COMMIT_LOG", "CONSUME_QUEUE"])
 LEFT = pytest.mark.parametrize("bytes_left", [None, 0, 100], ids=["gone", "empty", "short"])
 
@@ -66,6 +71,23 @@ def test_tiering_stops_the_queue_alone_and_goes_on_once_the_file_is_back(
     (row,) = invoke(broker, "tier", broker.directory, "--json", status=0).stdout.splitlines()
     assert json.loads(row)["messages"] == 300
     invoke(broker, "check", status=0)
+
+
+@pytest.mark.leaves_findings("object-short", "unreadable", why="a segment's file is cut")
+def test_an_older_file_that_was_cut_short_is_found_by_a_check_and_by_a_read_of_it_alone(
+    broker: FakeBroker,
+) -> None:
+    small = ["-D", "tieredStoreCommitLogMaxSize=2000"]
+    invoke(broker, *small, "tier", broker.directory, status=0)
+    for queue in QUEUES:
+        broker.put_many("A", queue, [b"y"] * 50)
+    first = min((broker.directory.parent / "tier").glob("*/broker-a/A/1/COMMIT_LOG/*"), key=base)
+    os.truncate(first, 1000)
+    invoke(broker, *small, "tier", broker.directory, status=0)
+    invoke(broker, "read", "A", "1", "--offset", "50", status=0)
+    name = f"A/1/COMMIT_LOG/{first.name}"
+    assert name in invoke(broker, "read", "A", "1", status=1).stderr
+    assert f"object-short: {name} at 1000" in invoke(broker, "check", status=1).stdout
 
 
 @pytest.mark.leaves_findings(
