@@ -163,6 +163,9 @@ def main() -> None:
     _open_closed_streams()
     sys.stdout = named_output(sys.stdout)
     _allow_open_files()
+    # numpy's linear algebra, which nothing here uses, starts a thread for each core when it is
+    # loaded, and ends the process by SIGINT where the system starts none (`ulimit -u`).
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     cli.main()
 
 

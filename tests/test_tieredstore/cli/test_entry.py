@@ -115,6 +115,26 @@ def test_what_comes_before_ctrl_c_is_heard_is_little() -> None:
     )
 
 
+def test_a_command_starts_no_threads_for_linear_algebra() -> None:
+    program = (
+        "import os, sys\n"
+        "from tieredstore.__main__ import main\n"
+        "try: main()\n"
+        "except SystemExit as end: assert not end.code\n"
+        "import numpy\n"
+        "print(len(os.listdir('/proc/self/task')), file=sys.stderr)"
+    )
+    environment = {name: value for name, value in os.environ.items() if "BLAS" not in name}
+    done = subprocess.run(
+        [sys.executable, "-c", program, "--version"],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=environment,
+    )
+    assert done.stderr == "1\n"
+
+
 # Packages that are not ours.
 
 
