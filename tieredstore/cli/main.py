@@ -17,7 +17,7 @@ import click
 from tieredstore import __version__
 from tieredstore.cli.exit_status import MEANINGS
 from tieredstore.cli.invocation import Invocation, accept_behind, global_options
-from tieredstore.cli.standard_output import named_output
+from tieredstore.cli.standard_output import give_up_output, named_output
 from tieredstore.interrupt import ctrl_c_ends_at_once
 
 COMMANDS: Mapping[str, tuple[str, str]] = {
@@ -112,7 +112,7 @@ class CommandLine(click.Group):
                 status = status or 1
             sys.stdout.flush()
         except BrokenPipeError:
-            _give_up_output()
+            give_up_output()
         except KeyboardInterrupt:
             from tieredstore.cli.signals import Signalled  # noqa: PLC0415 - only if it is needed
 
@@ -189,7 +189,7 @@ def _end(error: BaseException, words: Sequence[str]) -> int:
     try:
         sys.stdout.flush()
     except OSError:
-        _give_up_output()
+        give_up_output()
     return status
 
 
@@ -197,11 +197,6 @@ def _say(text: str) -> None:
     """Print on standard error; a closed one is ignored, for the exit status says it too."""
     with suppress(OSError):
         click.echo(text, err=True)
-
-
-def _give_up_output() -> None:
-    """Discard the output, so that flushing its buffer at exit does not fail again."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _open_closed_streams() -> None:

@@ -1,6 +1,8 @@
 """Standard output whose errors say that it is standard output which failed."""
 
 import io
+import os
+import sys
 from typing import TYPE_CHECKING, TextIO
 
 if TYPE_CHECKING:
@@ -33,3 +35,8 @@ def named_output(stream: TextIO) -> TextIO:
         errors=stream.errors,
         line_buffering=stream.isatty(),
     )
+
+
+def give_up_output() -> None:
+    """Discard what is left to print, so that flushing it at the end does not fail again."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -25,6 +25,7 @@ from tieredstore.cli.live_table import live_table
 from tieredstore.cli.output import count_text, size_text, write_json, write_table
 from tieredstore.cli.progress import Show, progress_bar
 from tieredstore.cli.signals import EndingSignals, Signalled
+from tieredstore.cli.standard_output import give_up_output
 from tieredstore.cli.topic_rows import COLUMNS, NUMBERS, cells_of, row_of
 from tieredstore.config.effective import Config
 from tieredstore.config.sources import ConfigError
@@ -82,6 +83,7 @@ def command(
     except OSError as error:
         if error.errno not in GONE:
             raise
+        give_up_output()
     if ended.hindrance:
         invocation.say(f"{ended.hindrance}; the next start continues there", UNAVAILABLE)
         return UNAVAILABLE
