@@ -10,41 +10,39 @@ with tieredstore.sync.open("tier") as tier:
 
 Everything runs in an event loop in a thread of its own, which begins with `open` and ends with
 `close`. So it works where a loop runs already, as in Jupyter, and any thread may call it. What
-each call means, costs and raises is said in `tieredstore.ReadableTier` and `tieredstore.Follower`.
+each call means, costs and raises is said in `tieredstore.ReadableTier`, `tieredstore.Follower` and
+`tieredstore.TieredMessageStore`.
 """
 
 import os
-import warnings
-import weakref
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, ExitStack, suppress
+from functools import partial
 from itertools import chain
 from pathlib import Path
-from types import TracebackType
-from typing import Self, TypeVar
-
-from anyio.from_thread import BlockingPortal, start_blocking_portal
+from typing import Any
 
 import tieredstore
 from container.check.finding import Finding
 from container.lookup.query import QueryResult
 from container.queue.time_boundary import Boundary, TimeRules
+from container.record.message import StoredMessage
 from dispatcher.statistics import DispatchStatistics
 from fetcher.fetcher import TRANSFER_BYTES_MAX
 from fetcher.result import FetchResult
 from fetcher.statistics import FetcherStatistics
-from provider.errors import Closed
 from tieredstore.follower import Follower
+from tieredstore.hot import Appended, NewMessage
 from tieredstore.message import Message
 from tieredstore.readable_tier import ReadableTier
 from tieredstore.reading.arrow import RecordBatchReader, import_arrow
 from tieredstore.reading.wanted import Moment, OnDamage, OnGap, Wanted
+from tieredstore.store.levels import Level
+from tieredstore.store.protocol import GetMessageResult
+from tieredstore.store.tiered import TieredMessageStore
 from tieredstore.summary import Loss, QueueSummary, TopicSummary
+from tieredstore.threaded import Threaded
 
-OpenedT = TypeVar("OpenedT")
-ItemT = TypeVar("ItemT")
-
-__all__ = ["SyncFollower", "SyncTier", "follow", "open"]
+__all__ = ["SyncFollower", "SyncStore", "SyncTier", "follow", "open", "open_store"]
 
 
 def open(  # noqa: A001 - as `tieredstore.open`
@@ -101,63 +99,19 @@ def follow(
     )
 
 
-def _end(stack: ExitStack) -> None:
-    """End the thread of what was dropped open, by the program or by its exit."""
-    with suppress(Exception):  # no one is left to be told; `__del__` warns
-        stack.close()
+def open_store(
+    directory: str | os.PathLike[str],
+    where: str | os.PathLike[str] | None = None,
+    **options: Any,  # noqa: ANN401 - those of `tieredstore.open_store`
+) -> "SyncStore":
+    """Open a message store with a tier, at once; arguments and errors as `tieredstore.open_store`.
+
+    Use it in a `with` block, or call `close`.
+    """
+    return SyncStore(tieredstore.open_store(directory, where, **options))
 
 
-class _Threaded:
-    """Keeps one asynchronous context manager open in a thread with an event loop."""
-
-    def __init__(self, opened: AbstractAsyncContextManager[object]) -> None:
-        self._opened = opened
-        self._stack: ExitStack | None = None
-        with ExitStack() as stack:
-            self._portal: BlockingPortal = stack.enter_context(
-                start_blocking_portal(name="tieredstore")
-            )
-            stack.enter_context(self._portal.wrap_async_context_manager(opened))
-            self._stack = stack.pop_all()
-        # Later than at exit, its end would wait for a thread that the interpreter has stopped.
-        self._finalizer = weakref.finalize(self, _end, self._stack)
-
-    def __enter__(self) -> Self:
-        """It is open already."""
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        """Stop what is under way, close, and end the thread."""
-        stack, self._stack = self._stack, None
-        if stack is not None:
-            self._finalizer.detach()
-            stack.__exit__(kind, error, traceback)
-
-    def __del__(self) -> None:
-        if getattr(self, "_stack", None) is not None:
-            warnings.warn(f"{self!r} was not closed", ResourceWarning, stacklevel=2, source=self)
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} of {self._opened!r}>"
-
-    @property
-    def _running(self) -> BlockingPortal:
-        """The way into the loop's thread; raises `Closed` once that has ended."""
-        if self._stack is None:
-            raise Closed("it was closed", repr(self))
-        return self._portal
-
-    def close(self) -> None:
-        """Stop what is under way, close, and end the thread. Idempotent."""
-        self.__exit__(None, None, None)
-
-
-class SyncTier(_Threaded):
+class SyncTier(Threaded):
     """The tier of one broker, open for reading: `tieredstore.ReadableTier` without `await`."""
 
     def __init__(self, tier: ReadableTier) -> None:
@@ -328,17 +282,8 @@ class SyncTier(_Threaded):
         """What reading cost so far and what is cached."""
         return self._running.call(self._tier.statistics)
 
-    def _each(self, items: AsyncIterator[ItemT]) -> Iterator[ItemT]:
-        """The items of an asynchronous iterator, each when it is asked for."""
 
-        async def following() -> ItemT | None:
-            return await anext(items, None)
-
-        while (item := self._running.call(following)) is not None:
-            yield item
-
-
-class SyncFollower(_Threaded):
+class SyncFollower(Threaded):
     """Tiers a broker's store directory: `tieredstore.Follower` without `await`."""
 
     def __init__(self, follower: Follower) -> None:
@@ -361,3 +306,69 @@ class SyncFollower(_Threaded):
     def topics(self) -> list[TopicSummary]:
         """What the tier holds and what this block added to it, topic by topic."""
         return self._running.call(self._follower.topics)
+
+
+class SyncStore(Threaded):
+    """A message store with a cold tier: `tieredstore.TieredMessageStore` without `await`."""
+
+    def __init__(self, store: TieredMessageStore) -> None:
+        """Opens it; see `open_store`."""
+        self._store = store
+        super().__init__(store)
+
+    def set_level(self, level: Level | str | int) -> None:
+        """Change what is read from the tier."""
+        self._running.call(self._store.set_level, level)
+
+    def put_message(self, message: NewMessage) -> Appended:
+        """Append one message."""
+        return self._running.call(self._store.put_message, message)
+
+    def put_messages(self, messages: Sequence[NewMessage]) -> list[Appended]:
+        """Append messages in order, all or none."""
+        return self._running.call(self._store.put_messages, messages)
+
+    def get_message(
+        self,
+        group: str,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        **options: Any,  # noqa: ANN401 - as named below
+    ) -> GetMessageResult:
+        """Read from `offset` on; options as `TieredMessageStore.get_message`."""
+        work = partial(self._store.get_message, group, topic, queue_id, offset, **options)
+        return self._running.call(work)
+
+    def query_message(self, topic: str, key: str, **options: Any) -> QueryResult:  # noqa: ANN401 - as named below
+        """Messages with a key; options as `TieredMessageStore.query_message`."""
+        return self._running.call(partial(self._store.query_message, topic, key, **options))
+
+    def offset_by_time(
+        self, topic: str, queue_id: int, timestamp_ms: int, boundary: Boundary = Boundary.LOWER
+    ) -> int:
+        """The offset that a moment stands for."""
+        work = self._store.offset_by_time
+        return self._running.call(work, topic, queue_id, timestamp_ms, boundary)
+
+    def min_offset(self, topic: str, queue_id: int) -> int:
+        """First offset that can be read, in hot log or tier."""
+        return self._running.call(self._store.min_offset, topic, queue_id)
+
+    def max_offset(self, topic: str, queue_id: int) -> int:
+        """The offset after the last message."""
+        return self._running.call(self._store.max_offset, topic, queue_id)
+
+    def wait_for_message(self, topic: str, queue_id: int, offset: int, timeout_s: float) -> bool:
+        """Wait until there is a message at `offset`; False after the timeout."""
+        return self._running.call(self._store.wait_for_message, topic, queue_id, offset, timeout_s)
+
+    def messages(
+        self, group: str, topic: str, queue_id: int, start: int = 0
+    ) -> Iterator[StoredMessage]:
+        """Every message from `start` on, and those that come, until the loop is left."""
+        return self._each(self._running.call(self._store.messages, group, topic, queue_id, start))
+
+    def statistics(self) -> Mapping[str, float]:
+        """Figures of now, by name."""
+        return self._running.call(self._store.statistics)

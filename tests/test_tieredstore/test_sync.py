@@ -201,3 +201,26 @@ def test_a_store_is_tiered_without_await(tmp_path: Path) -> None:
         assert sum(topic.messages for topic in follower.topics()) == wanted
     with sync.open(tmp_path) as opened:
         assert opened.check() == []
+
+
+def test_a_store_is_put_to_and_read_without_await(tmp_path: Path) -> None:
+    with sync.open_store(tmp_path / "store", tmp_path / "tier", broker="b") as store:
+        message = tieredstore.NewMessage("Orders", 0, b"first", {"KEYS": "k", "TAGS": "a"})
+        placed = store.put_message(message)
+        store.put_messages([message._replace(body=b"second"), message._replace(body=b"third")])
+        assert (store.min_offset("Orders", 0), store.max_offset("Orders", 0)) == (0, 3)
+        result = store.get_message("g", "Orders", 0, 1, messages_max=1)
+        assert [one.body for one in result.messages] == [b"second"]
+        assert store.offset_by_time("Orders", 0, placed.store_timestamp) == 0
+        assert len(store.query_message("Orders", "k", messages_max=5).messages) == 3
+        assert store.wait_for_message("Orders", 0, 2, 0)
+        assert not store.wait_for_message("Orders", 0, 3, 0.001)
+        for read in store.messages("g", "Orders", 0, 2):
+            assert read.body == b"third"
+            break
+        store.set_level("FORCE")
+        assert store.statistics()["level"] == tieredstore.Level.FORCE
+    with pytest.raises(tieredstore.Closed):
+        store.max_offset("Orders", 0)
+    with sync.open(tmp_path / "tier") as tier:
+        assert tier.queue("Orders", 0).max_offset == 3
