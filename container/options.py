@@ -1,9 +1,11 @@
-"""How the tier cuts what it stores: sizes and ages of segments and extents."""
+"""Whose the tier is, and how it cuts what it stores: sizes and ages of segments and extents."""
 
 from dataclasses import dataclass
 
 HOUR_MS = 3_600_000
 MIB = 1 << 20
+CUT_PLANS_MAX = 16
+"""How often a cut is planned, where the queue is changed again and again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,3 +34,13 @@ class TierOptions:
     def rolling_age_ms(self) -> int:
         """`rolling_age_hours` in the unit of store timestamps."""
         return self.rolling_age_hours * HOUR_MS
+
+
+@dataclass(frozen=True, slots=True)
+class TierIdentity:
+    """Whose tier it is, and who we are."""
+
+    cluster: str
+    broker: str
+    owner: str
+    """Host, process and time of the owner, for people."""

@@ -3,15 +3,18 @@
 import asyncio
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice
 from random import Random
 from typing import Self
 
 from container.errors import BytesMissing, Refused
+from container.index.options import IndexOptions
 from container.journal.journal import Journal
 from container.journal.options import JournalOptions
 from container.journal.ownership import Permit
+from container.lookup.key_collector import KeyCollector, with_keys
+from container.lookup.query import Unsealed
 from container.metadata.operations import (
     CutQueue,
     Operation,
@@ -22,7 +25,7 @@ from container.metadata.operations import (
 from container.metadata.records import Gap, Queue, Tombstone, Topic
 from container.names.queue_id import QueueId
 from container.names.tier_objects import KeptName
-from container.options import HOUR_MS, TierOptions
+from container.options import CUT_PLANS_MAX, HOUR_MS, TierIdentity, TierOptions
 from container.queue.commit_plan import CommitPlan, CutRules, plan_commit
 from container.queue.tail_cut import CUT_REASON, QueueCut, cut_queue
 from container.record.batch import MessageBatch
@@ -38,19 +41,6 @@ from provider.file_segments import FileSegments, SegmentsDriver
 from provider.object_store import ObjectStore
 from provider.probing import probe
 from provider.ranges import QueueOffset
-
-CUT_PLANS_MAX = 16
-"""How often a cut is planned, where the queue is changed again and again."""
-
-
-@dataclass(frozen=True, slots=True)
-class TierIdentity:
-    """Whose tier it is, and who we are."""
-
-    cluster: str
-    broker: str
-    owner: str
-    """Host, process and time of the owner, for people."""
 
 
 class Tier(TierView):
@@ -69,6 +59,7 @@ class Tier(TierView):
         *,
         clock: Clock,
         options: TierOptions,
+        keys: KeyCollector | None = None,
     ) -> None:
         super().__init__(store, journal)
         self._segments = segments
@@ -76,6 +67,7 @@ class Tier(TierView):
         self._upkeep = upkeep
         self._clock = clock
         self._options = options
+        self._keys = keys
         self._new_topics: dict[str, Topic] = {}
 
     @classmethod
@@ -92,13 +84,14 @@ class Tier(TierView):
         upkeep_options: UpkeepOptions | None = None,
         imported: Sequence[Operation] = (),
         permit: Permit | None = None,
+        index: IndexOptions | None = None,
     ) -> Self:
         """Take the ownership of the tier that lies in `store`, or begin one there.
 
         Costs the probe's requests, a listing, one snapshot and the journal entries after it, one
         new entry, and what `segments` needs, which makes the port that commits are written to.
         An earlier owner that still lives finds itself `Fenced` at its next commit.
-        `imported`, `permit`: see `Journal.take_ownership`.
+        `index`: keep one of messages by key. `imported`, `permit`: see `Journal.take_ownership`.
 
         Raises:
             Refused: there is something to be imported, and the tier has queues already.
@@ -125,6 +118,7 @@ class Tier(TierView):
             await journal.close()
             raise
         options = options or TierOptions()
+        keys = KeyCollector(journal, options=index, clock=clock) if index else None
         upkeep = Upkeep.of(
             journal,
             store,
@@ -133,8 +127,9 @@ class Tier(TierView):
             options=upkeep_options,
             segments=written,
             cut_grace_ms=options.cut_grace_hours * HOUR_MS,
+            keys=keys,
         )
-        return cls(store, written, journal, upkeep, clock=clock, options=options)
+        return cls(store, written, journal, upkeep, clock=clock, options=options, keys=keys)
 
     def __repr__(self) -> str:
         return f"<Tier epoch {self._journal.epoch}: {len(self.state.queues)} queues>"
@@ -153,6 +148,11 @@ class Tier(TierView):
     def upkeep(self) -> Upkeep:
         """What the owner does in the background, for statistics."""
         return self._upkeep
+
+    @property
+    def unsealed(self) -> Sequence[Unsealed]:
+        """Keys that are in no index file yet, for `find_messages`."""
+        return () if self._keys is None else (self._keys.unsealed,)
 
     async def run(self) -> None:
         """Write the journal and keep the tier up until cancelled or closed.
@@ -203,7 +203,8 @@ class Tier(TierView):
             self._segments.extents_grow,
             retention_ms(self.state, queue.topic, self._upkeep.options, self._upkeep.topic_hours),
         )
-        return plan_commit(record, batch, rules)
+        plan = plan_commit(record, batch, rules)
+        return plan if self._keys is None else with_keys(plan, batch)
 
     async def commit(self, plans: Sequence[CommitPlan]) -> None:
         """Make a round of plans durable with one round of syncs, then publish it in one entry.
@@ -237,6 +238,8 @@ class Tier(TierView):
             except Refused as error:
                 self._explain(plans, error)
                 raise
+            if self._keys is not None:
+                self._keys.committed(plans)
 
     def _wait_for_deletion(self, plans: Sequence[CommitPlan]) -> None:
         """Refuse to begin a queue again of which files of a deleted one are still there."""

@@ -91,6 +91,7 @@ async def open_owner(
                 upkeep_options=config.upkeep,
                 imported=imported,
                 permit=takeover.permit,
+                index=config.index if config.keeps_index else None,
             )
         _log_start(takeover)
         try:

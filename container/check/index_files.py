@@ -1,12 +1,13 @@
-"""What is wrong with the index files that came with a tier of RocketMQ's own store."""
+"""What is wrong with index files: ours, and those that came with a tier of RocketMQ's own store."""
 
 from collections.abc import AsyncIterator, Mapping
 
 from container.check.finding import Finding
+from container.check.index_contents import check_index_contents
 from container.index.layout import IndexHeader
 from container.metadata.records import IndexFile
-from container.metadata.state import TierState
 from container.record.crc32c import crc32c
+from container.tier_view import TierView
 from provider.errors import Corrupt, Denied, OutOfRange
 from provider.object_store import ObjectStore
 from provider.ranges import ByteRange
@@ -14,15 +15,14 @@ from provider.ranges import ByteRange
 PIECE_BYTES = 16 << 20
 
 
-async def check_index_files(
-    store: ObjectStore, state: TierState, sizes: Mapping[str, int]
-) -> AsyncIterator[Finding]:
-    """Yield index files that are missing, short or changed.
+async def check_index_files(tier: TierView, sizes: Mapping[str, int]) -> AsyncIterator[Finding]:
+    """Yield index files that are missing, short or changed, and what is wrong in ours.
 
     Reads each whole where its checksum is known, else its header, which is all that can be
     compared of files that an older program imported.
     """
-    for name, index in sorted(state.index_files.items()):
+    store = tier.store
+    for name, index in sorted(tier.state.index_files.items()):
         if name not in sizes:
             yield Finding("object-missing", name, 0, "an index file that is known, not there")
         elif sizes[name] < index.size:
@@ -35,6 +35,20 @@ async def check_index_files(
                 finding = Finding("unreadable", name, error.position, error.reason)
             if finding is not None:
                 yield finding
+            elif index.coverage:
+                async for wrong in _contents(tier, index):
+                    yield wrong
+
+
+async def _contents(tier: TierView, index: IndexFile) -> AsyncIterator[Finding]:
+    """What is wrong with a file that says what it covers, unless it was deleted meanwhile."""
+    name = index.object_name
+    try:
+        async for finding in check_index_contents(tier, index):
+            yield finding
+    except (Corrupt, Denied, OutOfRange) as error:
+        if name in tier.state.index_files:
+            yield Finding("index-file", name, error.position, error.reason)
 
 
 async def _compare(store: ObjectStore, name: str, index: IndexFile) -> Finding | None:

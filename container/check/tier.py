@@ -24,6 +24,7 @@ from container.errors import NewerVersion
 from container.metadata.object_names import object_names
 from container.metadata.records import Queue
 from container.metadata.state import TierState
+from container.names.index_base import IndexBase
 from container.names.queue_id import FLAT_FILES, QueueId
 from container.names.rocketmq import parse_segment_name
 from container.queue.manifest import ManifestReader
@@ -72,7 +73,7 @@ async def check_tier(
     if journal:
         async for finding in _check_journal(tier, sizes):
             yield finding
-    async for finding in check_index_files(tier.store, tier.state, sizes):
+    async for finding in check_index_files(tier, sizes):
         yield finding
     known = set(own_objects(tier.state))
     for queue in sorted(tier.state.queues):
@@ -95,12 +96,15 @@ def may_be_a_commit(state: TierState, name: str) -> bool:
     """Whether a commit that is not published, perhaps never will be, may have made this object.
 
     One commit may end a segment and begin others, and the first commit of a queue is not known by
-    anything else. The next commit of that range writes the same files. A part can be published
-    only while the owner that made it has the tier.
+    anything else. The next commit of that range writes the same files. A part, or an index
+    file, can be published only while the owner that made it has the tier.
     """
     part = PartName.parse(name)
     if part is not None:
         return part.epoch >= state.broker.epoch
+    base = IndexBase.parse(name)
+    if base is not None:
+        return base.epoch >= state.broker.epoch
     parsed = parse_segment_name(name)
     if parsed is None or parsed.type not in FLAT_FILES:
         return False

@@ -25,7 +25,8 @@ def export_java_metadata(
     """The metadata of Java's tiered store for the same tree. Pure.
 
     `segments` holds all segments of every queue, those in manifests included. Only segments that
-    lie whole in a file of their own can be told to Java.
+    lie whole in a file of their own can be told to Java. Index files of ours are left out: Java
+    reads only those that have as many slots as it is configured with.
 
     Raises:
         ValueError: a segment lies in packed objects.
@@ -40,7 +41,8 @@ def export_java_metadata(
             rows = [_java_segment(str(key), segment) for segment in found if segment.type == kind]
             tables[kind][key] = tuple(rows)
     index_key = FileKey(broker, INDEX_QUEUE)
-    if state.index_files:
+    java_index = [file for file in state.index_files.values() if not file.coverage]
+    if java_index:
         tables[SegmentType.INDEX][index_key] = tuple(
             JavaSegment(
                 path=str(index_key),
@@ -53,7 +55,7 @@ def export_java_metadata(
                 end_timestamp=file.end_timestamp,
                 seal_timestamp=0,
             )
-            for file in sorted(state.index_files.values(), key=lambda file: file.base)
+            for file in sorted(java_index, key=lambda file: file.base)
         )
     queues = tuple(
         JavaQueue(broker, q.id.topic, q.id.queue_id, q.min_offset, q.next_offset, now_ms)

@@ -107,9 +107,10 @@ class _Lookup:
         self._hash = key_hash(index_key(query.topic, query.key))
         # All of the above and this in one step, so that nothing is between memory and files.
         self._in_memory: list[tuple[KeyItems, bool]] = []
-        for more in unsealed if self._topic is not None else ():
+        topic_id = -1 if self._topic is None else self._topic.topic_id
+        for more in unsealed:
             try:
-                items = more.items_of(self._hash, self._topic.topic_id)
+                items = more.items_of(self._hash, topic_id)
             except Corrupt as error:
                 self._damage.append(error)
             else:
@@ -196,7 +197,8 @@ class _Lookup:
     async def _look_at(self, wanted: Iterable[Candidate]) -> None:
         """Read the candidates, the best first, until no other can be better."""
         newest_first = self._query.newest_first
-        unique = {(one.queue, one.position): one for one in wanted}
+        # After a cut, an old item and a new one may name one place; their records differ in size.
+        unique = {(one.queue, one.position, one.size): one for one in wanted}
         ordered = sorted(
             unique.values(), key=lambda one: -one.high_ms if newest_first else one.low_ms
         )

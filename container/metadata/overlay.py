@@ -28,6 +28,12 @@ class Overlay(Generic[Key, Record]):
             return True
         return any(wanted(record) for key, record in self._base.items() if key not in self.changed)
 
+    def found(self, wanted: Callable[[Record], bool]) -> list[Record]:
+        """The records that will be there and are `wanted`. O(records)."""
+        kept = [record for key, record in self._base.items() if key not in self.changed]
+        kept += [record for record in self.changed.values() if record is not None]
+        return [record for record in kept if wanted(record)]
+
     def put(self, key: Key, record: Record) -> None:
         """Add or replace a record."""
         self.changed[key] = record

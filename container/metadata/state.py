@@ -37,6 +37,7 @@ from container.metadata.overlay import Overlay
 from container.metadata.records import Attempt, Broker, IndexFile, Queue, Tombstone, Topic
 from container.names.queue_id import QueueId
 from container.names.rocketmq import parse_segment_name
+from provider.ranges import QueueOffset
 
 NO_BROKER = Broker("", "")
 """That of a tier that has no owner yet."""
@@ -198,6 +199,7 @@ def _apply(change: StateChange, operation: Operation) -> None:
         case CutQueue():
             queue = _queue(change, operation.queue.id)
             change.queues.put(queue.id, queue_changes.cut(queue, operation))
+            _uncover(change, queue.id, operation.queue.next_offset)
             _bury(change, operation.tombstones)
         case MoveToManifest():
             queue = _queue(change, operation.queue)
@@ -212,6 +214,7 @@ def _apply(change: StateChange, operation: Operation) -> None:
             queue_changes.refuse_other_basis(queue, operation.planned_on)
             change.next_generation = max(change.next_generation, queue.generation + 1)
             change.queues.drop(queue.id)
+            _uncover(change, queue.id, 0)
             _bury(change, operation.tombstones)
         case _:
             _apply_to_broker(change, operation)
@@ -271,6 +274,22 @@ def _bury(change: StateChange, tombstones: Iterable[Tombstone]) -> None:
             if parsed is not None and change.queues.get(parsed.queue) is None:
                 # A file of a queue that the tier does not have: its name may come again.
                 change.next_generation = 1
+
+
+def _uncover(change: StateChange, queue: QueueId, next_offset: int) -> None:
+    """No index file has the keys of a queue from `next_offset` on any more.
+
+    Those offsets may come again, with other messages.
+    """
+    for file in change.index_files.found(
+        lambda one: any(name == queue and end > next_offset for name, _, end in one.coverage)
+    ):
+        coverage = tuple(
+            (name, start, end if name != queue else min(end, QueueOffset(next_offset)))
+            for name, start, end in file.coverage
+            if name != queue or start < next_offset
+        )
+        change.index_files.put(file.object_name, replace(file, coverage=coverage))
 
 
 def _take_ownership(change: StateChange, operation: TakeOwnership) -> None:

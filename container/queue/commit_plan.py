@@ -13,6 +13,7 @@ from container.names.queue_id import QueueId, SegmentType
 from container.names.rocketmq import segment_name
 from container.options import TierOptions
 from container.queue.boundaries import AgeRule, Cut, cut_runs
+from container.queue.collected_keys import CommitKeys
 from container.queue.planned_slice import PlannedSlice, RunStatistics
 from container.record.batch import MessageBatch
 from container.record.crc32c import crc32c
@@ -35,6 +36,8 @@ class CommitPlan:
     """In the order of publication: segments that are sealed, and slices."""
     planned_on: Queue
     """The record that it continues."""
+    keys: CommitKeys | None = None
+    """What it adds to the index; None where none is kept."""
 
     @property
     def slices(self) -> tuple[SegmentSlice, ...]:

@@ -217,7 +217,7 @@ class RetentionStep(Step):
         return [written[-1], *flat.kept]
 
     async def _drop_index_files(self) -> None:
-        names = index_files_without_messages(self.tier.state)
+        names = index_files_without_messages(self.tier.journal.planned)
         if names:
             dead = tuple(self.tier.tombstone(name, EXPIRED) for name in names)
             drops = [DropIndexFile(name) for name in names]

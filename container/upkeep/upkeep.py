@@ -8,8 +8,10 @@ from typing import Self
 
 from container.journal.journal import Journal
 from container.journal.options import RandomSource
+from container.lookup.key_collector import KeyCollector
 from container.metadata.state import StateChange
 from container.upkeep.first_files import FirstFilesStep
+from container.upkeep.index_files import IndexStep
 from container.upkeep.manifests import ManifestStep
 from container.upkeep.options import UpkeepOptions
 from container.upkeep.orphans import OrphanStep
@@ -27,12 +29,18 @@ from provider.object_store import ObjectStore
 
 
 def steps_of(
-    tier: OwnedTier, segments: FileSegments | None = None, *, cut_grace_ms: int = 0
+    tier: OwnedTier,
+    segments: FileSegments | None = None,
+    *,
+    cut_grace_ms: int = 0,
+    keys: KeyCollector | None = None,
 ) -> list[Step]:
     """Every step of upkeep, in the order in which they are begun when several are due."""
     snapshots = SnapshotStep(tier)
     shared = [PartsStep(tier, snapshots, segments, grace_ms=cut_grace_ms)] if segments else []
+    index = [IndexStep(tier, keys)] if keys is not None else []
     return [
+        *index,
         ManifestStep(tier),
         snapshots,
         OrphanStep(tier, snapshots),
@@ -144,15 +152,16 @@ class Upkeep:
         options: UpkeepOptions | None = None,
         segments: FileSegments | None = None,
         cut_grace_ms: int = 0,
+        keys: KeyCollector | None = None,
     ) -> Self:
         """The upkeep of the tier in `store`, whose ownership was just taken with `journal`.
 
         `segments` says what earlier owners may have left; None for a journal alone. What a cut
-        freed stays for `cut_grace_ms`.
+        freed stays for `cut_grace_ms`. `keys`: the index of messages by key, if one is kept.
         """
         options = options or UpkeepOptions()
         tier = OwnedTier(journal, store, clock, rng, options)
-        steps = steps_of(tier, segments, cut_grace_ms=cut_grace_ms)
+        steps = steps_of(tier, segments, cut_grace_ms=cut_grace_ms, keys=keys)
         upkeep = cls(
             steps,
             clock=clock,

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from container.check.tier import check_tier
+from container.index.options import IndexOptions
 from container.journal.options import JournalOptions
 from container.names.queue_id import QueueId
 from container.options import TierOptions
@@ -46,11 +47,17 @@ class OwnedWorld:
     """
 
     def __init__(
-        self, options: TierOptions, upkeep: UpkeepOptions, *, packed: bool = False
+        self,
+        options: TierOptions,
+        upkeep: UpkeepOptions,
+        *,
+        packed: bool = False,
+        index: IndexOptions | None = None,
     ) -> None:
         self.options = options
         self.upkeep = upkeep
         self.packed = packed
+        self.index = index
         self.clock = ManualClock()
         self.memory = MemoryStore()
         self.clients: list[MemoryStore] = []
@@ -75,6 +82,7 @@ class OwnedWorld:
             options=self.options,
             journal_options=journal,
             upkeep_options=upkeep or self.upkeep,
+            index=self.index,
         )
         async with asyncio.TaskGroup() as group:
             worker = group.create_task(run_until_fenced(tier))

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from container.index.options import IndexOptions
 from container.journal.options import JournalOptions
 from container.names.queue_id import QueueId
 from container.options import TierOptions
@@ -53,6 +54,14 @@ UPKEEP_OPTIONS = UpkeepOptions(
     grace_s=0.0,
     sealed_segments_max=1,
     manifests_per_level_max=2,
+)
+INDEX_OPTIONS = IndexOptions(
+    items_max=12,
+    covered_bytes_max=3_000,
+    age_s_max=2.0,
+    finish_items_min=5,
+    finish_bytes_min=1_000,
+    catch_up_bytes_max=2_000,
 )
 DISPATCH_OPTIONS = DispatchOptions(
     batch_messages_max=4,
@@ -141,6 +150,7 @@ class StoreProcess:
         journal: JournalOptions = JOURNAL_OPTIONS,
         upkeep: UpkeepOptions = UPKEEP_OPTIONS,
         packed: bool = False,
+        index: IndexOptions | None = None,
     ) -> None:
         """`packed`: segments lie in parts, as on an object store; else each is a file."""
         self.number = number
@@ -159,6 +169,7 @@ class StoreProcess:
         self._dispatch = dispatch
         self._journal = journal
         self._upkeep = upkeep
+        self._index = index
         self._task: asyncio.Task[None] | None = None
 
     def __repr__(self) -> str:
@@ -184,6 +195,7 @@ class StoreProcess:
                     options=self._tier_options,
                     journal_options=self._journal,
                     upkeep_options=self._upkeep,
+                    index=self._index,
                 )
                 break
             except StoreError as error:

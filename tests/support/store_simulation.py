@@ -14,13 +14,17 @@ from contextlib import suppress
 from dataclasses import replace
 from random import Random
 
+from container.lookup.find import find_messages
+from container.lookup.query import KeyQuery
 from container.names.queue_id import QueueId
+from container.tier_reader import TierReader
 from provider.errors import Fenced, StoreError
 from provider.memory import MemoryObjects, MemoryStore
 from provider.object_store import Append
 from provider.testing.faulty import Crashed, Fault
 from tests.support.simulated_time import SimulatedClock, simulated
 from tests.support.store_harness import (
+    INDEX_OPTIONS,
     UPKEEP_OPTIONS,
     StoreHotLog,
     StoreProcess,
@@ -140,6 +144,7 @@ class StoreSimulation:
             faults=faults,
             packed=self.packed,
             upkeep=self.upkeep,
+            index=INDEX_OPTIONS,
         )
         self.processes.append(process)
         process.start(group)
@@ -267,6 +272,7 @@ class StoreSimulation:
             self.counts["expired"] += self.expires and first > 0
             self.counts["gaps"] += len(seen.record.gaps)
             self.counts["messages"] += len(seen.offsets)
+            await self._find(queue, seen.offsets)
         found = await findings(self.memory.another_client())
         if found:  # files of a queue that was not published yet when that owner began
             assert all("orphan" in one for one in found), found
@@ -274,6 +280,17 @@ class StoreSimulation:
             assert await findings(self.memory.another_client()) == []
         assert await orphan_manifests(self.memory.another_client()) == set()
         self.counts["runs"] += 1
+
+    async def _find(self, queue: QueueId, offsets: Sequence[int]) -> None:
+        """Keys find exactly the messages that have them, of memory nothing being left."""
+        reader = await TierReader.open(self.memory.another_client())
+        self.counts["index files"] += len(reader.state.index_files)
+        for offset in self.rng.sample(offsets, min(4, len(offsets))):
+            answer = await find_messages(reader, KeyQuery(queue.topic, f"key-{offset}", 99))
+            places = [one.queue_offset for one in answer.messages if one.queue_id == queue.queue_id]
+            assert (places, answer.is_complete) == ([offset], True), (queue, answer)
+        unknown = KeyQuery(queue.topic, f"key-{max(offsets, default=0) + 100}", 99)
+        assert not (await find_messages(reader, unknown)).messages
 
     async def _last_life(self, number: int) -> None:
         """An owner without faults, alone: it tiers everything, keeps house, ends cleanly."""
@@ -284,6 +301,7 @@ class StoreSimulation:
             1000 * self.seed + number,
             packed=self.packed,
             upkeep=self.upkeep,
+            index=INDEX_OPTIONS,
         )
         async with asyncio.timeout(PATIENCE_S):
             await last.live(tiers_all)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
+from container.index.options import IndexOptions
 from container.journal.options import JournalOptions
 from container.names.path_component import check_path_component
 from container.options import TierOptions
@@ -50,6 +51,7 @@ OPTIONS = (
     DispatchOptions,
     FetcherOptions,
     HotLogOptions,
+    IndexOptions,
     JournalOptions,
     PosixOptions,
     TierOptions,
@@ -74,6 +76,7 @@ class Config:
     dispatch: DispatchOptions
     hot: HotLogOptions
     fetcher: FetcherOptions
+    index: IndexOptions
 
     @classmethod
     def load(
@@ -121,6 +124,7 @@ class Config:
                 dispatch=_dispatch(effective),
                 hot=_hot(effective),
                 fetcher=_fetcher(effective),
+                index=build(IndexOptions, effective),
             )
         except ConfigError:
             raise
@@ -136,6 +140,11 @@ class Config:
     def broker(self) -> str:
         """`brokerName`."""
         return str(self.settings["brokerName"].value)
+
+    @property
+    def keeps_index(self) -> bool:
+        """`messageIndexEnable`: keys of tiered messages are kept in index files."""
+        return bool(self.settings["messageIndexEnable"].value)
 
     @property
     def level(self) -> str:
@@ -225,7 +234,8 @@ class Config:
     def memory_bytes_max(self) -> int:
         """Bytes that all layers together may hold; each options class has its own formula."""
         layers = (self.posix, self.dispatch, self.hot, self.fetcher)
-        return sum(layer.memory_bytes_max for layer in layers)
+        index = self.index.memory_bytes_max if self.keeps_index else 0
+        return index + sum(layer.memory_bytes_max for layer in layers)
 
 
 def machine(key: Key) -> Value:

@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 
 _NO_HEAP = "There is no Java heap; readAheadCacheSize bounds the cache."
-_NO_INDEX = "There is no key index yet."
 _PLUG_IN = "Java classes are not loaded; the tier is a directory with a journal of its own."
 _REFERENCES = "Waiting messages are bounded by tieredStoreWaitingMax and tieredStoreBytesInFlight."
 _WINDOW = "The read-ahead window adapts to each reader."
@@ -11,8 +10,6 @@ _WINDOW = "The read-ahead window adapts to each reader."
 JAVA_ONLY: Mapping[str, str] = {
     "tieredMetadataServiceProvider": _PLUG_IN,
     "tieredBackendServiceProvider": _PLUG_IN,
-    "tieredStoreIndexFileMaxIndexNum": _NO_INDEX,
-    "tieredStoreIndexFileRollingIdleInterval": _NO_INDEX,
     "tieredStoreMaxGroupCommitCount": _REFERENCES,
     "tieredStoreMaxPendingLimit": _REFERENCES,
     "tieredStoreDispatchMinFreeMemoryRatio": _REFERENCES,

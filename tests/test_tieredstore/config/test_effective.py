@@ -68,6 +68,7 @@ def field_of(config: Config, sets: str) -> object:
         config.retention,
         read_limits(config),
         config.fetcher,
+        config.index,
     )
     return getattr(next(one for one in rooms if type(one).__name__ == room), name)
 
@@ -142,7 +143,6 @@ def test_a_real_brokers_file_is_taken_as_it_is(golden: GoldenSet) -> None:
     assert {given.name for given in config.java_only} == {
         "tieredMetadataServiceProvider",
         "tieredBackendServiceProvider",
-        "tieredStoreIndexFileMaxIndexNum",
     }
 
 

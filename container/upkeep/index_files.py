@@ -1,0 +1,324 @@
+"""Keys that were collected become index files; files whose messages went become tombstones."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from container.index.items import KeyItems, joined
+from container.index.keys import items_of_records
+from container.index.layout import IndexHeader
+from container.index.sealed import fitting_slots, seal_index
+from container.index.unsealed import Collected
+from container.lookup.coverage import Span
+from container.lookup.key_collector import KeyCollector
+from container.metadata.operations import AddTombstones, DropIndexFile, PutIndexFile
+from container.metadata.records import IndexFile, Queue
+from container.metadata.state import TierState
+from container.names.index_base import INDEX_PREFIX, IndexBase
+from container.names.queue_id import QueueId
+from container.names.rocketmq import index_name
+from container.queue.collected_keys import CommitKeys
+from container.queue.manifest import ManifestReader
+from container.queue.message_queue_container import MessageQueueContainer
+from container.queue.sound_records import read_sound_records
+from container.record.crc32c import crc32c
+from container.upkeep.deletion import NEVER_PUBLISHED
+from container.upkeep.retention import EXPIRED, index_files_without_messages
+from container.upkeep.step import OwnedTier, Step
+from provider.errors import AlreadyExists, Corrupt, Denied, OutOfRange, StoreError
+from provider.ranges import QueueOffset
+
+INLINE_ITEMS_MAX = 16_384
+"""Files of more items are built in a thread: longer than some 10 ms."""
+PIECE_BYTES = 4 << 20
+
+
+class IndexStep(Step):
+    """Reads what no index has, seals files, and gives tombstones to those of deleted messages."""
+
+    name = "index"
+
+    def __init__(self, tier: OwnedTier, keys: KeyCollector) -> None:
+        super().__init__(tier)
+        self._keys = keys
+        self._manifests = ManifestReader(tier.store)
+        self._number = 0
+        self._tried: dict[str, None] = {}
+        """Names that files of ours may have in the store without being published."""
+        self._sealing_as = ""
+        """The name under which what is being sealed was published, perhaps."""
+        self._searched = tier.journal.epoch == 1  # no owner before us could leave an orphan
+        self._damaged: dict[QueueId, list[Span]] = {}
+        """Messages whose keys cannot be read."""
+        self._sealed = 0
+        self._caught_up = 0
+
+    def __repr__(self) -> str:
+        return f"<IndexStep: {self._sealed} files sealed, {self._keys!r}>"
+
+    async def step(self) -> None:
+        """Do what is due: a listing once, a read for what no index has, two requests a file.
+
+        Raises:
+            Corrupt, Denied, OutOfRange: keys of some messages cannot be read; others were.
+            Unavailable: the next run goes on.
+            Fenced: a newer owner has the tier.
+        """
+        await self._bury_tried()
+        await self._search()
+        await self._expire()
+        await self._seal_if(self._is_due())
+        await self._catch_up()
+
+    async def finish(self) -> None:
+        """Seal what would take long to be read again. Raises what `step` raises."""
+        options, collected = self._keys.options, self._keys.unsealed.collecting
+        is_worth_it = (
+            collected.items >= options.finish_items_min
+            or collected.record_bytes >= options.finish_bytes_min
+        )
+        await self._bury_tried()
+        await self._expire()
+        await self._seal_if(is_worth_it)
+
+    @property
+    def urgent(self) -> bool:
+        """Whether memory is full of items."""
+        return self._keys.unsealed.is_full
+
+    def _is_due(self) -> bool:
+        options, collected = self._keys.options, self._keys.unsealed.collecting
+        if collected.since_s is None:
+            return False
+        age_s = self.tier.clock.monotonic_s() - collected.since_s
+        return (
+            self._keys.unsealed.is_full
+            or collected.record_bytes >= options.covered_bytes_max
+            or age_s >= options.age_s_max
+        )
+
+    # Sealing.
+
+    async def _seal_if(self, is_due: bool) -> None:  # noqa: FBT001 - as it says
+        unsealed = self._keys.unsealed
+        if unsealed.sealing is not None:  # an earlier run was interrupted
+            accepted = self._sealing_as in self.tier.journal.planned.index_files
+            if accepted or not unsealed.sealing.spans:  # all that it had may be cut off
+                unsealed.sealed()
+            else:
+                await self._seal(unsealed.sealing)
+        if is_due and unsealed.collecting.spans:
+            await self._seal(unsealed.begin_sealing())
+
+    async def _seal(self, part: Collected) -> None:
+        """Write and publish a file of what was collected."""
+        tier = self.tier
+        generations = {queue: _generation(tier.state, queue) for queue in part.spans}
+        coverage = {queue: tuple(spans) for queue, spans in part.spans.items()}
+        parts = part.parts()
+        if part.items <= INLINE_ITEMS_MAX:
+            raw = _built(parts)
+        else:
+            raw = await asyncio.to_thread(_built, parts)
+        base, name = await self._create(raw)
+        header = IndexHeader.decode(raw.data, path=name)
+        file = IndexFile(
+            name,
+            base,
+            len(raw),
+            header.begin_timestamp,
+            header.end_timestamp,
+            header.used_slots,
+            header.items,
+            tuple(
+                (queue, QueueOffset(a), QueueOffset(b))
+                for queue, s in coverage.items()
+                for a, b in s
+            ),
+            crc32c(raw.data),
+        )
+        # From here to the acceptance by the journal nothing else runs: no cut comes in between.
+        planned = tier.journal.planned
+        if any(_generation(planned, queue) != seen for queue, seen in generations.items()):
+            return  # cut meanwhile: the next run makes another file of what is left
+        self._sealing_as = name
+        await tier.journal.publish([PutIndexFile(file)])
+        self._keys.unsealed.sealed()
+        del self._tried[name]
+        self._sealed += 1
+
+    async def _create(self, raw: NDArray[np.uint8]) -> tuple[int, str]:
+        """Store a file under a name of ours that is free; its base and its name.
+
+        A name is taken only where a tier was imported again whose journal was lost.
+        """
+        while True:
+            self._number += 1
+            base = IndexBase(self.tier.journal.epoch, self._number).number
+            name = index_name(base)
+            self._tried[name] = None
+            try:
+                await self.tier.store.create(name, [raw.data])
+            except AlreadyExists:
+                del self._tried[name]
+            else:
+                return base, name
+
+    async def _bury_tried(self) -> None:
+        """Give tombstones to what earlier runs have perhaps written and did not publish."""
+        planned = self.tier.journal.planned
+        left = [name for name in self._tried if name not in planned.index_files]
+        await self._bury(left, NEVER_PUBLISHED)
+        for name in list(self._tried):
+            if name in planned.tombstones or name in self.tier.state.index_files:
+                del self._tried[name]
+
+    async def _search(self) -> None:
+        """Give tombstones to files of earlier owners that were never published. One listing."""
+        if self._searched:
+            return
+        listed = [entry.name for entry in await self.tier.store.list(INDEX_PREFIX)]
+        state = self.tier.state
+        orphans = [
+            name
+            for name in listed
+            if (base := IndexBase.parse(name)) is not None
+            and 0 < base.epoch < state.broker.epoch
+            and name not in state.index_files
+            and name not in state.tombstones
+        ]
+        await self._bury(orphans, NEVER_PUBLISHED)
+        self._searched = True
+
+    async def _expire(self) -> None:
+        names = expired(self.tier.journal.planned)
+        if names:
+            tombstones = tuple(self.tier.tombstone(name, EXPIRED) for name in names)
+            drops = [DropIndexFile(name) for name in names]
+            await self.tier.journal.publish([*drops, AddTombstones(tombstones)])
+
+    async def _bury(self, names: Sequence[str], reason: str) -> None:
+        if names:
+            tombstones = tuple(self.tier.tombstone(name, reason) for name in names)
+            await self.tier.journal.publish([AddTombstones(tombstones)])
+
+    # Catching up.
+
+    async def _catch_up(self) -> None:
+        """Read messages whose keys are nowhere, as many as one run may."""
+        left = self._keys.options.catch_up_bytes_max
+        first: StoreError | None = None
+        for queue, spans in self._keys.missing().items():
+            for span in spans:
+                try:
+                    left = await self._read(queue, span, left)
+                except (Corrupt, Denied, OutOfRange) as error:
+                    first = first or error
+                    break  # of this queue; the others are read
+                if left <= 0:
+                    break
+            if left <= 0:
+                break
+        if first is not None:
+            raise first
+
+    async def _read(self, queue: QueueId, span: Span, left: int) -> int:
+        """Take the keys of a span, as far as `left` bytes go; how many are left."""
+        at, end = span
+        known = self._damaged.get(queue, [])
+        while at < end and left > 0:
+            record = self.tier.state.queues.get(queue)
+            if record is None or record.min_offset > at or (at, at + 1) in known:
+                break  # deleted meanwhile, or damaged: what is behind it has its turn
+            container = MessageQueueContainer(
+                queue, self.tier.state.queues.get, self.tier.store, self._manifests
+            ).as_of(record)
+            bytes_max = min(PIECE_BYTES, left)
+            found = await read_sound_records(
+                container, QueueOffset(at), QueueOffset(end), bytes_max=bytes_max
+            )
+            left -= len(found.data) + 1
+            sound = 0
+            for first, last in _runs(found.offsets):
+                rows = slice(first, last)
+                items = items_of_records(
+                    found.data,
+                    found.starts[rows],
+                    found.sizes[rows],
+                    topic=queue.topic,
+                    queue_id=queue.queue_id,
+                    positions=found.positions[rows],
+                    store_timestamps=found.store_timestamps[rows],
+                )
+                keys = CommitKeys(items, int(found.sizes[rows].sum()), record.generation)
+                begin = int(found.offsets[first])
+                sound += last - first
+                taken = self._keys.take(queue, begin, begin + last - first, keys)
+                self._caught_up += (last - first) * taken
+            if sound < found.end - at:
+                offsets = set(range(at, found.end)) - set(found.offsets.tolist())
+                self._damaged.setdefault(queue, []).extend((one, one + 1) for one in offsets)
+            await self._seal_if(self._is_due())
+            at = found.end
+        return left
+
+    @property
+    def figures(self) -> Mapping[str, int]:
+        """Files sealed, items in memory, messages that were read again for their keys."""
+        return {
+            "index_files_sealed": self._sealed,
+            "index_items_unsealed": self._keys.unsealed.items,
+            "index_messages_read": self._caught_up,
+        }
+
+    def check(self) -> None:
+        """Assert what the collector's items promise."""
+        self._keys.check()
+
+
+def _generation(state: TierState, queue: QueueId) -> int | None:
+    record = state.queues.get(queue)
+    return None if record is None else record.generation
+
+
+def _built(parts: Sequence[KeyItems]) -> NDArray[np.uint8]:
+    """The bytes of a file of these items."""
+    items = joined(parts)
+    begin = int(items["store_timestamp"].min()) if len(items) else 0
+    return seal_index(items, slots=fitting_slots(len(items)), begin_timestamp=begin)
+
+
+def _runs(offsets: NDArray[np.int64]) -> list[tuple[int, int]]:
+    """Rows `[first, last)` whose offsets follow each other."""
+    cuts = np.flatnonzero(np.diff(offsets) != 1) + 1
+    edges = [0, *cuts.tolist(), len(offsets)]
+    return [(a, b) for a, b in pairwise(edges) if a < b]
+
+
+def expired(state: TierState) -> list[str]:
+    """Index files all of whose messages were deleted. Pure; O(coverage of all files).
+
+    Of a file that RocketMQ made, which does not say which messages it has: its newest message is
+    older than the oldest of every queue.
+    """
+    found = index_files_without_messages(state)
+    bare = [file for file in state.index_files.values() if not file.coverage]
+    if not bare:
+        return found
+    oldest = [stamp for queue in state.queues.values() if (stamp := _oldest_ms(queue)) is not None]
+    for file in bare:
+        base = IndexBase.parse(file.object_name)
+        is_cut_off = base is not None and base.epoch > 0  # ours: a cut took all that it covered
+        if is_cut_off or (oldest and file.end_timestamp < min(oldest)):
+            found.append(file.object_name)
+    return found
+
+
+def _oldest_ms(queue: Queue) -> int | None:
+    """Smallest store timestamp that a queue may still have; None for one without messages."""
+    stamps = [ref.min_timestamp for ref in queue.manifests]
+    stamps += [one.begin_timestamp for one in queue.commit_log if one.begin_timestamp is not None]
+    return min(stamps, default=None)

@@ -1,0 +1,47 @@
+"""Spans of offsets equal sets of offsets."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from container.index.unsealed import Collected
+from container.lookup.coverage import Span, count, covered_by_files, merged, readable, without
+from container.metadata.records import Gap, IndexFile, Queue
+from container.names.queue_id import QueueId
+from provider.ranges import QueueOffset
+
+QUEUE = QueueId("T", 0)
+_SPANS = st.lists(st.tuples(st.integers(0, 20), st.integers(0, 20)).map(sorted).map(tuple))
+
+
+def offsets(spans: list[Span]) -> list[int]:
+    return sorted(one for start, end in spans for one in range(start, end))
+
+
+@given(_SPANS, _SPANS)
+def test_as_sets(spans: list[Span], holes: list[Span]) -> None:
+    assert offsets(merged(spans)) == sorted(set(offsets(spans)))
+    left = without(spans, holes)
+    assert offsets(left) == sorted(set(offsets(spans)) - set(offsets(holes)))
+    assert count(left) == len(offsets(left))
+    assert all(start < end for start, end in left)
+
+
+@given(_SPANS)
+def test_of_what_is_collected_in_any_order(spans: list[Span]) -> None:
+    collected = Collected()
+    for start, end in spans:
+        if start < end:
+            collected.cover(QUEUE, start, end)
+    assert collected.spans.get(QUEUE, []) == merged(spans)
+
+
+def test_gaps_and_expired_messages_are_not_readable() -> None:
+    gaps = (Gap(QueueOffset(5), QueueOffset(7), "lost", 0),)
+    queue = Queue(QUEUE, QueueOffset(3), QueueOffset(9), gaps=gaps)
+    assert readable(queue) == [(3, 5), (7, 9)]
+
+
+def test_files_together_cover_what_each_does() -> None:
+    a, b = ((QUEUE, QueueOffset(0), QueueOffset(4)),), ((QUEUE, QueueOffset(6), QueueOffset(8)),)
+    files = [IndexFile("a", 0, 36, 0, 0, 0, 0, a), IndexFile("b", 1, 36, 0, 0, 0, 0, b)]
+    assert covered_by_files(files) == {QUEUE: [(0, 4), (6, 8)]}

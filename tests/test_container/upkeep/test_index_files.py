@@ -1,0 +1,281 @@
+"""Keys of commits: found at once, sealed, read again after a crash, forgotten with a cut."""
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from container.index.options import IndexOptions
+from container.lookup.find import find_messages
+from container.lookup.query import KeyQuery, LookupLimits
+from container.metadata.operations import DropQueue
+from container.metadata.records import QueueBasis
+from container.names.index_base import INDEX_PREFIX, IndexBase
+from container.names.queue_id import QueueId
+from container.names.rocketmq import index_name
+from container.options import TierOptions
+from container.tier import Tier
+from container.tier_reader import TierReader
+from container.upkeep.options import UpkeepOptions
+from provider.clock import settle
+from provider.ranges import QueueOffset
+from provider.testing.faulty import Fault
+from tests.support.messages import TOPIC
+from tests.support.owned_tier import QUEUE, OwnedWorld, planned, put
+
+INDEX = IndexOptions(items_max=100, age_s_max=1000.0, finish_items_min=50, finish_bytes_min=1 << 30)
+UPKEEP = UpkeepOptions(interval_s=1.0, grace_s=0.0)
+INDEX_ONLY = LookupLimits(scan_bytes_max=0)
+OTHER = QueueId(TOPIC, 1)
+
+
+def world(index: IndexOptions = INDEX) -> OwnedWorld:
+    return OwnedWorld(TierOptions(cut_grace_hours=0), UPKEEP, index=index)
+
+
+async def offsets(tier: Tier | TierReader, key: str, **limits: int) -> list[tuple[int, int]]:
+    """What an index has of a key, without reading messages that none has."""
+    unsealed = tier.unsealed if isinstance(tier, Tier) else ()
+    found = await find_messages(
+        tier, KeyQuery(TOPIC, key, 99), unsealed=unsealed, limits=replace(INDEX_ONLY, **limits)
+    )
+    assert found.damage == ()
+    return [(one.queue_id, one.queue_offset) for one in found.messages]
+
+
+def figures(tier: Tier) -> dict[str, int]:
+    names = ("index_files_sealed", "index_items_unsealed", "index_messages_read")
+    return {name: tier.upkeep.statistics().figures[name] for name in names}
+
+
+async def test_keys_are_found_as_soon_as_their_commit_is_published() -> None:
+    over = world()
+    async with over.owned() as tier:
+        await put(tier, 10, QUEUE, OTHER)
+        assert await offsets(tier, "key-7") == [(1, 7), (0, 7)]
+        assert figures(tier) == {
+            "index_files_sealed": 0,
+            "index_items_unsealed": 20,
+            "index_messages_read": 0,
+        }
+        reader = await TierReader.open(over.memory)
+        assert await offsets(reader, "key-7") == []
+        assert await offsets(reader, "key-7", scan_bytes_max=1 << 20) == [(1, 7), (0, 7)]
+
+
+async def test_a_full_memory_becomes_a_file_that_every_reader_finds() -> None:
+    over = world()
+    async with over.owned() as tier:
+        for _ in range(5):
+            await put(tier, 12, QUEUE, OTHER)
+        await over.pass_time(1)
+        assert figures(tier)["index_files_sealed"] == 1
+        (file,) = tier.state.index_files.values()
+        assert {queue: (a, b) for queue, a, b in file.coverage} == {
+            QUEUE: (0, 60),
+            OTHER: (0, 60),
+        }
+        assert file.items == 120
+        assert file.size < 28 + 120 * 28 + 8 * 31
+        await put(tier, 3)
+        assert await offsets(tier, "key-59") == [(1, 59), (0, 59)]
+        assert await offsets(tier, "key-61") == [(0, 61)]
+    reader = await TierReader.open(over.memory)
+    assert await offsets(reader, "key-59") == [(1, 59), (0, 59)]
+    assert await over.findings() == []
+
+
+@pytest.mark.parametrize(
+    "early", [replace(INDEX, age_s_max=30.0), replace(INDEX, covered_bytes_max=1000)]
+)
+async def test_age_and_bytes_seal_too(early: IndexOptions) -> None:
+    over = world(early)
+    async with over.owned() as tier:
+        await put(tier, 10)
+        await over.pass_time(60)
+        assert len(tier.state.index_files) == 1
+        await over.pass_time(60)
+        assert len(tier.state.index_files) == 1, "nothing new, no file"
+
+
+async def test_after_a_crash_only_what_no_file_has_is_read_again() -> None:
+    over = world()
+    async with over.owned() as tier:
+        await put(tier, 120)
+        await over.pass_time(1)
+        await put(tier, 7)
+    over.kill_all()
+    async with over.owned() as tier:
+        assert await offsets(tier, "key-125") == []
+        await over.pass_time(2)
+        assert await offsets(tier, "key-125") == [(0, 125)]
+        assert figures(tier) == {
+            "index_files_sealed": 0,
+            "index_items_unsealed": 7,
+            "index_messages_read": 7,
+        }
+        await put(tier, 1)
+        assert await offsets(tier, "key-127") == [(0, 127)]
+
+
+async def test_a_tier_that_had_no_index_gets_one() -> None:
+    over = world()
+    over.index = None
+    async with over.owned() as tier:
+        await put(tier, 130, QUEUE, OTHER)
+    over.kill_all()
+    over.index = INDEX
+    async with over.owned() as tier:
+        await over.pass_time(3)
+        assert figures(tier)["index_messages_read"] == 260
+        assert await offsets(tier, "key-3") == [(1, 3), (0, 3)]
+    assert await over.findings() == []
+
+
+async def test_a_clean_end_seals_only_what_is_worth_it() -> None:
+    over = world()
+    async with over.owned() as tier:
+        await put(tier, 49)
+        await tier.close()
+        assert await over.names(INDEX_PREFIX) == set()
+    over.kill_all()
+    async with over.owned() as tier:
+        await over.pass_time(2)
+        await put(tier, 1)
+        await tier.close()
+        assert len(await over.names(INDEX_PREFIX)) == 1
+    assert await offsets(await TierReader.open(over.memory), "key-49") == [(0, 49)]
+
+
+async def test_a_cancelled_commit_that_lands_is_read_again_for_its_keys() -> None:
+    over = world()
+    async with over.owned() as tier:
+        await put(tier, 2)
+        over.stores[-1].faults = [Fault("delayed", "create", "@journal/", delay_s=1.0)]
+        async with asyncio.TaskGroup() as group:
+            task = group.create_task(tier.commit([planned(tier, 5)]))
+            await settle(100)
+            assert tier.journal.planned.queues[QUEUE].next_offset == 7
+            task.cancel()
+        over.stores[-1].faults = []
+        await over.clock.advance(2)
+        await tier.settle(QUEUE)
+        assert tier.state.queues[QUEUE].next_offset == 7
+        await put(tier, 1)
+        await over.pass_time(2)
+        assert await offsets(tier, "key-4") == [(0, 4)]
+        assert figures(tier)["index_messages_read"] == 5
+
+
+async def test_a_cut_takes_keys_from_memory_and_from_the_coverage_of_files() -> None:
+    over = world()
+    async with over.owned() as tier:
+        await put(tier, 120)
+        await over.pass_time(1)
+        await put(tier, 10)
+        await tier.cut_queue(QUEUE, QueueOffset(100), "test")
+        (file,) = tier.state.index_files.values()
+        assert file.coverage == ((QUEUE, 0, 100),)
+        assert figures(tier)["index_items_unsealed"] == 0
+        for key in ("key-99", "key-100", "key-125"):
+            assert await offsets(tier, key) == ([(0, 99)] if key == "key-99" else [])
+        await put(tier, 30, body_bytes=33)  # other messages at the same offsets
+        for key in ("key-99", "key-100", "key-125"):
+            assert await offsets(tier, key) == [(0, int(key[4:]))]
+        await over.pass_time(2)
+        assert await over.findings() == []
+
+
+async def test_a_cut_while_a_file_is_written_keeps_it_from_being_published() -> None:
+    over = world()
+    async with over.owned() as tier:
+        await put(tier, 99, QUEUE)
+        await put(tier, 1, OTHER)
+        store = over.stores[-1]
+        store.faults = [Fault("delayed", "create", INDEX_PREFIX, delay_s=5.0)]
+        await over.pass_time(2)
+        assert not tier.state.index_files
+        store.faults = []
+        await tier.cut_queue(QUEUE, QueueOffset(50), "test")
+        await put(tier, 5, body_bytes=33)
+        await over.pass_time(20)
+        covered = {
+            queue: (a, b) for f in tier.state.index_files.values() for queue, a, b in f.coverage
+        }
+        assert covered[QUEUE] in {(0, 50), (0, 55)}
+        assert await offsets(tier, "key-52") == [(0, 52)]
+        assert await offsets(tier, "key-60") == []
+        await over.pass_time(20)
+    assert await over.findings() == []
+
+
+async def test_a_file_that_could_not_be_written_is_written_under_another_name() -> None:
+    over = world()
+    async with over.owned() as tier:
+        over.stores[-1].faults = [Fault("lost_reply", "create", INDEX_PREFIX)]
+        await put(tier, 120)
+        await over.pass_time(3)
+        assert "index" in tier.upkeep.statistics().errors
+        assert await offsets(tier, "key-7") == [(0, 7)]
+        over.stores[-1].faults = []
+        await over.pass_time(60)
+        assert "index" not in tier.upkeep.statistics().errors
+        assert await over.names(INDEX_PREFIX) == tier.state.index_files.keys()
+        assert len(tier.state.index_files) == 1
+
+
+async def test_a_file_that_a_dead_owner_did_not_publish_is_deleted_by_the_next() -> None:
+    over = world()
+    async with over.owned() as tier:
+        await put(tier, 1)
+        name = index_name(IndexBase(tier.journal.epoch, 1).number)
+        await over.stores[-1].create(name, [b"x" * 100])
+    over.kill_all()
+    assert await over.findings() == [], "its owner might publish it yet"
+    async with over.owned():
+        assert [one for one in await over.findings() if name in one], "now nobody will"
+        await over.pass_time(5)
+        assert await over.names(INDEX_PREFIX) == set()
+
+
+async def test_names_that_are_taken_are_passed_over() -> None:
+    over = world()
+    async with over.owned() as tier:
+        taken = [index_name(IndexBase(1, number).number) for number in (1, 2)]
+        for name in taken:
+            await over.stores[-1].create(name, [b"of a journal that was lost"])
+        await put(tier, 120)
+        await over.pass_time(1)
+        assert [*tier.state.index_files] == [index_name(IndexBase(1, 3).number)]
+        assert await offsets(tier, "key-7") == [(0, 7)]
+
+
+async def test_a_file_goes_with_the_last_of_its_messages() -> None:
+    over = world()
+    async with over.owned() as tier:
+        await put(tier, 60, QUEUE, OTHER)
+        await over.pass_time(1)
+        assert len(await over.names(INDEX_PREFIX)) == 1
+        for queue, left in ((QUEUE, 1), (OTHER, 0)):
+            record = tier.state.queues[queue]
+            await tier.journal.publish([DropQueue(queue, planned_on=QueueBasis.of(record))])
+            await over.pass_time(5)
+            assert len(await over.names(INDEX_PREFIX)) == left
+            assert len(tier.state.index_files) == left
+            assert await offsets(tier, "key-3") == [(1, 3)][:left]
+
+
+async def test_memory_is_bounded_while_no_file_can_be_written() -> None:
+    over = world()
+    async with over.owned() as tier:
+        over.stores[-1].faults = [Fault("refused", "create", INDEX_PREFIX)]
+        for _ in range(10):
+            await put(tier, 60)
+            await over.pass_time(2)
+        assert figures(tier)["index_items_unsealed"] <= 100 + 2 * 60 + 60
+        over.stores[-1].faults = []
+        await over.pass_time(60)
+        await settle(100)
+        for offset in (5, 300, 599):
+            assert await offsets(tier, f"key-{offset}") == [(0, offset)]
+    assert await over.findings() == []
