@@ -110,7 +110,7 @@ class MadeFiles:
 def units_of_hole(
     log: CommitLogFiles, queue: QueueId, hole: Hole, findings: list[str]
 ) -> Units | None:
-    """The units of a hole; zero where no record was found. None if the first one is zero.
+    """The units of a hole up to the first without a record, zero from there on; None if all are.
 
     What the broker deleted from the CommitLog has fillers. Reads only the CommitLog files between
     the records before and after the hole; see `units_in` for the cost, and for `findings`.
@@ -137,4 +137,6 @@ def units_of_hole(
     found = np.flatnonzero(made["size"])
     if was_deleted:
         made[: found[0] if len(found) else len(made)] = (0, FILLER_SIZE, 0)
+    missing = np.flatnonzero(made["size"] == 0)
+    made[missing[0] if len(missing) else len(made) :] = (0, 0, 0)  # a queue stops at its damage
     return made if made["size"][0] else None
