@@ -92,6 +92,14 @@ class MappedFiles:
                 _check_length(mapped.size(), path, position + length)
                 if len(mapped) >= position + length:
                     return mapped[position : position + length]
+        return self.read(path, position, length)
+
+    def read(self, path: Path, position: int, length: int) -> bytes:
+        """As `peek`, of the file that has the name now, where that may be another one. One `pread`.
+
+        Raises:
+            NotFound, Corrupt, Unavailable, Denied: as `view`.
+        """
         try:
             descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
             try:

@@ -47,6 +47,8 @@ class Deletions:
         self._kept = KeptRemains(log.notes, consume_queue)
         self._has_begun = False
         self._findings: list[str] = []
+        self._ended: dict[QueueId, int] = {}
+        """Where the remainders ended whose last message was tiered since the last scan."""
         self._untold: set[QueueId] = set()
         self._successors: dict[QueueId, DeletedQueue] = {}
         """What was found to be made again since it was asked for."""
@@ -138,7 +140,14 @@ class Deletions:
         return self._remains.units(queue, start, min(end, self._remains[queue].end))
 
     def needs(self) -> Iterator[QueueNeed]:
-        """What is still needed of the CommitLog."""
+        """What is still needed of the CommitLog, also by what may lie behind a deleted queue."""
+        for end_position in self._ended.values():
+            yield QueueNeed(
+                is_known=True,
+                has_end=True,
+                end_position=end_position,
+                next_position=end_position,
+            )
         for queue in self._remains:
             rest = self._remains[queue]
             yield QueueNeed(
@@ -147,6 +156,10 @@ class Deletions:
                 end_position=rest.end_position,
                 next_position=rest.position,
             )
+
+    def scanned(self) -> None:
+        """All queues that are there were begun: they say themselves what they need."""
+        self._ended = {}
 
     def gone(
         self, tails: Mapping[QueueId, ConsumeQueueTail], found: Iterable[QueueId]
@@ -258,6 +271,7 @@ class Deletions:
             low, high = QueueOffset(rest.start), QueueOffset(rest.end)
             if max(released, low) < high:
                 return {queue: HotQueue(queue, low, high, deleted=self._deleted.get(queue))}
+            self._ended[queue] = rest.end_position
             self._remains.drop(queue)
             self._deleted[queue] = DeletedQueue(low, high)
             self._untold.add(queue)

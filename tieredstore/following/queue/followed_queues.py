@@ -129,6 +129,7 @@ class FollowedQueues:
                 if is_of_the_process(error):
                     raise
                 self._unscanned[queue] = error
+        self._deletions.scanned()
         self._deletions.tell_again(before.keys() - self._unscanned.keys())
         self._find_floors()
         zero = QueueOffset(0)

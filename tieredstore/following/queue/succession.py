@@ -11,7 +11,8 @@ from container.names.queue_id import QueueId
 from container.record.unit import ConsumeQueueUnit, Units
 from provider.errors import Corrupt, NotFound, OutOfRange
 from tieredstore.following.log.commit_log import CommitLogFiles
-from tieredstore.following.queue.files import ConsumeQueueFiles, partition_point
+from tieredstore.following.queue.files import ConsumeQueueFiles
+from tieredstore.following.queue.search import partition_point
 
 
 def first_unit(files: ConsumeQueueFiles) -> tuple[int, ConsumeQueueUnit] | None:
@@ -108,5 +109,5 @@ def is_continued(files: ConsumeQueueFiles, end: int, end_position: int) -> bool:
     """
     if not end_position or end <= files.first_offset or not files.has_file(end - 1):
         return True
-    unit = files.unit(end - 1)
+    unit = files.unit_now(end - 1)
     return unit.is_filler or unit.position + unit.size == end_position

@@ -15,7 +15,7 @@ from dispatcher.hot_log import HotQueue, HotQueueState
 from provider.errors import Corrupt, Denied, NotFound, OutOfRange, Unavailable
 from provider.ranges import QueueOffset
 from tieredstore.following.log.commit_log import CommitLogFiles
-from tieredstore.following.queue.files import ConsumeQueueFiles, partition_point
+from tieredstore.following.queue.files import ConsumeQueueFiles
 from tieredstore.following.queue.judgement import (
     Doubt,
     EndView,
@@ -25,6 +25,7 @@ from tieredstore.following.queue.judgement import (
     judge_hole,
     judge_report,
 )
+from tieredstore.following.queue.search import partition_point
 from tieredstore.following.queue.succession import is_continued, is_made_again
 
 
