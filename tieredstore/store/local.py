@@ -25,6 +25,7 @@ from tieredstore.hot import (
     Trim,
     open_hot_log,
 )
+from tieredstore.hot.reading import Picks
 from tieredstore.hot.trimming import HoldsBack
 from tieredstore.lifetime import cause, running
 from tieredstore.store.arrivals import Arrivals
@@ -187,19 +188,20 @@ class LocalMessageStore:
                 found = await self._read(queue, offset, wish)
             except OutOfRange:
                 continue  # deleted meanwhile: the bounds have changed
-            if found is None and await log.bounds(queue) != bounds:
-                continue
+            if (found is None or found[0].is_removing) and await log.bounds(queue) != bounds:
+                continue  # likewise; what is deleted here may be in a tier
             if found is None:  # no ConsumeQueue file has it
                 following = min(log.next_file_offset(offset), bounds.max_offset)
                 return GetMessageResult(FetchStatus.OFFSET_FOUND_NULL, following, *bounds)
-            status, next_offset, messages = found
+            picks, messages = found
             self._counts["messages_out"] += len(messages)
-            return GetMessageResult(status, next_offset, *bounds, messages)
+            status = status_of(picks, len(messages))
+            return GetMessageResult(status, picks.next_offset, *bounds, messages)
         raise Unavailable("messages are deleted faster than they are read", str(queue), offset)
 
     async def _read(
         self, queue: QueueId, offset: int, wish: Wish
-    ) -> tuple[FetchStatus, int, list[StoredMessage]] | None:
+    ) -> tuple[Picks, list[StoredMessage]] | None:
         found = await self.log.pick(
             queue,
             offset,
@@ -212,7 +214,7 @@ class LocalMessageStore:
         if wish.subscription is not None:
             tags = wish.subscription.tags
             messages = [message for message in messages if message.tags in tags]
-        return status_of(picks, len(messages)), picks.next_offset, messages
+        return picks, messages
 
     async def min_offset(self, topic: str, queue_id: int) -> int:
         """First offset that can be read; 0 for a queue that is not there."""
