@@ -49,7 +49,7 @@ def who_serves(  # noqa: PLR0911 - a return for each row of the table
     in_store: bool | None = None,
     in_memory: bool | None = None,
 ) -> Source:
-    """RocketMQ's read policy (`reference/rocketmq.md` 2.3), row by row. Pure.
+    """RocketMQ's read policy (`TieredMessageStore.fetchFromCurrentStore`), row by row. Pure.
 
     Args:
         level: the level now.
