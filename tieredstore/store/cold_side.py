@@ -49,13 +49,18 @@ class ColdSide:
         self._log = log
         self._uploads = asyncio.Event()
         self._pauses = asyncio.Event()
-        self._uploads.set()
+        self._pauses.set()
 
     def __repr__(self) -> str:
         return f"<ColdSide {self.tier!r}>"
 
+    @property
+    def is_paused(self) -> bool:
+        """Whether nothing is tiered; so it begins."""
+        return not self._uploads.is_set()
+
     def resume(self) -> None:
-        """Tier; so it begins."""
+        """Tier what there is and what comes."""
         self._pauses.clear()
         self._uploads.set()
 
@@ -106,7 +111,7 @@ class ColdSide:
         Nothing is raised for what could not be tiered: it stays in the hot log, and the next start
         goes on with it.
         """
-        if not self._uploads.is_set():
+        if self.is_paused:
             return
         with suppress(StoreError):  # closing the log says it
             await self._log.flush()

@@ -29,6 +29,7 @@ from tieredstore.store.cold_side import (
     open_configured_tier,
 )
 from tieredstore.store.iteration import messages_of
+from tieredstore.store.keeping import TierKeeper
 from tieredstore.store.levels import Level
 from tieredstore.store.local import LocalMessageStore
 from tieredstore.store.protocol import MESSAGES_MAX, CoreStore, GetMessageResult
@@ -89,9 +90,7 @@ class TieredMessageStore:
         self._reads = TieredReads(inner, TopicFilter(config.cluster, config.broker))
         self._stack: AsyncExitStack | None = None
         self._changing = asyncio.Lock()
-        self._wanted: asyncio.Queue[asyncio.Future[None]] = asyncio.Queue()
-        self._closing = asyncio.Event()
-        self._ended = asyncio.Event()
+        self._keeper = self._new_keeper()
 
     def __repr__(self) -> str:
         state = self._reads.level.name if self._stack is not None else "not open"
@@ -108,12 +107,12 @@ class TieredMessageStore:
         """
         if self._stack is not None:
             raise RuntimeError(f"{self!r} is open already")
-        self._closing, self._ended = asyncio.Event(), asyncio.Event()
+        self._keeper = self._new_keeper()
         self._local.hold_back(self._holds_back)
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(self._inner)
-            await stack.enter_async_context(running([self._keep_tier]))
-            stack.push_async_callback(self._end_tier)
+            await stack.enter_async_context(running([self._keeper.run]))
+            stack.push_async_callback(self._keeper.end)
             await self._change_level(self._first_level)
             self._stack = stack.pop_all()
         return self
@@ -170,12 +169,18 @@ class TieredMessageStore:
         self._check_open()
         await self._change_level(Level.of(level))
 
+    def _new_keeper(self) -> TierKeeper:
+        return TierKeeper(
+            lambda: open_cold_side(
+                self._config, self._local.log, self._open_tier, clock=self._clock
+            ),
+            self._reads,
+        )
+
     async def _change_level(self, wanted: Level) -> None:
         async with self._changing:
             if wanted is not Level.DISABLE and self._reads.cold is None:
-                opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-                self._wanted.put_nowait(opened)
-                await opened
+                await self._keeper.want()
             if (cold := self._reads.cold) is not None:
                 (cold.pause if wanted is Level.DISABLE else cold.resume)()
             self._reads.level = wanted
@@ -322,7 +327,12 @@ class TieredMessageStore:
     async def wait_for_message(
         self, topic: str, queue_id: int, offset: int, timeout_s: float
     ) -> bool:
-        """Wait, without polling, until there is a message at `offset`; False after the timeout."""
+        """Wait, without polling, until there is a message at `offset`; False after the timeout.
+
+        True at once where hot log or tier have messages above `offset`.
+        """
+        if self._reads.is_tiered_above(QueueId(topic, queue_id), offset):
+            return True
         return await self._inner.wait_for_message(topic, queue_id, offset, timeout_s)
 
     def messages(
@@ -364,36 +374,3 @@ class TieredMessageStore:
     def _check_open(self) -> None:
         if self._stack is None:
             raise Closed("the message store is not open: use `async with`", str(self._local.root))
-
-    async def _keep_tier(self) -> None:
-        """Open the tier when it is wanted first, and keep it until the store closes.
-
-        In a task of its own, because it may be wanted by any.
-        """
-        try:
-            while self._reads.cold is None:
-                wanted = await self._wanted.get()
-                try:
-                    await self._own_tier(wanted)
-                except Exception as error:
-                    if wanted.done():
-                        raise
-                    wanted.set_exception(error)
-        finally:
-            self._reads.cold = None
-            self._ended.set()
-
-    async def _own_tier(self, opened: "asyncio.Future[None]") -> None:
-        async with open_cold_side(
-            self._config, self._local.log, self._open_tier, clock=self._clock
-        ) as cold:
-            self._reads.cold = cold
-            if not opened.done():  # else who wanted it was cancelled
-                opened.set_result(None)
-            await self._closing.wait()
-
-    async def _end_tier(self) -> None:
-        """Have the tier closed if it is open: what is there is tiered first."""
-        self._closing.set()
-        if self._reads.cold is not None:
-            await self._ended.wait()

@@ -11,8 +11,11 @@ import pytest
 from container.tier import Tier
 from fetcher.result import FetchStatus
 from provider.clock import SystemClock
+from provider.errors import Closed, Unavailable
 from tests.support.hot_store import new_message
+from tests.support.patience import Patience, until
 from tests.support.tiered_world import TieredWorld
+from tieredstore.store.levels import Level
 
 
 @pytest.fixture
@@ -60,3 +63,76 @@ async def test_messages_that_move_amid_a_read_are_read_from_the_tier(world: Tier
         assert read_at < first < read_at + 10, "the deletion ends amid a file of units"
         assert result.status is FetchStatus.FOUND
         assert result.messages[0].queue_offset == read_at
+
+
+async def test_a_tier_whose_wait_was_cancelled_is_there_for_the_next_who_wants_it(
+    world: TieredWorld,
+) -> None:
+    gate = Gate(world)
+    with patch.object(world, "own", gate.own):
+        store = world.store("DISABLE")
+    async with store:
+        given_up = asyncio.create_task(store.set_level("FORCE"))
+        await gate.reached.wait()
+        given_up.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await given_up
+        next_one = asyncio.create_task(store.set_level("NOT_IN_DISK"))
+        await asyncio.sleep(0)
+        gate.goes_on.set()
+        async with asyncio.timeout(20):
+            await next_one
+        assert store.level is Level.NOT_IN_DISK
+        assert gate.count == 1
+
+
+async def test_who_waits_for_a_tier_is_told_when_the_store_closes(world: TieredWorld) -> None:
+    gate = Gate(world)
+    with patch.object(world, "own", gate.own):
+        store = world.store("DISABLE")
+    async with store:
+        waiting = asyncio.create_task(store.set_level("FORCE"))
+        await gate.reached.wait()
+    async with asyncio.timeout(20):
+        with pytest.raises(Closed):
+            await waiting
+
+
+async def test_nothing_is_tiered_by_a_tier_that_nobody_waited_for(world: TieredWorld) -> None:
+    gate = Gate(world)
+    with patch.object(world, "own", gate.own):
+        store = world.store("DISABLE")
+    async with store:
+        await store.put_message(new_message(0))
+        given_up = asyncio.create_task(store.set_level("FORCE"))
+        await gate.reached.wait()
+        given_up.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await given_up
+        gate.goes_on.set()
+        await until(lambda: store.cold is not None, Patience("the tier does not open"))
+        assert store.cold is not None
+        assert store.level is Level.DISABLE
+        assert store.cold.is_paused
+
+
+async def test_a_tier_that_fails_to_open_after_its_wait_was_cancelled_ends_nothing(
+    world: TieredWorld,
+) -> None:
+    gate = Gate(world)
+    gate.error = Unavailable("the disk is away", "tier")
+    with patch.object(world, "own", gate.own):
+        store = world.store("DISABLE")
+    async with store:
+        given_up = asyncio.create_task(store.set_level("FORCE"))
+        await gate.reached.wait()
+        given_up.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await given_up
+        gate.goes_on.set()
+        with pytest.raises(Unavailable, match="disk is away"):
+            await store.set_level("FORCE")
+        gate.error = None
+        await store.set_level("FORCE")
+        await store.put_message(new_message(0))
+        assert store.level is Level.FORCE
