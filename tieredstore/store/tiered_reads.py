@@ -12,7 +12,7 @@ from container.queue.time_boundary import Boundary
 from dispatcher.topic_filter import TopicFilter
 from fetcher.fetcher import TRANSFER_BYTES_MAX
 from fetcher.result import FetchStatus
-from provider.errors import Corrupt, Denied, OutOfRange, StoreError, Unavailable
+from provider.errors import Closed, Corrupt, Denied, OutOfRange, StoreError, Unavailable
 from tieredstore.store.cold_side import ColdSide
 from tieredstore.store.joined import JoinedQueue, Span
 from tieredstore.store.key_scan import scan_for_key
@@ -54,7 +54,7 @@ class TieredReads:
         self._topics = topics
         self.level = Level.DISABLE
         self.cold: ColdSide | None = None
-        """None while there is no tier; then the level is DISABLE."""
+        """None while there is no tier: the level is DISABLE, or the tier ended before the store."""
         self.counts: Counter[str] = Counter()
         """Messages that each side gave, and reads that the other side had to serve."""
 
@@ -65,8 +65,24 @@ class TieredReads:
     def _tier(self) -> ColdSide | None:
         return None if self.level is Level.DISABLE else self.cold
 
+    def _refuse_if_ended(self) -> None:
+        """Say nothing of messages that lie in a tier which was taken or closed: R1."""
+        if self.level is not Level.DISABLE and self.cold is None:
+            raise Closed("the tier was closed, or another process took it", repr(self._inner))
+
+    def is_tiered_above(self, queue: QueueId, offset: int) -> bool:
+        """Whether the tier has messages at or above `offset`; no by DISABLE."""
+        tier = self._tier
+        span = None if tier is None else tier.span(queue)
+        return span is not None and offset < span.end
+
     async def joined(self, queue: QueueId) -> JoinedQueue:
-        """What both sides have of a queue now; by DISABLE the hot log alone."""
+        """What both sides have of a queue now; by DISABLE the hot log alone.
+
+        Raises:
+            Closed: the tier ended, so that nobody knows what it has.
+        """
+        self._refuse_if_ended()
         topic, queue_id = queue
         tier = self._tier
         cold = None if tier is None else tier.span(queue)  # first: what moves is then in both
@@ -94,7 +110,7 @@ class TieredReads:
             )
             return last if last.status in _SERVED else None
 
-        if self._tier is None:
+        if self.level is Level.DISABLE:
             return await from_hot() or _given(last)
         queue, offset = request.queue, request.offset
         result = await self._served(
@@ -111,7 +127,7 @@ class TieredReads:
         """The same with the bounds of both sides, or those of one if the other cannot tell."""
         try:
             joined = await self.joined(queue)
-        except _ANSWERS_ELSEWHERE:
+        except (*_ANSWERS_ELSEWHERE, Closed):
             return result
         first = min(result.min_offset, joined.min_offset)
         return replace(
@@ -164,6 +180,7 @@ class TieredReads:
         Raises:
             StoreError: as `get`; a side that fails is never without messages.
         """
+        self._refuse_if_ended()
         found, tier = Found(query), self._tier
         if not query.key or query.messages_max < 1:
             return QueryResult((), is_complete=True)

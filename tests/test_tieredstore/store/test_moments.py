@@ -11,7 +11,7 @@ import pytest
 from container.tier import Tier
 from fetcher.result import FetchStatus
 from provider.clock import SystemClock
-from provider.errors import Closed, Unavailable
+from provider.errors import Closed, Fenced, Unavailable
 from tests.support.hot_store import new_message
 from tests.support.patience import Patience, until
 from tests.support.tiered_world import TieredWorld
@@ -136,3 +136,41 @@ async def test_a_tier_that_fails_to_open_after_its_wait_was_cancelled_ends_nothi
         await store.set_level("FORCE")
         await store.put_message(new_message(0))
         assert store.level is Level.FORCE
+
+
+async def test_a_tier_that_ended_is_never_no_message(world: TieredWorld) -> None:
+    """Between the loss of the tier and the end of the block, and while the store closes."""
+    said: list[object] = []
+
+    async def used_until_fenced() -> None:
+        async with world.store() as store:
+            await store.put_messages([new_message(number) for number in range(100)])
+            assert await world.move(store)
+            async with world.own():
+                pass
+            await store.put_message(new_message(100))
+            await world.local.log.flush()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                assert store.cold is None
+                try:
+                    said.append(await store.get_message("g", "Orders", 0, 0))
+                except Closed as error:
+                    said.append(error)
+                said.append((await store.get_message("g", "Orders", 0, 100)).status)
+
+    with pytest.raises(Fenced):
+        await used_until_fenced()
+    closed, newest = said
+    assert isinstance(closed, Closed)
+    assert newest is FetchStatus.FOUND
+
+
+async def test_nobody_waits_for_a_message_that_the_tier_has(world: TieredWorld) -> None:
+    async with world.store() as store:
+        await store.put_messages([new_message(number) for number in range(10)])
+        await world.commit(store)
+        with patch.object(world.local.log, "end_offset", lambda _: 0):  # a hot log that was lost
+            assert await store.wait_for_message("Orders", 0, 9, 0)
+            assert not await store.wait_for_message("Orders", 0, 10, 0)
