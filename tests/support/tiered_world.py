@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
+from container.index.options import IndexOptions
 from container.options import TierOptions
 from container.tier import Tier, TierIdentity
 from provider.clock import Clock
@@ -37,12 +38,14 @@ class TieredWorld:
         options: HotWriteOptions = SMALL,
         retention: RetentionOptions = GREEDY,
         tier_options: TierOptions | None = None,
+        index: IndexOptions | None = None,
     ) -> None:
         self.root = root
         self.clock = clock
         self.options = options
         self.retention = retention
         self.tier_options = tier_options or TierOptions()
+        self.index = index
         self.memory = MemoryStore()
         self.tier_store = FaultyObjectStore(self.memory.another_client(), clock=clock)
         self.local = self._local()
@@ -85,6 +88,7 @@ class TieredWorld:
             clock=self.clock,
             rng=random.Random(self._owners),
             options=self.tier_options,
+            index=self.index,
         )
         try:
             yield tier

@@ -307,7 +307,7 @@ class TieredMessageStore:
     ) -> QueryResult:
         """Messages with a key (`KEYS`, `UNIQ_KEY`), stored within `[begin_ms, end_ms]`, each once.
 
-        Of the tier through its index files, as `find_messages`; what is not tiered yet is read.
+        Of the tier through its index, as `find_messages`; what is not tiered yet is read.
 
         Raises:
             Unavailable, Corrupt, Denied, Closed: as `get_message`.

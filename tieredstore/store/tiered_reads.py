@@ -192,7 +192,7 @@ class TieredReads:
             for queue, record in tier.tier.state.queues.items()
             if queue.topic == query.topic
         }
-        tiered = await find_messages(tier.tier, query)
+        tiered = await find_messages(tier.tier, query, unsealed=tier.tier.unsealed)
         for message in tiered.messages:
             found.add(message)
         unsearched = await scan_for_key(self._inner, query, found, starts=starts)

@@ -7,6 +7,7 @@ from unittest.mock import patch
 
 import pytest
 
+from container.index.options import IndexOptions
 from container.lookup.query import Found, KeyQuery
 from container.queue.time_boundary import Boundary, TimeRules
 from fetcher.result import FetchStatus
@@ -346,6 +347,29 @@ async def test_messages_with_a_key_are_found_once_in_hot_log_and_tier(tmp_path: 
         world.tier_store.faults = OUTAGE
         with pytest.raises(Unavailable):
             await store.query_message("Orders", "key-3")
+
+
+async def test_a_key_of_an_open_store_costs_a_read_of_the_messages_that_have_it(
+    tmp_path: Path,
+) -> None:
+    world = TieredWorld(tmp_path / "store", SystemClock(), index=IndexOptions())
+    async with world.store("FORCE") as store:
+        sizes = [
+            (await store.put_message(new_message(number, body_bytes=500))).size
+            for number in range(300)
+        ]
+        await world.move(store)
+        tier = world.tier_store
+        requests = tier.calls["read"] + tier.calls["read_many"]
+        size = tier.bytes["read"] + tier.bytes["read_many"]
+        result = await store.query_message("Orders", "key-299")
+        assert [message.queue_offset for message in result.messages] == [299]
+        assert result.is_complete
+        assert tier.calls["read"] + tier.calls["read_many"] - requests == 1
+        assert tier.bytes["read"] + tier.bytes["read_many"] - size == sizes[299]
+        await store.put_message(new_message(7))  # the tier does not have it yet, or just now
+        both = await store.query_message("Orders", "key-7")
+        assert [message.queue_offset for message in both.messages] == [300, 7]
 
 
 async def test_a_scan_for_a_key_is_bounded_and_says_what_is_left(world: TieredWorld) -> None:
