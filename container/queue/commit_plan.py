@@ -162,7 +162,9 @@ def _plan_column(
         first_byte, last_byte = _bytes_of(column, cut)
         position = column.begin + first_byte - cut.start
         growing, runs = _runs(column, cut, extended, rules)
-        reused = extended is None and queue.may_have_used(column.type, cut.start)
+        # One that was rolled is known already, and its file is begun only now, as a new one's is.
+        begins = extended is None or not extended.extents
+        reused = begins and queue.may_have_used(column.type, cut.start)
         steps.append(
             PlannedSlice(
                 SegmentSlice(name, position, (column.data[first_byte:last_byte].data,), reused),

@@ -2,6 +2,7 @@
 
 import itertools
 import random
+from dataclasses import replace
 
 import numpy as np
 from hypothesis import given
@@ -13,6 +14,7 @@ from container.metadata.state import TierState
 from container.names.queue_id import QueueId, SegmentType
 from container.options import TierOptions
 from container.queue.commit_plan import CommitPlan, CutRules, plan_commit
+from container.queue.head_trim import roll
 from container.record.checksum import record_crc_is_valid
 from container.record.message import StoredMessage
 from container.record.unit import ConsumeQueueUnit
@@ -143,3 +145,16 @@ def test_a_record_longer_than_a_segment_gets_one_of_its_own() -> None:
         [make_message(at, body=bytes(n)).encode() for at, n in enumerate((10, 9_000, 10))]
     )
     assert [s.size > 4_000 for s in written.queue.commit_log] == [False, True, False]
+
+
+def test_a_rolled_segment_with_a_name_from_before_a_cut_says_so() -> None:
+    """Another owner may still delete the file that had the name."""
+    written = Written(0)
+    written.commit(records_of(3, 0, 1))
+    written.state.queues[QUEUE] = replace(written.queue, used_below=(10_000, 10_000))
+    written.state.apply([roll(written.queue, now_ms=6, epoch=1)])
+    plan = plan_commit(written.queue, batch_of(records_of(2, 3, 1)), RULES)
+    assert [(part.position, part.reused) for part in plan.slices] == [(0, True), (0, True)]
+    written.commit(records_of(2, 3, 1))
+    plan = plan_commit(written.queue, batch_of(records_of(1, 5, 1)), RULES)
+    assert [(part.position > 0, part.reused) for part in plan.slices] == [(True, False)] * 2
