@@ -9,6 +9,8 @@ from container.index.items import KEY_ITEM_DTYPE, KeyItems, joined, no_items
 from container.names.queue_id import QueueId
 
 BLOCK_ITEMS = 65_536
+LATE_SHARE = 4
+"""Which part of a full memory is still taken until whoever seals comes: one in four."""
 
 
 @dataclass(slots=True)
@@ -69,8 +71,9 @@ class UnsealedIndex:
     """What was collected, and what is being made a file of.
 
     U1  The keys of every offset in `spans` are in it, as far as the messages have any.
-    U2  It holds at most `items_max` items, and those being sealed: what is collected beyond is
-        dropped, so that it is read again later.
+    U2  It holds `items_max` items, a quarter more until sealing begins, and what one commit adds;
+        and as many that are to be sealed. What is collected beyond is dropped, so that it is read
+        again later.
     """
 
     has_exact_times = True
@@ -79,7 +82,7 @@ class UnsealedIndex:
         self.items_max = items_max
         self.collecting = Collected()
         self.sealing: Collected | None = None
-        """Items of a file that is being written; they stay until it is published."""
+        """Items of a file that is being written, or is to be; they stay until it is published."""
 
     def __repr__(self) -> str:
         sealing = self.sealing.items if self.sealing else 0
@@ -107,6 +110,8 @@ class UnsealedIndex:
         """Take the keys of the messages `[start, end)` of a queue; False if there is no room."""
         if self.is_full and self.sealing is not None:
             return False
+        if self.collecting.items >= self.items_max + self.items_max // LATE_SHARE:
+            self.begin_sealing()  # whoever seals does not come
         into = self.collecting
         if into.since_s is None:
             into.since_s = now_s

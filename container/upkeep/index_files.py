@@ -12,7 +12,7 @@ from container.index.keys import items_of_records
 from container.index.layout import IndexHeader
 from container.index.sealed import fitting_slots, seal_index
 from container.index.unsealed import Collected
-from container.lookup.coverage import Span
+from container.lookup.coverage import Span, without
 from container.lookup.key_collector import KeyCollector
 from container.metadata.operations import AddTombstones, DropIndexFile, PutIndexFile
 from container.metadata.records import IndexFile, Queue
@@ -28,7 +28,7 @@ from container.record.crc32c import crc32c
 from container.upkeep.deletion import NEVER_PUBLISHED
 from container.upkeep.retention import EXPIRED, index_files_without_messages
 from container.upkeep.step import OwnedTier, Step
-from provider.errors import AlreadyExists, Corrupt, Denied, OutOfRange, StoreError
+from provider.errors import AlreadyExists, Corrupt, Denied, OutOfRange, StoreError, Unavailable
 from provider.ranges import QueueOffset
 
 INLINE_ITEMS_MAX = 16_384
@@ -48,11 +48,11 @@ class IndexStep(Step):
         self._number = 0
         self._tried: dict[str, None] = {}
         """Names that files of ours may have in the store without being published."""
-        self._sealing_as = ""
-        """The name under which what is being sealed was published, perhaps."""
+        self._published: tuple[Collected, str] | None = None
+        """What was last published, perhaps, and under which name."""
         self._searched = tier.journal.epoch == 1  # no owner before us could leave an orphan
-        self._damaged: dict[QueueId, list[Span]] = {}
-        """Messages whose keys cannot be read."""
+        self._damaged: dict[tuple[QueueId, int | None], list[Span]] = {}
+        """Messages of a queue, in a generation, whose keys cannot be read."""
         self._sealed = 0
         self._caught_up = 0
 
@@ -68,10 +68,16 @@ class IndexStep(Step):
             Fenced: a newer owner has the tier.
         """
         await self._bury_tried()
-        await self._search()
         await self._expire()
         await self._seal_if(self._is_due())
+        unlisted: StoreError | None = None
+        try:
+            await self._search()
+        except (Unavailable, Corrupt, Denied, OutOfRange) as error:
+            unlisted = error  # without a listing, only orphans stay
         await self._catch_up()
+        if unlisted is not None:
+            raise unlisted
 
     async def finish(self) -> None:
         """Seal what would take long to be read again. Raises what `step` raises."""
@@ -86,8 +92,8 @@ class IndexStep(Step):
 
     @property
     def urgent(self) -> bool:
-        """Whether memory is full of items."""
-        return self._keys.unsealed.is_full
+        """Whether memory is full of items, or a file was left to be sealed."""
+        return self._keys.unsealed.is_full or self._keys.unsealed.sealing is not None
 
     def _is_due(self) -> bool:
         options, collected = self._keys.options, self._keys.unsealed.collecting
@@ -104,8 +110,9 @@ class IndexStep(Step):
 
     async def _seal_if(self, is_due: bool) -> None:  # noqa: FBT001 - as it says
         unsealed = self._keys.unsealed
-        if unsealed.sealing is not None:  # an earlier run was interrupted
-            accepted = self._sealing_as in self.tier.journal.planned.index_files
+        if unsealed.sealing is not None:  # memory was full, or an earlier run was interrupted
+            part, name = self._published or (None, "")
+            accepted = part is unsealed.sealing and name in self.tier.journal.planned.index_files
             if accepted or not unsealed.sealing.spans:  # all that it had may be cut off
                 unsealed.sealed()
             else:
@@ -144,9 +151,10 @@ class IndexStep(Step):
         planned = tier.journal.planned
         if any(_generation(planned, queue) != seen for queue, seen in generations.items()):
             return  # cut meanwhile: the next run makes another file of what is left
-        self._sealing_as = name
+        self._published = (part, name)
         await tier.journal.publish([PutIndexFile(file)])
         self._keys.unsealed.sealed()
+        self._published = None
         del self._tried[name]
         self._sealed += 1
 
@@ -212,7 +220,8 @@ class IndexStep(Step):
         left = self._keys.options.catch_up_bytes_max
         first: StoreError | None = None
         for queue, spans in self._keys.missing().items():
-            for span in spans:
+            damaged = self._damaged.get((queue, _generation(self.tier.state, queue)), ())
+            for span in without(spans, damaged):
                 try:
                     left = await self._read(queue, span, left)
                 except (Corrupt, Denied, OutOfRange) as error:
@@ -228,11 +237,10 @@ class IndexStep(Step):
     async def _read(self, queue: QueueId, span: Span, left: int) -> int:
         """Take the keys of a span, as far as `left` bytes go; how many are left."""
         at, end = span
-        known = self._damaged.get(queue, [])
         while at < end and left > 0:
             record = self.tier.state.queues.get(queue)
-            if record is None or record.min_offset > at or (at, at + 1) in known:
-                break  # deleted meanwhile, or damaged: what is behind it has its turn
+            if record is None or record.min_offset > at:
+                break  # deleted meanwhile
             container = MessageQueueContainer(
                 queue, self.tier.state.queues.get, self.tier.store, self._manifests
             ).as_of(record)
@@ -259,8 +267,12 @@ class IndexStep(Step):
                 taken = self._keys.take(queue, begin, begin + last - first, keys)
                 self._caught_up += (last - first) * taken
             if sound < found.end - at:
-                offsets = set(range(at, found.end)) - set(found.offsets.tolist())
-                self._damaged.setdefault(queue, []).extend((one, one + 1) for one in offsets)
+                runs = _runs(found.offsets)
+                sound_spans = [
+                    (int(found.offsets[a]), int(found.offsets[b - 1]) + 1) for a, b in runs
+                ]
+                damaged = self._damaged.setdefault((queue, record.generation), [])
+                damaged += without([(at, found.end)], sound_spans)
             await self._seal_if(self._is_due())
             at = found.end
         return left

@@ -3,9 +3,12 @@
 import asyncio
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
+from container.index.items import KEY_ITEM_DTYPE
 from container.index.options import IndexOptions
+from container.index.unsealed import UnsealedIndex
 from container.lookup.find import find_messages
 from container.lookup.query import KeyQuery, LookupLimits
 from container.metadata.operations import DropQueue
@@ -279,3 +282,68 @@ async def test_memory_is_bounded_while_no_file_can_be_written() -> None:
         for offset in (5, 300, 599):
             assert await offsets(tier, f"key-{offset}") == [(0, offset)]
     assert await over.findings() == []
+
+
+async def test_files_are_written_while_nothing_can_be_listed() -> None:
+    over = world()
+    async with over.owned() as tier:
+        await put(tier, 1)
+    over.kill_all()
+    async with over.owned() as tier:
+        over.stores[-1].faults = [Fault("refused", "list", INDEX_PREFIX)]
+        for _ in range(10):
+            await put(tier, 60)
+            await over.pass_time(2)
+            assert figures(tier)["index_items_unsealed"] <= 2 * (125 + 60)
+        await over.pass_time(200)
+        assert "index" in tier.upkeep.statistics().errors
+        assert figures(tier)["index_items_unsealed"] < 100
+        for offset in (0, 300, 600):
+            assert await offsets(tier, f"key-{offset}") == [(0, offset)]
+
+
+def test_memory_is_bounded_while_no_run_seals() -> None:
+    unsealed = UnsealedIndex(items_max=100)
+    taken = [
+        unsealed.add(QUEUE, 30 * n, 30 * n + 30, np.zeros(30, KEY_ITEM_DTYPE), 1, 0.0)
+        for n in range(20)
+    ]
+    assert taken == [True] * 9 + [False] * 11
+    assert unsealed.spans(QUEUE) == [(0, 150), (150, 270)]
+    assert unsealed.items == 270
+
+
+async def test_what_a_failed_file_was_to_have_is_not_read_again() -> None:
+    over = world()
+    async with over.owned() as tier:
+        await put(tier, 120)
+        await over.pass_time(2)
+        assert figures(tier)["index_files_sealed"] == 1
+        over.stores[-1].faults = [Fault("refused", "create", INDEX_PREFIX)]
+        await put(tier, 120)
+        await over.pass_time(3)
+        assert "index" in tier.upkeep.statistics().errors
+        over.stores[-1].faults = []
+        await over.pass_time(60)
+        assert figures(tier) == {
+            "index_files_sealed": 2,
+            "index_items_unsealed": 0,
+            "index_messages_read": 0,
+        }
+
+
+@pytest.mark.leaves_findings("body-crc", "checksum", why="one message was damaged")
+async def test_what_is_behind_a_damaged_message_is_read_by_the_next_run() -> None:
+    over = world()
+    over.index = None
+    async with over.owned() as tier:
+        await put(tier, 8)
+    over.kill_all()
+    (name,) = await over.names(f"{TOPIC}/0/COMMIT_LOG/")
+    raw = over.memory._shared.objects[name]
+    raw[3 * len(raw) // 8 + 100] ^= 1
+    over.index = replace(INDEX, catch_up_bytes_max=1)  # one message a run
+    async with over.owned() as tier:
+        await over.pass_time(40)
+        assert figures(tier)["index_messages_read"] == 7
+        assert await offsets(tier, "key-7") == [(0, 7)]
