@@ -313,8 +313,10 @@ def _runs(offsets: NDArray[np.int64]) -> list[tuple[int, int]]:
 def expired(state: TierState) -> list[str]:
     """Index files all of whose messages were deleted. Pure; O(coverage of all files).
 
-    Of a file that RocketMQ made, which does not say which messages it has: its newest message is
-    older than the oldest of every queue.
+    Of a file that RocketMQ made, which does not say which messages it has: it was made, and its
+    newest message was stored, before the oldest of every queue. Where hosts are IPv6 addresses its
+    header has a part of one as the time of the newest message, 1 for example; when it was made is
+    right.
     """
     found = index_files_without_messages(state)
     bare = [file for file in state.index_files.values() if not file.coverage]
@@ -324,7 +326,8 @@ def expired(state: TierState) -> list[str]:
     for file in bare:
         base = IndexBase.parse(file.object_name)
         is_cut_off = base is not None and base.epoch > 0  # ours: a cut took all that it covered
-        if is_cut_off or (oldest and file.end_timestamp < min(oldest)):
+        newest_ms = max(file.begin_timestamp, file.end_timestamp)
+        if is_cut_off or (oldest and newest_ms < min(oldest)):
             found.append(file.object_name)
     return found
 

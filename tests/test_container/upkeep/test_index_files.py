@@ -12,18 +12,19 @@ from container.index.unsealed import UnsealedIndex
 from container.lookup.find import find_messages
 from container.lookup.query import KeyQuery, LookupLimits
 from container.metadata.operations import DropQueue
-from container.metadata.records import QueueBasis
+from container.metadata.records import IndexFile, QueueBasis
 from container.names.index_base import INDEX_PREFIX, IndexBase
 from container.names.queue_id import QueueId
 from container.names.rocketmq import index_name
 from container.options import TierOptions
 from container.tier import Tier
 from container.tier_reader import TierReader
+from container.upkeep.index_files import expired
 from container.upkeep.options import UpkeepOptions
 from provider.clock import settle
 from provider.ranges import QueueOffset
 from provider.testing.faulty import Fault
-from tests.support.messages import TOPIC
+from tests.support.messages import FIRST_STORE_TIMESTAMP, TOPIC
 from tests.support.owned_tier import QUEUE, OwnedWorld, planned, put
 
 INDEX = IndexOptions(items_max=100, age_s_max=1000.0, finish_items_min=50, finish_bytes_min=1 << 30)
@@ -347,3 +348,18 @@ async def test_what_is_behind_a_damaged_message_is_read_by_the_next_run() -> Non
         await over.pass_time(40)
         assert figures(tier)["index_messages_read"] == 7
         assert await offsets(tier, "key-7") == [(0, 7)]
+
+
+async def test_a_file_of_rocketmq_with_a_part_of_an_address_as_its_newest_time_stays() -> None:
+    over = world()
+    made = IndexFile(index_name(7), 7, 100, FIRST_STORE_TIMESTAMP, FIRST_STORE_TIMESTAMP, 1, 1)
+    async with over.owned() as tier:
+        await put(tier, 1)
+        state = tier.state.copy()
+        for end_ms in (1, FIRST_STORE_TIMESTAMP, 720619920815974049):
+            state.index_files = {made.object_name: replace(made, end_timestamp=end_ms)}
+            assert expired(state) == []
+        before_ms = FIRST_STORE_TIMESTAMP - 1
+        gone = replace(made, begin_timestamp=before_ms, end_timestamp=before_ms)
+        state.index_files = {made.object_name: gone}
+        assert expired(state) == [made.object_name]
