@@ -29,7 +29,7 @@ from container.record.contents import ANOTHER_BODY
 from container.record.java_hash import key_hash
 from container.record.message import StoredMessage
 from container.tier_view import TierView
-from provider.errors import Corrupt, OutOfRange, StoreError
+from provider.errors import Corrupt, Denied, OutOfRange, StoreError
 from provider.ranges import ByteRange, QueueOffset
 
 FILES_AT_ONCE = 64
@@ -58,18 +58,21 @@ async def find_messages(
         unsealed: items besides those of the sealed files.
         limits: how much is read at most.
 
+    An index file that is lost or cannot be read is damage; the messages that it alone covers are
+    read like those that no index has.
+
     Raises:
         Unavailable: try again.
-        OutOfRange: something that is published is missing.
+        OutOfRange: messages that are published are missing.
     """
-    for look in range(LOOKS_MAX):
+    for _ in range(LOOKS_MAX - 1):
         lookup = _Lookup(tier, query, unsealed, limits)
         try:
             return await lookup.answer()
-        except OutOfRange:  # something that was deleted meanwhile
-            if look == LOOKS_MAX - 1 or not (lookup.is_outdated or await tier.refresh()):
-                raise
-    raise AssertionError("the last look returns or raises")
+        except OutOfRange:  # something that was deleted meanwhile, or is lost
+            if not (lookup.is_outdated or await tier.refresh()):
+                break
+    return await _Lookup(tier, query, unsealed, limits, expects_losses=True).answer()
 
 
 class _Lookup:
@@ -81,8 +84,12 @@ class _Lookup:
         query: KeyQuery,
         unsealed: Sequence[Unsealed],
         limits: LookupLimits,
+        *,
+        expects_losses: bool = False,
     ) -> None:
+        """`expects_losses`: an index file that is not there is lost, not deleted meanwhile."""
         self._tier = tier
+        self._lost_file = (Corrupt, Denied, OutOfRange) if expects_losses else (Corrupt, Denied)
         self._query = query
         self._limits = limits
         self._found = Found(query)
@@ -91,19 +98,16 @@ class _Lookup:
         state = tier.state
         self._sequence = state.sequence
         self._topic = state.topics.get(query.topic)
-        self._files = [one for one in state.index_files.values() if may_have(one, query)]
-        queues = [one for one in state.queues.values() if one.id.topic == query.topic]
-        covered = covered_by_files(state.index_files.values())
-        self._uncovered = {
+        self._index_files = dict(state.index_files)
+        self._files = [one for one in self._index_files.values() if may_have(one, query)]
+        self._unsealed = {
             queue.id: without(
-                readable(queue),
-                [
-                    *covered.get(queue.id, ()),
-                    *(span for more in unsealed for span in more.spans(queue.id)),
-                ],
+                readable(queue), [span for more in unsealed for span in more.spans(queue.id)]
             )
-            for queue in queues
+            for queue in state.queues.values()
+            if queue.id.topic == query.topic
         }
+        """By queue of the topic, the offsets whose keys are not in memory."""
         self._hash = key_hash(index_key(query.topic, query.key))
         # All of the above and this in one step, so that nothing is between memory and files.
         self._in_memory: list[tuple[KeyItems, bool]] = []
@@ -164,6 +168,8 @@ class _Lookup:
         entries = await self._read(wanted)
         runs: list[tuple[SealedIndex, int, ByteRange]] = []
         for (file, index), slot, entry in zip(indices, slots, entries, strict=True):
+            if entry is None:
+                continue
             try:
                 place = index.run(slot, entry)
             except Corrupt as error:
@@ -173,14 +179,26 @@ class _Lookup:
                 runs.append((index, slot, self._bounded(file, place)))
         raws = await self._read([(index.path, place) for index, _, place in runs])
         for (index, slot, place), raw in zip(runs, raws, strict=True):
+            if raw is None:
+                continue
             try:
                 found[index.path] = index.items(raw, position=place.start, slot=slot)
             except Corrupt as error:
                 self._damage.append(error)
         return [found[file.object_name] for file in files]
 
-    async def _read(self, wanted: Sequence[tuple[str, ByteRange]]) -> Sequence[bytes]:
-        return [bytes(raw) for raw in await self._tier.store.read_many(wanted)] if wanted else []
+    async def _read(self, wanted: Sequence[tuple[str, ByteRange]]) -> Sequence[bytes | None]:
+        """Parts of index files; None of one that cannot be read, which covers nothing then."""
+        if not wanted:
+            return []
+        try:
+            return [bytes(raw) for raw in await self._tier.store.read_many(wanted)]
+        except self._lost_file as error:
+            if len(wanted) > 1:
+                return [raw for one in wanted for raw in await self._read([one])]
+            self._damage.append(error)
+            self._index_files.pop(wanted[0][0], None)
+            return [None]
 
     def _bounded(self, file: IndexFile, place: ByteRange) -> ByteRange:
         """The part of a slot's items that is looked at: our files have the newest last."""
@@ -274,7 +292,9 @@ class _Lookup:
     async def _scan(self) -> int:
         """Look at all messages without an index, as far as the limit goes; how many are left."""
         chunks: list[tuple[int, MessageQueueContainer, Span]] = []
-        for queue, spans in self._uncovered.items():
+        covered = covered_by_files(self._index_files.values())
+        for queue, left in self._unsealed.items():
+            spans = without(left, covered.get(queue, ()))
             container = self._tier.container(queue)
             if container is None or not spans:
                 continue
@@ -287,15 +307,15 @@ class _Lookup:
                     age = container.next_offset - end if self._query.newest_first else start
                     chunks.append((age, container, (start, end)))
         chunks.sort(key=lambda chunk: chunk[0])
-        left = self._limits.scan_bytes_max
+        bytes_left = self._limits.scan_bytes_max
         for number, (_, container, (start, end)) in enumerate(chunks):
             at = QueueOffset(start)
             while at < end:
-                if left <= 0:
+                if bytes_left <= 0:
                     rest = [(at, end), *(span for _, _, span in chunks[number + 1 :])]
                     return count(rest)
-                at, length = await self._scan_piece(container, at, QueueOffset(end), left)
-                left -= length
+                at, length = await self._scan_piece(container, at, QueueOffset(end), bytes_left)
+                bytes_left -= length
         return 0
 
     async def _scan_piece(

@@ -1,0 +1,67 @@
+"""Queries where index files are lost, or went with their messages."""
+
+import pytest
+
+from container.index.options import IndexOptions
+from container.lookup.find import find_messages
+from container.lookup.query import KeyQuery, LookupLimits
+from container.metadata.operations import DropQueue
+from container.metadata.records import QueueBasis
+from container.names.index_base import INDEX_PREFIX
+from container.names.queue_id import QueueId
+from container.options import TierOptions
+from container.tier_reader import TierReader
+from container.upkeep.options import UpkeepOptions
+from tests.support.messages import TOPIC
+from tests.support.owned_tier import QUEUE, OwnedWorld, put
+
+OTHER = QueueId(TOPIC, 1)
+
+
+def world() -> OwnedWorld:
+    upkeep = UpkeepOptions(interval_s=1.0, grace_s=0.0)
+    return OwnedWorld(TierOptions(), upkeep, index=IndexOptions(items_max=100))
+
+
+@pytest.mark.leaves_findings("object-missing", "object-short", why="an index file was damaged")
+@pytest.mark.parametrize("bytes_left", [None, 0, 40])
+async def test_a_lost_index_file_is_damage_and_its_messages_are_found_all_the_same(
+    bytes_left: int | None,
+) -> None:
+    over = world()
+    async with over.owned() as tier:
+        for _ in range(3):
+            await put(tier, 120)
+            await over.pass_time(2)
+        lost = sorted(tier.state.index_files)[1]
+        if bytes_left is None:
+            await over.memory.delete([lost])
+        else:
+            del over.memory._shared.objects[lost][bytes_left:]
+        for view in (tier, await TierReader.open(over.memory)):
+            for offset in (5, 130, 300):
+                found = await find_messages(view, KeyQuery(TOPIC, f"key-{offset}", 9))
+                assert [one.queue_offset for one in found.messages] == [offset]
+                assert [one.path for one in found.damage] == [lost]
+                assert not found.is_complete
+            little = LookupLimits(scan_bytes_max=1)
+            found = await find_messages(view, KeyQuery(TOPIC, "key-200", 9), limits=little)
+            assert found.unsearched == 119
+
+
+@pytest.mark.parametrize("index_of_reader", [True, False])
+async def test_a_reader_looks_again_where_an_index_file_went_with_its_messages(
+    *, index_of_reader: bool
+) -> None:
+    over = world()
+    async with over.owned() as tier:
+        await put(tier, 60, QUEUE, OTHER)
+        await over.pass_time(2)
+        view = await TierReader.open(over.memory) if index_of_reader else tier
+        for queue in (QUEUE, OTHER):
+            record = tier.state.queues[queue]
+            await tier.journal.publish([DropQueue(queue, planned_on=QueueBasis.of(record))])
+        await over.pass_time(5)
+        assert await over.names(INDEX_PREFIX) == set()
+        found = await find_messages(view, KeyQuery(TOPIC, "key-5", 9))
+        assert (found.messages, found.is_complete, found.damage) == ([], True, ())
