@@ -1,21 +1,25 @@
 """Pins of messages that a queue cannot tell of yet: damaged, or not found, they are kept."""
 
 import os
+from collections.abc import Mapping
 
 import pytest
 
 from container.names.queue_id import QueueId
 from dispatcher.hot_log import HotQueueState
 from provider.clock import ManualClock
+from provider.errors import StoreError
 from provider.ranges import QueueOffset
 from tests.support.fake_broker import FakeBroker
 from tests.support.followed import broker, clock, logs, poll_later
 from tests.support.pinned import follow_pinned, pinned, read, write
 from tieredstore.following.broker_hot_log import RocketMqHotLog
-from tieredstore.following.directory.layout import scan_run
+from tieredstore.following.directory.layout import FileRun, scan_run
+from tieredstore.following.directory.pins import Pins
 from tieredstore.following.log.commit_log import CommitLogFiles, table_of
 from tieredstore.following.log.mapped_files import MappedFiles
 from tieredstore.following.queue.files import ConsumeQueueFiles
+from tieredstore.following.queue.floors import Floors
 from tieredstore.following.queue.tail import ConsumeQueueTail
 
 A0, B0 = QueueId("A", 0), QueueId("B", 0)
@@ -43,6 +47,53 @@ async def test_a_queue_whose_file_goes_during_the_first_look_keeps_its_pins(
     assert tail.poll(log, None, lambda: None).max_offset == 50
     assert tail.is_known
     files.close()
+
+
+async def test_a_queue_whose_file_goes_during_a_look_keeps_the_pins_of_what_it_did_not_see(
+    broker: FakeBroker,
+    clock: ManualClock,
+    logs: list[RocketMqHotLog],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else the end that was seen before would count as the end, and all behind it would be lost."""
+    broker.put_many("A", 0, [bytes(150)] * 15)
+    log = await follow_pinned(broker, clock, logs)
+    await log.release(A0, QueueOffset(15))
+    await poll_later(log, clock)
+    sync, find = Pins.sync, Floors.find
+
+    def sync_before_files_go(self: Pins, live: FileRun, low: int) -> list[str]:
+        said = sync(self, live, low)
+        delete_all_but(broker, 2)
+        return said
+
+    def find_before_files_go(
+        self: Floors, queues: Mapping[QueueId, ConsumeQueueFiles]
+    ) -> dict[QueueId, StoreError]:
+        found = find(self, queues)
+        delete_all_but(broker, 2)
+        return found
+
+    broker.put_many("A", 0, [bytes(150)] * 60)
+    with monkeypatch.context() as patched:
+        patched.setattr(Pins, "sync", sync_before_files_go)
+        await log.poll()  # notices that the log grew, and misses the file of the queue's end
+    broker.put_many("A", 0, [bytes(150)] * 60)
+    with monkeypatch.context() as patched:
+        patched.setattr(Floors, "find", find_before_files_go)
+        await poll_later(log, clock)  # a look at everything misses it, too
+    for _ in range(3):
+        await poll_later(log, clock)
+    seen = log.queue(A0)
+    assert seen is not None
+    assert (seen.min_offset <= 15, seen.max_offset) == (True, 135)
+    assert [offset for offset, _, _ in await read(log, A0, 15)] == list(range(15, 135))
+
+
+def delete_all_but(broker: FakeBroker, files: int) -> None:
+    """Let the broker delete CommitLog files, and the ConsumeQueue files that go with them."""
+    while broker.position - broker.min_position > files * broker.commit_log_bytes:
+        broker.delete_oldest_file()
 
 
 async def test_a_queue_that_is_damaged_at_its_first_look_keeps_the_pins_of_its_messages(

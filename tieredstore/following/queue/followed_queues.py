@@ -58,6 +58,8 @@ class FollowedQueues:
         self._floors = Floors(log.files)
         self._budget = RebuildBudget()
         self._tails: dict[QueueId, ConsumeQueueTail] = {}
+        self._has_missed = False
+        """Whether a look missed a file that the one before had."""
         self._unscanned: dict[QueueId, StoreError] = {}
         """What kept the last scan from looking into directories of queues."""
         self._deletions = Deletions(log, directories.root)
@@ -83,8 +85,9 @@ class FollowedQueues:
         self._deletions.check(self._tails)
 
     def take_doubt(self) -> bool:
-        """Whether a reader missed a queue since the last call: the directories tell why."""
-        return self._readers.take_doubt()
+        """Whether a file was missed since the last call: the directories tell why."""
+        missed, self._has_missed = self._has_missed, False
+        return self._readers.take_doubt() or missed
 
     @property
     def has_deleted(self) -> bool:
@@ -234,7 +237,9 @@ class FollowedQueues:
         self._statistics.queue_looks += len(chosen)
         for queue in chosen:
             tail = self._tails[queue]
+            was_current = tail.is_current
             seen = self._poll_queue(queue, tail, confirmed)
+            self._has_missed |= was_current and not tail.is_current
             self._statistics.find(tail.findings)
             tail.findings = []
             end = max(end, tail.end_position)
@@ -301,7 +306,7 @@ class FollowedQueues:
         )
         return QueueNeed(
             is_known=tail.is_known,
-            has_end=known is not None and known.state not in _ENDS_UNKNOWN,
+            has_end=tail.is_current and known is not None and known.state not in _ENDS_UNKNOWN,
             end_position=tail.end_position,
             next_position=position,
         )

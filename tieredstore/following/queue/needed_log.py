@@ -12,7 +12,7 @@ class QueueNeed:
     """Whether the queue was looked at: until then it may need all."""
     has_end: bool
     """Whether its end is known. No message is tiered beyond a place that is damaged or cannot be
-    read, and nothing tells how many there are."""
+    read, or whose file went during the look, and nothing tells how many there are."""
     end_position: int
     """Where the last message that counts ends; 0: not known."""
     next_position: int | None

@@ -42,6 +42,8 @@ class ConsumeQueueTail:
         self._begun: bool = False
         self.is_known = False
         """Whether `seen` comes from a look: until then nothing can be said about the queue."""
+        self.is_current = True
+        """Whether the last look came to its end: else messages may be there that `seen` lacks."""
         self._doubt: Doubt | None = None
         self.log_min = -1
         """First position of the CommitLog when `min_offset` was found."""
@@ -89,12 +91,14 @@ class ConsumeQueueTail:
         self.files.log_min = log.table.min_position
         try:
             self.seen = self._look(log, confirmed, floor_of)
-            self.is_known = True
+            self.is_known = self.is_current = True
         except NotFound:
-            # The broker deleted a file during the look; the next directory scan settles it. A
-            # first look that failed does not count as one.
+            # The broker deleted a file during the look: the next one uses a new table. A first
+            # look that failed does not count as one.
             self._begun, self.log_min = had_begun, -1
             self.is_known = self.is_known or not self.files.run.bases
+            self.is_current = False
+            self.files.rescan()
         except (Unavailable, Denied):
             self._begun, self.log_min = had_begun, -1
             raise
