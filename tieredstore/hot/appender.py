@@ -7,9 +7,11 @@ A3  After a failed sync, or a write that cannot be taken back, nothing is append
 """
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
+from container.names.queue_id import QueueId
+from container.record.unit import UNIT_BYTES
 from provider.clock import Clock
 from provider.errors import Unavailable
 from provider.posix_errors import as_verdict
@@ -54,6 +56,8 @@ class Appender:
         """Position after the last record."""
         self.next_offsets = dict(self.recovered.next_offsets)
         """The offset of each queue's next message."""
+        self._begins: dict[QueueId, tuple[int, int]] = {}
+        """Where queues without a message begin, and what their next offset was when it was said."""
         stamp = self.recovered.store_timestamp or checkpoint.log_timestamp
         self._store_timestamp = stamp
         self._checkpoint = Checkpoint(
@@ -87,9 +91,10 @@ class Appender:
             Unavailable: no space, or the device failed; nothing was appended.
         """
         self._refuse_if_broken()
+        starts = self._starts_of(messages) if self._begins else {}
         plan = plan_append(
             self.end,
-            self.next_offsets,
+            self.next_offsets | starts if starts else self.next_offsets,
             messages,
             file_bytes=self.options.commit_log_bytes,
             record_crc=self.options.record_crc,
@@ -100,6 +105,8 @@ class Appender:
         try:
             if new:
                 self._topics.enter(new, self.options.topic_queues, self._clock.now_ms())
+            for queue, offset in starts.items():
+                self.queues.begin(queue, offset)
             for file in plan.files:
                 if not self.log.has_file_of(file.position):
                     self._sync_before(file.position)
@@ -107,12 +114,37 @@ class Appender:
                 for queue, (first, units) in file.units.items():
                     self.queues.write(queue, first, units)
         except OSError as error:
-            self._take_back(plan)
+            self._take_back(plan, starts)
             raise self._verdict(error) from error
         self.next_offsets |= plan.next_offsets
+        for queue in starts:
+            del self._begins[queue]
         self._store_timestamp = plan.appended[-1].store_timestamp
         self.end = plan.end
         return plan
+
+    def begin_queues(self, offsets: Mapping[QueueId, int]) -> None:
+        """Let queues that have no message yet begin at `offsets`, once they get one.
+
+        Others, and those that are further, stay as they are. Nothing is written before the first
+        message, which costs the fillers of its file, as in Java. Any thread may call it.
+
+        Raises:
+            OSError: a unit cannot be read.
+        """
+        for queue, offset in offsets.items():
+            known = self.next_offsets.get(queue, 0)
+            if known < offset and self._is_empty(queue, known, offset):
+                self._begins[queue] = (known, offset)
+
+    def _is_empty(self, queue: QueueId, known: int, offset: int) -> bool:
+        """Whether a queue has no file, or fillers alone that its first message did not follow."""
+        bases = self.queues.bases.get(queue, [])
+        base = offset * UNIT_BYTES // self.options.queue_file_bytes * self.options.queue_file_bytes
+        if not bases:
+            return not known
+        is_unused = known == base // UNIT_BYTES or self.queues.unit(queue, known - 1).is_filler
+        return bases == [base] and is_unused
 
     def flush(self) -> int:
         """Make the CommitLog durable up to its end at the moment of the call; returns that.
@@ -180,10 +212,22 @@ class Appender:
             except OSError as error:
                 raise self._break(error) from error
 
-    def _take_back(self, plan: AppendPlan) -> None:
+    def _starts_of(self, messages: Sequence[Prepared]) -> dict[QueueId, int]:
+        """Where the queues of these messages begin that have none yet and begin above 0."""
+        found: dict[QueueId, int] = {}
+        for message in messages:
+            queue = message.queue
+            if message.has_unit and queue in self._begins and queue not in found:
+                known, offset = self._begins[queue]
+                if self.next_offsets.get(queue, 0) == known:
+                    found[queue] = offset
+        return found
+
+    def _take_back(self, plan: AppendPlan, starts: Mapping[QueueId, int]) -> None:
+        known = {**self.next_offsets, **starts}  # fillers before a first message may stay
         try:
             for queue in plan.next_offsets:
-                self.queues.undo(queue, self.next_offsets.get(queue, 0))
+                self.queues.undo(queue, known.get(queue, 0))
             self.log.undo(self.end)
         except OSError as error:
             self._break(error)

@@ -150,6 +150,15 @@ class HotLog:
         """The offset after the last message of a queue that can be read; 0 if it is not there."""
         return self._ends.visible.get(queue, 0)
 
+    async def begin_queues(self, offsets: Mapping[QueueId, int]) -> None:
+        """Let queues that have no message yet begin at `offsets`; see `Appender.begin_queues`.
+
+        Raises:
+            Unavailable, Denied: their files cannot be read.
+            Closed: the log was closed.
+        """
+        await self._do(lambda: self._appender.begin_queues(offsets))
+
     async def bounds(self, queue: QueueId) -> Bounds:
         """Which messages of a queue can be read; (0, 0) for one that is not there.
 

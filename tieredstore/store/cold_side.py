@@ -152,6 +152,8 @@ async def open_cold_side(
 ) -> AsyncGenerator[ColdSide]:
     """Own a tier, and tier what `log` has, until the block is left; then what is left is tiered.
 
+    Queues of which the tier has messages, and `log` has none, go on in `log` at the tier's end.
+
     Raises:
         Denied, Unavailable: the hot log cannot be read.
         Fenced: at the end of the block: someone newer took the tier.
@@ -163,6 +165,9 @@ async def open_cold_side(
                 open_feed(log, clock=clock, cluster=config.cluster, broker=config.broker)
             )
             tier = await stack.enter_async_context(open_tier())
+            # After a hot log was lost: what is put now goes on above the history.
+            ends = {queue: record.next_offset for queue, record in tier.state.queues.items()}
+            await log.begin_queues(ends)
             cold = ColdSide(log, feed, tier, config, clock)
             await stack.enter_async_context(cold.fetcher)
             watch = partial(

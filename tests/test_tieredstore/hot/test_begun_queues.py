@@ -1,0 +1,97 @@
+"""Queues that begin above 0: their first message tells, whatever happens before it or meanwhile."""
+
+import errno
+import os
+from pathlib import Path
+from unittest.mock import patch
+
+import pytest
+
+from container.names.queue_id import QueueId
+from provider.errors import Unavailable
+from provider.object_store import Buffer
+from tests.support.hot_store import SMALL, appender_at, new_message, put
+from tieredstore.hot.appender import Appender
+from tieredstore.hot.files import write_all
+from tieredstore.hot.reading import first_with_record, read_messages
+
+QUEUE = QueueId("Orders", 0)
+UNITS_OF_FILE = SMALL.queue_file_bytes // 20
+STARTS = [1, UNITS_OF_FILE - 1, UNITS_OF_FILE, 3 * UNITS_OF_FILE + 4]
+
+
+def offsets_of(store: Appender) -> list[int]:
+    """The offsets of what can be read, each verified by its record."""
+    first, end = first_with_record(store, QUEUE), store.next_offsets.get(QUEUE, 0)
+    found: list[int] = []
+    while first + len(found) < end:
+        at = first + len(found)
+        messages = read_messages(store, QUEUE, at, end - at, 1 << 30)
+        found += [message.queue_offset for message in messages]
+    return found
+
+
+@pytest.mark.parametrize("start", STARTS)
+@pytest.mark.parametrize("end", ["closed", "killed", "killed without queues"])
+def test_a_queue_begins_where_it_was_told_to_and_goes_on_there(
+    start: int, end: str, tmp_path: Path
+) -> None:
+    with appender_at(tmp_path) as store:
+        put(store, [new_message(0, queue_id=1)])
+        store.begin_queues({QUEUE: start, QueueId("Orders", 1): 70, QueueId("Orders", 2): 9})
+        assert store.next_offsets == {QueueId("Orders", 1): 1}
+        places = put(store, [new_message(n) for n in range(3)])
+        places += put(store, [new_message(0, queue_id=1)])
+        assert [place.queue_offset for place in places] == [start, start + 1, start + 2, 1]
+        if end == "closed":
+            store.close()
+    if end == "killed without queues":
+        for path in (tmp_path / "consumequeue/Orders/0").iterdir():
+            path.unlink()
+    with appender_at(tmp_path) as store:
+        assert offsets_of(store) == [start, start + 1, start + 2]
+        store.begin_queues({QUEUE: 500})  # it has messages
+        assert [one.queue_offset for one in put(store, [new_message(3)])] == [start + 3]
+        assert QueueId("Orders", 2) not in store.next_offsets
+
+
+@pytest.mark.parametrize("start", STARTS)
+@pytest.mark.parametrize("is_reopened", [False, True])
+@pytest.mark.parametrize("written_bytes", [0, 20, 50])
+def test_a_first_message_that_cannot_be_written_is_put_there_later(
+    written_bytes: int, start: int, tmp_path: Path, *, is_reopened: bool
+) -> None:
+    with appender_at(tmp_path) as store:
+        store.begin_queues({QUEUE: start})
+        left = [written_bytes]
+
+        def write_some(fd: int, position: int, data: Buffer) -> None:
+            raw = bytes(data)
+            write_all(fd, position, raw[: left[0]])
+            if len(raw) > left[0]:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            left[0] -= len(raw)
+
+        with (
+            patch("tieredstore.hot.consume_queues.write_all", write_some),
+            pytest.raises(Unavailable),
+        ):
+            put(store, [new_message(n) for n in range(40)])
+        assert not store.broken
+        if not is_reopened:
+            assert [one.queue_offset for one in put(store, [new_message(0)])] == [start]
+            return
+    with appender_at(tmp_path) as store:
+        store.begin_queues({QUEUE: start})
+        put(store, [new_message(0)])
+        assert offsets_of(store) == [start]
+
+
+def test_a_queue_that_got_a_message_meanwhile_stays_as_it_is(tmp_path: Path) -> None:
+    with appender_at(tmp_path) as store:
+        store.begin_queues({QUEUE: 7})
+        put(store, [new_message(0)])
+        store.begin_queues({QUEUE: 7, QueueId("Orders", 1): 0})
+        put(store, [new_message(1), new_message(2, queue_id=1)])
+        assert offsets_of(store) == [7, 8]
+        assert store.next_offsets[QueueId("Orders", 1)] == 1
