@@ -1,7 +1,6 @@
 """Hot log and tier as one store: no seam, no lost message, whatever fails or moves."""
 
 import asyncio
-import shutil
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -348,34 +347,6 @@ async def test_messages_with_a_key_are_found_once_in_hot_log_and_tier(tmp_path: 
         world.tier_store.faults = OUTAGE
         with pytest.raises(Unavailable):
             await store.query_message("Orders", "key-3")
-
-
-@pytest.mark.parametrize("count", [10, 37])  # a ConsumeQueue file ends there, or does not
-async def test_a_store_whose_hot_log_was_lost_goes_on_above_what_the_tier_has(
-    count: int, world: TieredWorld
-) -> None:
-    async with world.store() as store:
-        await store.put_messages([new_message(number) for number in range(count)])
-        await world.commit(store)
-    shutil.rmtree(world.root)
-    for life in range(2):
-        async with world.store() as store:
-            bounds = await store.min_offset("Orders", 0), await store.max_offset("Orders", 0)
-            assert bounds == (0, count + life)
-            waiting = asyncio.create_task(store.wait_for_message("Orders", 0, count + life, 60))
-            put = await store.put_message(new_message(count + life))
-            assert put.queue_offset == count + life
-            assert (await store.put_message(new_message(0, queue_id=1))).queue_offset == life
-            assert await waiting
-            assert await walked(store, 0, count + life + 1) == expected(0, count + life + 1)
-            await world.commit(store)
-            assert await store.commit_offset("Orders", 0) == count + life + 1
-            statistics = store.dispatch_statistics()
-            assert statistics is not None
-            assert not statistics.halted
-            assert not statistics.gaps
-            await store.set_level("FORCE")
-            assert await walked(store, 0, count + life + 1) == expected(0, count + life + 1)
 
 
 async def test_a_key_of_an_open_store_costs_a_read_of_the_messages_that_have_it(

@@ -1,0 +1,56 @@
+"""A tier whose hot log is gone: its messages are read, and the new ones follow them."""
+
+import asyncio
+import shutil
+from pathlib import Path
+
+import pytest
+
+from provider.clock import SystemClock
+from tests.support.hot_store import new_message
+from tests.support.tiered_world import TieredWorld
+from tieredstore.store.tiered import TieredMessageStore
+
+
+async def walked(store: TieredMessageStore, end: int) -> list[bytes]:
+    """The bodies of `[0, end)`, offsets checked."""
+    bodies: list[bytes] = []
+    async for message in store.messages("g", "Orders", 0):
+        assert message.queue_offset == len(bodies)
+        bodies.append(message.body)
+        if len(bodies) == end:
+            break
+    return bodies
+
+
+def expected(end: int) -> list[bytes]:
+    return [new_message(number).body for number in range(end)]
+
+
+@pytest.mark.parametrize("count", [10, 37])  # a ConsumeQueue file ends there, or does not
+async def test_a_store_whose_hot_log_was_lost_goes_on_above_what_the_tier_has(
+    count: int, tmp_path: Path
+) -> None:
+    world = TieredWorld(tmp_path / "store", SystemClock())
+    async with world.store() as store:
+        await store.put_messages([new_message(number) for number in range(count)])
+        await world.commit(store)
+    shutil.rmtree(world.root)
+    for life in range(2):
+        async with world.store() as store:
+            bounds = await store.min_offset("Orders", 0), await store.max_offset("Orders", 0)
+            assert bounds == (0, count + life)
+            waiting = asyncio.create_task(store.wait_for_message("Orders", 0, count + life, 60))
+            put = await store.put_message(new_message(count + life))
+            assert put.queue_offset == count + life
+            assert (await store.put_message(new_message(0, queue_id=1))).queue_offset == life
+            assert await waiting
+            assert await walked(store, count + life + 1) == expected(count + life + 1)
+            await world.commit(store)
+            assert await store.commit_offset("Orders", 0) == count + life + 1
+            statistics = store.dispatch_statistics()
+            assert statistics is not None
+            assert not statistics.halted
+            assert not statistics.gaps
+            await store.set_level("FORCE")
+            assert await walked(store, count + life + 1) == expected(count + life + 1)
