@@ -6,7 +6,7 @@ from dataclasses import replace
 from container.index.options import IndexOptions
 from container.index.unsealed import UnsealedIndex
 from container.journal.journal import Journal
-from container.lookup.coverage import Span, covered_by_files, readable, without
+from container.lookup.coverage import Span, covered_by_files, merged, readable, without
 from container.metadata.records import Queue
 from container.metadata.state import StateChange, TierState
 from container.names.queue_id import QueueId, SegmentType
@@ -41,6 +41,8 @@ class KeyCollector:
         self.unsealed = UnsealedIndex(items_max=options.items_max)
         self._journal = journal
         self._clock = clock
+        self._covered: dict[QueueId, list[Span]] | None = None
+        """By queue, what files cover, as few spans as possible; None: to be worked out again."""
         self._generations = {one.id: one.generation for one in journal.state.queues.values()}
         journal.subscribe(self.published)
 
@@ -73,6 +75,8 @@ class KeyCollector:
     def published(self, changes: Sequence[StateChange]) -> None:
         """An entry was published: forget what a cut, or a deletion, has taken away."""
         for change in changes:
+            if change.index_files.changed:
+                self._covered = None
             for queue_id, record in change.queues.changed.items():
                 generation = None if record is None else record.generation
                 if self._generations.get(queue_id, generation) != generation:
@@ -90,8 +94,14 @@ class KeyCollector:
         self.unsealed.forget(queue_id, topic_id, next_offset, log_end)
 
     def missing(self) -> dict[QueueId, list[Span]]:
-        """By queue, the offsets whose keys are nowhere. O(queues, and coverage of all files)."""
-        covered = covered_by_files(self._state.index_files.values())
+        """By queue, the offsets whose keys are nowhere.
+
+        O(queues), and O(coverage of all files) where files have come or gone since the last call.
+        """
+        if self._covered is None:
+            files = covered_by_files(self._state.index_files.values())
+            self._covered = {queue: merged(spans) for queue, spans in files.items()}
+        covered = self._covered
         found: dict[QueueId, list[Span]] = {}
         for queue in self._state.queues.values():
             known = [*covered.get(queue.id, ()), *self.unsealed.spans(queue.id)]
