@@ -4,11 +4,12 @@ from collections.abc import AsyncIterator, Mapping
 
 from container.check.finding import Finding
 from container.check.index_contents import check_index_contents
+from container.check.refreshing import LOOKS_MAX, take_newer
 from container.index.layout import IndexHeader
 from container.metadata.records import IndexFile
 from container.record.crc32c import crc32c
 from container.tier_view import TierView
-from provider.errors import Corrupt, Denied, OutOfRange
+from provider.errors import Corrupt, Denied, NotFound, OutOfRange
 from provider.object_store import ObjectStore
 from provider.ranges import ByteRange
 
@@ -19,36 +20,61 @@ async def check_index_files(tier: TierView, sizes: Mapping[str, int]) -> AsyncIt
     """Yield index files that are missing, short or changed, and what is wrong in ours.
 
     Reads each whole where its checksum is known, else its header, which is all that can be
-    compared of files that an older program imported.
+    compared of files that an older program imported. Nothing is told of a file before the metadata
+    was refreshed; where the file, or a queue that it covers, has changed by then, it is looked at
+    again. Holds the findings of one file.
     """
-    store = tier.store
-    for name, index in sorted(tier.state.index_files.items()):
-        if name not in sizes:
-            yield Finding("object-missing", name, 0, "an index file that is known, not there")
-        elif sizes[name] < index.size:
-            detail = f"known with {index.size} bytes, has {sizes[name]}"
-            yield Finding("object-short", name, sizes[name], detail)
-        else:
-            try:
-                finding = await _compare(store, name, index)
-            except (Corrupt, Denied, OutOfRange) as error:
-                finding = Finding("unreadable", name, error.position, error.reason)
-            if finding is not None:
-                yield finding
-            elif index.coverage:
-                async for wrong in _contents(tier, index):
-                    yield wrong
+    for name in sorted(tier.state.index_files):
+        for look in range(LOOKS_MAX):
+            index = tier.state.index_files.get(name)
+            if index is None:
+                break
+            before = _basis(tier, index)
+            found = [finding async for finding in _look(tier, index, sizes.get(name))]
+            if found:
+                await take_newer(tier)
+            if _basis(tier, tier.state.index_files.get(name)) == before or look == LOOKS_MAX - 1:
+                for finding in found:
+                    yield finding
+                break
+
+
+def _basis(tier: TierView, index: IndexFile | None) -> object:
+    """What findings of an index file are judged by."""
+    queues = [tier.queue(queue) for queue, _, _ in index.coverage] if index is not None else []
+    return index, [None if one is None else one.generation for one in queues]
+
+
+async def _look(tier: TierView, index: IndexFile, size: int | None) -> AsyncIterator[Finding]:
+    """What is wrong with one file; `size` is its length, None if it was not listed."""
+    name = index.object_name
+    try:
+        size = await tier.store.size(name) if size is None else size  # written since, perhaps
+    except NotFound:
+        yield Finding("object-missing", name, 0, "an index file that is known, not there")
+        return
+    if size < index.size:
+        detail = f"known with {index.size} bytes, has {size}"
+        yield Finding("object-short", name, size, detail)
+        return
+    try:
+        finding = await _compare(tier.store, name, index)
+    except (Corrupt, Denied, OutOfRange) as error:
+        finding = Finding("unreadable", name, error.position, error.reason)
+    if finding is not None:
+        yield finding
+    elif index.coverage:
+        async for wrong in _contents(tier, index):
+            yield wrong
 
 
 async def _contents(tier: TierView, index: IndexFile) -> AsyncIterator[Finding]:
-    """What is wrong with a file that says what it covers, unless it was deleted meanwhile."""
-    name = index.object_name
+    """What is wrong with a file that says what it covers."""
     try:
         async for finding in check_index_contents(tier, index):
             yield finding
     except (Corrupt, Denied, OutOfRange) as error:
-        if name in tier.state.index_files:
-            yield Finding("index-file", name, error.position, error.reason)
+        yield Finding("index-file", index.object_name, error.position, error.reason)
 
 
 async def _compare(store: ObjectStore, name: str, index: IndexFile) -> Finding | None:

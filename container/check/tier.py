@@ -11,6 +11,7 @@ from container.check.finding import Finding
 from container.check.index_files import check_index_files
 from container.check.journal import check_journal, own_objects, unused_objects
 from container.check.queue import look_at_queue
+from container.check.refreshing import LOOKS_MAX, take_newer
 from container.check.standing import still_stands
 from container.check.unpublished import (
     UNPUBLISHED,
@@ -20,7 +21,6 @@ from container.check.unpublished import (
     unknown_queue,
     unknown_queues,
 )
-from container.errors import NewerVersion
 from container.metadata.object_names import object_names
 from container.metadata.records import Queue
 from container.metadata.state import TierState
@@ -33,9 +33,6 @@ from container.tier_view import TierView
 from provider.clock import Clock
 from provider.errors import Corrupt, Denied, NotFound, OutOfRange
 from provider.packed_segments import PartName
-
-LOOKS_MAX = 4
-"""Looks at a queue or at the journal that changes under each of them; the last one counts."""
 
 
 def _unseen(_bytes: int) -> None:
@@ -112,14 +109,6 @@ def may_be_a_commit(state: TierState, name: str) -> bool:
     return queue is None or parsed.base >= queue.flat_end(parsed.type)
 
 
-async def _refresh(tier: TierView) -> None:
-    """Take newer metadata, if there is some that can be read."""
-    try:
-        await tier.refresh()
-    except (Corrupt, NewerVersion, NotFound):
-        return  # what was open stays; the journal's own check names the damage
-
-
 async def _check_journal(tier: TierView, sizes: dict[str, int]) -> AsyncIterator[Finding]:
     """Tell what two looks in a row find, or one, if nothing has changed since."""
     seen, before = sizes, tier.state.sequence
@@ -127,7 +116,7 @@ async def _check_journal(tier: TierView, sizes: dict[str, int]) -> AsyncIterator
     for _ in range(LOOKS_MAX):
         if not found:
             return
-        await _refresh(tier)
+        await take_newer(tier)
         now = {entry.name: entry.size_bytes for entry in await tier.store.list("@")}
         was = {name: size for name, size in seen.items() if name.startswith("@")}
         if now == was and tier.state.sequence == before:
@@ -171,7 +160,7 @@ async def _check_queue(
         async for batch in looks:
             if not batch:
                 continue
-            await _refresh(tier)
+            await take_newer(tier)
             stands = still_stands(record, tier.queue(queue)) or look == LOOKS_MAX - 1
             if not stands:
                 break
@@ -205,7 +194,7 @@ async def _check_unclaimed(
     orphans = [name for name in names if not may_be_a_commit(tier.state, name)]
     if not orphans:
         return
-    await _refresh(tier)
+    await take_newer(tier)
     state, known = tier.state, set(own_objects(tier.state))
     owners = {parsed.queue for name in orphans if (parsed := parse_segment_name(name))}
     parts = any(PartName.parse(name) for name in orphans)
@@ -242,7 +231,7 @@ async def _check_behind(
     if not behind and not queues and not parts and not unused:
         return
     await clock.sleep(behind_s)
-    await _refresh(tier)
+    await take_newer(tier)
     for tail in behind:
         queue = tier.queue(tail.queue)
         if queue is not None and queue.next_offset == tail.next_offset:

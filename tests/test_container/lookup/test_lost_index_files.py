@@ -1,7 +1,8 @@
-"""Queries where index files are lost, or went with their messages."""
+"""Queries and checks where index files are lost, or come and go with their messages."""
 
 import pytest
 
+from container.check.index_files import check_index_files
 from container.index.options import IndexOptions
 from container.lookup.find import find_messages
 from container.lookup.query import KeyQuery, LookupLimits
@@ -12,6 +13,7 @@ from container.names.queue_id import QueueId
 from container.options import TierOptions
 from container.tier_reader import TierReader
 from container.upkeep.options import UpkeepOptions
+from provider.ranges import QueueOffset
 from tests.support.messages import TOPIC
 from tests.support.owned_tier import QUEUE, OwnedWorld, put
 
@@ -65,3 +67,31 @@ async def test_a_reader_looks_again_where_an_index_file_went_with_its_messages(
         assert await over.names(INDEX_PREFIX) == set()
         found = await find_messages(view, KeyQuery(TOPIC, "key-5", 9))
         assert (found.messages, found.is_complete, found.damage) == ([], True, ())
+
+
+async def test_a_check_tells_nothing_of_index_files_that_come_and_go() -> None:
+    over = world()
+    async with over.owned() as tier:
+        await put(tier, 60, QUEUE, OTHER)
+        await over.pass_time(2)
+        assert len(tier.state.index_files) == 1
+        before_cut, before_drop = [await TierReader.open(over.memory) for _ in range(2)]
+        await tier.cut_queue(QUEUE, QueueOffset(30), "test")
+        await put(tier, 60, body_bytes=33)
+        assert await over.findings(before_cut) == []
+        assert before_cut.state.sequence == tier.state.sequence, "it has looked again"
+        for queue in (QUEUE, OTHER):
+            record = tier.state.queues[queue]
+            await tier.journal.publish([DropQueue(queue, planned_on=QueueBasis.of(record))])
+        await over.pass_time(5)
+        assert not [one for one in await over.findings(before_drop) if INDEX_PREFIX in one]
+
+
+async def test_a_check_looks_for_an_index_file_that_was_not_listed_yet() -> None:
+    over = world()
+    async with over.owned() as tier:
+        await put(tier, 120)
+        sizes = {entry.name: entry.size_bytes for entry in await over.memory.list("")}
+        await over.pass_time(2)
+        assert len(tier.state.index_files) == 1
+        assert [one async for one in check_index_files(tier, sizes)] == []
