@@ -207,6 +207,22 @@ async def test_units_that_went_between_two_scans_are_rebuilt_at_once(
     assert [offset for offset, _, _ in await read(log, A0, 0)] == list(range(50))
 
 
+async def test_units_that_went_while_the_log_was_quiet_are_rebuilt_when_they_are_read(
+    broker: FakeBroker, clock: ManualClock, logs: list[RocketMqHotLog]
+) -> None:
+    """Directories of known queues are looked at when the log grows, and it does not."""
+    broker.put_many("A", 0, [bytes(150)] * 50)
+    log = await follow_pinned(broker, clock, logs)
+    for _ in range(2):
+        await poll_later(log, clock)
+    broker.delete_oldest_file()
+    broker.delete_oldest_file()
+    assert len(broker.queue_files(A0)) == 2
+    for _ in range(2):
+        await poll_later(log, clock)
+    assert [offset for offset, _, _ in await read(log, A0, 0)] == list(range(50))
+
+
 @pytest.mark.parametrize("what", ["pins", "pins/commitlog"])
 async def test_a_pin_directory_that_is_removed_is_made_again_and_pins_what_is_there(
     broker: FakeBroker, clock: ManualClock, logs: list[RocketMqHotLog], what: str

@@ -93,12 +93,13 @@ class QueueReaders:
             raise OutOfRange("its topic was deleted", str(queue), start)
         files = tail.files
         if start < files.first_offset:
-            with self._lock:
-                return self._floors.units(queue, start, min(end, files.first_offset))
+            return self._units_below(queue, start, end)
         try:
             units = files.units(start, end)
         except NotFound:
             if not self._mend(queue, start):
+                if start < files.first_offset:  # that look found which files went
+                    return self._units_below(queue, start, end)
                 self._doubt(queue, start, is_there=files.run.directory.exists())
                 raise
             units = files.units(start, end)
@@ -113,6 +114,19 @@ class QueueReaders:
             units["position"].astype(np.int64), units["size"].astype(np.int64)
         )
         return units[: max(1, good)]  # what is bad comes alone: reading its record names it
+
+    def _units_below(self, queue: QueueId, start: QueueOffset, end: int) -> Units:
+        """Units below the queue's files, which pins keep; files may have gone since the last scan.
+
+        Raises:
+            OutOfRange: there are none.
+            Unavailable, Denied: they cannot be made now.
+        """
+        with self._lock:
+            files = self._tails[queue].files
+            if self._floors.is_stale(queue, files):
+                self._floors.find({one: tail.files for one, tail in self._tails.items()})
+            return self._floors.units(queue, start, min(end, files.first_offset))
 
     def _doubt(self, queue: QueueId, start: QueueOffset, *, is_there: bool) -> None:
         """Its files are not there, or are another queue's by now: the next poll finds out which."""
