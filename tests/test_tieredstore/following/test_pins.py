@@ -223,6 +223,30 @@ async def test_units_that_went_while_the_log_was_quiet_are_rebuilt_when_they_are
     assert [offset for offset, _, _ in await read(log, A0, 0)] == list(range(50))
 
 
+async def test_units_are_made_again_of_a_file_that_grew_since_it_was_read_for_a_floor(
+    broker: FakeBroker, clock: ManualClock, logs: list[RocketMqHotLog]
+) -> None:
+    """The floor is looked for where the queue's first file has just gone, up to the log's end."""
+    broker.put_many("A", 0, [bytes(150)] * 50)
+    log = await follow_pinned(broker, clock, logs)
+    await poll_later(log, clock)
+    broker.delete_oldest_file()
+    broker.delete_oldest_file()
+    broker.put_many("A", 0, [bytes(150)])
+    for _ in range(3):
+        await poll_later(log, clock)
+    broker.delete_oldest_file()
+    await poll_later(log, clock)
+    broker.put_many("A", 0, [bytes(150)] * 30)
+    for _ in range(2):
+        await poll_later(log, clock)
+    broker.delete_oldest_file()
+    broker.put_many("A", 0, [bytes(150)])
+    for _ in range(2):
+        await poll_later(log, clock)
+    assert [offset for offset, _, _ in await read(log, A0, 0)] == list(range(82))
+
+
 @pytest.mark.parametrize("what", ["pins", "pins/commitlog"])
 async def test_a_pin_directory_that_is_removed_is_made_again_and_pins_what_is_there(
     broker: FakeBroker, clock: ManualClock, logs: list[RocketMqHotLog], what: str

@@ -17,6 +17,7 @@ from provider.ranges import QueueOffset
 from tieredstore.following.file_errors import is_of_the_process
 from tieredstore.following.log.commit_log import CommitLogFiles
 from tieredstore.following.queue.files import ConsumeQueueFiles
+from tieredstore.following.rebuild.damaged_log import has_begun_later
 from tieredstore.following.rebuild.log_units import units_in
 
 FILES_KEPT_MAX = 2
@@ -42,8 +43,8 @@ class Floors:
         """The queues whose units are made; every walked file was walked for all of them."""
         self._spans: dict[int, dict[QueueId, range]] = {}
         """Offsets of each queue in every walked CommitLog file, by the file's first byte."""
-        self._growing: int | None = None
-        """The walked file that the broker may still have been writing."""
+        self._growing: set[int] = set()
+        """The walked files that the broker may still have been writing, or had not begun."""
         self._kept: LRUCache[int, _Runs] = LRUCache(FILES_KEPT_MAX)
         self.findings: list[str] = []
         """Sentences for people; whoever looks takes them."""
@@ -57,7 +58,7 @@ class Floors:
             assert floor < self._found_for[queue], f"{queue} at {floor}: {self}"
             assert queue in self._wanted, f"{queue}: {self}"
         assert self._kept.keys() <= self._spans.keys(), f"{self}"
-        assert self._growing is None or self._growing in self._spans, f"{self}"
+        assert self._growing <= self._spans.keys(), f"{self}"
 
     def find(self, queues: Mapping[QueueId, ConsumeQueueFiles]) -> dict[QueueId, StoreError]:
         """Look for the floors of all queues; returns why some could not be looked for.
@@ -108,29 +109,30 @@ class Floors:
             self._wanted |= ends.keys()
             self._forget(list(self._spans))
         self._forget(self._spans.keys() - self._log.table.paths.keys())
-        growing, highest = self._growing, max(position for _, position in ends.values())
-        if growing is not None and highest >= growing + self._log.table.file_bytes:
-            self._forget([growing])  # the broker went on behind it: it is whole only now
-        floors = self._walk(ends)
+        end = self._log.table.end
+        known = max((at for _, at in ends.values() if at < end), default=0)
+        self._forget([base for base in self._growing if self._is_whole(base, known)])
+        floors = self._walk(ends, known)
         without = [position for queue, (_, position) in ends.items() if queue not in floors]
-        growing = self._growing
-        if growing is not None and any(position > growing for position in without):
-            self._forget([growing])  # it may hold more by now than when it was walked
-            floors = self._walk(ends)
+        begun = [base for base in self._growing if base < max(without, default=0)]
+        if begun:
+            self._forget(begun)  # they may hold more by now than when they were walked
+            floors = self._walk(ends, known)
         return floors
 
-    def _walk(self, ends: Mapping[QueueId, tuple[int, int]]) -> dict[QueueId, int]:
-        table = self._log.table
-        bases = sorted(table.paths)
+    def _walk(self, ends: Mapping[QueueId, tuple[int, int]], known: int) -> dict[QueueId, int]:
+        """The floors by what is walked; walks what is not, of which `known` was written."""
+        bases = sorted(self._log.table.paths)
         highest = max(position for _, position in ends.values())
         for base in bases:
             if base < highest and base not in self._spans:
+                is_whole = self._is_whole(base, known)  # before it is walked
                 self._spans[base] = {
                     queue: range(first, first + len(units))
                     for queue, (first, units) in self._runs_in(base).items()
                 }
-                if highest < base + table.file_bytes:  # else nothing is added any more
-                    self._growing = base
+                if not is_whole:
+                    self._growing.add(base)
         floors: dict[QueueId, int] = {}
         for queue, (offset, _) in ends.items():
             floor = offset
@@ -141,6 +143,10 @@ class Floors:
             if floor < offset:
                 floors[queue] = floor
         return floors
+
+    def _is_whole(self, base: int, known: int) -> bool:
+        """Whether nothing is added to a CommitLog file any more: a message lies behind it."""
+        return known >= base + self._log.table.file_bytes or has_begun_later(self._log, base)
 
     def is_stale(self, queue: QueueId, files: ConsumeQueueFiles) -> bool:
         """Whether files of the queue went since floors were looked for."""
@@ -180,8 +186,7 @@ class Floors:
         for base in bases:
             self._spans.pop(base, None)
             self._kept.pop(base, None)
-            if self._growing == base:
-                self._growing = None
+            self._growing.discard(base)
 
 
 def _last_run(offsets: NDArray[np.int64], units: Units) -> tuple[int, Units]:
