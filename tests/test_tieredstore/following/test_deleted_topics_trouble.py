@@ -130,51 +130,6 @@ async def test_a_new_queue_whose_first_file_is_cut_off_is_said_and_followed_once
     assert await bodies(log, 10) == [(n, b"new") for n in range(10, messages)]
 
 
-@pytest.mark.parametrize("messages", [1, 5])
-async def test_a_look_that_takes_the_new_queue_for_the_old_one_forgets_no_place(
-    broker: FakeBroker, clock: ManualClock, logs: Logs, messages: int
-) -> None:
-    """As many messages as before are no news: where the old ones lie must outlast that look."""
-    broker.put_many("A", 0, [b"old"] * messages)
-    log = await follow_pinned(broker, clock, logs)
-    for _ in range(2):
-        await poll_later(log, clock)
-    broker.delete_topics("A")
-    broker.put_many("A", 0, [b"new"] * messages)
-    for _ in range(2):
-        await poll_later(log, clock)
-    assert await bodies(log, 0) == [(n, b"old") for n in range(messages)]
-
-
-@pytest.mark.parametrize("has_pins", [False, True])
-@pytest.mark.parametrize("messages", [20, 21, 25])
-async def test_a_mapped_file_of_a_deleted_queue_is_not_taken_for_the_new_ones(
-    broker: FakeBroker, clock: ManualClock, logs: Logs, messages: int, *, has_pins: bool
-) -> None:
-    """The log was quiet, so that the look at the directories comes after that at the units."""
-    broker.put_many("A", 0, [b"old"] * 20)  # a whole file of units
-    log = await (follow_pinned if has_pins else follow)(broker, clock, logs)
-    await log.poll()
-    assert len(await bodies(log, 0)) == 20
-    await clock.advance(100.0)
-    await log.poll()
-    broker.delete_topics("A")
-    broker.put_many("A", 0, [b"new"] * messages)
-    await clock.advance(100.0)
-    for _ in range(3):
-        await log.poll()
-        await clock.advance(2.0)
-    if has_pins:
-        assert await bodies(log, 0) == [(n, b"old") for n in range(20)]
-        await log.release(A0, QueueOffset(20))
-        for _ in range(3):
-            await poll_later(log, clock)
-    told = log.queue(A0)
-    assert told is not None
-    assert told.deleted == DeletedQueue(QueueOffset(0), QueueOffset(20), is_made_again=True)
-    assert await bodies(log, 20) == [(n, b"new") for n in range(20, messages)]
-
-
 @pytest.mark.parametrize("is_made_again", [False, True])
 async def test_a_restart_goes_on_with_what_waits_of_a_deleted_queue(
     broker: FakeBroker, clock: ManualClock, logs: Logs, *, is_made_again: bool

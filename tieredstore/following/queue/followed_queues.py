@@ -151,14 +151,15 @@ class FollowedQueues:
         tail = self._tails.get(queue)
         if tail is None:
             self._begin(queue, directory)
+        elif has_grown and self._watch.changed(directory):
+            if tail.judge_identity(self._log.files):  # first: else a new queue's files are its own
+                self._part_with([queue])
+                self._begin(queue, directory)
         elif not tail.files.run.bases or tail.log_min != self._log.files.table.min_position:
             tail.files.rescan()  # the broker deletes from the front of both together
         elif tail.files.has_missing:
             tail.files.release(self.told.released(queue))
             tail.files.rescan()  # a missing file may be brought back in place
-        elif has_grown and self._watch.changed(directory) and tail.judge_identity(self._log.files):
-            self._part_with([queue])  # else files after its end may show a hole
-            self._begin(queue, directory)
 
     def _begin(self, queue: QueueId, directory: Path) -> None:
         """Follow a queue that was not there before, or was deleted and is there again."""
