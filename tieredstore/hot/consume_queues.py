@@ -156,22 +156,22 @@ class QueueFiles:
     def partition_point(self, queue: QueueId, holds: Callable[[ConsumeQueueUnit], bool]) -> int:
         """First offset whose unit does not satisfy `holds`, which those before it all do.
 
-        Reads some 20 units.
+        Reads some 20 units, and again where files are deleted or begun meanwhile.
 
         Raises:
             OSError: they cannot be read.
         """
-        bases = self.bases.get(queue)
-        if not bases:
-            return 0
-        low, high = bases[0] // UNIT_BYTES, (bases[-1] + self.file_bytes) // UNIT_BYTES
-        while low < high:
-            middle = (low + high) // 2
-            if holds(self.unit(queue, middle)):
-                low = middle + 1
-            else:
-                high = middle
-        return low
+        while bases := self.bases.get(queue):
+            low, high = bases[0] // UNIT_BYTES, (bases[-1] + self.file_bytes) // UNIT_BYTES
+            while low < high:
+                middle = (low + high) // 2
+                if holds(self.unit(queue, middle)):
+                    low = middle + 1
+                else:
+                    high = middle
+            if self.bases.get(queue) is bases:
+                return low
+        return 0
 
     def sync(self) -> None:
         """Make durable what was written before the call.
@@ -194,9 +194,15 @@ class QueueFiles:
         """
         bases, deleted = self.bases.get(queue, []), 0
         while len(bases) > 1 and bases[0] + self.file_bytes <= offset * UNIT_BYTES:
-            self.path(queue, bases[0]).unlink(missing_ok=True)
-            with self._lock:
+            base = bases[0]
+            with self._lock:  # first, so that a search that misses the file begins anew
                 bases = self.bases[queue] = self.bases[queue][1:]
+            try:
+                self.path(queue, base).unlink(missing_ok=True)
+            except OSError:
+                with self._lock:
+                    self.bases[queue] = [base, *self.bases[queue]]
+                raise
             deleted += 1
         return deleted
 
