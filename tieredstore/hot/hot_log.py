@@ -170,7 +170,7 @@ class HotLog:
         """
         self._refuse_if_closed()
         end = self._ends.visible.get(queue)
-        if end is None:
+        if not end:  # nothing to keep: its first message may come at any offset
             return Bounds(0, 0)
         least = self._appender.log.min_position
         known = self._first.get(queue)

@@ -1,6 +1,7 @@
 """A store at its awkward moments: files that go amid a read, a tier that comes or goes."""
 
 import asyncio
+import shutil
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -8,14 +9,18 @@ from unittest.mock import patch
 
 import pytest
 
+from container.names.queue_id import QueueId
+from container.record.message import StoredMessage
 from container.tier import Tier
 from fetcher.result import FetchStatus
 from provider.clock import SystemClock
 from provider.errors import Closed, Fenced, Unavailable
-from tests.support.hot_store import new_message
+from tests.support.hot_store import SMALL, new_message
 from tests.support.patience import Patience, until
 from tests.support.tiered_world import TieredWorld
 from tieredstore.store.levels import Level
+from tieredstore.store.local import LocalMessageStore
+from tieredstore.store.tiered import TieredMessageStore
 
 
 @pytest.fixture
@@ -174,3 +179,59 @@ async def test_nobody_waits_for_a_message_that_the_tier_has(world: TieredWorld) 
         with patch.object(world.local.log, "end_offset", lambda _: 0):  # a hot log that was lost
             assert await store.wait_for_message("Orders", 0, 9, 0)
             assert not await store.wait_for_message("Orders", 0, 10, 0)
+
+
+@pytest.mark.parametrize("is_used", [True, False])
+async def test_a_hot_log_that_was_lost_gives_no_offset_a_second_time(
+    world: TieredWorld, *, is_used: bool
+) -> None:
+    """The next one goes on where the tier ends, also if it is closed or crashes before a put."""
+    async with world.store() as store:
+        await store.put_messages([new_message(number) for number in range(25)])
+        await store.put_message(new_message(0, queue_id=3))
+    shutil.rmtree(world.root)
+    total = 25
+    async with world.store() as store:
+        if is_used:
+            assert (await store.put_message(new_message(25))).queue_offset == 25
+            total = 26
+        crashed = shutil.copytree(world.root, world.root.parent / "crashed")
+    ends = [(await end_of(root), total) for root in (world.root, crashed)]
+    assert not is_used or all(found == end for found, end in ends), ends
+    async with world.store() as store:
+        place = await store.put_message(new_message(total))
+        assert place.queue_offset == total
+        assert (await store.put_message(new_message(1, queue_id=3))).queue_offset == 1
+        await world.commit(store)
+        assert await store.commit_offset("Orders", 0) == total + 1
+        cold = store.cold
+        assert cold is not None
+        assert not cold.dispatcher.statistics().halted
+        seen = [message.body async for message in upto(store, total)]
+        assert seen == [new_message(number).body for number in range(total + 1)]
+
+
+async def end_of(root: Path) -> int:
+    """Where a hot log says that the queue ends, without its tier."""
+    async with LocalMessageStore(root, options=SMALL) as store:
+        return await store.max_offset("Orders", 0)
+
+
+async def upto(store: TieredMessageStore, last: int) -> AsyncGenerator[StoredMessage]:
+    async for message in store.messages("g", "Orders", 0):
+        yield message
+        if message.queue_offset == last:
+            break
+
+
+async def test_a_queue_that_was_looked_at_when_it_was_empty_begins_with_its_first_message(
+    tmp_path: Path,
+) -> None:
+    queue = QueueId("Orders", 3)
+    (tmp_path / "consumequeue/Orders/3").mkdir(parents=True)
+    async with LocalMessageStore(tmp_path, options=SMALL) as store:
+        assert await store.log.bounds(queue) == (0, 0)
+        await store.log.begin_queues({queue: 104})
+        assert (await store.put_message(new_message(0, queue_id=3))).queue_offset == 104
+        assert await store.log.bounds(queue) == (104, 105)
+        assert not await store.is_in_store(*queue, 103)
