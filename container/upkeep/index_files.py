@@ -80,7 +80,10 @@ class IndexStep(Step):
             raise unlisted
 
     async def finish(self) -> None:
-        """Seal what would take long to be read again. Raises what `step` raises."""
+        """Seal what would take long to be read again, and search for orphans if no run did.
+
+        Raises what `step` raises.
+        """
         options, collected = self._keys.options, self._keys.unsealed.collecting
         is_worth_it = (
             collected.items >= options.finish_items_min
@@ -89,6 +92,7 @@ class IndexStep(Step):
         await self._bury_tried()
         await self._expire()
         await self._seal_if(is_worth_it)
+        await self._search()
 
     @property
     def urgent(self) -> bool:
