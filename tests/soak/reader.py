@@ -28,6 +28,8 @@ FAILURES_MAX = 500
 """Failures in a row that a reader takes before it gives up."""
 OPEN_TRIES_MAX = 50
 FILES_OPEN_MAX = 32
+BUFFER_BYTES_MAX = 2 << 20
+"""Memory that a store keeps for its next reads; more would fill slowly, and hide a leak."""
 LATE_MESSAGES_MAX = 10_000
 """Messages that the ledger may enter before one that is in the tier already."""
 CACHE_BYTES_MAX = 8 << 20
@@ -165,7 +167,8 @@ async def reading(
     directory: Path, readers: list[Reader], *, verify: bool, seed: int
 ) -> AsyncGenerator[ReadingProcess]:
     """Open what one process of readers needs, and close it."""
-    inner = PosixStore(directory, options=PosixOptions(files_open_max=FILES_OPEN_MAX))
+    posix = PosixOptions(files_open_max=FILES_OPEN_MAX, buffer_bytes_max=BUFFER_BYTES_MAX)
+    inner = PosixStore(directory, options=posix)
     faults = (*FAULTS, FLIPS) if verify else FAULTS
     store = FaultyObjectStore(inner, rng=random.Random(seed), faults=faults)
     options = FetcherOptions(cache_bytes_max=CACHE_BYTES_MAX, bytes_in_flight_max=8 << 20)

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Callable, Iterator
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
@@ -77,13 +78,13 @@ class Host:
         patience = Patience(log.read_text, marks=lambda: log.stat().st_size)
         wait_until(lambda: words in log.read_text(), patience)
 
-    def wait_for_status(self, status: int) -> None:
-        """Until the readiness page answers so."""
+    def wait_until_unready(self, reason: str) -> None:
+        """Until the readiness page says this; upkeep may meet the same trouble first."""
         seen: list[tuple[int, str]] = [(0, "")]
 
         def answers() -> bool:
-            seen[0] = get(self.port, "/readyz")
-            return seen[0][0] == status
+            status, page = seen[0] = get(self.port, "/readyz")
+            return status == HTTPStatus.SERVICE_UNAVAILABLE and page.startswith(reason)
 
         wait_until(answers, Patience(lambda: str(seen), marks=lambda: seen[0]))
 
@@ -173,7 +174,7 @@ class Hosts:
         host.start()
         host.tier.rename(host.directory / "tier-away")
         broker.put("A", 0, b"late")
-        host.wait_for_status(503)
+        host.wait_until_unready("nothing reaches the tier")
         return host
 
     def _small(self) -> tuple[Host, FakeBroker]:
