@@ -21,6 +21,7 @@ from container.lookup.query import (
     may_have,
     tick_of,
 )
+from container.lookup.spans_to_scan import spans_to_scan
 from container.metadata.records import IndexFile, Queue
 from container.names.queue_id import QueueId, SegmentType
 from container.queue.message_queue_container import MessageQueueContainer
@@ -30,6 +31,7 @@ from container.record.java_hash import key_hash
 from container.record.message import StoredMessage
 from container.tier_view import TierView
 from provider.errors import Corrupt, Denied, OutOfRange, StoreError
+from provider.object_store import Buffer
 from provider.ranges import ByteRange, QueueOffset
 
 FILES_AT_ONCE = 64
@@ -59,11 +61,11 @@ async def find_messages(
         limits: how much is read at most.
 
     An index file that is lost or cannot be read is damage; the messages that it alone covers are
-    read like those that no index has.
+    read like those that no index has. Lost messages are damage, too; without an index, the rest of
+    their segment is not searched.
 
     Raises:
-        Unavailable: try again.
-        OutOfRange: messages that are published are missing.
+        Unavailable, OutOfRange: try again; a manifest is lost.
     """
     for _ in range(LOOKS_MAX - 1):
         lookup = _Lookup(tier, query, unsealed, limits)
@@ -87,9 +89,9 @@ class _Lookup:
         *,
         expects_losses: bool = False,
     ) -> None:
-        """`expects_losses`: an index file that is not there is lost, not deleted meanwhile."""
+        """`expects_losses`: what is not there is lost, not deleted meanwhile."""
         self._tier = tier
-        self._lost_file = (Corrupt, Denied, OutOfRange) if expects_losses else (Corrupt, Denied)
+        self._lost = (Corrupt, Denied, OutOfRange) if expects_losses else (Corrupt, Denied)
         self._query = query
         self._limits = limits
         self._found = Found(query)
@@ -193,7 +195,7 @@ class _Lookup:
             return []
         try:
             return [bytes(raw) for raw in await self._tier.store.read_many(wanted)]
-        except self._lost_file as error:
+        except self._lost as error:
             if len(wanted) > 1:
                 return [raw for one in wanted for raw in await self._read([one])]
             self._damage.append(error)
@@ -253,9 +255,22 @@ class _Lookup:
         if not inside:
             return
         ranges = [ByteRange(one.position, one.position + one.size) for one in inside]
-        raws = await container.log_many(ranges)
+        raws = await self._read_log(container, ranges)
         for one, raw in zip(inside, raws, strict=True):
-            self._judge(record, one, bytes(raw))
+            if raw is not None:
+                self._judge(record, one, bytes(raw))
+
+    async def _read_log(
+        self, container: MessageQueueContainer, ranges: Sequence[ByteRange]
+    ) -> Sequence[Buffer | None]:
+        """Parts of a log; None of one that cannot be read."""
+        try:
+            return await container.log_many(ranges)
+        except self._lost as error:
+            if len(ranges) > 1:
+                return [raw for one in ranges for raw in await self._read_log(container, [one])]
+            self._damage.append(error)
+            return [None]
 
     def _judge(self, queue: Queue, item: Candidate, raw: bytes) -> None:
         """Take the record that an item names, if it is meant."""
@@ -301,22 +316,28 @@ class _Lookup:
             if not self._limits.scan_bytes_max:
                 chunks += [(0, container, span) for span in spans]
                 continue
-            for span in await _within_time(container, spans, self._query):
+            apart = OutOfRange in self._lost
+            for span in await spans_to_scan(container, spans, self._query, by_segments=apart):
                 for start in range(span[0], span[1], UNITS_AT_ONCE):
                     end = min(start + UNITS_AT_ONCE, span[1])
                     age = container.next_offset - end if self._query.newest_first else start
                     chunks.append((age, container, (start, end)))
         chunks.sort(key=lambda chunk: chunk[0])
-        bytes_left = self._limits.scan_bytes_max
+        bytes_left, lost = self._limits.scan_bytes_max, 0
         for number, (_, container, (start, end)) in enumerate(chunks):
             at = QueueOffset(start)
             while at < end:
                 if bytes_left <= 0:
                     rest = [(at, end), *(span for _, _, span in chunks[number + 1 :])]
-                    return count(rest)
-                at, length = await self._scan_piece(container, at, QueueOffset(end), bytes_left)
+                    return lost + count(rest)
+                try:
+                    at, length = await self._scan_piece(container, at, QueueOffset(end), bytes_left)
+                except self._lost as error:
+                    self._damage.append(error)
+                    lost += end - at
+                    break
                 bytes_left -= length
-        return 0
+        return lost
 
     async def _scan_piece(
         self, container: MessageQueueContainer, start: QueueOffset, end: QueueOffset, left: int
@@ -352,18 +373,3 @@ def _log_begin(queue: Queue) -> int:
     bases = [one.base for one in queue.readable(SegmentType.COMMIT_LOG)[:1]]
     bases += [ref.base for ref in queue.manifests if ref.type == SegmentType.COMMIT_LOG]
     return min(bases, default=0)
-
-
-async def _within_time(
-    container: MessageQueueContainer, spans: Sequence[Span], query: KeyQuery
-) -> list[Span]:
-    """The parts of spans in whose extents a message of the time asked for may be."""
-    segments = await container.segments(SegmentType.COMMIT_LOG)
-    extents = [extent for segment in segments for extent in segment.extents]
-    ends = [extent.first_offset for extent in extents[1:]] + [container.next_offset]
-    outside = [
-        (extent.first_offset, end)
-        for extent, end in zip(extents, ends, strict=True)
-        if extent.max_timestamp < query.begin_ms or extent.min_timestamp > query.end_ms
-    ]
-    return without(spans, outside)

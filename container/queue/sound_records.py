@@ -12,7 +12,7 @@ from container.record.contents import verify_contents
 from container.record.kernels import PREFIX_DTYPE, as_bytes, headers_at, store_timestamps
 from container.record.unit_faults import Fault, find_records
 from container.record.verification import leading_good_units
-from provider.errors import Corrupt
+from provider.errors import Corrupt, OutOfRange
 from provider.ranges import ByteRange, QueueOffset
 
 UNITS_AT_ONCE = 4_096
@@ -60,12 +60,15 @@ async def read_sound_records(
     ends = places[:good] + sizes[:good] - places[0]
     units = units[: max(1, int(np.searchsorted(ends, bytes_max, side="right")))]
     log_start = int(places[0])
-    log_end = int(places[len(units) - 1] + sizes[len(units) - 1]) + Coda.SIZE
-    log_end = min(log_end, container.record.flat_end(SegmentType.COMMIT_LOG))
+    last_end = int(places[len(units) - 1] + sizes[len(units) - 1])
+    log_end = min(last_end + Coda.SIZE, container.record.flat_end(SegmentType.COMMIT_LOG))
     if log_end <= log_start:
         error = Corrupt(f"the unit of offset {start} points behind the log", str(container.id), 0)
         return _nothing(QueueOffset(start + 1), error)
-    raw = as_bytes(await container.log(ByteRange(log_start, log_end)))
+    try:
+        raw = as_bytes(await container.log(ByteRange(log_start, log_end)))
+    except OutOfRange:  # what lies behind the last record may be in a file that is lost
+        raw = as_bytes(await container.log(ByteRange(log_start, min(last_end, log_end))))
     found = find_records(raw, log_start, units, queue_id=container.id.queue_id, first_offset=start)
     path = f"{container.id}/{SegmentType.COMMIT_LOG.name}"
     damage = [

@@ -3,13 +3,15 @@
 import pytest
 
 from container.check.index_files import check_index_files
+from container.errors import BytesMissing
 from container.index.options import IndexOptions
 from container.lookup.find import find_messages
 from container.lookup.query import KeyQuery, LookupLimits
 from container.metadata.operations import DropQueue
 from container.metadata.records import QueueBasis
 from container.names.index_base import INDEX_PREFIX
-from container.names.queue_id import QueueId
+from container.names.queue_id import QueueId, SegmentType
+from container.names.rocketmq import segment_name
 from container.options import TierOptions
 from container.tier_reader import TierReader
 from container.upkeep.options import UpkeepOptions
@@ -95,3 +97,28 @@ async def test_a_check_looks_for_an_index_file_that_was_not_listed_yet() -> None
         await over.pass_time(2)
         assert len(tier.state.index_files) == 1
         assert [one async for one in check_index_files(tier, sizes)] == []
+
+
+@pytest.mark.leaves_findings("object-missing", "unreadable", why="a file was deleted")
+@pytest.mark.parametrize("index", [None, IndexOptions(items_max=100)])
+async def test_a_lost_file_of_the_log_hides_its_own_messages_only(
+    index: IndexOptions | None,
+) -> None:
+    over = world()
+    over.options, over.index = TierOptions(commit_log_bytes_max=4_000), index
+    async with over.owned() as tier:
+        for _ in range(6):
+            await put(tier, 20, QUEUE, OTHER)
+        await over.pass_time(2)
+        record = tier.state.queues[QUEUE]
+        first, lost = record.commit_log[:2]
+        hidden = lost.extents[0].first_offset
+        assert first.extents[0].first_offset < hidden < record.commit_log[2].extents[0].first_offset
+        await over.memory.delete([segment_name(QUEUE, SegmentType.COMMIT_LOG, lost.base)])
+        for view in (tier, await TierReader.open(over.memory)):
+            for offset, queues in ((3, [1, 0]), (hidden, [1]), (100, [1, 0])):
+                found = await find_messages(view, KeyQuery(TOPIC, f"key-{offset}", 9))
+                assert [one.queue_id for one in found.messages] == queues
+                if index is None or offset == hidden:
+                    assert {type(one) for one in found.damage} == {BytesMissing}
+                    assert not found.is_complete
