@@ -23,6 +23,7 @@ from provider.posix_errors import as_verdict
 from tieredstore.cli.exit_status import BUG, FINDINGS, OWNED, UNAVAILABLE, WRONG_USE
 from tieredstore.cli.signals import Signalled
 from tieredstore.config.sources import ConfigError
+from tieredstore.config.store_keys import PLUG_IN_NOTE
 from tieredstore.lifetime import cause
 
 QUEUES_SAID_MAX = 8
@@ -85,7 +86,9 @@ def explain(error: BaseException) -> tuple[int, str]:
             )
         case _:
             name = type(error).__name__
-            sentence = f"a bug of tieredstore's: {name}: {error}; --debug shows where"
+            notes = [one for one in getattr(error, "__notes__", ()) if one.startswith(PLUG_IN_NOTE)]
+            whose = notes[0] if notes else "a bug of tieredstore's"
+            sentence = f"{whose}: {name}: {error}; --debug shows where"
     return status, sentence
 
 

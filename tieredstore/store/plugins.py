@@ -23,7 +23,8 @@ from provider.errors import StoreError
 from tieredstore.config.effective import Config
 from tieredstore.config.key import Value
 from tieredstore.config.sources import ConfigError
-from tieredstore.config.store_keys import OUR_PLUG_IN
+from tieredstore.config.store_keys import OUR_PLUG_IN, PLUG_IN_NOTE
+from tieredstore.lifetime import cause
 from tieredstore.store.local import LocalMessageStore
 from tieredstore.store.protocol import CoreStore, MessageStore
 from tieredstore.store.tiered import TieredMessageStore
@@ -147,6 +148,7 @@ async def opened(context: PluginContext, layers: StoreLayers) -> AsyncGenerator[
     Raises:
         ConfigError: a plug-in failed while it was opened; names it. Nothing is open then.
         StoreError: a store could not be opened or closed; see `TieredMessageStore`.
+        And what the block or a plug-in raises, with a note that names the plug-in.
     """
     try:
         await layers.outermost.__aenter__()
@@ -157,9 +159,16 @@ async def opened(context: PluginContext, layers: StoreLayers) -> AsyncGenerator[
         if name is None:
             raise
         raise _failed(context, name, "cannot be opened", error) from error
-    async with AsyncExitStack() as stack:
-        stack.push_async_exit(layers.outermost.__aexit__)
-        yield layers
+    try:
+        async with AsyncExitStack() as stack:
+            stack.push_async_exit(layers.outermost.__aexit__)
+            yield layers
+    except Exception as error:
+        raised = cause(error)
+        if isinstance(raised, Exception) and (name := _culprit(raised, layers)):
+            origin = context.config.settings[KEY].origin
+            raised.add_note(f"{PLUG_IN_NOTE}{name} ({KEY}, {origin})")
+        raise
 
 
 def _found(context: PluginContext, name: str) -> PlugIn:

@@ -214,9 +214,11 @@ async def test_a_plug_in_that_fails_when_it_opens_is_named_and_nothing_is_open(
 
 async def test_an_error_at_the_end_is_raised_as_it_is(tmp_path: Path) -> None:
     context = context_of(tmp_path, "acme_stores.made")
-    with pytest.raises(ValueError, match="late"):
+    with pytest.raises(ValueError, match="late") as failure:
         async with opened(context, await asyncio.to_thread(build_layers, context)):
             pass
+    noted = "a failure of the plug-in acme_stores.made (messageStorePlugIn, settings)"
+    assert failure.value.__notes__ == [noted]
     assert not (tmp_path / "store" / "abort").exists()
 
 
