@@ -15,7 +15,7 @@ from pathlib import Path
 from container.names.queue_id import QueueId
 from container.record.unit import Units
 from dispatcher.hot_log import DeletedQueue, HotQueue, HotQueueState
-from provider.errors import Corrupt, OutOfRange, StoreError
+from provider.errors import Corrupt, Denied, NotFound, OutOfRange, StoreError, Unavailable
 from provider.ranges import QueueOffset
 from tieredstore.following.log.followed_log import FollowedLog
 from tieredstore.following.queue.files import ConsumeQueueFiles
@@ -49,6 +49,9 @@ class Deletions:
         self._findings: list[str] = []
         self._ended: dict[QueueId, int] = {}
         """Where the remainders ended whose last message was tiered since the last scan."""
+        self._hidden: dict[QueueId, tuple[int, int, int]] = {}
+        """First offset, its position and the end, as last seen, of a queue made again while
+        messages of the earlier one wait."""
         self._untold: set[QueueId] = set()
         self._successors: dict[QueueId, DeletedQueue] = {}
         """What was found to be made again since it was asked for."""
@@ -161,6 +164,51 @@ class Deletions:
         """All queues that are there were begun: they say themselves what they need."""
         self._ended = {}
 
+    def look_at_hidden(self, queue: QueueId, files: ConsumeQueueFiles) -> None:
+        """Note how far a queue goes that waits for the end of an earlier one of its name.
+
+        If it is another one than at the last look, what is lost with that is a finding: two queues
+        wait in no order that could be kept. A few `pread`s; what cannot be read now is not noted.
+        """
+        try:
+            first = first_unit(files)
+            end = files.written_end(first[0]) if first else 0
+        except (NotFound, Corrupt, Unavailable, Denied):
+            return
+        if first is None:
+            return
+        offset, position = first[0], first[1].position
+        before = self._hidden.get(queue)
+        if before is not None and offset <= before[0] and position > before[1]:
+            self._lose_hidden(queue)  # an expired file raises both
+        self._hidden[queue] = offset, position, end
+
+    @property
+    def hidden(self) -> Iterable[QueueId]:
+        """The queues of `look_at_hidden`."""
+        return self._hidden
+
+    def find_hidden_gone(self, found: Iterable[QueueId]) -> None:
+        """Say what is lost of such queues that are not there any more, after `gone`.
+
+        One `stat`, and one for each queue that was not found.
+        """
+        away = self._hidden.keys() - set(found)
+        if not away or _place_of(self._directory) != self._place:
+            return
+        for queue in sorted(away):
+            if not self._stands(queue):
+                self._lose_hidden(queue)
+
+    def _lose_hidden(self, queue: QueueId) -> None:
+        _, _, end = self._hidden.pop(queue)
+        if queue in self._remains and end > self._remains[queue].end:
+            lost = end - self._remains[queue].end
+            self._findings.append(
+                f"{queue} was deleted again on the broker while messages of an earlier deletion "
+                f"wait to be tiered: {lost:,} messages of the later queue, or more, are lost."
+            )
+
     def gone(
         self, tails: Mapping[QueueId, ConsumeQueueTail], found: Iterable[QueueId]
     ) -> list[QueueId]:
@@ -168,11 +216,9 @@ class Deletions:
 
         One `stat`, and one for each queue that was not found.
         """
-        try:
-            status = os.stat(self._directory)  # noqa: PTH116 - often called
-        except OSError:
+        place = _place_of(self._directory)
+        if place is None:
             return []
-        place = (status.st_dev, status.st_ino)
         away = tails.keys() - set(found)
         if place != self._place:
             if len(away) < len(tails) or not tails:
@@ -273,12 +319,22 @@ class Deletions:
                 return {queue: HotQueue(queue, low, high, deleted=self._deleted.get(queue))}
             self._ended[queue] = rest.end_position
             self._remains.drop(queue)
+            self._hidden.pop(queue, None)
             self._deleted[queue] = DeletedQueue(low, high)
             self._untold.add(queue)
         if queue not in self._deleted:
             return {}
         deleted = self._deleted[queue]
         return {queue: HotQueue(queue, deleted.end, deleted.end, deleted=deleted)}
+
+
+def _place_of(directory: Path) -> tuple[int, int] | None:
+    """Device and inode; None where it cannot be looked at."""
+    try:
+        status = os.stat(directory)  # noqa: PTH116 - often called
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
 
 
 def deletion_sentence(waiting: Mapping[QueueId, int], *, has_pins: bool) -> str:

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from itertools import chain
@@ -133,6 +134,8 @@ class FollowedQueues:
                     raise
                 self._unscanned[queue] = error
         self._deletions.scanned()
+        hidden_away = filter(self._directories.is_away, self._deletions.hidden)
+        self._deletions.find_hidden_gone(chain(found.queues, found.refused, hidden_away))
         self._deletions.tell_again(before.keys() - self._unscanned.keys())
         self._find_floors()
         zero = QueueOffset(0)
@@ -149,7 +152,10 @@ class FollowedQueues:
     def _scan_queue(self, queue: QueueId, directory: Path, *, has_grown: bool) -> None:
         """Look into the directory of one queue if there may be something new."""
         tail = self._tails.get(queue)
-        if tail is None:
+        if tail is None and self._deletions.remains_of(queue):
+            if has_grown:
+                self._look_at_hidden(queue, directory)
+        elif tail is None:
             self._begin(queue, directory)
         elif has_grown and self._watch.changed(directory):
             if tail.judge_identity(self._log.files):  # first: else a new queue's files are its own
@@ -169,6 +175,13 @@ class FollowedQueues:
         files = ConsumeQueueFiles(self._mapped, directory, self._budget)
         if not self._deletions.has(queue) or self._deletions.succeeds(queue, files):
             self._tails[queue] = ConsumeQueueTail(queue, files)
+
+    def _look_at_hidden(self, queue: QueueId, directory: Path) -> None:
+        """Note what can be read of a queue that comes after what waits of an earlier one."""
+        with suppress(Unavailable, Denied):  # else what waits could not be told
+            files = ConsumeQueueFiles(self._mapped, directory, self._budget)
+            self._deletions.look_at_hidden(queue, files)
+            files.give_up()
 
     def _begin_again(self, queue: QueueId, directory: Path) -> dict[QueueId, HotQueue]:
         """As `_begin`, amid a look at the ends: what is to be told if it cannot be done yet."""
