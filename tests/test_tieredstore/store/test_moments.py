@@ -32,6 +32,7 @@ class Gate:
     """Holds the opening of a world's tier back until it is let go, or makes it fail."""
 
     def __init__(self, world: TieredWorld) -> None:
+        self._world = world
         self._own = world.own
         self.reached = asyncio.Event()
         self.goes_on = asyncio.Event()
@@ -47,6 +48,19 @@ class Gate:
             raise self.error
         async with self._own() as tier:
             yield tier
+
+    def store(self) -> TieredMessageStore:
+        """A store that has no tier yet, and opens it through the gate."""
+        with patch.object(self._world, "own", self.own):
+            return self._world.store("DISABLE")
+
+    async def give_up(self, store: TieredMessageStore) -> None:
+        """Want the tier, and be cancelled while it opens."""
+        given_up = asyncio.create_task(store.set_level("FORCE"))
+        await self.reached.wait()
+        given_up.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await given_up
 
 
 async def test_messages_that_move_amid_a_read_are_read_from_the_tier(world: TieredWorld) -> None:
@@ -74,14 +88,9 @@ async def test_a_tier_whose_wait_was_cancelled_is_there_for_the_next_who_wants_i
     world: TieredWorld,
 ) -> None:
     gate = Gate(world)
-    with patch.object(world, "own", gate.own):
-        store = world.store("DISABLE")
+    store = gate.store()
     async with store:
-        given_up = asyncio.create_task(store.set_level("FORCE"))
-        await gate.reached.wait()
-        given_up.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await given_up
+        await gate.give_up(store)
         next_one = asyncio.create_task(store.set_level("NOT_IN_DISK"))
         await asyncio.sleep(0)
         gate.goes_on.set()
@@ -93,8 +102,7 @@ async def test_a_tier_whose_wait_was_cancelled_is_there_for_the_next_who_wants_i
 
 async def test_who_waits_for_a_tier_is_told_when_the_store_closes(world: TieredWorld) -> None:
     gate = Gate(world)
-    with patch.object(world, "own", gate.own):
-        store = world.store("DISABLE")
+    store = gate.store()
     async with store:
         waiting = asyncio.create_task(store.set_level("FORCE"))
         await gate.reached.wait()
@@ -105,15 +113,10 @@ async def test_who_waits_for_a_tier_is_told_when_the_store_closes(world: TieredW
 
 async def test_nothing_is_tiered_by_a_tier_that_nobody_waited_for(world: TieredWorld) -> None:
     gate = Gate(world)
-    with patch.object(world, "own", gate.own):
-        store = world.store("DISABLE")
+    store = gate.store()
     async with store:
         await store.put_message(new_message(0))
-        given_up = asyncio.create_task(store.set_level("FORCE"))
-        await gate.reached.wait()
-        given_up.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await given_up
+        await gate.give_up(store)
         gate.goes_on.set()
         await until(lambda: store.cold is not None, Patience("the tier does not open"))
         assert store.cold is not None
@@ -126,14 +129,9 @@ async def test_a_tier_that_fails_to_open_after_its_wait_was_cancelled_ends_nothi
 ) -> None:
     gate = Gate(world)
     gate.error = Unavailable("the disk is away", "tier")
-    with patch.object(world, "own", gate.own):
-        store = world.store("DISABLE")
+    store = gate.store()
     async with store:
-        given_up = asyncio.create_task(store.set_level("FORCE"))
-        await gate.reached.wait()
-        given_up.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await given_up
+        await gate.give_up(store)
         gate.goes_on.set()
         with pytest.raises(Unavailable, match="disk is away"):
             await store.set_level("FORCE")
