@@ -1,4 +1,4 @@
-"""Runs the command line as a user does: in a process of its own."""
+"""Runs the command line as a user does, in a process of its own; `invoke` runs it in this one."""
 
 import json
 import subprocess
@@ -7,8 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from click.testing import CliRunner, Result
+
 from tests.support.golden import GoldenTree
 from tests.support.patience import completed
+from tieredstore.cli.main import cli
 
 COMMAND = [sys.executable, "-m", "tieredstore"]
 
@@ -16,6 +19,13 @@ COMMAND = [sys.executable, "-m", "tieredstore"]
 def complaints(err: str) -> str:
     """What was said on standard error, without the lines that tell how things go."""
     return "".join(line for line in err.splitlines(keepends=True) if "Z INFO    " not in line)
+
+
+def invoke(tier: Path, *words: str | Path, status: int = 0) -> Result:
+    """A command on a tier, in this process; fails if it ends with another status."""
+    result = CliRunner().invoke(cli, ["-D", f"tieredStoreFilePath={tier}", *map(str, words)])
+    assert result.exit_code == status, result.output
+    return result
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,14 +5,13 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
 
 import tieredstore
 import tieredstore.sync
 from container.queue.time_boundary import Boundary, TimeRules
 from provider.errors import NotFound
+from tests.support.cli import invoke
 from tests.support.fake_broker import FIRST_STORE_TIMESTAMP, FakeBroker
-from tieredstore.cli.main import cli
 
 MESSAGES = 8
 FIRST = datetime.fromtimestamp(FIRST_STORE_TIMESTAMP / 1000, UTC)
@@ -28,13 +27,6 @@ def tier(tmp_path_factory: pytest.TempPathFactory) -> Path:
         broker.put("T", 3, b"body")
     invoke(root / "tier", "tier", broker.directory, "-D", "brokerName=b")
     return root / "tier"
-
-
-def invoke(tier: Path, *arguments: str | Path, status: int = 0) -> Result:
-    words = [str(argument) for argument in arguments]
-    result = CliRunner().invoke(cli, ["-D", f"tieredStoreFilePath={tier}", *words])
-    assert result.exit_code == status, result.output
-    return result
 
 
 def found(tier: Path, moment: str, *options: str) -> int:

@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
 
 import tieredstore.sync
-from tests.support.cli import settings
+from tests.support.cli import invoke, settings
 from tests.support.fake_broker import FIRST_STORE_TIMESTAMP, FakeBroker
 from tests.support.golden import ROCKETMQ_533, expected, unpacked
 from tieredstore.cli.main import cli
@@ -26,13 +26,6 @@ def tier(tmp_path_factory: pytest.TempPathFactory) -> Path:
         broker.put("T", number % 2, b"%d" % number, keys=f"k-{number}  all 漢{number % 3}")
     invoke(root / "tier", "tier", broker.directory, "-D", "brokerName=b")
     return root / "tier"
-
-
-def invoke(tier: Path, *words: str | Path, status: int = 0) -> Result:
-    command = ["-D", f"tieredStoreFilePath={tier}", *map(str, words)]
-    result = CliRunner().invoke(cli, command)
-    assert result.exit_code == status, result.output
-    return result
 
 
 def rows(tier: Path, *words: str, status: int = 0) -> list[dict[str, Any]]:

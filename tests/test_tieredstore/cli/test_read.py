@@ -8,13 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
 
 from container.record.body import CompressionType
 from container.record.layout import COMPRESSED
-from tests.support.cli import COMMAND
+from tests.support.cli import COMMAND, invoke
 from tests.support.fake_broker import FIRST_STORE_TIMESTAMP, FakeBroker
-from tieredstore.cli.main import cli
 from tieredstore.cli.moment import parse_moment
 
 QUEUES, MESSAGES = 3, 8
@@ -42,13 +40,6 @@ def tier(tmp_path_factory: pytest.TempPathFactory) -> Path:
     broker.put("Bytes", 0, b"two\nlines\tand \x1b[31m red")
     invoke(root / "tier", "tier", broker.directory, "-D", "brokerName=b")
     return root / "tier"
-
-
-def invoke(tier: Path, *arguments: str | Path, status: int = 0) -> Result:
-    words = [str(argument) for argument in arguments]
-    result = CliRunner().invoke(cli, ["-D", f"tieredStoreFilePath={tier}", *words])
-    assert result.exit_code == status, result.output
-    return result
 
 
 def rows(tier: Path, *arguments: str, status: int = 0) -> list[dict[str, Any]]:
