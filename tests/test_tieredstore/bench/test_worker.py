@@ -3,6 +3,7 @@
 import os
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from provider.errors import StoreError
@@ -26,6 +27,13 @@ def test_one_process_tiers_and_reads_everything(tmp_path: Path) -> None:
     assert [figure.messages for figure in read] == [200 * shape.readers for shape in READ_SHAPES]
     for figure in (tiered, *read):
         assert figure.cpu_us == pytest.approx(1e6 * figure.cpu_seconds / figure.messages)
+
+
+def test_its_peak_holds_none_of_the_memory_of_the_process_that_started_it() -> None:
+    touched = np.ones(1 << 29, np.uint8)
+    with Worker() as worker:
+        assert worker.peak_bytes() < touched.nbytes
+        assert worker.peak_bytes() > 1 << 20
 
 
 def test_what_the_measured_code_raises_arrives(tmp_path: Path) -> None:
