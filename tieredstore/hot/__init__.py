@@ -4,12 +4,13 @@
 What it writes the follow reader tiers (`feed.py`), and a Java broker opens after a clean end.
 
 - Deciding: `encoding.py` checks a message and makes its record, `append_plan.py` says where it goes
-  and what is written, `retention.py` which files may go, `checkpoint.py` and `topics.py` what two
-  small files say;
-- acting: `append_thread.py` takes what many tasks append as one group, `appender.py` writes it,
-  syncs, and takes a failed write back, over `commit_log.py` and `consume_queues.py` (files by
-  position and by queue offset) and `directory.py` (lock, `abort`, `checkpoint`); `reading.py` and
-  `trimming.py` read and delete, `residency.py` asks what is in memory;
+  and what is written, `alike_plan.py` both for a batch at once, `retention.py` which files may go,
+  `checkpoint.py` and `topics.py` what two small files say;
+- acting: `append_calls.py` lets the loop append what is small, `append_thread.py` takes the rest
+  of what many tasks append as one group, `appender.py` writes it, syncs, and takes a failed write
+  back, over `commit_log.py` and `consume_queues.py` (files by position and by queue offset) and
+  `directory.py` (lock, `abort`, `checkpoint`); `reading.py` and `trimming.py` read and delete,
+  `residency.py` asks what is in memory;
 - starting: `opening.py`, and `recovery.py`, which finds the end, cuts what is torn, and makes
   missing units anew.
 

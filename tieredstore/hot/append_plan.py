@@ -59,6 +59,8 @@ class AppendPlan:
     """Of the queues that grow."""
     end: int = 0
     """Position after the last record."""
+    starts: dict[QueueId, int] = field(default_factory=dict[QueueId, int])
+    """Where queues begin that have no message yet, if not at 0."""
 
 
 def plan_append(

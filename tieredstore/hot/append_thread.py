@@ -1,4 +1,7 @@
-"""The thread that appends: takes what waits, as one group, so that calls share writes and syncs."""
+"""Who appends: the caller, where nothing can hold it up, else a thread.
+
+The thread takes what waits as one group, so that calls share writes and syncs.
+"""
 
 import asyncio
 import queue
@@ -6,6 +9,7 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import chain
 
 from provider.clock import Clock
 from tieredstore.hot.append_plan import Appended, AppendPlan
@@ -48,8 +52,12 @@ class AppendGroup:
     """What was done; None if nothing was."""
 
 
+ALIKE_MESSAGES_MIN = 4
+"""Fewer are planned one by one, which takes less time than columns of them do."""
+
+
 class AppendThread:
-    """Runs from the start until `end`. Requests are appended in the order of `put`."""
+    """Runs from the start until `end`. Requests are appended in the order of the calls."""
 
     def __init__(
         self,
@@ -65,12 +73,31 @@ class AppendThread:
         self._on_written = written
         self._inbox: queue.SimpleQueue[AppendRequest | None] = queue.SimpleQueue()
         self._ended = False
+        self._untold = 0
+        """Requests that the thread was handed and has not told about; on the loop."""
         self._thread = threading.Thread(target=self._run, name="hot-log-append", daemon=True)
         self._thread.start()
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether everything that it was handed is done and told; on the loop."""
+        return not self._untold
+
     def put(self, request: AppendRequest) -> None:
         """Have the messages appended; returns at once."""
+        self._untold += 1
         self._inbox.put(request)
+
+    def append_here(self, request: AppendRequest) -> bool:
+        """Append at once, by the calling thread, the loop's; `is_idle` was true.
+
+        False, and nothing is done, where that means more than writing into the page cache.
+        """
+        group = self._append([request], quickly=True)
+        if group is None:
+            return False
+        self._tell(group)
+        return True
 
     def end(self) -> None:
         """Append what was put, and wait for the thread's end. Blocks."""
@@ -82,8 +109,9 @@ class AppendThread:
             taken = self._take()
             if taken:
                 group = self._append(taken)
+                assert group is not None, "only the loop is in a hurry"
                 with suppress(RuntimeError):  # the loop was closed: nobody waits any more
-                    self._loop.call_soon_threadsafe(self._tell, group)
+                    self._loop.call_soon_threadsafe(self._tell_of, group, len(taken))
 
     def _take(self) -> list[AppendRequest]:
         """What waits, up to `group_bytes_max`; waits for the first. Notices the end."""
@@ -102,11 +130,43 @@ class AppendThread:
         self._ended = True
         return taken
 
-    def _append(self, taken: list[AppendRequest]) -> AppendGroup:
-        """Encode and write; never raises, for a thread that ends would leave callers waiting."""
+    def _append(self, taken: list[AppendRequest], *, quickly: bool = False) -> AppendGroup | None:
+        """Encode and write; never raises, for a thread that ends would leave callers waiting.
+
+        None if it was to be quick, and is not; then nothing is done.
+        """
         group = AppendGroup(sum(request.bytes for request in taken), [], [])
+        try:
+            plan = self._planned(taken, group)
+            if quickly and group.requests and not self._appender.is_quick(plan):
+                return None
+            self._appender.carry_out(plan)
+        except Exception as error:  # noqa: BLE001 - told to the callers
+            group.failed += [(request, error) for request in group.requests]
+            group.requests = []
+            return group
+        if not group.requests:
+            return group
+        group.plan = plan
+        at = 0
+        for request in group.requests:
+            request.appended = plan.appended[at : at + len(request.messages)]
+            at += len(request.messages)
+        return group
+
+    def _planned(self, taken: list[AppendRequest], group: AppendGroup) -> AppendPlan:
+        """Where the messages go; enters in `group` whose are refused and whose are not."""
+        now_ms = self._clock.now_ms()
+        messages = taken[0].messages
+        if len(taken) > 1:
+            messages = list(chain.from_iterable(request.messages for request in taken))
+        if len(messages) >= ALIKE_MESSAGES_MIN:
+            plan = self._appender.plan_alike(messages, now_ms)
+            if plan is not None:
+                group.requests = taken
+                return plan
         prepared: list[Prepared] = []
-        options, now_ms = self._appender.options, self._clock.now_ms()
+        options = self._appender.options
         for request in taken:
             try:
                 records = [prepare(message, now_ms, options) for message in request.messages]
@@ -117,19 +177,11 @@ class AppendThread:
                 continue
             prepared += records
             group.requests.append(request)
-        if not group.requests:
-            return group
-        try:
-            group.plan = self._appender.append(prepared)
-        except Exception as error:  # noqa: BLE001 - told to the callers
-            group.failed += [(request, error) for request in group.requests]
-            group.requests = []
-            return group
-        at = 0
-        for request in group.requests:
-            request.appended = group.plan.appended[at : at + len(request.messages)]
-            at += len(request.messages)
-        return group
+        return self._appender.plan(prepared)
+
+    def _tell_of(self, group: AppendGroup, requests: int) -> None:
+        self._untold -= requests
+        self._tell(group)
 
     def _tell(self, group: AppendGroup) -> None:
         for request, error in group.failed:

@@ -15,19 +15,23 @@ from container.record.unit import UNIT_BYTES
 from provider.clock import Clock
 from provider.errors import Unavailable
 from provider.posix_errors import as_verdict
+from tieredstore.hot.alike_plan import plan_alike
 from tieredstore.hot.append_plan import AppendPlan, plan_append
 from tieredstore.hot.checkpoint import Checkpoint
 from tieredstore.hot.commit_log import CommitLogWriter
 from tieredstore.hot.consume_queues import QueueFiles
 from tieredstore.hot.directory import StoreDirectory
-from tieredstore.hot.encoding import Prepared
+from tieredstore.hot.encoding import NewMessage, Prepared
 from tieredstore.hot.options import HotWriteOptions
 from tieredstore.hot.recovery import LogEnd, recover
 from tieredstore.hot.topics import TopicsFile
 
 
 class Appender:
-    """The writer of one store directory. `append` by one thread at a time, `flush` by another."""
+    """The writer of one store directory.
+
+    One thread at a time plans and appends; another may `flush` meanwhile.
+    """
 
     def __init__(self, directory: StoreDirectory, options: HotWriteOptions, clock: Clock) -> None:
         """Recover what is there.
@@ -80,17 +84,13 @@ class Appender:
         return self._flushed
 
     def append(self, messages: Sequence[Prepared]) -> AppendPlan:
-        """Write records and units; in the page cache afterwards, and visible to readers.
+        """`plan` and `carry_out`; returns what was done."""
+        plan = self.plan(messages)
+        self.carry_out(plan)
+        return plan
 
-        One write a CommitLog file and one a queue.
-
-        Returns:
-            What was done, as it was planned.
-
-        Raises:
-            Unavailable: no space, or the device failed; nothing was appended.
-        """
-        self._refuse_if_broken()
+    def plan(self, messages: Sequence[Prepared]) -> AppendPlan:
+        """Say where messages go; nothing is changed."""
         starts = self._starts_of(messages) if self._begins else {}
         plan = plan_append(
             self.end,
@@ -99,13 +99,44 @@ class Appender:
             file_bytes=self.options.commit_log_bytes,
             record_crc=self.options.record_crc,
         )
+        plan.starts = starts
+        return plan
+
+    def plan_alike(self, messages: Sequence[NewMessage], now_ms: int) -> AppendPlan | None:
+        """The same of messages as they came, faster; None where `plan` must: see `plan_alike`."""
+        plan = plan_alike(
+            self.end, self.next_offsets, messages, now_ms=now_ms, options=self.options
+        )
+        if plan is None or (self._begins and not self._begins.keys().isdisjoint(plan.next_offsets)):
+            return None
+        return plan
+
+    def is_quick(self, plan: AppendPlan) -> bool:
+        """Whether only open files are written, into the page cache: nothing is made or synced."""
+        if len(plan.files) != 1 or plan.starts or not self.log.is_open_at(plan.files[0].position):
+            return False
+        units = plan.files[0].units.items()
+        return all(
+            queue in self.next_offsets and self.queues.is_open_at(queue, first, len(raw))
+            for queue, (first, raw) in units
+        )
+
+    def carry_out(self, plan: AppendPlan) -> None:
+        """Write records and units; in the page cache afterwards, and visible to readers.
+
+        One write a CommitLog file and one a queue. The plan was made of what is there now.
+
+        Raises:
+            Unavailable: no space, or the device failed; nothing was appended.
+        """
+        self._refuse_if_broken()
         if not plan.appended:
-            return plan
+            return
         new = plan.next_offsets.keys() - self.next_offsets.keys()
         try:
             if new:
                 self._topics.enter(new, self.options.topic_queues, self._clock.now_ms())
-            for queue, offset in starts.items():
+            for queue, offset in plan.starts.items():
                 self.queues.begin(queue, offset)
             for file in plan.files:
                 if not self.log.has_file_of(file.position):
@@ -114,14 +145,13 @@ class Appender:
                 for queue, (first, units) in file.units.items():
                     self.queues.write(queue, first, units)
         except OSError as error:
-            self._take_back(plan, starts)
+            self._take_back(plan)
             raise self._verdict(error) from error
         self.next_offsets |= plan.next_offsets
-        for queue in starts:
+        for queue in plan.starts:
             del self._begins[queue]
         self._store_timestamp = plan.appended[-1].store_timestamp
         self.end = plan.end
-        return plan
 
     def begin_queues(self, offsets: Mapping[QueueId, int]) -> None:
         """Let queues that have no message yet begin at `offsets`, once they get one.
@@ -223,8 +253,8 @@ class Appender:
                     found[queue] = offset
         return found
 
-    def _take_back(self, plan: AppendPlan, starts: Mapping[QueueId, int]) -> None:
-        known = {**self.next_offsets, **starts}  # fillers before a first message may stay
+    def _take_back(self, plan: AppendPlan) -> None:
+        known = {**self.next_offsets, **plan.starts}  # fillers before a first message may stay
         try:
             for queue in plan.next_offsets:
                 self.queues.undo(queue, known.get(queue, 0))

@@ -83,6 +83,10 @@ class CommitLogWriter:
         """Whether the file that holds `position` is there."""
         return self.base_of(position) == self._base or self.base_of(position) in self.bases
 
+    def is_open_at(self, position: int) -> bool:
+        """Whether a write at `position` goes to a file that is open, with nothing to sync."""
+        return self.base_of(position) == self._base and not self._entry_due
+
     def write(self, position: int, parts: Sequence[Buffer]) -> None:
         """Write parts one after the other, within one file.
 

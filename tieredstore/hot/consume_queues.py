@@ -77,6 +77,12 @@ class QueueFiles:
         bases = self.bases.get(queue)
         return bases[0] // UNIT_BYTES if bases else 0
 
+    def is_open_at(self, queue: QueueId, first_offset: int, length: int) -> bool:
+        """Whether `length` bytes of units from `first_offset` on go to a file that is open."""
+        place = first_offset * UNIT_BYTES
+        known = self._open.get(queue)
+        return known is not None and known[0] <= place <= known[0] + self.file_bytes - length
+
     def write(self, queue: QueueId, first_offset: int, units: bytes | bytearray) -> None:
         """Write units from `first_offset` on; they may reach into the next file.
 

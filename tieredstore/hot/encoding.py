@@ -16,13 +16,16 @@ from container.record.fields import TOPIC_BYTES_MAX, Host, magic_for
 from container.record.java_hash import tag_hash
 from container.record.layout import (
     BORN_HOST_V6,
+    HOST_BITS,
     STORE_HOST_V6,
     TRANSACTION_MASK,
     TRANSACTION_PREPARED,
     TRANSACTION_ROLLBACK,
+    RecordLayout,
     layout_of,
 )
 from container.record.properties import (
+    NAME_END,
     PAIR_END,
     PROPERTIES_BYTES_MAX,
     TAGS,
@@ -39,8 +42,9 @@ _INT16 = Struct(">h")
 _PAIR_END = PAIR_END.encode()
 _ZERO_PAGE = bytes(4096)
 """Recovery takes a page of zeros for one that never reached the disk."""
-_TAGS_NAME = TAGS.encode()
-_WITHOUT_UNIT = (TRANSACTION_PREPARED, TRANSACTION_ROLLBACK)
+_TAGS_BEGIN = (TAGS + NAME_END).encode()
+WITHOUT_UNIT = (TRANSACTION_PREPARED, TRANSACTION_ROLLBACK)
+"""Transactions that never enter a ConsumeQueue."""
 
 
 class MessageRefused(ValueError):
@@ -96,7 +100,7 @@ def prepare(message: NewMessage, now_ms: int, options: HotWriteOptions) -> Prepa
     Raises:
         MessageRefused: it breaks a limit of RocketMQ's or of the format; the text names it.
     """
-    queue, magic, topic = _queue_of(message.topic, message.queue_id)
+    queue, magic, topic = queue_of(message.topic, message.queue_id)
     body = message.body
     if body is None:  # pyright: ignore[reportUnnecessaryComparison] - for callers without types
         raise MessageRefused("The body is None; an empty one is b''.")
@@ -116,13 +120,12 @@ def prepare(message: NewMessage, now_ms: int, options: HotWriteOptions) -> Prepa
             f"The properties have {len(properties)} bytes, more than"
             f" {PROPERTIES_BYTES_MAX - crc_bytes}."
         )
-    born_address, born_port, born_bit = _host(message.born_host or options.store_host)
-    store_address, store_port, store_bit = _host(message.store_host or options.store_host)
-    sys_flag = message.sys_flag & ~(BORN_HOST_V6 | STORE_HOST_V6)
-    sys_flag |= (born_bit and BORN_HOST_V6) | (store_bit and STORE_HOST_V6)
-    shape = shape_of(magic, layout_of(sys_flag), topic)
+    born_host = host_of(message.born_host or options.store_host)
+    store_host = host_of(message.store_host or options.store_host)
+    sys_flag, layout = sys_flag_and_layout(message.sys_flag & ~HOST_BITS, born_host, store_host)
+    shape = shape_of(magic, layout, topic)
     after = shape.topic_part + _INT16.pack(len(properties) + crc_bytes) + properties
-    size = shape.layout.body + len(body) + len(after) + crc_bytes
+    size = layout.body + len(body) + len(after) + crc_bytes
     if size + BlankRecord.SIZE > options.commit_log_bytes:
         raise MessageRefused(
             f"The record has {size} bytes, too many for a CommitLog file of"
@@ -131,15 +134,15 @@ def prepare(message: NewMessage, now_ms: int, options: HotWriteOptions) -> Prepa
     born_ms = now_ms if message.born_timestamp is None else message.born_timestamp
     try:
         fixed = bytearray(
-            shape.layout.fixed.pack(
+            layout.fixed.pack(
                 size, magic, body_crc_of(body), message.queue_id, message.flag, 0, 0, sys_flag,
-                born_ms, born_address, born_port, now_ms, store_address, store_port,
+                born_ms, *born_host[:2], now_ms, *store_host[:2],
                 message.reconsume_times, message.prepared_transaction_offset, len(body),
             )
         )  # fmt: skip
     except StructError as error:
         raise MessageRefused(f"A number does not fit its field: {error}.") from error
-    has_unit = sys_flag & TRANSACTION_MASK not in _WITHOUT_UNIT
+    has_unit = sys_flag & TRANSACTION_MASK not in WITHOUT_UNIT
     return Prepared(queue, has_unit, size, tag_code, now_ms, fixed, body, after, size)
 
 
@@ -159,7 +162,12 @@ def kept_together(records: Sequence[Prepared], options: HotWriteOptions) -> list
 
 
 @lru_cache(KEPT_MAX)
-def _queue_of(topic: str, queue_id: int) -> tuple[QueueId, int, bytes]:
+def queue_of(topic: str, queue_id: int) -> tuple[QueueId, int, bytes]:
+    """The queue, the magic number of its records, and the topic as they have it.
+
+    Raises:
+        MessageRefused: no queue has such a name.
+    """
     reason = check_path_component(topic)
     if reason is not None:
         raise MessageRefused(f"The topic {topic!r} names no directory: {reason}.")
@@ -171,7 +179,12 @@ def _queue_of(topic: str, queue_id: int) -> tuple[QueueId, int, bytes]:
 
 
 @lru_cache(KEPT_MAX)
-def _host(host: Host) -> tuple[bytes, int, bool]:
+def host_of(host: Host) -> tuple[bytes, int, bool]:
+    """Address, port, and whether it is an IPv6 address.
+
+    Raises:
+        MessageRefused: it has no address.
+    """
     try:
         packed = ip_address(host[0]).packed
     except ValueError as error:
@@ -182,11 +195,7 @@ def _host(host: Host) -> tuple[bytes, int, bool]:
 def _properties_of(properties: Mapping[str, str] | bytes) -> tuple[bytes, int]:
     """The stored form, and the tags code that the unit has."""
     if isinstance(properties, bytes):
-        if properties.endswith(b"\0") or _ZERO_PAGE in properties:
-            raise MessageRefused("Properties with so many zero bytes look like a torn record.")
-        if _TAGS_NAME not in properties:
-            return properties, 0
-        return properties, tag_code_of(decode_properties(properties).get(TAGS, ""))
+        return stored_properties(properties)
     try:
         encoded = encode_properties(properties)
     except ValueError as error:
@@ -197,6 +206,35 @@ def _properties_of(properties: Mapping[str, str] | bytes) -> tuple[bytes, int]:
     if not tags.isascii():  # what is stored counts, which differs for unpaired surrogates
         tags = decode_properties(encoded).get(TAGS, "")
     return encoded, tag_code_of(tags)
+
+
+def stored_properties(raw: bytes) -> tuple[bytes, int]:
+    """Properties that are in their stored form, and their tags code.
+
+    Raises:
+        MessageRefused: recovery would take the record for a torn one.
+    """
+    if raw.endswith(b"\0") or _ZERO_PAGE in raw:
+        raise MessageRefused("Properties with so many zero bytes look like a torn record.")
+    before, found, after = raw.partition(_TAGS_BEGIN)
+    if not found:
+        return raw, 0
+    if (before and not before.endswith(_PAIR_END)) or _TAGS_BEGIN in after:
+        return raw, tag_code_of(decode_properties(raw).get(TAGS, ""))
+    return raw, _stored_tag_code(after.partition(_PAIR_END)[0])
+
+
+@lru_cache(KEPT_MAX)
+def _stored_tag_code(tags: bytes) -> int:
+    return tag_code_of(tags.decode("utf-8", "replace"))
+
+
+def sys_flag_and_layout(
+    sys_flag: int, born_host: tuple[bytes, int, bool], store_host: tuple[bytes, int, bool]
+) -> tuple[int, RecordLayout]:
+    """`sys_flag` with the bits of both hosts, and where the fields lie then."""
+    sys_flag |= (born_host[2] and BORN_HOST_V6) | (store_host[2] and STORE_HOST_V6)
+    return sys_flag, layout_of(sys_flag)
 
 
 @lru_cache(KEPT_MAX)

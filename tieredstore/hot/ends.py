@@ -3,7 +3,7 @@
 import asyncio
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from container.names.queue_id import QueueId
 from provider.errors import StoreError
@@ -13,10 +13,13 @@ from tieredstore.hot.append_thread import AppendRequest
 
 @dataclass(slots=True)
 class _Unflushed:
-    """A group that is written and not known to be durable."""
+    """What is written and not known to be durable; of its messages nothing is kept."""
 
-    plan: AppendPlan
-    requests: list[AppendRequest]
+    end: int
+    """Position after it."""
+    next_offsets: dict[QueueId, int]
+    """Of the queues that it lets grow."""
+    requests: list[AppendRequest] = field(default_factory=list[AppendRequest])
     """Those that wait for it to be durable."""
 
 
@@ -34,6 +37,8 @@ class QueueEnds:
         self.on_visible: Callable[[Mapping[QueueId, int]], None] = lambda _: None
         """Told the new ends of queues that can be read further than before."""
         self._is_sync = is_sync
+        self._grows = False
+        """Whether the newest entry of `unflushed` takes in what is written next."""
 
     def __repr__(self) -> str:
         return f"<QueueEnds: {len(self.visible)} queues, {len(self.unflushed)} groups to sync>"
@@ -41,20 +46,31 @@ class QueueEnds:
     def written(self, plan: AppendPlan, requests: list[AppendRequest]) -> None:
         """A group was written; without sync flush that is what its callers wait for."""
         if self._is_sync:
-            self.unflushed.append(_Unflushed(plan, requests))
+            self.unflushed.append(_Unflushed(plan.end, plan.next_offsets, requests))
             return
-        self._show(plan)
+        self._show(plan.next_offsets)
         for request in requests:
             request.acknowledge()
-        self.unflushed.append(_Unflushed(plan, []))
+        if self._grows:  # one entry for all until the next sync: there may be 100,000 till then
+            newest = self.unflushed[-1]
+            newest.end = plan.end
+            newest.next_offsets |= plan.next_offsets
+        else:
+            self.unflushed.append(_Unflushed(plan.end, dict(plan.next_offsets)))
+            self._grows = True
+
+    def flushing(self) -> None:
+        """A sync begins: what is written from now on may not be in it."""
+        self._grows = False
 
     def flushed(self, position: int) -> None:
         """The CommitLog is durable up to `position`."""
-        while self.unflushed and self.unflushed[0].plan.end <= position:
+        while self.unflushed and self.unflushed[0].end <= position:
             entry = self.unflushed.popleft()
-            self.durable |= entry.plan.next_offsets
+            self._grows = self._grows and bool(self.unflushed)
+            self.durable |= entry.next_offsets
             if self._is_sync:  # else readers see newer ones already
-                self._show(entry.plan)
+                self._show(entry.next_offsets)
             for request in entry.requests:
                 request.acknowledge()
             self.news.set()
@@ -64,8 +80,9 @@ class QueueEnds:
         while self.unflushed:
             for request in self.unflushed.popleft().requests:
                 request.fail(error)
+        self._grows = False
 
-    def _show(self, plan: AppendPlan) -> None:
-        """Let its messages be read; each plan once, in order."""
-        self.visible |= plan.next_offsets
-        self.on_visible(plan.next_offsets)
+    def _show(self, next_offsets: Mapping[QueueId, int]) -> None:
+        """Let messages below these be read; of each group once, in order."""
+        self.visible |= next_offsets
+        self.on_visible(next_offsets)

@@ -3,7 +3,6 @@
 import asyncio
 import os
 import threading
-from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +17,7 @@ from tests.support.hot_store import SMALL, new_message
 from tieredstore.hot import HotLog, commit_log, open_hot_log
 from tieredstore.hot.append_plan import AppendPlan
 from tieredstore.hot.directory import InUse
-from tieredstore.hot.encoding import MessageRefused, NewMessage, Prepared
+from tieredstore.hot.encoding import MessageRefused, NewMessage
 from tieredstore.hot.options import HotWriteOptions
 
 QUEUE = QueueId("Orders", 0)
@@ -148,7 +147,7 @@ async def test_appends_wait_while_much_waits(tmp_path: Path) -> None:
             for number in range(50):
                 group.create_task(log.append(new_message(number, body_bytes=900)))
             await asyncio.sleep(0)
-            assert log._waiting_bytes <= 1000 + 900 + 256
+            assert log._calls._waiting_bytes <= 1000 + 900 + 256
         assert len(await bodies(log, QUEUE)) == 50
 
 
@@ -211,14 +210,13 @@ async def test_who_waits_for_the_disk_is_told_of_a_failure_elsewhere(
     """The sync of the ConsumeQueues may fail while an append waits for the CommitLog's."""
     async with open_hot_log(tmp_path, options=SYNC, clock=ManualClock()) as log:
         appender = log._appender
-        real = appender.append
+        real = appender.carry_out
 
-        def broken_after(messages: Sequence[Prepared]) -> AppendPlan:
-            plan = real(messages)
+        def broken_after(plan: AppendPlan) -> None:
+            real(plan)
             appender.broken = "a write may be lost"
-            return plan
 
-        with patch.object(appender, "append", broken_after):
+        with patch.object(appender, "carry_out", broken_after):
             task = asyncio.get_running_loop().create_task(log.append(new_message(0)))
             await asyncio.sleep(0)
             if is_closing:
@@ -245,6 +243,7 @@ async def test_what_was_acknowledged_stays_readable_while_older_messages_become_
 ) -> None:
     async with open_hot_log(tmp_path, options=SMALL, clock=ManualClock()) as log:
         first = await log.append(new_message(0))
+        log._ends.flushing()
         for number in (1, 2):
             await log.append(new_message(number))
         log._ends.flushed(first.position + first.size)  # a sync that began before the others

@@ -1,0 +1,105 @@
+"""The calls that append: how much of them may wait, and who carries them out."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from provider.clock import Clock
+from provider.errors import Closed
+from tieredstore.hot.append_plan import Appended
+from tieredstore.hot.append_thread import AppendGroup, AppendRequest, AppendThread
+from tieredstore.hot.appender import Appender
+from tieredstore.hot.encoding import NewMessage
+from tieredstore.hot.ends import QueueEnds
+
+HERE_BYTES_MAX = 64 << 10
+"""The loop itself appends calls up to so many bytes, where that is quick: some 0.1 ms. A hop to a
+thread and back costs as much as a dozen small messages."""
+HERE_MESSAGES_MAX = 64
+"""After so many that it appended itself, the loop lets other tasks run."""
+SLOW_S = 0.02
+"""A call that took the loop so long ran into the kernel's write-back, or another process."""
+PAUSE_S = 1.0
+"""For so long after that, the thread appends: at most one in fifty parts of the loop's time goes
+to waiting for a disk."""
+
+
+class AppendCalls:
+    """Takes the messages of calls, in their order, and tells `ends` what was written."""
+
+    def __init__(
+        self, appender: Appender, ends: QueueEnds, clock: Clock, written: Callable[[], None]
+    ) -> None:
+        """`written` is called on the loop, after `ends` was told."""
+        self._appender = appender
+        self._options = appender.options
+        self._ends = ends
+        self._clock = clock
+        self._on_written = written
+        self._loop = asyncio.get_running_loop()
+        self._thread = AppendThread(appender, clock, self._loop, self._written)
+        self._has_room = asyncio.Event()
+        self._has_room.set()
+        self._waiting_bytes = 0
+        self._here_messages = 0
+        self._here_again_s = 0.0
+        self._closed = False
+
+    def __repr__(self) -> str:
+        return f"<AppendCalls: {self._waiting_bytes} bytes wait>"
+
+    async def append_many(
+        self, messages: Sequence[NewMessage], *, together: bool
+    ) -> list[Appended]:
+        """See `HotLog.append_many`."""
+        size = sum([len(message.body or b"") for message in messages]) + OVERHEAD * len(messages)
+        while not self._has_room.is_set():
+            await self._has_room.wait()
+        if self._closed:
+            raise Closed("the hot log was closed", str(self._appender.directory.root))
+        if not messages:
+            return []
+        self._waiting_bytes += size
+        if self._waiting_bytes >= self._options.waiting_bytes_max:
+            self._has_room.clear()
+        request = AppendRequest(messages, size, self._loop.create_future(), together)
+        if not self._appended_here(request):
+            self._thread.put(request)
+        elif self._here_messages >= HERE_MESSAGES_MAX:
+            self._here_messages = 0
+            await self._clock.sleep(0)
+        return await request.acknowledged
+
+    def close(self) -> None:
+        """Take no more; who waits for room is told."""
+        self._closed = True
+        self._has_room.set()
+
+    def end(self) -> None:
+        """Append what was taken. Blocks; after `close`."""
+        self._thread.end()
+
+    def _appended_here(self, request: AppendRequest) -> bool:
+        """Append at once if nothing waits before it and nothing holds the loop up."""
+        if request.bytes > HERE_BYTES_MAX or not self._thread.is_idle:
+            return False
+        started_s = self._clock.monotonic_s()
+        if started_s < self._here_again_s or not self._thread.append_here(request):
+            return False
+        self._here_messages += len(request.messages)
+        ended_s = self._clock.monotonic_s()
+        if ended_s - started_s > SLOW_S:
+            self._here_again_s = ended_s + PAUSE_S
+        return True
+
+    def _written(self, group: AppendGroup) -> None:
+        """A group was written, or failed; on the loop."""
+        self._waiting_bytes -= group.bytes
+        if self._waiting_bytes < self._options.waiting_bytes_max:
+            self._has_room.set()
+        if group.plan is not None:
+            self._ends.written(group.plan, group.requests)
+            self._on_written()
+
+
+OVERHEAD = 256
+"""Bytes that a message is counted with beside its body."""
