@@ -5,7 +5,9 @@ import heapq
 import itertools
 import time
 from collections.abc import Coroutine
-from typing import Protocol
+from typing import Any, Protocol, TypeVar
+
+ResultT = TypeVar("ResultT")
 
 DOUBLINGS_MAX = 60
 """More would be no float."""
@@ -113,6 +115,30 @@ async def wait_at_most(clock: Clock, seconds: float, work: Coroutine[None, None,
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         for task in tasks:
             task.cancel()
+
+
+async def within(clock: Clock, seconds: float, work: Coroutine[Any, Any, ResultT]) -> ResultT:
+    """The result of `work`, which is cancelled after `seconds`. About 30 us.
+
+    Raises:
+        TimeoutError: it took longer.
+        And what `work` raises.
+    """
+    outcome: list[ResultT] = []
+    raised: list[Exception] = []
+
+    async def run() -> None:
+        try:
+            outcome.append(await work)
+        except Exception as error:  # noqa: BLE001 - raised below, where no group wraps it
+            raised.append(error)
+
+    await wait_at_most(clock, seconds, run())
+    if raised:
+        raise raised[0]
+    if not outcome:
+        raise TimeoutError(f"no answer within {seconds:.0f} s")
+    return outcome[0]
 
 
 async def settle(turns: int = 20) -> None:

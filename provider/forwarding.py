@@ -1,19 +1,22 @@
 """The base of stores that wrap another store: every verb passes through one method."""
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TypeVar
+from typing import TypeVar, cast
 
-from provider.object_store import Append, AppendingStore, Buffer, ObjectEntry
+from provider.object_store import Append, AppendingStore, Buffer, ObjectEntry, ObjectStore
 from provider.ranges import ByteRange
 
 Result = TypeVar("Result")
 
 
 class ForwardingStore:
-    """An `AppendingStore` that hands every call to `inner`; a wrapper overrides `_call`."""
+    """An `AppendingStore` that hands every call to `inner`; a wrapper overrides `_call`.
 
-    def __init__(self, inner: AppendingStore) -> None:
-        self.inner = inner
+    Over a store that is none, nobody may call `append` and `register`: no driver for such does.
+    """
+
+    def __init__(self, inner: ObjectStore) -> None:
+        self.inner = cast("AppendingStore", inner)
         """The wrapped store."""
 
     def __repr__(self) -> str:

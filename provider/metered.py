@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 from provider.clock import Clock
 from provider.errors import StoreError
 from provider.forwarding import ForwardingStore, Result
-from provider.object_store import AppendingStore, Buffer
+from provider.object_store import Buffer, ObjectStore
 from provider.ranges import ByteRange
 
 _SECONDS: Final = (0.0001, 0.0005, 0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
@@ -29,7 +29,7 @@ class MeteredStore(ForwardingStore):
     """
 
     def __init__(
-        self, inner: AppendingStore, *, clock: Clock, registry: CollectorRegistry | None = None
+        self, inner: ObjectStore, *, clock: Clock, registry: CollectorRegistry | None = None
     ) -> None:
         super().__init__(inner)
         self._clock = clock

@@ -9,7 +9,7 @@ from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type
 from provider.clock import Clock
 from provider.errors import Unavailable
 from provider.forwarding import ForwardingStore, Result
-from provider.object_store import AppendingStore
+from provider.object_store import ObjectStore
 from provider.options import RetryOptions
 
 _ONCE: Final = frozenset({"create", "register"})
@@ -26,7 +26,7 @@ class RetryingStore(ForwardingStore):
 
     def __init__(
         self,
-        inner: AppendingStore,
+        inner: ObjectStore,
         *,
         clock: Clock,
         rng: Random,

@@ -11,6 +11,9 @@ from provider.file_segments import FileSegments
 from provider.in_place_segments import InPlaceSegments
 from provider.memory import MemoryStore
 from provider.metered import MeteredStore
+from provider.object.files import files_of
+from provider.object.opening import open_object_store
+from provider.object.store import FsspecStore
 from provider.object_store import AppendingStore, ObjectStore
 from provider.options import PosixOptions
 from provider.packed_segments import PackedSegments
@@ -18,7 +21,12 @@ from provider.posix import PosixStore
 from provider.retrying import RetryingStore
 from provider.testing.faulty import Fault, FaultyObjectStore
 from provider.testing.file_segments_contract import InPlaceSegmentsContract, PackedSegmentsContract
-from provider.testing.object_store_contract import AppendingStoreContract, SharedStoreContract
+from provider.testing.object_store_contract import (
+    AppendingStoreContract,
+    ObjectStoreContract,
+    SharedStoreContract,
+)
+from tests.support.fsspec_files import AsyncMemory, Paging
 
 
 async def not_fenced() -> None:
@@ -101,6 +109,55 @@ class TestAllWrappersOverPosix(AppendingStoreContract):
         store = RetryingStore(metered, clock=clock, rng=Random(1))
         yield store
         await store.close()
+
+
+OBJECT_STORES = ["memory", "file", "stock", "own"]
+"""Stores over fsspec: by URL, and over file systems without and with the richer calls."""
+
+
+def object_store(kind: str, directory: Path) -> ObjectStore:
+    """An empty store of that kind."""
+    match kind:
+        case "memory":
+            return open_object_store(f"memory://bucket/{directory.name}")
+        case "file":
+            return open_object_store(f"file://{directory}/made/when needed")
+        case "stock":
+            return FsspecStore(files_of(AsyncMemory()), "/bucket/tier")
+        case _:
+            return FsspecStore(files_of(Paging()), "/bucket/tier")
+
+
+class TestFsspec(ObjectStoreContract):
+    @pytest.fixture(params=OBJECT_STORES)
+    async def store(
+        self, request: pytest.FixtureRequest, tmp_path: Path
+    ) -> AsyncIterator[ObjectStore]:
+        store = object_store(request.param, tmp_path)
+        yield store
+        await store.close()
+
+
+class TestWrappersOverFsspec(ObjectStoreContract):
+    @pytest.fixture
+    def store(self, tmp_path: Path) -> ObjectStore:
+        clock = SystemClock()
+        metered = MeteredStore(object_store("memory", tmp_path), clock=clock)
+        return RetryingStore(metered, clock=clock, rng=Random(1))
+
+
+class TestPackedSegmentsOnFsspec(PackedSegmentsContract):
+    @pytest.fixture(params=OBJECT_STORES)
+    async def store(
+        self, request: pytest.FixtureRequest, tmp_path: Path
+    ) -> AsyncIterator[ObjectStore]:
+        store = object_store(request.param, tmp_path)
+        yield store
+        await store.close()
+
+    @pytest.fixture
+    def segments(self, store: ObjectStore) -> FileSegments:
+        return PackedSegments(store, epoch=1, rng=Random(1))
 
 
 class TestInPlaceSegmentsInMemory(InPlaceSegmentsContract):

@@ -1,0 +1,1 @@
+"""Object stores as tiers, through fsspec's asynchronous interface."""

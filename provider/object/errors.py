@@ -1,0 +1,79 @@
+"""What file systems of fsspec raise, translated into verdicts. The only place that knows it."""
+
+import re
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import Final
+
+from provider.errors import AlreadyExists, Denied, NotFound, StoreError, Unavailable
+
+SAID_CHARACTERS_MAX: Final = 200
+"""What a foreign error says is cut here: servers answer with pages."""
+
+_SECRETS: Final = (
+    (re.compile(r"\?\S+"), "?..."),  # a signed URL has its signature in the query
+    (re.compile(r"(?<=//)[^/\s@]+@"), "...@"),
+    (
+        re.compile(
+            r"(?i)([\w-]*(?:secret|token|password|signature|credential|authorization|access_?key)"
+            r"[\w-]*['\"]?\s*[=:]\s*['\"]?)(?:(?:aws4-hmac-sha256|bearer|basic)\s+)?[^\s,;'\"]+"
+        ),
+        r"\1...",
+    ),
+)
+
+
+def said(error: BaseException) -> str:
+    """What an error says, in one line, short, and without what may be a secret. Pure."""
+    text = getattr(error, "strerror", None) or str(error)
+    line = " ".join(str(text).split())
+    for pattern, shown in _SECRETS:
+        line = pattern.sub(shown, line)
+    if len(line) > SAID_CHARACTERS_MAX:
+        line = f"{line[:SAID_CHARACTERS_MAX]}..."
+    return f"{type(error).__name__}: {line}" if line else type(error).__name__
+
+
+_VERDICTS: Final[tuple[tuple[tuple[type[Exception], ...], type[StoreError], str], ...]] = (
+    ((FileExistsError,), AlreadyExists, "the name is taken"),
+    (
+        (FileNotFoundError, NotADirectoryError, IsADirectoryError),
+        NotFound,
+        "there is no such object",
+    ),
+    ((PermissionError,), Denied, "the storage refuses us: {said}"),
+    ((TimeoutError,), Unavailable, "the storage does not answer in time"),
+    ((OSError,), Unavailable, "the storage failed: {said}"),
+)
+"""The first row with a class that fits decides."""
+
+
+def as_verdict(error: Exception, path: str, position: int = 0) -> StoreError | None:
+    """The verdict on what was raised while `position` of `path` was touched; None if unknown.
+
+    Client libraries have classes of their own for what a server or a connection does. Errors that
+    Python itself raises, such as `TypeError`, are bugs, so they are not called verdicts.
+    """
+    for kinds, verdict, reason in _VERDICTS:
+        if isinstance(error, kinds):
+            return verdict(reason.format(said=said(error)), path, position)
+    if type(error).__module__ != "builtins":
+        return Unavailable(f"the storage failed: {said(error)}", path, position)
+    return None
+
+
+@contextmanager
+def fsspec_errors(path: str, position: int = 0) -> Generator[None]:
+    """Translate what a file system raises inside the block, as `as_verdict`.
+
+    What is a verdict already, or has none, passes through untouched.
+    """
+    try:
+        yield
+    except StoreError:
+        raise
+    except Exception as error:
+        verdict = as_verdict(error, path, position)
+        if verdict is None:
+            raise
+        raise verdict from error

@@ -1,0 +1,317 @@
+"""Any file system of fsspec as the few calls that a store needs, with one meaning for each.
+
+Our own file systems say more than fsspec asks for: pages of a listing, which deletions failed, and
+buffers that need not be joined. Of every other one the stock calls are used, and those that cannot
+keep what a tier rests on are refused.
+"""
+
+# ruff: noqa: D102, SLF001 - `ObjectFiles` says what the calls mean
+# fsspec has no types, and what it lets others call begins with an underscore.
+# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
+# pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownLambdaType=false, reportPrivateUsage=false, reportUntypedBaseClass=false
+
+import errno
+from collections.abc import AsyncIterator, Callable, Sequence
+from threading import Lock
+from typing import Any, Final, Protocol, TypeVar, cast
+
+from fsspec import AbstractFileSystem
+from fsspec.asyn import AsyncFileSystem
+from fsspec.implementations.asyn_wrapper import AsyncFileSystemWrapper
+from fsspec.implementations.memory import MemoryFileSystem
+
+from provider.errors import Denied
+from provider.object_store import Buffer
+
+ResultT = TypeVar("ResultT")
+Page = list[tuple[str, int]]
+"""Paths and lengths in bytes."""
+
+DELETES_MAX: Final = 1000
+"""Objects that one request deletes at most, where the storage has such a request."""
+
+
+class ObjectFiles(Protocol):
+    """Whole paths in, `OSError` and client libraries' errors out."""
+
+    async def create(self, path: str, buffers: Sequence[Buffer]) -> None:
+        """Store the buffers, joined, if nothing has the path; else `FileExistsError`."""
+        ...
+
+    async def read(self, path: str, start: int | None, end: int | None) -> Buffer:
+        """The bytes `[start, end)` as far as there are any; None is the object's own end."""
+        ...
+
+    async def size(self, path: str) -> int:
+        """Length in bytes."""
+        ...
+
+    def pages(self, prefix: str, after: str) -> AsyncIterator[Page]:
+        """Objects whose path begins with `prefix` and sorts after `after`; perhaps others too."""
+        ...
+
+    async def directories(self, path: str) -> list[str]:
+        """Paths of what has objects below it, directly below `path`."""
+        ...
+
+    async def remove(self, paths: Sequence[str]) -> list[tuple[str, Exception]]:
+        """Remove objects; returns those that failed. One that is not there is removed."""
+        ...
+
+    async def close(self) -> None:
+        """Release connections."""
+        ...
+
+
+class RicherFileSystem(Protocol):
+    """What our own file systems offer beside fsspec's calls, or more than those do."""
+
+    async def _pipe_file(self, path: str, value: Sequence[Buffer], *, mode: str) -> object: ...
+    async def _cat_file(self, path: str, start: int | None, end: int | None) -> object: ...
+    async def _info(self, path: str) -> dict[str, Any]: ...
+    async def _ls(self, path: str, *, detail: bool) -> list[dict[str, Any]]: ...
+    def _list_after(self, prefix: str, after: str) -> AsyncIterator[Page]: ...
+    async def _rm_objects(self, paths: list[str]) -> list[tuple[str, OSError]]: ...
+    async def close(self) -> None: ...
+
+
+def files_of(file_system: AbstractFileSystem) -> ObjectFiles:
+    """The calls of a file system.
+
+    Raises:
+        Denied: it cannot create an object only if there is none; says why.
+    """
+    if hasattr(file_system, "_list_after") and hasattr(file_system, "_rm_objects"):
+        return OwnFiles(cast("RicherFileSystem", file_system))
+    if isinstance(file_system, MemoryFileSystem):
+        return MemoryFiles(file_system)
+    refuse_unsafe(file_system)
+    if isinstance(file_system, AsyncFileSystem):
+        return StockFiles(file_system)
+    return StockFiles(AsyncFileSystemWrapper(file_system, asynchronous=True))
+
+
+def refuse_unsafe(file_system: AbstractFileSystem) -> None:
+    """Refuse a file system of which the code shows that it cannot create atomically.
+
+    The stock `pipe_file` looks whether something is there and then writes, which a probe that does
+    one thing after the other cannot notice: two owners that race would both succeed.
+
+    Raises:
+        Denied: says what is missing.
+    """
+    kind: Any = type(file_system)
+    name = f"the file system {kind.__module__}.{kind.__name__}"
+    lacking: list[str] = []
+    if isinstance(file_system, AsyncFileSystem):
+        unsafe = kind._pipe_file is AsyncFileSystem._pipe_file
+        lacking = [
+            call
+            for call in ("_cat_file", "_info", "_ls")
+            if getattr(kind, call) is getattr(AsyncFileSystem, call)
+        ]
+    else:
+        unsafe = kind.pipe_file is AbstractFileSystem.pipe_file
+    if unsafe:
+        raise Denied(
+            f"{name} has no create-if-absent of its own (fsspec's looks first and writes then), so "
+            f"two owners could overwrite each other: use another one",
+            "",
+        )
+    if lacking:
+        raise Denied(f"{name} lacks {', '.join(lacking)}: use another one", "")
+
+
+class OwnFiles:
+    """A file system that offers the richer calls (`provider/s3/`)."""
+
+    def __init__(self, file_system: RicherFileSystem) -> None:
+        self._fs = file_system
+
+    def __repr__(self) -> str:
+        return f"<OwnFiles: {type(self._fs).__name__}>"
+
+    async def create(self, path: str, buffers: Sequence[Buffer]) -> None:
+        await self._fs._pipe_file(path, buffers, mode="create")
+
+    async def read(self, path: str, start: int | None, end: int | None) -> Buffer:
+        return _as_buffer(await self._fs._cat_file(path, start, end))
+
+    async def size(self, path: str) -> int:
+        return _length(await self._fs._info(path), path)
+
+    async def pages(self, prefix: str, after: str) -> AsyncIterator[Page]:
+        async for page in self._fs._list_after(prefix, after):
+            yield page
+
+    async def directories(self, path: str) -> list[str]:
+        return _directories(await self._fs._ls(path, detail=True))
+
+    async def remove(self, paths: Sequence[str]) -> list[tuple[str, Exception]]:
+        failed = await self._fs._rm_objects(list(paths))
+        return [(path, error) for path, error in failed if not _is_absent(error)]
+
+    async def close(self) -> None:
+        await self._fs.close()
+
+
+class StockFiles:
+    """Any other asynchronous file system, through fsspec's own calls."""
+
+    def __init__(self, file_system: AsyncFileSystem) -> None:
+        self._fs: Any = file_system
+        inner = getattr(file_system, "sync_fs", file_system)
+        walks = type(inner).find is AbstractFileSystem.find
+        if isinstance(inner, AsyncFileSystem):
+            walks = type(inner)._find is AsyncFileSystem._find
+        self._find_options = {"on_error": "raise"} if walks else {}
+        # a walk leaves out what it may not read, unless it is told otherwise
+
+    def __repr__(self) -> str:
+        return f"<StockFiles: {self._fs!r}>"
+
+    async def create(self, path: str, buffers: Sequence[Buffer]) -> None:
+        try:
+            await self._fs._pipe_file(path, b"".join(buffers), mode="create")
+        except OSError as error:
+            # s3fs says so of a refused condition; what is there may be ours all the same
+            if error.errno == errno.EINVAL and await self._fs._exists(path):
+                raise FileExistsError(errno.EEXIST, "the name is taken", path) from error
+            raise
+
+    async def read(self, path: str, start: int | None, end: int | None) -> Buffer:
+        try:
+            return _as_buffer(await self._fs._cat_file(path, start=start, end=end))
+        except (OSError, ValueError) as error:
+            # s3fs says so of a range that begins beyond the end
+            is_no_outage = getattr(error, "errno", None) in {None, errno.EINVAL}
+            if start is None or not is_no_outage or isinstance(error, TimeoutError):
+                raise
+            if await self.size(path) > start:
+                raise
+            return b""
+
+    async def size(self, path: str) -> int:
+        return _length(await self._fs._info(path), path)
+
+    async def pages(self, prefix: str, after: str) -> AsyncIterator[Page]:
+        del after  # stock calls have no such thing: the caller leaves out what it does not want
+        above = prefix.rpartition("/")[0]
+        self._fs.invalidate_cache()
+        try:
+            found = await self._fs._find(above, detail=True, **self._find_options)
+        except FileNotFoundError:
+            if await self._fs._exists(above):
+                raise OSError(errno.EAGAIN, "a directory went while it was listed") from None
+            return
+        yield [(path, int(info["size"])) for path, info in found.items() if info]
+
+    async def directories(self, path: str) -> list[str]:
+        self._fs.invalidate_cache()
+        try:
+            return _directories(await self._fs._ls(path, detail=True))
+        except FileNotFoundError:
+            return []
+
+    async def remove(self, paths: Sequence[str]) -> list[tuple[str, Exception]]:
+        failed: list[tuple[str, Exception]] = []
+        for path in paths:
+            try:
+                await self._fs._rm_file(path)
+            except Exception as error:  # noqa: BLE001 - translated by the caller
+                if not _is_absent(error):
+                    failed.append((path, error))
+        return failed
+
+    async def close(self) -> None:
+        """Nothing: stock file systems close their sessions by themselves."""
+
+
+_MEMORY = Lock()
+"""Threads of one process share the objects of `memory://`."""
+
+
+class MemoryFiles:
+    """fsspec's `memory://`: calls are made on the loop, and creates one at a time.
+
+    Its `pipe_file` looks and writes in two steps, and other threads may have loops of their own.
+    """
+
+    def __init__(self, file_system: MemoryFileSystem) -> None:
+        self._fs: Any = file_system
+
+    def __repr__(self) -> str:
+        return f"<MemoryFiles: {self._fs!r}>"
+
+    async def create(self, path: str, buffers: Sequence[Buffer]) -> None:
+        data = b"".join(buffers)
+
+        def create() -> None:
+            if path in self._fs.store:
+                raise FileExistsError(errno.EEXIST, "the name is taken", path)
+            self._fs.pipe_file(path, data)  # its own mode="create" takes O(objects)
+
+        self._locked(create)
+
+    async def read(self, path: str, start: int | None, end: int | None) -> Buffer:
+        return self._locked(lambda: self._fs.cat_file(path, start, end))
+
+    async def size(self, path: str) -> int:
+        return _length(self._locked(lambda: self._fs.info(path)), path)
+
+    async def pages(self, prefix: str, after: str) -> AsyncIterator[Page]:
+        above = prefix.rpartition("/")[0]
+        found = self._locked(lambda: self._fs.find(above, detail=True))
+        yield [
+            (path, info["size"])
+            for path, info in found.items()
+            if path.startswith(prefix) and path > after
+        ]
+
+    async def directories(self, path: str) -> list[str]:
+        try:
+            return _directories(self._locked(lambda: self._fs.ls(path, detail=True)))
+        except FileNotFoundError:
+            return []
+
+    async def remove(self, paths: Sequence[str]) -> list[tuple[str, Exception]]:
+        for path in paths:
+            try:
+                self._locked(lambda path=path: self._fs.rm_file(path))
+            except FileNotFoundError:
+                continue
+        return []
+
+    async def close(self) -> None:
+        """Nothing: the objects stay for the other file systems of this process."""
+
+    def _locked(self, call: Callable[[], ResultT]) -> ResultT:
+        with _MEMORY:
+            return call()
+
+
+async def collected(pages: AsyncIterator[Page]) -> Page:
+    """All pages as one."""
+    return [entry async for page in pages for entry in page]
+
+
+def _is_absent(error: BaseException) -> bool:
+    return isinstance(error, FileNotFoundError | NotADirectoryError)
+
+
+def _as_buffer(found: object) -> Buffer:
+    """What a client library returns, as a buffer of single bytes; copies nothing."""
+    if isinstance(found, bytes | bytearray):
+        return found
+    return memoryview(cast("bytes", found)).cast("B")  # any object with a buffer
+
+
+def _length(info: dict[str, Any], path: str) -> int:
+    if info.get("type") != "file":
+        raise FileNotFoundError(errno.ENOENT, "a directory, not an object", path)
+    return int(info["size"])
+
+
+def _directories(entries: Sequence[dict[str, Any]]) -> list[str]:
+    return [entry["name"].rstrip("/") for entry in entries if entry.get("type") == "directory"]

@@ -1,0 +1,224 @@
+"""A store on any file system of fsspec that can create an object only if there is none."""
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar
+
+from provider.clock import Clock, SystemClock, within
+from provider.errors import Closed, Denied, OutOfRange, StoreError, Unavailable
+from provider.names import TEMPORARY_PREFIX, check_name, check_prefix
+from provider.object.errors import as_verdict, fsspec_errors
+from provider.object.files import DELETES_MAX, ObjectFiles, Page
+from provider.object.options import ObjectOptions
+from provider.object_store import Buffer, ObjectEntry
+from provider.ranges import ByteRange
+
+ResultT = TypeVar("ResultT")
+WHOLE_BYTES = 64 << 20
+"""What a read of a whole object is given time for; its length is not known before."""
+
+
+class FsspecStore:
+    """An `ObjectStore` below one path of a file system (decision 0028).
+
+    Every request has a slot and a deadline. One that is not answered in time is given up, which
+    frees its slot and, as every `Unavailable`, leaves its outcome unknown. Nothing is repeated
+    here: `RetryingStore` does that where it is harmless. Memory: none between calls; a file
+    system that takes only one buffer gets a joined copy of what it is to store.
+    """
+
+    def __init__(
+        self,
+        files: ObjectFiles,
+        root: str,
+        *,
+        options: ObjectOptions | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        """`root` is a path of the file system, such as `bucket/prefix`, without a slash behind."""
+        self._files = files
+        self._root = f"{root}/"
+        self._options = options or ObjectOptions()
+        self._clock = clock or SystemClock()
+        self._slots = asyncio.Semaphore(self._options.requests_max)
+        self._upload_slots = asyncio.Semaphore(self._options.uploads_max)
+        self._is_closed = False
+
+    def __repr__(self) -> str:
+        state = "closed" if self._is_closed else repr(self._files)
+        return f"<FsspecStore {self._root}: {state}>"
+
+    async def create(self, name: str, buffers: Sequence[Buffer]) -> None:
+        """Store a new object; `ObjectStore.create`. One request.
+
+        Raises also:
+            Denied: there is nothing to create it in, such as no bucket, or we may not.
+        """
+        self._check(name)
+        size_bytes = sum(map(len, buffers))
+        with fsspec_errors(name):
+            try:
+                async with self._slot(self._upload_slots):
+                    await self._timed(self._files.create(self._path(name), buffers), size_bytes)
+            except (FileNotFoundError, NotADirectoryError) as error:
+                where = self._root.rstrip("/")
+                raise Denied(f"{where} does not exist, or is no place for it", name) from error
+
+    async def read(self, name: str, wanted: ByteRange | None = None) -> Buffer:
+        """Read a range, or all; `ObjectStore.read`. One request, and one more where it is short."""
+        self._check(name)
+        path, position = self._path(name), wanted.start if wanted else 0
+        with fsspec_errors(name, position):
+            async with self._slot(self._slots):
+                if wanted is None:
+                    return await self._timed(self._files.read(path, None, None), WHOLE_BYTES)
+                found = await self._timed(
+                    self._files.read(path, wanted.start, wanted.end), wanted.length
+                )
+                if len(found) < wanted.length:
+                    size_bytes = await self._timed(self._files.size(path))
+                    raise _short(len(found), size_bytes, name, wanted)
+        if len(found) > wanted.length:
+            raise Denied("the storage answers with more than was asked for", name, position)
+        return found
+
+    async def read_many(self, wanted: Sequence[tuple[str, ByteRange]]) -> list[Buffer]:
+        """Read several ranges; `ObjectStore.read_many`. Side by side, one request for each."""
+        self._check(*(name for name, _ in wanted))
+        tasks: list[asyncio.Task[Buffer]] = []
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks += [group.create_task(self.read(name, part)) for name, part in wanted]
+        except BaseExceptionGroup as errors:
+            raise errors.exceptions[0] from None
+        return [task.result() for task in tasks]
+
+    async def size(self, name: str) -> int:
+        """The object's length in bytes; `ObjectStore.size`. One request."""
+        self._check(name)
+        with fsspec_errors(name):
+            async with self._slot(self._slots):
+                return await self._timed(self._files.size(self._path(name)))
+
+    async def list(self, prefix: str, *, after: str = "") -> list[ObjectEntry]:
+        """Objects by name; `ObjectStore.list`. One request per 1,000 where storage has pages.
+
+        Memory: all entries. The deadline is that of one request for each 1,000 entries found.
+
+        Raises also:
+            NotFound: there is no such bucket.
+        """
+        self._check()
+        check_prefix(prefix)
+        after_path = self._path(after) if after else ""
+        names: dict[str, int] = {}
+        with fsspec_errors(prefix):
+            async with self._slot(self._slots):
+                pages = self._files.pages(self._path(prefix), after_path)
+                while (page := await self._timed(_next(pages))) is not None:
+                    names.update((path.removeprefix(self._root), size) for path, size in page)
+        return [
+            ObjectEntry(name, names[name])
+            for name in sorted(names)
+            if name.startswith(prefix) and name > after and not _is_temporary(name)
+        ]
+
+    async def directories(self, name: str = "") -> Sequence[str]:
+        """Names of what has objects below it, directly below `name`, sorted; "" is the root.
+
+        One request per 1,000.
+
+        Raises:
+            Denied, Unavailable: as `list`.
+        """
+        self._check(*([name] if name else []))
+        with fsspec_errors(name):
+            async with self._slot(self._slots):
+                path = self._path(name).rstrip("/")
+                try:
+                    found = await self._timed(self._files.directories(path))
+                except (FileNotFoundError, NotADirectoryError):
+                    found = []
+        return sorted(one.removeprefix(f"{path}/") for one in found)
+
+    async def delete(self, names: Sequence[str]) -> None:
+        """Remove objects; `ObjectStore.delete`. One request per 1,000 where storage has such.
+
+        All names are tried, whatever fails.
+
+        Raises also:
+            Denied: none of those that failed did so for a passing reason.
+        """
+        self._check(*names)
+        failed: Sequence[tuple[str, Exception]] = ()
+        paths_left = [self._path(name) for name in dict.fromkeys(names)]
+        while paths_left:
+            paths, paths_left = paths_left[:DELETES_MAX], paths_left[DELETES_MAX:]
+            with fsspec_errors(paths[0].removeprefix(self._root)):
+                async with self._slot(self._slots):
+                    failed = [
+                        *failed,
+                        *await self._timed(self._files.remove(paths), len(paths)),
+                    ]
+        if failed:
+            raise self._undeleted(failed, len(names))
+
+    async def close(self) -> None:
+        """Release connections. Idempotent; every later call raises `Closed`."""
+        if not self._is_closed:
+            self._is_closed = True
+            with fsspec_errors(""):
+                await self._files.close()
+
+    def _undeleted(self, failed: Sequence[tuple[str, Exception]], number: int) -> StoreError:
+        said: StoreError | None = None
+        for path, error in failed:
+            verdict = as_verdict(error, path.removeprefix(self._root))
+            if verdict is None:
+                raise error
+            if said is None or not isinstance(verdict, Denied):
+                said = verdict
+                said.__cause__ = error
+        assert said is not None, "nothing failed"
+        kind = Denied if isinstance(said, Denied) else Unavailable
+        reason = f"{len(failed)} of {number} objects are not deleted: {said.reason}"
+        undeleted = kind(reason, said.path)
+        undeleted.__cause__ = said.__cause__
+        return undeleted
+
+    def _check(self, *names: str) -> None:
+        if self._is_closed:
+            raise Closed("the store was closed", names[0] if names else "")
+        for name in names:
+            check_name(name)
+
+    def _path(self, name: str) -> str:
+        return f"{self._root}{name}"
+
+    @asynccontextmanager
+    async def _slot(self, slots: asyncio.Semaphore) -> AsyncGenerator[None]:
+        """A slot; the wait for it has no deadline, for every request that has one ends."""
+        async with slots:
+            if self._is_closed:
+                raise Closed("the store was closed", "")
+            yield
+
+    async def _timed(self, request: Coroutine[Any, Any, ResultT], size_bytes: int = 0) -> ResultT:
+        return await within(self._clock, self._options.deadline_s(size_bytes), request)
+
+
+async def _next(pages: AsyncIterator[Page]) -> Page | None:
+    return await anext(pages, None)
+
+
+def _is_temporary(name: str) -> bool:
+    return name.startswith(TEMPORARY_PREFIX) or f"/{TEMPORARY_PREFIX}" in name
+
+
+def _short(found: int, size_bytes: int, name: str, wanted: ByteRange) -> StoreError:
+    """The verdict on a read that gave too few bytes of an object that has `size_bytes`."""
+    if size_bytes < wanted.end:
+        return OutOfRange(f"the object ends at {size_bytes}", name, wanted.start)
+    reason = f"the storage answered with {found} bytes of {wanted.length}"
+    return Unavailable(reason, name, wanted.start)
