@@ -9,19 +9,17 @@ import math
 from collections.abc import Callable
 from concurrent.futures import Executor
 from contextlib import suppress
+from random import Random
 
 from dispatcher.goal import Backlog, Goal
 from dispatcher.hot_log import HotLog
-from dispatcher.options import DispatchOptions
+from dispatcher.options import DRAIN_PATIENCE_S, DispatchOptions
 from dispatcher.statistics import DispatchStatistics, Progress
 from dispatcher.tier_port import TierPort
 from dispatcher.topic_filter import TopicFilter
 from dispatcher.work import DispatchWork
 from provider.clock import Clock
 from provider.errors import Closed, StoreError
-
-DRAIN_PATIENCE_S = 60.0
-"""Seconds without a landed commit after which `drain` gives up on a tier that fails."""
 
 
 class TieredDispatcher:
@@ -39,17 +37,19 @@ class TieredDispatcher:
         clock: Clock,
         topics: TopicFilter | None = None,
         executor: Executor | None = None,
+        rng: Random | None = None,
     ) -> None:
         """Nothing is read or written before `run` or `drain`.
 
         `topics` says which topics are never tiered, whatever the hot log reports; None: all are.
-        `executor` runs the tier's `plan_commit`; None is the event loop's own.
+        `executor` runs the tier's `plan_commit`; None is the event loop's own. `rng` spreads the
+        tries during an outage of a tier that other dispatchers share; None: nothing does.
         """
         self._options = options
         self._clock = clock
         self._made_s = clock.monotonic_s()
         self._work = DispatchWork(
-            hot, tier, options=options, clock=clock, topics=topics, executor=executor
+            hot, tier, options=options, clock=clock, topics=topics, executor=executor, rng=rng
         )
         self._serving = False
         self._closing = False

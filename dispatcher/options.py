@@ -10,6 +10,8 @@ Backfill = Literal["all", "none"] | timedelta
 """Where a queue begins that the tier does not have: its oldest local message, its end, or its
 first message that is not older than this."""
 
+DRAIN_PATIENCE_S = 60.0
+"""Seconds without a landed commit after which `drain` gives up on a tier that fails."""
 COMPARED_BYTES_MAX = 1 << 20
 """Bytes of records that comparing a queue holds at once of each side, unless one is larger."""
 
@@ -45,6 +47,11 @@ class DispatchOptions:
     """Rounds under way at once: one is read and planned while another is written and synced."""
     round_queues_max: int = 1024
     """Queues of one round."""
+    boarding_share: float = 0.5
+    """Share of the age limit from which on a queue goes along in a round that others make due; a
+    smaller one makes fewer rounds, each of more queues."""
+    round_bytes_due: int = 0
+    """Bytes of all waiting queues together that make all of them due; 0: each by its own limits."""
     references_max: int = 1 << 20
     """References of waiting messages kept over all queues; beyond it, 256 for each queue."""
     poll_s_max: float = 0.2
@@ -75,7 +82,10 @@ class DispatchOptions:
         ):  # fmt: skip
             if getattr(self, name) <= 0:
                 raise ValueError(f"{name} must be positive, not {getattr(self, name)}")
-        for name in ("batch_age_s_max", "compared_messages_max", "close_s_max"):
+        for name in (
+            "batch_age_s_max", "boarding_share", "compared_messages_max", "close_s_max",
+            "round_bytes_due",
+        ):  # fmt: skip
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must not be negative, not {getattr(self, name)}")
         if self.rounds_max * self.batch_bytes_max > self.bytes_in_flight_max:

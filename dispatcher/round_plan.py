@@ -80,8 +80,9 @@ def plan_round(
     """Choose the next round.
 
     - Queues that failed get rounds of their own, without any queue that did not fail.
-    - A round includes every queue that has waited for half its age limit. Rounds that age makes
-      due are therefore at least that far apart, however many thin queues there are.
+    - A round includes every queue that has waited for `boarding_share` of its age limit. Rounds
+      that age makes due are therefore at least the rest of it apart, however many thin queues
+      there are. That many bytes wait over all queues as `round_bytes_due` says makes all due.
     - A queue that wants no more than its equal share of the round always gets it. A thin queue
       therefore waits for its age limit and at most one commit of every `round_queues_max` queues
       in line before it, whatever the others do.
@@ -96,13 +97,16 @@ def plan_round(
 
     O(n log n) in the queues that wait.
     """
-    boarding_s = now_s - options.batch_age_s_max / 2
+    waiting = list(waiting)
+    boarding_s = now_s - options.batch_age_s_max * options.boarding_share
+    bytes_waiting = sum(queue.bytes for queue in waiting if not queue.failed)
+    all_due = 0 < options.round_bytes_due <= bytes_waiting
     due: list[Waiting] = []
     boarding: list[Waiting] = []
     retries: list[Waiting] = []
     wake_at_s = math.inf
     for queue in waiting:
-        if queue.due_at_s <= now_s:
+        if queue.due_at_s <= now_s or (all_due and not queue.failed):
             (retries if queue.failed else due).append(queue)
             continue
         wake_at_s = min(wake_at_s, queue.due_at_s)

@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from concurrent.futures import Executor
 from functools import partial
+from random import Random
 from typing import Any
 
 from container.queue.commit_plan import CommitPlan
@@ -60,12 +61,13 @@ class DispatchWork:
         clock: Clock,
         topics: TopicFilter | None,
         executor: Executor | None,
+        rng: Random | None = None,
     ) -> None:
         self.table = QueueTable(options)
         self.alarm = Alarm(clock)
         self.counters = Counters()
         self.health = TierHealth(
-            backoff_s_min=options.backoff_s_min, backoff_s_max=options.backoff_s_max
+            backoff_s_min=options.backoff_s_min, backoff_s_max=options.backoff_s_max, rng=rng
         )
         self.fatal: StoreError | None = None
         """What ended all dispatching."""

@@ -1,6 +1,7 @@
 """Which queues go into the next round: decided without a loop, a clock or a store."""
 
 import math
+from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -46,6 +47,20 @@ def test_a_round_takes_along_who_has_waited_half_his_time_and_nobody_else() -> N
         waiting("fresh", 10, since_s=9.6, due_s=10.6),
     ]
     assert names(plan_round(queues, now_s=10.0, load=IDLE, options=OPTIONS)) == ["due", "half"]
+    everybody = replace(OPTIONS, boarding_share=0.0)
+    plan = plan_round(queues, now_s=10.0, load=IDLE, options=everybody)
+    assert names(plan) == ["due", "half", "fresh"]
+
+
+def test_queues_that_fill_a_round_together_are_due_together() -> None:
+    options = replace(OPTIONS, round_bytes_due=1000)
+    queues = [waiting(name, 333, since_s=9.9, due_s=99.0) for name in "abc"]
+    assert names(plan_round(queues, now_s=10.0, load=IDLE, options=options)) == []
+    failed = waiting("failed", 900, since_s=9.9, due_s=99.0, failed=True)
+    assert names(plan_round([*queues, failed], now_s=10.0, load=IDLE, options=options)) == []
+    full = [*queues, waiting("d", 1, since_s=9.9, due_s=99.0)]
+    assert names(plan_round(full, now_s=10.0, load=IDLE, options=options)) == ["a", "b", "c", "d"]
+    assert names(plan_round(full, now_s=10.0, load=IDLE, options=OPTIONS)) == []
 
 
 def test_a_round_has_a_bounded_number_of_queues_longest_unserved_first() -> None:
