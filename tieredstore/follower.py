@@ -7,6 +7,7 @@ from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from random import SystemRandom
 from types import TracebackType
 from typing import Self
 
@@ -30,9 +31,9 @@ from tieredstore.lifetime import cause, running
 from tieredstore.metrics.moment import Moment
 from tieredstore.metrics.serving import metrics_of, served_metrics
 from tieredstore.naming import refuse_unnamed
-from tieredstore.opening import directory_of
 from tieredstore.owner import refuse_living_owner, watch_ownership
 from tieredstore.owning import open_hot_log, open_owner
+from tieredstore.places import directory_of, local_directory
 from tieredstore.remembering import FollowedMemory
 from tieredstore.report import Look, Reporter, log_owned, log_start
 from tieredstore.summary import Loss, TopicSummary, new_losses, summarize
@@ -125,7 +126,7 @@ class Follower:
             )
             await asyncio.to_thread(refuse_unnamed, config, self._store_dir)
             if not self._take_over:
-                await refuse_living_owner(config, directory_of(config), clock=clock)
+                await refuse_living_owner(config, clock=clock)
             if self._serves:
                 await stack.enter_async_context(served_metrics(config, self._moment, registry))
             # All that can fail has been tried: from here on the tier is ours.
@@ -138,8 +139,9 @@ class Follower:
                 options=config.dispatch,
                 clock=clock,
                 topics=TopicFilter(config.cluster, config.broker),
+                rng=SystemRandom() if config.in_object_store else None,
             )
-            memory = FollowedMemory(hot, tier)
+            memory = FollowedMemory(hot, tier, kept_every_s=config.remember_s)
             is_known = await memory.recall()
             before = dict(tier.state.queues)
             # of a log that is read from a known record on, no topic but the newest ones are seen
@@ -190,12 +192,17 @@ class Follower:
     def __repr__(self) -> str:
         if self._stack is None or self._open is None:
             return f"<Follower of {self._store_dir}: not open>"
-        return f"<Follower of {self._store_dir} into {self.directory}>"
+        return f"<Follower of {self._store_dir} into {self.location}>"
 
     @property
     def directory(self) -> Path:
-        """Where the broker's tier lies."""
-        return directory_of(self._opened().config)
+        """Where the broker's tier lies; ConfigError if that is no directory."""
+        return local_directory(directory_of(self._opened().config))
+
+    @property
+    def location(self) -> str:
+        """Where the broker's tier lies, as a path or a URL."""
+        return str(directory_of(self._opened().config))
 
     @property
     def registry(self) -> CollectorRegistry:
@@ -215,11 +222,14 @@ class Follower:
             on_progress: called whenever something changed.
 
         Raises:
-            Unavailable: nothing reached the tier for a minute.
+            Unavailable: nothing reached the tier for a minute, in an object store for five.
             Fenced: someone newer owns the tier.
         """
         await self._read_ahead()
-        return await self._opened().dispatcher.drain(on_progress=on_progress)
+        opened = self._opened()
+        return await opened.dispatcher.drain(
+            patience_s=opened.config.drain_patience_s, on_progress=on_progress
+        )
 
     async def run(self) -> None:
         """Tier what is there and what comes, until cancelled or `stop` is called.

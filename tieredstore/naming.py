@@ -4,16 +4,16 @@ Messages of another broker in a tier cannot be taken out of it, and a tier that 
 name that nobody chose is a full copy that nobody looks for.
 """
 
-import os
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from container.names.tier_objects import JOURNAL_PREFIX
 from dispatcher.topic_filter import TopicFilter
 from tieredstore.config.effective import Config, Setting
+from tieredstore.config.location import Location, TierUrl
 from tieredstore.config.sources import ConfigError
 from tieredstore.following.directory.topic_table import TOPICS, StoreNames, read_store_names
-from tieredstore.opening import directory_of
+from tieredstore.places import directory_of, names_below
 
 BROKER, CLUSTER = "brokerName", "brokerClusterName"
 SWITCH = "tieredStoreNameCheckEnable"
@@ -51,8 +51,12 @@ def refuse_other_store(config: Config, store_dir: Path) -> None:
 def _refuse_stranger(config: Config, store_dir: Path) -> None:
     tier = directory_of(config)
     excludes = TopicFilter(config.cluster, config.broker).excludes
-    tiered = {name for name in _directories_in(tier) if name[0] != "@" and not excludes(name)}
-    stored = {name for name in _directories_in(store_dir / QUEUES) if not excludes(name)}
+    if isinstance(tier, TierUrl):
+        return  # queues share its objects, so that no names tell which topics it has
+    tiered = {
+        name for name in _directories_in(config, tier) if name[0] != "@" and not excludes(name)
+    }
+    stored = {name for name in _directories_in(config, store_dir / QUEUES) if not excludes(name)}
     if tiered and stored and tiered.isdisjoint(stored):
         raise ConfigError(
             f"the store {store_dir} does not say whose it is, and has none of the tier's topics: "
@@ -67,7 +71,7 @@ def refuse_unnamed(config: Config, store_dir: Path) -> None:
     Raises:
         ConfigError: says what the store's broker is called, if the store says it.
     """
-    if config.gives(BROKER) or _has_journal(directory_of(config)):
+    if config.gives(BROKER) or _has_journal(config, directory_of(config)):
         return
     names = read_store_names(store_dir)
     raise ConfigError(
@@ -77,10 +81,10 @@ def refuse_unnamed(config: Config, store_dir: Path) -> None:
     )
 
 
-def _directories_in(directory: Path) -> set[str]:
+def _directories_in(config: Config, directory: Path) -> set[str]:
     try:
-        return {entry.name for entry in os.scandir(directory) if entry.is_dir()}
-    except OSError:
+        return set(names_below(config, directory))
+    except ConfigError:
         return set()  # what cannot be looked at is opened next, and then named
 
 
@@ -91,9 +95,11 @@ def _some(topics: Collection[str]) -> str:
     return f"{said} and {more} more" if more > 0 else said
 
 
-def _has_journal(directory: Path) -> bool:
+def _has_journal(config: Config, where: Location) -> bool:
+    if isinstance(where, TierUrl):
+        return JOURNAL_PREFIX.rstrip("/") in names_below(config, where)
     try:
-        return any((directory / JOURNAL_PREFIX).iterdir())
+        return any((where / JOURNAL_PREFIX).iterdir())
     except OSError:
         return False  # opening the tier meets the same error, and names it
 

@@ -1,4 +1,4 @@
-"""From a configuration to a tier that is read: the broker, its directory, its reader."""
+"""From a configuration to a tier that is read: the broker, where its tier lies, its reader."""
 
 from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager, contextmanager
@@ -7,17 +7,18 @@ from random import SystemRandom
 
 from container.java.metadata import JavaMetadata, parse_java_metadata
 from container.java.tier import load_java_tier
-from container.names.rocketmq import broker_directory, parse_cluster_directory
+from container.names.rocketmq import parse_cluster_directory
 from container.tier_reader import FixedMetadata, TierReader
 from provider.clock import SystemClock
 from provider.errors import Corrupt, Denied, NotFound, Unavailable
 from provider.in_place_segments import LOCK_NAME
 from provider.object_store import ObjectStore
-from provider.posix import PosixStore
 from provider.probing import PROBE_PREFIX
 from provider.retrying import RetryingStore
 from tieredstore.config.effective import Config
+from tieredstore.config.location import Location, TierUrl
 from tieredstore.config.sources import ConfigError
+from tieredstore.places import brokers_in, directory_of, storage_at
 
 AS_OPTIONS = "-D brokerClusterName={cluster} -D brokerName={broker}"
 """How the command line names a broker."""
@@ -25,20 +26,11 @@ AS_ARGUMENTS = "cluster={cluster!r}, broker={broker!r}"
 """How a program names a broker."""
 
 
-def directory_of(config: Config) -> Path:
-    """The broker's directory in the tier.
-
-    Raises:
-        ConfigError: `tieredStoreFilePath` is not set.
-    """
-    return config.tier_root / broker_directory(config.cluster, config.broker)
-
-
 def existing_tier(config: Config, naming: str = AS_OPTIONS) -> Config:
-    """The configuration of the broker that is to be read, found in the tier's directory.
+    """The configuration of the broker that is to be read, found in the tier.
 
     Cluster and broker that were not given are taken from the tier if it has only one that fits.
-    Blocks for two levels of a directory listing.
+    Blocks for two levels of a listing; in an object store, none where both were given.
 
     Args:
         config: what was configured.
@@ -49,9 +41,9 @@ def existing_tier(config: Config, naming: str = AS_OPTIONS) -> Config:
         ConfigError: the tier has none of the names given, or several that fit; lists them.
     """
     root = config.tier_root
-    if _is_directory(directory_of(config)):
+    if _is_known(config):
         return config
-    found = brokers_in(root)
+    found = brokers_in(config)
     if not found:
         raise NotFound(no_tier(root), str(root))
     fitting = [
@@ -76,20 +68,28 @@ def existing_tier(config: Config, naming: str = AS_OPTIONS) -> Config:
     )
 
 
-def _is_directory(path: Path) -> bool:
+def _is_known(config: Config) -> bool:
+    """Whether the tier of the configured broker is there, or nothing else can be meant."""
+    where = directory_of(config)
+    if isinstance(where, TierUrl):
+        return config.gives("brokerClusterName") and config.gives("brokerName")
     try:
-        return path.is_dir()
+        return where.is_dir()
     except OSError:
         return False  # `brokers_in` meets the same error, and names it
 
 
-def no_tier(root: Path) -> str:
+def no_tier(root: Location) -> str:
     """Why nothing was found below a root."""
-    if not root.is_dir():
+    if isinstance(root, TierUrl):
+        parts, kind = root.place.split("/")[1:][-2:], "place"
+    elif root.is_dir():
+        parts, kind = [root.parent.name, root.name], "directory"
+    else:
         return "there is no tier: no such directory"
-    if parse_cluster_directory(root.name) or parse_cluster_directory(root.parent.name):
-        return "there is no tier in this directory, which is a part of one: give the one above"
-    return "there is no tier in this directory"
+    if any(map(parse_cluster_directory, parts)):
+        return f"there is no tier in this {kind}, which is a part of one: give the one above"
+    return f"there is no tier in this {kind}"
 
 
 def read_bytes(path: Path) -> bytes:
@@ -102,27 +102,6 @@ def read_bytes(path: Path) -> bytes:
         return path.read_bytes()
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {(error.strerror or '').lower()}") from error
-
-
-def brokers_in(root: Path) -> list[tuple[str, str]]:
-    """Cluster and broker of every tier below a root, in order.
-
-    Raises:
-        ConfigError: the root cannot be read.
-    """
-    try:
-        clusters = {entry: parse_cluster_directory(entry.name) for entry in root.iterdir()}
-        return sorted(
-            (cluster, broker.name)
-            for entry, cluster in clusters.items()
-            if cluster is not None
-            for broker in entry.iterdir()
-            if broker.is_dir()
-        )
-    except FileNotFoundError:
-        return []
-    except OSError as error:
-        raise ConfigError(f"{root} cannot be read: {(error.strerror or '').lower()}") from error
 
 
 @asynccontextmanager
@@ -145,7 +124,7 @@ async def open_reader(
     """
     directory = directory_of(config)
     clock = SystemClock()
-    files = PosixStore(directory, options=config.posix, clock=clock)
+    files = storage_at(config, directory, clock=clock)
     store = RetryingStore(files, clock=clock, rng=SystemRandom())
     try:
         with whole_paths(directory):
@@ -174,7 +153,7 @@ def _parse_java(raw: bytes, path: str) -> JavaMetadata:
 
 
 @contextmanager
-def whole_paths(directory: Path) -> Generator[None]:
+def whole_paths(directory: Location) -> Generator[None]:
     """Name the whole path where storage refuses: the cause is often a directory above the tier."""
     try:
         yield
@@ -185,13 +164,15 @@ def whole_paths(directory: Path) -> Generator[None]:
 
 
 async def _open_ours(
-    store: ObjectStore, directory: Path, *, verify: bool, damaged: bool
+    store: ObjectStore, directory: Location, *, verify: bool, damaged: bool
 ) -> TierReader:
     """A reader of our journal; where there is none, say what else the directory may be."""
     try:
         return await TierReader.open(store, verify=verify, damaged=damaged)
     except NotFound as error:
-        if (directory / LOCK_NAME).exists():
+        if isinstance(directory, TierUrl):
+            reason = "there is no journal here, so there is no tier of this broker"
+        elif (directory / LOCK_NAME).exists():
             reason = (
                 "the journal of this tier is gone: bring its @journal back from a backup, or "
                 "`tieredstore metadata import` a file that `metadata export` wrote"

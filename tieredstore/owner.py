@@ -5,6 +5,7 @@ tier on purpose only, so a start asks for the lock that a living owner holds bef
 """
 
 import asyncio
+import logging
 import os
 import re
 import socket
@@ -22,11 +23,13 @@ from provider.clock import Clock, wait_at_most
 from provider.errors import Closed, Fenced, StoreError
 from provider.in_place_segments import LOCK_NAME
 from provider.object_store import ObjectStore
-from provider.posix import PosixStore
 from provider.posix_errors import posix_errors
 from provider.posix_lock import OwnerLock
 from tieredstore.config.effective import Config
+from tieredstore.config.location import Location
+from tieredstore.places import directory_of, make_lock_directory, owner_lock_path, storage_at
 
+LOGGER = logging.getLogger("tieredstore.owner")
 NAMING_S_MAX = 5.0
 """Seconds that a fenced owner takes to find out who fenced it."""
 
@@ -59,10 +62,11 @@ def is_of_this_host(owner: str) -> bool:
 class Takeover:
     """Permits or forbids the fence of one start, and holds the lock of its epoch afterwards."""
 
-    def __init__(self, directory: Path, *, take_over: bool) -> None:
+    def __init__(self, where: Location, lock: Path, *, take_over: bool) -> None:
         """`take_over`: take the tier from an owner that lives, too."""
-        self._directory = directory
-        self._lock = OwnerLock(str(directory / LOCK_NAME))
+        self._where = where
+        self._path = lock
+        self._lock = OwnerLock(str(self._path))
         self._take_over = take_over
         self.earlier = Broker("", "")
         """Whose the tier was; epoch 0 if nobody's."""
@@ -70,14 +74,15 @@ class Takeover:
         """Whether that owner was seen to live."""
 
     def __repr__(self) -> str:
-        return f"<Takeover of {self._directory}: {self._lock!r}>"
+        return f"<Takeover of {self._where}: {self._lock!r}>"
 
     async def permit(self, broker: Broker) -> None:
         """`container.journal.ownership.Permit`: forbid to fence an owner that lives.
 
         The next epoch's lock is held before its fence is written, so that whoever reads the
         fence sees a living owner. Where two starts try the same epoch at once, both hold its lock,
-        and the one that comes second sees the first.
+        and the one that comes second sees the first. For an object store these are locks of this
+        host, and a start goes on without where they cannot be had.
 
         Raises:
             Owned: the tier's owner lives.
@@ -88,40 +93,51 @@ class Takeover:
             lambda: self._lock.is_held(broker.epoch)
         )
         if self.earlier_lives and not self._take_over:
-            raise owned_error(broker, self._directory)
-        await self._blocking(lambda: self._lock.hold(broker.epoch + 1))
+            raise owned_error(broker, self._where)
+        if isinstance(self._where, Path):
+            await self._blocking(lambda: self._lock.hold(broker.epoch + 1))
+            return
+        try:
+            await asyncio.to_thread(self._hold_on_host, broker.epoch + 1)
+        except OSError as error:
+            LOGGER.warning("other owners on this host will not see this one: %s", error)
 
     def close(self) -> None:
         """Let the lock go. Idempotent."""
         self._lock.close()
+
+    def _hold_on_host(self, epoch: int) -> None:
+        make_lock_directory(self._path)
+        self._lock.hold(epoch)
 
     async def _blocking(self, work: Callable[[], ResultT]) -> ResultT:
         with posix_errors(LOCK_NAME):
             return await asyncio.to_thread(work)
 
 
-def owned_error(broker: Broker, directory: Path) -> Owned:
+def owned_error(broker: Broker, where: Location) -> Owned:
     """What a start is told that may not take the tier."""
-    return Owned(f"{owner_words(broker.owner)} owns the tier and lives", str(directory))
+    return Owned(f"{owner_words(broker.owner)} owns the tier and lives", str(where))
 
 
-async def refuse_living_owner(config: Config, directory: Path, *, clock: Clock) -> None:
+async def refuse_living_owner(config: Config, *, clock: Clock) -> None:
     """Forbid early what `Takeover.permit` would forbid. One lock is asked where nobody lives.
 
     Raises:
         Owned: the tier's owner lives.
     """
-    lock = OwnerLock(str(directory / LOCK_NAME))
+    where = directory_of(config)
+    lock = OwnerLock(str(owner_lock_path(config, where)))
     try:
         if not await asyncio.to_thread(lock.is_held):
             return
-        store = PosixStore(directory, options=config.posix, clock=clock)
+        store = storage_at(config, where, clock=clock)
         try:
             broker = (await JournalReader(store, config.journal, clock=clock).load()).state.broker
         finally:
             await store.close()
         if await asyncio.to_thread(lock.is_held, broker.epoch):
-            raise owned_error(broker, directory)
+            raise owned_error(broker, where)
     except Owned:
         raise
     except (OSError, StoreError):

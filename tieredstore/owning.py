@@ -16,11 +16,10 @@ from container.names.tier_objects import BOUNDARY_PREFIX, JOURNAL_PREFIX, SNAPSH
 from container.tier import Tier, TierIdentity
 from provider.clock import Clock
 from provider.errors import Fenced
-from provider.in_place_segments import InPlaceDriver
 from provider.metered import MeteredStore
 from provider.names import TEMPORARY_PREFIX
-from provider.posix import PosixStore
 from tieredstore.config.effective import Config
+from tieredstore.config.location import Location, TierUrl
 from tieredstore.config.sources import ConfigError
 from tieredstore.following.broker_hot_log import RocketMqHotLog
 from tieredstore.following.directory.layout import CONSUME_QUEUE
@@ -32,13 +31,21 @@ from tieredstore.following.directory.log_directories import (
 from tieredstore.following.options import HotLogOptions
 from tieredstore.lifetime import cause
 from tieredstore.naming import refuse_other_store
-from tieredstore.opening import directory_of, whole_paths
+from tieredstore.opening import whole_paths
 from tieredstore.owner import (
     Takeover,
     is_of_this_host,
     name_successor,
     owner_text,
     owner_words,
+)
+from tieredstore.places import (
+    directory_of,
+    names_below,
+    owner_lock_path,
+    repeating,
+    segments_driver,
+    storage_at,
 )
 
 LOGGER = logging.getLogger("tieredstore.owner")
@@ -70,22 +77,22 @@ async def open_owner(
         Corrupt, Unavailable: as `Tier.own`.
         Fenced: at the end of the block, naming who took the tier meanwhile.
     """
-    directory = directory_of(config)
+    directory, rng = directory_of(config), rng or SystemRandom()
     if not imported:
-        await asyncio.to_thread(_refuse_foreign_files, directory)
-    files = PosixStore(directory, options=config.posix, clock=clock)
-    store = MeteredStore(files, clock=clock, registry=registry)
-    takeover = Takeover(directory, take_over=take_over)
+        await asyncio.to_thread(_refuse_foreign_files, config, directory)
+    files = storage_at(config, directory, clock=clock)
+    metered = MeteredStore(files, clock=clock, registry=registry)
+    store = repeating(directory, metered, clock=clock, rng=rng)
+    lock = owner_lock_path(config, directory)
+    takeover = Takeover(directory, lock, take_over=take_over)
     try:
         with whole_paths(directory):
             tier = await Tier.own(
                 store,
                 TierIdentity(config.cluster, config.broker, owner_text(clock)),
-                segments=InPlaceDriver(
-                    store, clock=clock, takeover_wait_s_max=config.tier.takeover_wait_s_max
-                ),
+                segments=segments_driver(config, directory, store, clock=clock, rng=rng),
                 clock=clock,
-                rng=rng or SystemRandom(),
+                rng=rng,
                 options=config.tier,
                 journal_options=config.journal,
                 upkeep_options=config.upkeep,
@@ -119,7 +126,7 @@ def _log_start(takeover: Takeover) -> None:
         )
 
 
-def _refuse_foreign_files(directory: Path) -> None:
+def _refuse_foreign_files(config: Config, directory: Location) -> None:
     """Begin no tier among the segments of another one, such as RocketMQ's own.
 
     An owner writes its journal first, so an interrupted start leaves no segments without one.
@@ -128,20 +135,29 @@ def _refuse_foreign_files(directory: Path) -> None:
     Raises:
         ConfigError: there are segments, and no journal.
     """
+    ours = (JOURNAL_PREFIX, SNAPSHOT_PREFIX, BOUNDARY_PREFIX)
+    if isinstance(directory, TierUrl):
+        names = names_below(config, directory)
+        foreign = [name for name in names if not name.startswith("@")]
+        if foreign and not any(prefix.rstrip("/") in names for prefix in ours):
+            raise ConfigError(_foreign_text(directory, foreign[0]))
+        return
     try:
-        ours = (JOURNAL_PREFIX, SNAPSHOT_PREFIX, BOUNDARY_PREFIX)
         if any(_is_object(path) for prefix in ours for path in _files_in(directory / prefix)):
             return  # whole or not, which reading it tells
         found = next(filter(_is_object, directory.glob("[!@]*/**/*")), None)
     except OSError:
         return  # the store meets the same error, and names it
     if found is not None:
-        raise ConfigError(
-            f"{directory} holds a tier's files, such as {found.relative_to(directory)}, and no "
-            f"journal of ours: if that is lost, bring @journal back from a backup; `tieredstore "
-            f"metadata import FILE` makes a tier ours that RocketMQ's own store wrote, or that was "
-            f"exported; else name another directory"
-        )
+        raise ConfigError(_foreign_text(directory, str(found.relative_to(directory))))
+
+
+def _foreign_text(where: Location, found: str) -> str:
+    return (
+        f"{where} holds a tier's files, such as {found}, and no journal of ours: if that is lost, "
+        f"bring @journal back from a backup; `tieredstore metadata import FILE` makes a tier ours "
+        f"that RocketMQ's own store wrote, or that was exported; else name another place"
+    )
 
 
 def _files_in(directory: Path) -> list[Path]:
@@ -183,12 +199,14 @@ def _hot_options(config: Config, store_dir: Path) -> HotLogOptions:
     )
 
 
-def refuse_overlap(store_dir: Path, options: HotLogOptions, tier_root: Path) -> None:
+def refuse_overlap(store_dir: Path, options: HotLogOptions, tier_root: Location) -> None:
     """Keep the tier out of the broker's directories, and those out of the tier.
 
     Raises:
         ConfigError: one lies in the other, symbolic links resolved.
     """
+    if isinstance(tier_root, TierUrl):
+        return
     tier = Path(os.path.realpath(tier_root))
     logs = commit_log_directories(store_dir, options)
     for part in (store_dir, *logs, store_dir / CONSUME_QUEUE):

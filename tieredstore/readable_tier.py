@@ -19,7 +19,7 @@ from provider.clock import Clock, SystemClock
 from provider.errors import Closed, Corrupt, NotFound, StoreError
 from tieredstore.config.effective import Config
 from tieredstore.message import Message
-from tieredstore.opening import AS_ARGUMENTS, directory_of, existing_tier
+from tieredstore.opening import AS_ARGUMENTS, existing_tier
 from tieredstore.reading.arrow import RecordBatch, Schema, import_arrow
 from tieredstore.reading.cursor import QueueCursor
 from tieredstore.reading.findings import findings_of
@@ -27,10 +27,11 @@ from tieredstore.reading.key_queries import KeyQueries
 from tieredstore.reading.opened import OpenedTier, opened_tier
 from tieredstore.reading.topic import by_store_time, one_by_one, queue_by_queue
 from tieredstore.reading.wanted import Moment, OnDamage, OnGap, Wanted, moment_ms
+from tieredstore.reading.whose import WhoseTier
 from tieredstore.summary import QueueSummary, absence_text
 
 
-class ReadableTier(KeyQueries):
+class ReadableTier(KeyQueries, WhoseTier):
     """The tier of one broker, open for reading. `tieredstore.open` makes it: use `async with`.
 
     Needs no broker and no ownership, and never writes. Any number may read a tier while it is
@@ -101,21 +102,6 @@ class ReadableTier(KeyQueries):
             return "<ReadableTier: not open>"
         queues = len(self._open.reader.state.queues)
         return f"<ReadableTier {self.cluster}/{self.broker}: {queues} queues>"
-
-    @property
-    def cluster(self) -> str:
-        """The broker's cluster."""
-        return self._opened().config.cluster
-
-    @property
-    def broker(self) -> str:
-        """The broker whose tier this is."""
-        return self._opened().config.broker
-
-    @property
-    def directory(self) -> Path:
-        """Where the broker's tier lies."""
-        return directory_of(self._opened().config)
 
     @property
     def is_java(self) -> bool:
@@ -397,4 +383,4 @@ class ReadableTier(KeyQueries):
     def _absent(self, topic: str, queue_id: int | None) -> NotFound:
         """What to say where a topic or a queue is not there."""
         queues = self.reader.state.queues
-        return NotFound(absence_text(topic, queue_id, queues), str(self.directory))
+        return NotFound(absence_text(topic, queue_id, queues), self.location)

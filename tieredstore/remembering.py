@@ -13,9 +13,6 @@ from provider.errors import StoreError
 from tieredstore.following.broker_hot_log import RocketMqHotLog
 from tieredstore.following.reput.remembered import Remembered
 
-KEPT_EVERY_S = 30.0
-"""What is tiered within this time before a crash is read again by the next start."""
-
 
 class FollowedMemory:
     """What one owner of a tier remembers of the log that it follows.
@@ -23,7 +20,9 @@ class FollowedMemory:
     An error of the storage loses nothing but the time to read the log again, so none is raised.
     """
 
-    def __init__(self, hot: RocketMqHotLog, tier: Tier) -> None:
+    def __init__(self, hot: RocketMqHotLog, tier: Tier, *, kept_every_s: float) -> None:
+        """What is tiered within `kept_every_s` before a crash is read again by the next start."""
+        self._kept_every_s = kept_every_s
         self._hot = hot
         self._tier = tier
         self._kept: FollowedName | None = None
@@ -69,7 +68,7 @@ class FollowedMemory:
     async def run(self, clock: Clock) -> None:
         """`keep` again and again, until cancelled."""
         while self._hot.is_of_log_alone:
-            await clock.sleep(KEPT_EVERY_S)
+            await clock.sleep(self._kept_every_s)
             await self.keep()
 
     def _is_believed(self, name: FollowedName) -> bool:

@@ -19,8 +19,9 @@ from dispatcher.queue_state import HALTED, QueueState
 from dispatcher.statistics import DispatchStatistics, QueueStatistics
 from provider.clock import Clock
 from tieredstore.config.effective import Config
+from tieredstore.config.location import TierUrl
 from tieredstore.following.statistics import ScanStatistics
-from tieredstore.opening import directory_of
+from tieredstore.places import directory_of
 from tieredstore.summary import Loss, counted, messages_of
 
 LOGGER = logging.getLogger("tieredstore.follower")
@@ -75,7 +76,8 @@ class Look:
 
 def log_start(config: Config, store_dir: Path) -> None:
     """Say, before anything is opened, whose messages go where."""
-    store, tier = (os.path.abspath(path) for path in (store_dir, directory_of(config)))  # noqa: PTH100 - links are left
+    store, where = os.path.abspath(store_dir), directory_of(config)  # noqa: PTH100 - links are left
+    tier = str(where) if isinstance(where, TierUrl) else os.path.abspath(where)  # noqa: PTH100 - likewise
     fields = {"broker": config.broker, "cluster": config.cluster, "store": store, "tier": tier}
     LOGGER.info(
         "%s of cluster %s: from the store %s into the tier %s",

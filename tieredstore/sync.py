@@ -131,8 +131,13 @@ class SyncTier(Threaded):
 
     @property
     def directory(self) -> Path:
-        """Where the broker's tier lies."""
+        """Where the broker's tier lies; ConfigError if that is no directory."""
         return self._tier.directory
+
+    @property
+    def location(self) -> str:
+        """Where the broker's tier lies, as a path or a URL."""
+        return self._tier.location
 
     def refresh(self) -> bool:
         """Look for what was published since; True if there was something."""

@@ -152,7 +152,7 @@ async def test_a_tier_of_several_brokers_wants_a_name_and_lists_them(
 @pytest.mark.parametrize(
     ("where", "words"),
     [
-        ("s3://bucket/tier", "tiers at s3:// are not supported yet"),
+        ("s3:///tier", "names no bucket: write s3://bucket/prefix"),
         ("file://elsewhere/tier", "no directory of this host"),
         ("file://", "no directory of this host"),
     ],

@@ -17,6 +17,7 @@ from container.journal.journal import Journal
 from container.metadata.records import Broker
 from provider.clock import ManualClock, settle
 from provider.errors import Fenced, Unavailable
+from provider.in_place_segments import LOCK_NAME
 from provider.memory import MemoryStore
 from tests.support.cli import COMMAND, run
 from tests.support.fake_broker import FakeBroker
@@ -121,7 +122,8 @@ def test_a_repair_without_a_cut_takes_nothing(broker: FakeBroker) -> None:
 
 
 async def test_a_start_that_comes_second_sees_the_one_that_came_first(tmp_path: Path) -> None:
-    first, second = (Takeover(tmp_path, take_over=False) for _ in range(2))
+    lock = tmp_path / LOCK_NAME
+    first, second = (Takeover(tmp_path, lock, take_over=False) for _ in range(2))
     for one in (first, second):  # both read that nobody has the tier
         await one.permit(Broker("C", "b"))
     with pytest.raises(Owned):  # the fence of the first landed
@@ -133,7 +135,8 @@ async def test_a_start_that_comes_second_sees_the_one_that_came_first(tmp_path: 
 
 
 async def test_a_stopped_owner_before_the_last_one_is_not_taken_for_it(tmp_path: Path) -> None:
-    stopped, dead, start = (Takeover(tmp_path, take_over=one) for one in (False, True, False))
+    lock = tmp_path / LOCK_NAME
+    stopped, dead, start = (Takeover(tmp_path, lock, take_over=one) for one in (False, True, False))
     await stopped.permit(Broker("C", "b"))
     await dead.permit(Broker("C", "b", 1, "host:1"))
     dead.close()

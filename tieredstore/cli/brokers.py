@@ -11,7 +11,8 @@ from tieredstore.cli.exit_status import FINDINGS
 from tieredstore.cli.invocation import Invocation, json_option, pass_invocation
 from tieredstore.cli.output import Row, count_text, size_text, time_text, write_json, write_table
 from tieredstore.config.effective import Config
-from tieredstore.opening import brokers_in, directory_of, no_tier
+from tieredstore.opening import no_tier
+from tieredstore.places import brokers_in, directory_of
 from tieredstore.readable_tier import ReadableTier
 from tieredstore.summary import QueueSummary
 
@@ -43,7 +44,7 @@ def command(invocation: Invocation, *, as_json: bool) -> int:
     are several.
     """
     config = invocation.load_config()
-    names = brokers_in(config.tier_root)
+    names = brokers_in(config)
     if not names:
         raise NotFound(no_tier(config.tier_root), str(config.tier_root))
     found = [asyncio.run(_look_into(config.of_broker(*name))) for name in names]

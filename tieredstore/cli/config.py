@@ -10,6 +10,7 @@ from tieredstore.config.effective import DEFAULT_ORIGIN, Config, Setting
 from tieredstore.config.java_keys import JAVA_ONLY
 from tieredstore.config.key import PORT, Kind
 from tieredstore.config.keys import SECTIONS
+from tieredstore.config.object_store import OBJECT_ORIGIN
 from tieredstore.config.template import config_template
 
 FOREIGN = "Keys that only the broker knows, or a plug-in"
@@ -70,7 +71,7 @@ def _row(setting: Setting) -> Row:
         "key": setting.key.name,
         "value": setting.value,
         "unit": setting.key.unit_name,
-        "default": setting.origin == DEFAULT_ORIGIN,
+        "default": setting.origin in {DEFAULT_ORIGIN, OBJECT_ORIGIN},
         "origin": setting.origin,
         "meaning": setting.key.meaning,
         "used": True,

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from tieredstore.config.effective import Config
 
 TEXT, JSON = "text", "json"
+TIER_KEY = "tieredStoreFilePath"
 LEVELS = ("debug", "info", "warning", "error")
 DIGITS_MAX = 40
 CommandT = TypeVar("CommandT", bound=click.Command)
@@ -103,6 +104,14 @@ def _keep(ctx: click.Context, param: click.Parameter, value: Any) -> None:  # no
         invocation.begin()
 
 
+def _keep_tier(ctx: click.Context, param: click.Parameter, value: Any) -> None:  # noqa: ANN401 - click's
+    """Put the place of the tier among the definitions."""
+    del param
+    if value is not None:
+        invocation = ctx.ensure_object(Invocation)
+        invocation.defines = (*invocation.defines, f"{TIER_KEY}={value}")
+
+
 def _global_options() -> list[click.Option]:
     """Fresh ones for each command: click orders and converts them by its own."""
     return [
@@ -112,6 +121,14 @@ def _global_options() -> list[click.Option]:
             metavar="FILE",
             help="Configuration in properties format; a RocketMQ broker's own file works.",
             callback=_keep,
+            expose_value=False,
+        ),
+        click.Option(
+            ["--tier"],
+            type=GivenPath(),
+            metavar="PLACE",
+            help=f"The tier: a directory, or a URL such as s3://bucket/prefix. Sets {TIER_KEY}.",
+            callback=_keep_tier,
             expose_value=False,
         ),
         click.Option(

@@ -20,9 +20,11 @@ from tieredstore.cli.printable import printable
 from tieredstore.cli.progress import bytes_bar
 from tieredstore.cli.reading import QUEUE_NAME, with_tier
 from tieredstore.config.effective import Config
+from tieredstore.config.location import TierUrl
 from tieredstore.config.sources import ConfigError
-from tieredstore.opening import directory_of, existing_tier, open_reader, read_bytes
+from tieredstore.opening import existing_tier, open_reader, read_bytes
 from tieredstore.owning import open_owner
+from tieredstore.places import directory_of, local_directory
 from tieredstore.readable_tier import ReadableTier
 from tieredstore.summary import log_bytes_of, messages_of
 
@@ -47,6 +49,12 @@ def export(invocation: Invocation, file: Path, *, overwrite: bool, as_json: bool
     """
     if file.exists() and not overwrite:
         raise ConfigError(f"{file} is there already: name another file, or say --overwrite")
+    where = invocation.load_config().tier_root
+    if isinstance(where, TierUrl):
+        raise ConfigError(
+            f"RocketMQ's tiered store reads files, and a tier in an object store has parts that "
+            f"queues share: {where} cannot be opened by it"
+        )
 
     async def convert(tier: ReadableTier) -> tuple[bytes, int]:
         raw = await java_metadata_of(tier.reader, clock=SystemClock())
@@ -88,6 +96,11 @@ def import_(
     leave them out with --without.
     """
     config = invocation.load_config()
+    if isinstance(config.tier_root, TierUrl):
+        raise ConfigError(
+            f"a tier of RocketMQ's own store is imported where it lies, which is a directory, and "
+            f"not {config.tier_root}"
+        )
     rows = asyncio.run(_import(existing_tier(config), file, read_bytes(file), left_out))
     if as_json:
         write_json(rows)
@@ -175,7 +188,7 @@ def _refuse_damage(damage: Mapping[QueueId, StoreError], without: AbstractSet[Qu
 
 async def _refuse_ours(config: Config) -> None:
     """Refuse a tier that has a journal of ours, before everything is read in vain."""
-    directory = directory_of(config)
+    directory = local_directory(directory_of(config))
     store = PosixStore(directory, options=config.posix)
     try:
         if (await TierReader.open(store)).state.queues:

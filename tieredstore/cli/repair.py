@@ -27,7 +27,7 @@ from tieredstore.cli.progress import progress_bar
 from tieredstore.cli.reading import QUEUE, TOPIC
 from tieredstore.config.effective import Config
 from tieredstore.config.sources import ConfigError
-from tieredstore.opening import directory_of, existing_tier
+from tieredstore.opening import existing_tier
 from tieredstore.owner import refuse_living_owner
 from tieredstore.owning import open_hot_log
 from tieredstore.readable_tier import ReadableTier
@@ -177,7 +177,7 @@ async def _cut(
     """Ask, save, then cut; nothing is asked where the tier may not be taken anyway."""
     clock = SystemClock()
     if not take_over:
-        await refuse_living_owner(config, directory_of(config), clock=clock)
+        await refuse_living_owner(config, clock=clock)
     if not yes:
         await asyncio.to_thread(_ask, cuts)
     if save is not None:

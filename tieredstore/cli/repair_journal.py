@@ -12,13 +12,16 @@ from container.journal.reader import JournalReader, Loaded
 from provider.clock import SystemClock
 from provider.errors import NotFound
 from provider.in_place_segments import LOCK_NAME
-from provider.posix import PosixStore
+from provider.object_store import AppendingStore
+from provider.posix_lock import OwnerLock
 from tieredstore.cli.failures import NOTHING_WHOLE
 from tieredstore.cli.invocation import Invocation, WholeNumber, json_option, pass_invocation
 from tieredstore.cli.output import Row, count_text, write_json
 from tieredstore.config.effective import Config
+from tieredstore.config.location import TierUrl
 from tieredstore.config.sources import ConfigError
-from tieredstore.opening import directory_of, existing_tier, whole_paths
+from tieredstore.opening import existing_tier, whole_paths
+from tieredstore.places import directory_of, owner_lock_path, storage_at
 
 OPTION = "--journal-to"
 ENTRY_MAX = 10**19
@@ -79,13 +82,13 @@ def _entries(count: int) -> str:
 async def _work(config: Config, entry: int, *, agreed: JournalCut | None) -> JournalCut:
     """Find what would go, and let it go if it is what was agreed to."""
     directory, clock = directory_of(config), SystemClock()
-    store = PosixStore(directory, options=config.posix, clock=clock)
+    store = storage_at(config, directory, clock=clock)
     try:
         with whole_paths(directory):
             reader = JournalReader(store, JournalOptions(), clock=clock)
             _refuse(await reader.load_whole_part(), entry)
             # Whoever takes the tier from here on finds a damaged journal, and writes nothing.
-            if not await store.register(LOCK_NAME):
+            if await _is_owned(config, store):
                 raise ConfigError(
                     f"a process that owns the tier in {directory} lives and knows what the "
                     f"damaged entry said: leave it running, and its next snapshot, within "
@@ -101,6 +104,15 @@ async def _work(config: Config, entry: int, *, agreed: JournalCut | None) -> Jou
     finally:
         await store.close()
     return cut
+
+
+async def _is_owned(config: Config, store: AppendingStore) -> bool:
+    """Whether an owner lives, as far as locks tell: those of an object store are this host's."""
+    where = directory_of(config)
+    if isinstance(where, TierUrl):
+        lock = OwnerLock(str(owner_lock_path(config, where)))
+        return await asyncio.to_thread(lock.is_held)
+    return not await store.register(LOCK_NAME)
 
 
 def _refuse(loaded: Loaded, entry: int) -> None:

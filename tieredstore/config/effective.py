@@ -16,14 +16,22 @@ from container.names.path_component import check_path_component
 from container.options import TierOptions
 from container.record.unit import UNIT_BYTES
 from container.upkeep.options import UpkeepOptions
-from dispatcher.options import DispatchOptions
+from dispatcher.options import DRAIN_PATIENCE_S, DispatchOptions
 from fetcher.options import FetcherOptions
+from provider.object.options import ObjectOptions
 from provider.options import PosixOptions
 from tieredstore.config.building import Setting, build, in_keys
 from tieredstore.config.java_keys import JAVA_ONLY
 from tieredstore.config.key import Key, Kind, Value
 from tieredstore.config.keys import KEYS
-from tieredstore.config.location import directory_at
+from tieredstore.config.location import Location, location_at
+from tieredstore.config.object_store import (
+    OBJECT_ORIGIN,
+    ObjectStorage,
+    is_object_store,
+    object_defaults,
+    tier_place,
+)
 from tieredstore.config.sources import (
     ConfigError,
     Given,
@@ -46,6 +54,14 @@ ROCKSDB = "defaultRocksDB"
 RECORD_EXTRA_BYTES = 64 << 10
 """What a record may hold besides its body: properties up to 32,767 bytes, topic and fields."""
 ROUNDS_MAX = 2
+OBJECT_SNAPSHOT_AGE_S = 900.0
+"""Seconds after which a snapshot replaces journal entries in an object store; on a directory 300.
+Starting reads the entries after it: a dozen where rounds are as far apart as there."""
+REMEMBER_S = 30.0
+OBJECT_REMEMBER_S = 900.0
+OBJECT_DRAIN_PATIENCE_S = 300.0
+OBJECT_ROUND_QUEUES_MAX = 1 << 14
+"""Queues of one round: each costs a few bytes there, and a file and syncs on a directory."""
 
 OPTIONS = (
     DispatchOptions,
@@ -53,6 +69,7 @@ OPTIONS = (
     HotLogOptions,
     IndexOptions,
     JournalOptions,
+    ObjectOptions,
     PosixOptions,
     TierOptions,
     UpkeepOptions,
@@ -73,6 +90,9 @@ class Config:
     journal: JournalOptions
     upkeep: UpkeepOptions
     posix: PosixOptions
+    objects: ObjectOptions
+    storage: ObjectStorage
+    """Where an object store is reached, and with which credentials."""
     dispatch: DispatchOptions
     hot: HotLogOptions
     fetcher: FetcherOptions
@@ -106,6 +126,9 @@ class Config:
             refuse_misspelt(pair)
         last = {pair.name: pair for pair in given}
         effective = {name: _setting(key, last.get(name)) for name, key in KEYS.items()}
+        is_object = is_object_store(effective)
+        if is_object:
+            effective |= object_defaults(effective, DEFAULT_ORIGIN)
         for name in ("brokerClusterName", "brokerName"):
             reason = check_path_component(str(effective[name].value))
             if reason is not None:
@@ -119,9 +142,11 @@ class Config:
                 ],
                 tier=_tier(effective),
                 journal=build(JournalOptions, effective),
-                upkeep=build(UpkeepOptions, effective),
+                upkeep=_upkeep(effective, is_object=is_object),
                 posix=build(PosixOptions, effective),
-                dispatch=_dispatch(effective),
+                objects=build(ObjectOptions, effective),
+                storage=ObjectStorage.of(effective, environment),
+                dispatch=_dispatch(effective, is_object=is_object),
                 hot=_hot(effective),
                 fetcher=_fetcher(effective),
                 index=build(IndexOptions, effective),
@@ -202,20 +227,35 @@ class Config:
         return int(self.settings["tieredStoreOwnerCheckInterval"].value) / 1000
 
     @property
-    def tier_root(self) -> Path:
-        """`tieredStoreFilePath`.
+    def tier_root(self) -> Location:
+        """`tieredStoreFilePath`, or what `objectStoreBucket` names.
 
         Raises:
-            ConfigError: it was not given.
+            ConfigError: neither was given, both were and differ, or it names no place.
         """
-        value = str(self.settings["tieredStoreFilePath"].value)
+        value = tier_place(self.settings)
         if not value:
             raise ConfigError(
                 "tieredStoreFilePath is not set: name the tier's directory with "
                 "-D tieredStoreFilePath=DIRECTORY or in the file given to --conf; in a program, "
                 "with the argument `where`"
             )
-        return directory_at(value)
+        return location_at(value)
+
+    @property
+    def remember_s(self) -> float:
+        """Interval at which it is written down how far a log without queues was tiered."""
+        return OBJECT_REMEMBER_S if self.in_object_store else REMEMBER_S
+
+    @property
+    def drain_patience_s(self) -> float:
+        """How long tiering waits for anything to land; a round is one long upload over there."""
+        return OBJECT_DRAIN_PATIENCE_S if self.in_object_store else DRAIN_PATIENCE_S
+
+    @property
+    def in_object_store(self) -> bool:
+        """Whether the tier is in an object store, as far as it was named at all."""
+        return is_object_store(self.settings)
 
     def of_broker(self, cluster: str, broker: str) -> Self:
         """The same configuration for a broker that was found in the tier."""
@@ -228,14 +268,17 @@ class Config:
 
     def gives(self, name: str) -> bool:
         """Whether a key was given anywhere, so that its value is not the default."""
-        return self.settings[name].origin != DEFAULT_ORIGIN
+        return self.settings[name].origin not in {DEFAULT_ORIGIN, OBJECT_ORIGIN}
 
     @property
     def memory_bytes_max(self) -> int:
         """Bytes that all layers together may hold; each options class has its own formula."""
-        layers = (self.posix, self.dispatch, self.hot, self.fetcher)
+        layers = (self.dispatch, self.hot, self.fetcher)
+        storage = self.posix.memory_bytes_max
+        if self.in_object_store:  # an upload may need its bytes once more, in one buffer
+            storage = self.dispatch.bytes_in_flight_max
         index = self.index.memory_bytes_max if self.keeps_index else 0
-        return index + sum(layer.memory_bytes_max for layer in layers)
+        return index + storage + sum(layer.memory_bytes_max for layer in layers)
 
 
 def machine(key: Key) -> Value:
@@ -265,8 +308,17 @@ def _tier(settings: Mapping[str, Setting]) -> TierOptions:
     return build(TierOptions, settings)
 
 
-def _dispatch(settings: Mapping[str, Setting]) -> DispatchOptions:
-    """Two rounds at once where two batches fit in flight, else one."""
+def _upkeep(settings: Mapping[str, Setting], *, is_object: bool) -> UpkeepOptions:
+    others = {"snapshot_age_s_max": OBJECT_SNAPSHOT_AGE_S} if is_object else {}
+    return build(UpkeepOptions, settings, **others)
+
+
+def _dispatch(settings: Mapping[str, Setting], *, is_object: bool) -> DispatchOptions:
+    """Two rounds at once where two batches fit in flight, else one.
+
+    On an object store one request takes the bytes of all queues, so a round takes all that wait,
+    and is full when they have what one request should have.
+    """
     flight, batch = settings["tieredStoreBytesInFlight"], settings["tieredStoreGroupCommitSize"]
     rounds = min(ROUNDS_MAX, int(flight.value) // int(batch.value))
     if not rounds:
@@ -275,6 +327,12 @@ def _dispatch(settings: Mapping[str, Setting]) -> DispatchOptions:
             f"tieredStoreGroupCommitSize, {batch.value} bytes, not {flight.value}"
         )
     others: dict[str, object] = {"rounds_max": rounds}
+    if is_object:
+        others |= {
+            "boarding_share": 0.0,
+            "round_bytes_due": int(batch.value),
+            "round_queues_max": OBJECT_ROUND_QUEUES_MAX,
+        }
     if not settings["tieredStoreGroupCommit"].value:
         others["batch_age_s_max"] = 0.0
     poll_s = int(settings["tieredStorePollInterval"].value) / 1000

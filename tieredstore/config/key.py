@@ -23,6 +23,7 @@ class Kind(Enum):
     DAY_HOURS = "hours of the day"
     LEVEL = "DISABLE, NOT_IN_DISK, NOT_IN_MEM or FORCE"
     BACKFILL = "all, none or duration"
+    SECRET = "secret"  # noqa: S105 - what a kind is called
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +46,8 @@ class Key:
     """Largest number allowed."""
     choices: tuple[str, ...] = ()
     """What may be written, if `kind` is CHOICE."""
+    object_default: Value | None = None
+    """The default where the tier is in an object store, if it is another there: requests cost."""
     is_machines: bool = False
     """The default depends on the machine or must be given, so the shipped file leaves it out."""
 

@@ -5,8 +5,10 @@ Names and meanings are RocketMQ's where it has the key; ours follow the same nam
 
 from collections.abc import Mapping
 
+from tieredstore.config.broker_keys import BROKER
 from tieredstore.config.index_keys import BY_KEY
 from tieredstore.config.key import Key, Kind
+from tieredstore.config.object_keys import OBJECT_STORE
 from tieredstore.config.reader_keys import COLD_TO_READER
 from tieredstore.config.retention_keys import RETENTION
 from tieredstore.config.store_keys import HOT_LOG
@@ -17,99 +19,12 @@ GIB = 1 << 30
 
 LEVELS = ("DISABLE", "NOT_IN_DISK", "NOT_IN_MEM", "FORCE")
 
-_BROKER = (
-    Key(
-        "brokerClusterName",
-        Kind.TEXT,
-        "DefaultCluster",
-        "Name of the broker's cluster; a component of the tier's paths.",
-    ),
-    Key(
-        "brokerName",
-        Kind.TEXT,
-        "",
-        "Name of the broker; a component of the tier's paths. Default: the host's name, under "
-        "which no tier is begun.",
-        is_machines=True,
-    ),
-    Key(
-        "tieredStoreNameCheckEnable",
-        Kind.SWITCH,
-        default=True,
-        meaning=(
-            "Refuse a store whose own config/topics.json names another broker or cluster; false "
-            "after such a file was copied."
-        ),
-    ),
-    Key(
-        "storePathRootDir",
-        Kind.PATH,
-        "",
-        "The broker's store directory; `tier` only reads it. Default: store in the home directory.",
-        is_machines=True,
-    ),
-    Key(
-        "storePathCommitLog",
-        Kind.PATH,
-        "",
-        "The broker's CommitLog directory, or several with commas. Empty: commitlog in the store "
-        "directory.",
-        "HotLogOptions.commit_log_path",
-        is_machines=True,
-    ),
-    Key(
-        "readOnlyCommitLogStorePaths",
-        Kind.PATH,
-        "",
-        "Further directories of the broker's CommitLog, with its older files.",
-        "HotLogOptions.read_only_commit_log_paths",
-    ),
-    Key(
-        "enableDLegerCommitLog",
-        Kind.SWITCH,
-        default=False,
-        meaning="True if the broker's CommitLog lies in DLedger, which is refused.",
-        sets="HotLogOptions.in_dledger",
-    ),
-    Key(
-        "storeType",
-        Kind.TEXT,
-        "default",
-        "Where the broker keeps its ConsumeQueues: files (default) or RocksDB (defaultRocksDB).",
-    ),
-    Key(
-        "enableControllerMode",
-        Kind.SWITCH,
-        default=False,
-        meaning=(
-            "True if the broker is replicated: only messages below its confirm offset are tiered."
-        ),
-    ),
-    Key(
-        "duplicationEnable",
-        Kind.SWITCH,
-        default=False,
-        meaning=(
-            "True if the broker replicates by its older switch: only messages below the confirm "
-            "offset are tiered."
-        ),
-    ),
-    Key(
-        "maxMessageSize",
-        Kind.BYTES,
-        4 * MIB,
-        "Largest body that the broker accepts; used to bound memory.",
-        "HotWriteOptions.message_bytes_max",
-        most=2**31 - 1,
-    ),
-)
-
 _TIER = (
     Key(
         "tieredStoreFilePath",
         Kind.PATH,
         "",
-        "Directory of the tier, as a path or a file:// URL. Must be given.",
+        "Place of the tier: a directory, or a URL such as s3://bucket/prefix. Must be given.",
         is_machines=True,
     ),
     Key(
@@ -208,6 +123,7 @@ _TIER = (
         "Interval at which an owner that writes nothing looks whether another process took the "
         "tier; 0: never.",
         least=0,
+        object_default=60_000,
     ),
     Key(
         "tieredStoreJournalSnapshotCount",
@@ -272,6 +188,7 @@ _HOT_TO_COLD = (
         "Maximum time that a message waits before its batch is committed (RocketMQ: 30000).",
         "DispatchOptions.batch_age_s_max",
         least=0,
+        object_default=75_000,
     ),
     Key(
         "tieredStoreGroupCommitCount",
@@ -280,6 +197,7 @@ _HOT_TO_COLD = (
         "Number of waiting messages at which a queue's batch is committed.",
         "DispatchOptions.batch_messages_max",
         "messages",
+        object_default=1 << 20,
     ),
     Key(
         "tieredStoreGroupCommitSize",
@@ -287,6 +205,7 @@ _HOT_TO_COLD = (
         4 * MIB,
         "Number of waiting bytes at which a queue's batch is committed.",
         "DispatchOptions.batch_bytes_max",
+        object_default=64 * MIB,
     ),
     Key(
         "tieredStoreBatchesPerCommit",
@@ -302,6 +221,7 @@ _HOT_TO_COLD = (
         64 * MIB,
         "Maximum bytes that are read and not yet durable, over all queues; memory is twice that.",
         "DispatchOptions.bytes_in_flight_max",
+        object_default=128 * MIB,
     ),
     Key(
         "tieredStoreWaitingMax",
@@ -387,9 +307,10 @@ _HOT_TO_COLD = (
 )
 
 SECTIONS: tuple[tuple[str, tuple[Key, ...]], ...] = (
-    ("The broker", _BROKER),
+    ("The broker", BROKER),
     ("Our own hot log", HOT_LOG),
     ("The tier", _TIER),
+    ("An object store as the tier", OBJECT_STORE),
     ("Retention", RETENTION),
     ("Hot to cold", _HOT_TO_COLD),
     ("Cold to reader", COLD_TO_READER),

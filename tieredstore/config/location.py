@@ -1,7 +1,8 @@
-"""Where a tier lies: a path, or the URL of a directory."""
+"""Where a tier lies: a path, or the URL of a directory or of a place in an object store."""
 
 import os
 import re
+from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -10,22 +11,51 @@ from tieredstore.config.sources import ConfigError
 _SCHEME = re.compile(r"([a-z][a-z0-9+.-]*)://", re.IGNORECASE)
 
 
-def directory_at(place: str | os.PathLike[str]) -> Path:
-    """The directory that a path or a `file://` URL names; nothing is looked at.
+@dataclass(frozen=True, slots=True)
+class TierUrl:
+    """A place in an object store; `/` leads to what lies below it, as with a `Path`."""
+
+    scheme: str
+    """In small letters, such as `s3`."""
+    place: str
+    """Bucket and prefix, without slashes around them; kept as written."""
+
+    def __str__(self) -> str:
+        return f"{self.scheme}://{self.place}"
+
+    def __truediv__(self, name: str | os.PathLike[str]) -> "TierUrl":
+        below = os.fspath(name)
+        return TierUrl(self.scheme, f"{self.place}/{below}" if below else self.place)
+
+
+Location = Path | TierUrl
+"""A directory of this host, or a place in an object store."""
+
+
+def location_at(place: str | os.PathLike[str]) -> Location:
+    """What a path or a URL names; nothing is looked at.
 
     Raises:
-        ConfigError: the URL has another scheme, or names another host.
+        ConfigError: the URL names no directory of this host, or no bucket, or holds a secret.
     """
     text = os.fspath(place)
-    scheme = _SCHEME.match(text)
-    if scheme is None:
+    found = _SCHEME.match(text)
+    if found is None:
         return Path(text)
-    if scheme[1].lower() != "file":
-        raise ConfigError(
-            f"tiers at {scheme[0]} are not supported yet: give a directory or a file:// URL, "
-            f"not {text}"
-        )
+    scheme = found[1].lower()
     parts = urlsplit(text)
-    if parts.netloc not in {"", "localhost"} or not parts.path:
-        raise ConfigError(f"{text} names no directory of this host: write file:///path")
-    return Path(unquote(parts.path))
+    if scheme == "file":
+        if parts.netloc not in {"", "localhost"} or not parts.path:
+            raise ConfigError(f"{text} names no directory of this host: write file:///path")
+        return Path(unquote(parts.path))
+    if "@" in parts.netloc:
+        raise ConfigError(
+            f"the URL of a tier at {scheme}:// holds what may be a secret: credentials come from "
+            f"the environment only"
+        )
+    below = text[found.end() :].strip("/")
+    if not below or not parts.netloc:
+        raise ConfigError(f"{text} names no bucket: write {scheme}://bucket/prefix")
+    if "//" in below or parts.query or parts.fragment:
+        raise ConfigError(f"{text} is no place in an object store: write {scheme}://bucket/prefix")
+    return TierUrl(scheme, below)

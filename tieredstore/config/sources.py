@@ -28,6 +28,8 @@ RESEMBLING = frozenset(
 """Keys of a broker 5.5.0 that are as similar to one of ours and are none; there are no others."""
 ENVIRONMENT_PREFIX = "TIEREDSTORE_"
 DEFINE_ORIGIN = "-D"
+SECRET_SET = "set"  # noqa: S105 - said in place of one
+"""What is shown of a secret that was given."""
 SETTINGS_ORIGIN = "settings"
 FILE_BYTES_MAX = 256 << 10
 """Maximum length of a properties file; all keys of a broker with comments are a tenth of that."""
@@ -187,6 +189,8 @@ def parse_value(key: Key, given: Given) -> Value:
             if "\0" in text:
                 raise ConfigError(f"{place} holds a zero byte")
             return text
+        case Kind.SECRET:
+            return _parse_secret(key, given)
         case Kind.SWITCH:
             if text.lower() not in {"true", "false"}:
                 raise ConfigError(f"{place} is true or false, not {text!r}")
@@ -195,6 +199,17 @@ def parse_value(key: Key, given: Given) -> Value:
             return _parse_word(key, text, place)
         case Kind.BYTES | Kind.COUNT | Kind.MILLISECONDS | Kind.HOURS | Kind.PERCENT:
             return _parse_number(key, text, place)
+
+
+def _parse_secret(key: Key, given: Given) -> str:
+    """A word that stands for the secret, which no value, error or output may hold."""
+    variable = environment_name(key.name)
+    if given.text and given.origin != variable:
+        raise ConfigError(
+            f"{key.name} ({given.origin}) is a secret, which is taken from the environment only: "
+            f"remove it there and set {variable}, or use the AWS credential chain"
+        )
+    return SECRET_SET if given.text else ""
 
 
 def _parse_word(key: Key, text: str, place: str) -> str:

@@ -23,5 +23,8 @@ def config_template() -> str:
 def _lines(key: Key) -> str:
     unit = "" if key.kind is Kind.TEXT else f" [{key.unit_name}]"
     value = str(key.default).lower() if isinstance(key.default, bool) else key.default
-    comment = "#" if key.is_machines else ""
-    return f"# {key.meaning}{unit}\n{comment}{key.name}={value}\n"
+    comment = "#" if key.is_machines or key.object_default is not None else ""
+    other = ""
+    if key.object_default is not None:
+        other = f"# Default where the tier is in an object store: {key.object_default}\n"
+    return f"# {key.meaning}{unit}\n{other}{comment}{key.name}={value}\n"

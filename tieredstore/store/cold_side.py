@@ -5,6 +5,7 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
+from random import SystemRandom
 
 from prometheus_client import CollectorRegistry
 
@@ -21,7 +22,6 @@ from tieredstore.following.options import HotLogOptions
 from tieredstore.hot import HotLog, HotLogFeed, open_feed
 from tieredstore.lifetime import cause, running
 from tieredstore.naming import refuse_other_store, refuse_unnamed
-from tieredstore.opening import directory_of
 from tieredstore.owner import refuse_living_owner, watch_ownership
 from tieredstore.owning import open_owner, refuse_overlap
 from tieredstore.store.joined import Span
@@ -45,6 +45,7 @@ class ColdSide:
             options=config.dispatch,
             clock=clock,
             topics=TopicFilter(config.cluster, config.broker),
+            rng=SystemRandom() if config.in_object_store else None,
         )
         self._log = log
         self._uploads = asyncio.Event()
@@ -141,7 +142,7 @@ async def open_configured_tier(
     await asyncio.to_thread(refuse_other_store, config, store_dir)
     await asyncio.to_thread(refuse_unnamed, config, store_dir)
     if not take_over:
-        await refuse_living_owner(config, directory_of(config), clock=clock)
+        await refuse_living_owner(config, clock=clock)
     async with open_owner(config, clock=clock, registry=registry, take_over=take_over) as tier:
         yield tier
 

@@ -21,7 +21,7 @@ from provider.errors import Closed, Unavailable
 from tieredstore.config.effective import Config
 from tieredstore.hot import Appended, NewMessage
 from tieredstore.lifetime import cause, running
-from tieredstore.opening import directory_of
+from tieredstore.places import directory_of, local_directory
 from tieredstore.store.cold_side import (
     ColdSide,
     OpenTier,
@@ -146,8 +146,13 @@ class TieredMessageStore:
 
     @property
     def directory(self) -> Path:
-        """Where the tier lies."""
-        return directory_of(self._config)
+        """Where the tier lies; ConfigError if that is no directory."""
+        return local_directory(directory_of(self._config))
+
+    @property
+    def location(self) -> str:
+        """Where the tier lies, as a path or a URL."""
+        return str(directory_of(self._config))
 
     @property
     def cold(self) -> ColdSide | None:

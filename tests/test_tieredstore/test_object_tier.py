@@ -1,0 +1,240 @@
+"""A tier in an object store, from each way in: programs, both forms, and the command line."""
+
+import asyncio
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pytest
+from click.testing import CliRunner, Result
+
+import tieredstore
+from container.journal.frame import Frame
+from provider.errors import Denied, NotFound
+from tests.support.fake_broker import FakeBroker
+from tests.support.golden import GOLDEN_TREES, GoldenSet, expected, tree_name, unpacked
+from tests.support.golden_reads import normal, read_all, without
+from tieredstore import sync
+from tieredstore.cli.main import cli
+from tieredstore.config.effective import Config
+from tieredstore.config.sources import ConfigError
+from tieredstore.places import directory_of, make_lock_directory, owner_lock_path
+
+BROKER: dict[str, Any] = {"cluster": "C", "broker": "broker-a"}
+NAMED = ("-D", "brokerClusterName=C", "-D", "brokerName=broker-a")
+AT_ONCE = {"tieredStoreGroupCommitTimeout": 100}
+
+
+@pytest.fixture
+def url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A place of its own; no lock of this test meets another's."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    memory = fsspec.filesystem("memory")
+    memory.store.clear()
+    yield f"memory://bucket/{tmp_path.name}"
+    memory.store.clear()
+
+
+def objects_of(url: str) -> list[str]:
+    """Names of all objects of the broker's tier, and nothing of the cluster's directory."""
+    root = url.partition(":/")[2]
+    names = [name.removeprefix(root) for name in fsspec.filesystem("memory").store]
+    return sorted(name.split("/", 3)[3] for name in names)
+
+
+def invoke(url: str, *words: str | Path, status: int = 0) -> Result:
+    result = CliRunner().invoke(cli, ["--tier", url, *map(str, words)])
+    assert result.exit_code == status, result.output
+    return result
+
+
+async def tiered(store_dir: Path, url: str, count: int = 10) -> FakeBroker:
+    """A broker's store with `count` messages, tiered."""
+    broker = FakeBroker(store_dir)
+    for number in range(count):
+        broker.put("Orders", 0, b"%d" % number)
+    async with tieredstore.follow(store_dir, url, **BROKER) as follower:
+        await follower.drain()
+    return broker
+
+
+async def test_a_store_of_our_own_tiers_there_and_reads_back(tmp_path: Path, url: str) -> None:
+    async with tieredstore.open_store(
+        tmp_path / "store", url, level="FORCE", settings=AT_ONCE, **BROKER
+    ) as store:
+        for number in range(10):
+            await store.put_message(tieredstore.NewMessage("Orders", 0, b"%d" % number))
+        assert store.location.startswith(f"{url}/")
+        with pytest.raises(ConfigError, match="is in no directory"):
+            _ = store.directory
+    async with tieredstore.open(url) as tier:
+        assert (tier.cluster, tier.broker) == ("C", "broker-a")
+        assert [one.body async for one in tier.messages("Orders", 0)] == [
+            b"%d" % number for number in range(10)
+        ]
+        assert [finding async for finding in tier.check(bodies=True)] == []
+    assert {name.split("/")[0] for name in objects_of(url)} == {"@journal", "@parts"}
+
+
+async def test_a_followed_broker_is_tiered_there_and_goes_on_after_a_restart(
+    tmp_path: Path, url: str
+) -> None:
+    broker = await tiered(tmp_path / "store", url)
+    broker.put("Orders", 0, b"10")
+    async with tieredstore.follow(tmp_path / "store", url, **BROKER) as follower:
+        assert follower.location == f"{url}/{objects_root(url)}"
+        done = await follower.drain()
+        assert done.messages == 1
+
+    def read() -> list[bytes]:
+        with sync.open(url) as tier:
+            assert tier.location == f"{url}/{objects_root(url)}"
+            return [message.body for message in tier.messages("Orders", 0)]
+
+    assert await asyncio.to_thread(read) == [b"%d" % number for number in range(11)]
+
+
+def objects_root(url: str) -> str:
+    """The broker's place below the root."""
+    root = url.partition(":/")[2]
+    name = next(iter(fsspec.filesystem("memory").store)).removeprefix(f"{root}/")
+    return "/".join(name.split("/")[:2])
+
+
+@pytest.mark.parametrize(("golden", "kind"), GOLDEN_TREES, ids=tree_name)
+async def test_every_golden_message_reads_as_the_client_saw_it(
+    golden: GoldenSet, kind: str, url: str
+) -> None:
+    tree = unpacked(golden, kind)
+    sizes = {
+        "tieredStoreCommitLogMaxSize": golden.commit_log_segment_bytes,
+        "tieredStoreConsumeQueueMaxSize": golden.consume_queue_segment_bytes,
+    }
+    named: dict[str, Any] = {"cluster": golden.cluster, "broker": golden.broker}
+    async with tieredstore.follow(tree.store, url, settings=sizes, **named) as follower:
+        await follower.drain()
+    assert {name[0] for name in objects_of(url)} == {"@"}, "every byte is in a part"
+    async with tieredstore.open(url) as tier:
+        found = await read_all(tier.reader, expected(golden, "messages"))
+        assert [finding async for finding in tier.check()] == []
+    wanted = [normal(row, golden) for row in expected(golden, "messages")]
+    if golden.has_codas:
+        found = [without(row, "tier_physical_offset") for row in found]
+        wanted = [without(row, "tier_physical_offset") for row in wanted]
+    if golden.has_record_crc:
+        for row in (*found, *wanted):
+            row["properties"] = without(row["properties"], "__CRC32#")
+    assert found == wanted
+
+
+async def test_who_gives_no_broker_finds_the_only_one_or_is_told_all(
+    tmp_path: Path, url: str
+) -> None:
+    with pytest.raises(NotFound, match="no tier in this place"):
+        async with tieredstore.open(url):
+            pass
+    await tiered(tmp_path / "store", url)
+    async with tieredstore.open(url) as tier:
+        assert tier.broker == "broker-a"
+    for part in (f"{url}/{objects_root(url)}", f"{url}/{objects_root(url).split('/')[0]}"):
+        with pytest.raises(NotFound, match="which is a part of one: give the one above"):
+            async with tieredstore.open(part):
+                pass
+    with pytest.raises(ConfigError, match=r"belongs to broker-a of cluster C, not to other"):
+        async with tieredstore.open(url, broker="other"):
+            pass
+    with pytest.raises(NotFound, match="there is no journal here"):
+        async with tieredstore.open(url, cluster="C", broker="other"):
+            pass
+
+
+async def test_two_owners_on_one_host_find_each_other(tmp_path: Path, url: str) -> None:
+    await tiered(tmp_path / "store", url)
+    async with tieredstore.follow(tmp_path / "store", url, **BROKER):
+        with pytest.raises(tieredstore.Owned, match="owns the tier and lives"):
+            async with tieredstore.follow(tmp_path / "store", url, **BROKER):
+                pass
+    async with tieredstore.follow(tmp_path / "store", url, **BROKER):
+        pass
+
+
+async def test_a_start_goes_on_where_this_host_gives_no_place_for_locks(
+    tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "absent"))
+    await tiered(tmp_path / "store", url)
+    assert "other owners on this host will not see this one" in caplog.text
+
+
+def test_a_directory_of_locks_that_others_made_is_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    config = Config.load(defines=["tieredStoreFilePath=memory://b/t"], environment={})
+    path = owner_lock_path(config, directory_of(config))
+    path.parent.symlink_to(tmp_path, target_is_directory=True)
+    with pytest.raises(PermissionError):
+        make_lock_directory(path)
+
+
+async def test_no_tier_is_begun_among_files_of_another(tmp_path: Path, url: str) -> None:
+    await tiered(tmp_path / "store", url)
+    root, memory = objects_root(url), fsspec.filesystem("memory")
+    for name in list(memory.store):
+        memory.rm_file(name)
+    memory.pipe_file(f"{url}/{root}/Orders/0/COMMIT_LOG/x", b"theirs")
+    with pytest.raises(ConfigError, match=r"holds a tier's files, such as Orders, and no journal"):
+        await tiered(tmp_path / "store", url, 0)
+
+
+async def test_a_storage_that_is_not_installed_is_named(tmp_path: Path) -> None:
+    with pytest.raises(Denied, match="nothing is installed for nosuch:// URLs"):
+        async with tieredstore.open("nosuch://bucket/tier", **BROKER):
+            pass
+
+
+def test_every_reading_command_takes_a_url(tmp_path: Path, url: str) -> None:
+    asyncio.run(tiered(tmp_path / "store", url))
+    rows = invoke(url, "topics", "--json").stdout.splitlines()
+    assert json.loads(rows[0])["topic"] == "Orders"
+    assert "Orders" in invoke(url, "segments").output
+    assert len(invoke(url, "read", "Orders", "0", "--json").stdout.splitlines()) == 10
+    assert json.loads(invoke(url, "brokers", "--json").stdout)["directory"].startswith(url)
+    assert invoke(url, "check", "--json").stdout == ""
+
+
+def test_metadata_of_java_are_of_directories(tmp_path: Path, url: str) -> None:
+    asyncio.run(tiered(tmp_path / "store", url))
+    file = tmp_path / "java.json"
+    done = invoke(url, "metadata", "export", file, status=2)
+    assert "RocketMQ's tiered store reads files" in done.output
+    assert not file.exists()
+    file.write_text("{}")
+    done = invoke(url, *NAMED, "metadata", "import", file, status=2)
+    assert "imported where it lies, which is a directory" in done.output
+
+
+def test_a_damaged_journal_is_cut_there(tmp_path: Path, url: str) -> None:
+    asyncio.run(tiered(tmp_path / "store", url))
+    entries = [name for name in objects_of(url) if name.startswith("@journal/")]
+    memory = fsspec.filesystem("memory")
+    newest = f"{url}/{objects_root(url)}/{entries[-1]}"
+    raw = bytearray(memory.cat_file(newest))
+    raw[Frame.SIZE + 3] ^= 1
+    memory.pipe_file(newest, bytes(raw))
+    assert "repair --journal-to" in invoke(url, "topics", status=1).output
+    last_whole = str(int(entries[-1].rpartition("/")[2]) - 1)
+    invoke(url, "repair", "--journal-to", last_whole, "--yes")
+    invoke(url, "topics")
+
+
+def test_config_says_which_defaults_are_those_of_an_object_store(url: str) -> None:
+    shown = invoke(url, "config").output
+    assert "tieredStoreGroupCommitTimeout = 75000 ms   (default in an object store)" in shown
+    rows = [json.loads(row) for row in invoke(url, "config", "--json").stdout.splitlines()]
+    by_key = {row["key"]: row for row in rows}
+    assert by_key["tieredStoreBytesInFlight"]["default"] is True
+    given = invoke(url, "-D", "tieredStoreGroupCommitTimeout=500", "config").output
+    assert "tieredStoreGroupCommitTimeout = 500 ms   (-D)" in given

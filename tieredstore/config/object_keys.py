@@ -1,0 +1,86 @@
+"""The keys of a tier in an object store; `keys.py` lists all.
+
+`objectStoreEndpoint`, `objectStoreBucket`, `objectStoreAccessKey` and `objectStoreSecretKey` are
+RocketMQ's (TieredMessageStoreConfig); the others are named like them.
+"""
+
+from tieredstore.config.key import Key, Kind
+
+SCHEME = "s3"
+"""Of the URL that `objectStoreBucket` stands for."""
+
+OBJECT_STORE = (
+    Key(
+        "objectStoreEndpoint",
+        Kind.TEXT,
+        "",
+        "URL of an object store that speaks S3, such as https://s3.example.com. Empty: AWS.",
+    ),
+    Key(
+        "objectStoreBucket",
+        Kind.TEXT,
+        "",
+        "Bucket of the tier where tieredStoreFilePath is empty; the same as "
+        "tieredStoreFilePath=s3://BUCKET.",
+    ),
+    Key(
+        "objectStoreRegion",
+        Kind.TEXT,
+        "",
+        "Region of the bucket. Empty: AWS_REGION of the environment, or us-east-1.",
+    ),
+    Key(
+        "objectStoreAccessKey",
+        Kind.SECRET,
+        "",
+        "Access key, from the environment only. Empty: the AWS credential chain, such as "
+        "AWS_ACCESS_KEY_ID.",
+        is_machines=True,
+    ),
+    Key(
+        "objectStoreSecretKey",
+        Kind.SECRET,
+        "",
+        "Secret key, from the environment only. Empty: the AWS credential chain, such as "
+        "AWS_SECRET_ACCESS_KEY.",
+        is_machines=True,
+    ),
+    Key(
+        "objectStoreAllowHttp",
+        Kind.SWITCH,
+        default=False,
+        meaning=(
+            "True: an http:// endpoint may be on another host, where credentials and messages can "
+            "be read on their way."
+        ),
+    ),
+    Key(
+        "objectStoreServerSideEncryption",
+        Kind.CHOICE,
+        "BUCKET",
+        "Encryption at rest that is asked for with each object; BUCKET: what the bucket is set to.",
+        choices=("BUCKET", "AES256", "aws:kms"),
+    ),
+    Key(
+        "objectStoreKmsKeyId",
+        Kind.TEXT,
+        "",
+        "Key of aws:kms encryption (see objectStoreServerSideEncryption). Empty: the account's.",
+    ),
+    Key(
+        "objectStoreRequestsMax",
+        Kind.COUNT,
+        32,
+        "Maximum number of requests under way at once, uploads apart, of which there are 8.",
+        "ObjectOptions.requests_max",
+        "requests",
+        most=1024,
+    ),
+    Key(
+        "objectStoreRequestTimeout",
+        Kind.MILLISECONDS,
+        60_000,
+        "Maximum time of a request that moves no bytes; each 512 KiB give it a second more.",
+        "ObjectOptions.request_s_max",
+    ),
+)

@@ -1,0 +1,140 @@
+"""What a configuration says of a tier in an object store: place, defaults, and how to reach it."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from ipaddress import ip_address
+from typing import Self
+from urllib.parse import urlsplit
+
+from tieredstore.config.building import Setting
+from tieredstore.config.object_keys import SCHEME
+from tieredstore.config.sources import ConfigError, environment_name
+
+PLACE, BUCKET = "tieredStoreFilePath", "objectStoreBucket"
+ACCESS_KEY, SECRET_KEY = "objectStoreAccessKey", "objectStoreSecretKey"
+ENDPOINT, ALLOW_HTTP = "objectStoreEndpoint", "objectStoreAllowHttp"
+ENCRYPTION = "objectStoreServerSideEncryption"
+OF_BUCKET = "BUCKET"
+OBJECT_ORIGIN = "default in an object store"
+LOCALHOST = "localhost"
+
+_URL = re.compile(r"([a-z][a-z0-9+.-]*)://", re.IGNORECASE)
+_WITHIN = {
+    "tieredStoreGroupCommitSize": "tieredStoreBytesInFlight",
+    "tieredStoreGroupCommitCount": "tieredStoreWaitingMax",
+}
+"""Keys whose default must not be above the value of another one, if that was given."""
+
+
+def tier_place(settings: Mapping[str, Setting]) -> str:
+    """The tier's path or URL as it was given; "" if it was not.
+
+    Raises:
+        ConfigError: a path and a bucket were given, or two buckets.
+    """
+    place, bucket = settings[PLACE], settings[BUCKET]
+    path, name = str(place.value), str(bucket.value)
+    if not name:
+        return path
+    if not path:
+        return f"{SCHEME}://{name}"
+    if not path.startswith(f"{SCHEME}://{name}/") and path != f"{SCHEME}://{name}":
+        raise ConfigError(
+            f"{PLACE} ({place.origin}) names {path}, and {BUCKET} ({bucket.origin}) the bucket "
+            f"{name}: give only {PLACE}, such as {SCHEME}://{name}/PREFIX for that bucket"
+        )
+    return path
+
+
+def is_object_store(settings: Mapping[str, Setting]) -> bool:
+    """Whether the tier is in an object store, as far as it was named at all."""
+    path, bucket = str(settings[PLACE].value), str(settings[BUCKET].value)
+    url = _URL.match(path)
+    return bool(bucket) if not path else url is not None and url[1].lower() != "file"
+
+
+def object_defaults(settings: Mapping[str, Setting], default_origin: str) -> dict[str, Setting]:
+    """The settings that nobody gave and that have another default in an object store."""
+    changed = {
+        name: replace(one, value=one.key.object_default, origin=OBJECT_ORIGIN)
+        for name, one in settings.items()
+        if one.origin == default_origin and one.key.object_default is not None
+    }
+    for name, bound in _WITHIN.items():
+        if name in changed and bound not in changed:
+            most = min(int(changed[name].value), int(settings[bound].value))
+            changed[name] = replace(changed[name], value=most)
+    return changed
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectStorage:
+    """How an object store is reached. Its text has no secret."""
+
+    endpoint: str = ""
+    region: str = ""
+    allow_http: bool = False
+    """Whether an `http://` endpoint may be used; always so on this host."""
+    encryption: str = ""
+    """What is asked for with each object; "" for what the bucket is set to."""
+    kms_key_id: str = ""
+    access_key: str = field(default="", repr=False)
+    secret_key: str = field(default="", repr=False)
+
+    @classmethod
+    def of(cls, settings: Mapping[str, Setting], environment: Mapping[str, str]) -> Self:
+        """From effective settings, and secrets from the environment.
+
+        Raises:
+            ConfigError: the endpoint is no URL, or reached without TLS although that was not
+                allowed; or only one of the two keys was given.
+        """
+        endpoint = str(settings[ENDPOINT].value)
+        if endpoint and "://" not in endpoint:  # as RocketMQ's own configurations have it
+            endpoint = f"https://{endpoint}"
+        endpoint = endpoint.rstrip("/")
+        may_http = bool(settings[ALLOW_HTTP].value)
+        if endpoint:
+            may_http = _checked(endpoint, settings[ENDPOINT].origin, may_http=may_http)
+        keys = [environment.get(environment_name(name), "") for name in (ACCESS_KEY, SECRET_KEY)]
+        if bool(keys[0]) != bool(keys[1]):
+            names = " and ".join(environment_name(name) for name in (ACCESS_KEY, SECRET_KEY))
+            raise ConfigError(f"{names} belong together: set both, or none of them")
+        encryption = str(settings[ENCRYPTION].value)
+        return cls(
+            endpoint,
+            str(settings["objectStoreRegion"].value),
+            may_http,
+            "" if encryption == OF_BUCKET else encryption,
+            str(settings["objectStoreKmsKeyId"].value),
+            *(key.strip() for key in keys),
+        )
+
+
+def _checked(endpoint: str, origin: str, *, may_http: bool) -> bool:
+    """Whether the endpoint is reached without TLS.
+
+    Raises:
+        ConfigError: it is no URL, holds a secret, or may not be reached so.
+    """
+    parts = urlsplit(endpoint)
+    if "@" in parts.netloc:
+        raise ConfigError(f"{ENDPOINT} ({origin}) holds what may be a secret: name the host alone")
+    if parts.scheme not in {"http", "https"} or not parts.hostname or parts.query:
+        raise ConfigError(f"{ENDPOINT} ({origin}) is a URL such as https://s3.example.com")
+    if parts.scheme == "https":
+        return False
+    if not may_http and not _is_loopback(parts.hostname):
+        raise ConfigError(
+            f"{ENDPOINT} ({origin}) is reached without TLS, so credentials and messages could be "
+            f"read on their way: use https://, or say {ALLOW_HTTP}=true"
+        )
+    return True
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() == LOCALHOST

@@ -1,0 +1,168 @@
+"""What differs between a tier in a directory and one in an object store, in one place.
+
+A directory has files that grow in place, and locks that say who lives. An object store has parts
+that many queues share, and no locks: there the journal alone decides who owns a tier.
+"""
+
+import asyncio
+import hashlib
+import os
+import stat
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from container.names.rocketmq import broker_directory, parse_cluster_directory
+from provider.clock import Clock, SystemClock
+from provider.errors import StoreError
+from provider.file_segments import SegmentsDriver
+from provider.in_place_segments import LOCK_NAME, InPlaceDriver
+from provider.object.opening import open_object_store
+from provider.object_store import AppendingStore
+from provider.packed_segments import PackedDriver
+from provider.posix import PosixStore
+from provider.retrying import RetryingStore
+from tieredstore.config.effective import Config
+from tieredstore.config.location import Location, TierUrl
+from tieredstore.config.sources import ConfigError
+
+LOCKS_MODE = 0o700
+"""Of the directory with the locks of this user's owners: nobody else may make files in it."""
+
+
+def directory_of(config: Config) -> Location:
+    """Where the broker's tier lies.
+
+    Raises:
+        ConfigError: `tieredStoreFilePath` is not set.
+    """
+    return config.tier_root / broker_directory(config.cluster, config.broker)
+
+
+def local_directory(location: Location) -> Path:
+    """The directory at a location.
+
+    Raises:
+        ConfigError: it is in an object store.
+    """
+    if isinstance(location, TierUrl):
+        raise ConfigError(f"the tier at {location} is in no directory: use `location`")
+    return location
+
+
+def storage_at(config: Config, location: Location, *, clock: Clock) -> AppendingStore:
+    """The storage at a location, unopened; one in an object store has no `append`.
+
+    Raises:
+        Denied: nothing is installed for such URLs.
+    """
+    if isinstance(location, Path):
+        return PosixStore(location, options=config.posix, clock=clock)
+    store: Any = open_object_store(
+        str(location), options=config.objects, clock=clock, storage=_storage_options(config)
+    )
+    return store
+
+
+def repeating(
+    location: Location, store: AppendingStore, *, clock: Clock, rng: Random
+) -> AppendingStore:
+    """The store of an owner: in an object store, requests that may be repeated are."""
+    return store if isinstance(location, Path) else RetryingStore(store, clock=clock, rng=rng)
+
+
+def segments_driver(
+    config: Config, location: Location, store: AppendingStore, *, clock: Clock, rng: Random
+) -> SegmentsDriver:
+    """How an owner writes segments there: in place, or as shared parts (decision 0007)."""
+    if isinstance(location, TierUrl):
+        return PackedDriver(store, rng=rng)
+    wait_s = config.tier.takeover_wait_s_max
+    return InPlaceDriver(store, clock=clock, takeover_wait_s_max=wait_s)
+
+
+def names_below(config: Config, location: Location) -> list[str]:
+    """Names of directories in a location, or of what has objects below it; [] if it is not there.
+
+    Blocks; in an object store it runs an event loop of its own, so call it in a thread.
+
+    Raises:
+        ConfigError: the directory cannot be read.
+        Denied, Unavailable: the object store refuses or does not answer.
+    """
+    if isinstance(location, TierUrl):
+        return asyncio.run(_names_in(config, location))
+    try:
+        return sorted(entry.name for entry in os.scandir(location) if entry.is_dir())
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        reason = (error.strerror or "").lower()
+        raise ConfigError(f"{location} cannot be read: {reason}") from error
+
+
+async def _names_in(config: Config, location: TierUrl) -> list[str]:
+    store = open_object_store(
+        str(location),
+        options=config.objects,
+        clock=SystemClock(),
+        storage=_storage_options(config),
+    )
+    try:
+        return list(await store.directories())
+    except StoreError as error:
+        error.path = str(location / error.path)
+        raise
+    finally:
+        await store.close()
+
+
+def brokers_in(config: Config) -> list[tuple[str, str]]:
+    """Cluster and broker of every tier below the root, in order. Blocks, as `names_below`.
+
+    Raises:
+        ConfigError: the root cannot be read.
+        Denied, Unavailable: as `names_below`.
+    """
+    root = config.tier_root
+    clusters = {name: parse_cluster_directory(name) for name in names_below(config, root)}
+    return sorted(
+        (cluster, broker)
+        for name, cluster in clusters.items()
+        if cluster is not None
+        for broker in names_below(config, root / name)
+    )
+
+
+def owner_lock_path(config: Config, location: Location) -> Path:
+    """The file whose locks say which owners live; none is made.
+
+    An object store has none. Two owners on one host, the likeliest mistake, find each other by a
+    file of this host; an owner on another host is not seen, and learns that it was fenced.
+    """
+    if isinstance(location, Path):
+        return location / LOCK_NAME
+    whole = f"{config.storage.endpoint} {location}"
+    name = hashlib.sha256(whole.encode()).hexdigest()[:32]
+    above = os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir()
+    return Path(above) / f"tieredstore-{os.getuid()}" / f"{name}.lock"
+
+
+def make_lock_directory(path: Path) -> None:
+    """Make the directory of an object store's lock, which only this user may write.
+
+    Raises:
+        OSError: it cannot be made, or is somebody else's.
+    """
+    path.parent.mkdir(mode=LOCKS_MODE, exist_ok=True)
+    found = path.parent.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+        raise PermissionError(f"{path.parent} is not ours")
+
+
+def _storage_options(config: Config) -> Mapping[str, Any]:
+    """How the file system of a URL is made."""
+    del config
+    return {}
