@@ -12,14 +12,13 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from container.names.rocketmq import broker_directory, parse_cluster_directory
 from provider.clock import Clock, SystemClock
 from provider.errors import StoreError
 from provider.file_segments import SegmentsDriver
 from provider.in_place_segments import LOCK_NAME, InPlaceDriver
-from provider.object.opening import open_object_store
 from provider.object_store import AppendingStore
 from provider.packed_segments import PackedDriver
 from provider.posix import PosixStore
@@ -27,6 +26,9 @@ from provider.retrying import RetryingStore
 from tieredstore.config.effective import Config
 from tieredstore.config.location import Location, TierUrl
 from tieredstore.config.sources import ConfigError
+
+if TYPE_CHECKING:
+    from provider.object.store import FsspecStore
 
 LOCKS_MODE = 0o700
 """Of the directory with the locks of this user's owners: nobody else may make files in it."""
@@ -60,9 +62,7 @@ def storage_at(config: Config, location: Location, *, clock: Clock) -> Appending
     """
     if isinstance(location, Path):
         return PosixStore(location, options=config.posix, clock=clock)
-    store: Any = open_object_store(
-        str(location), options=config.objects, clock=clock, storage=_storage_options(config)
-    )
+    store: Any = _object_store(config, location, clock)
     return store
 
 
@@ -104,12 +104,7 @@ def names_below(config: Config, location: Location) -> list[str]:
 
 
 async def _names_in(config: Config, location: TierUrl) -> list[str]:
-    store = open_object_store(
-        str(location),
-        options=config.objects,
-        clock=SystemClock(),
-        storage=_storage_options(config),
-    )
+    store = _object_store(config, location, SystemClock())
     try:
         return list(await store.directories())
     except StoreError as error:
@@ -160,6 +155,13 @@ def make_lock_directory(path: Path) -> None:
     found = path.parent.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
         raise PermissionError(f"{path.parent} is not ours")
+
+
+def _object_store(config: Config, location: TierUrl, clock: Clock) -> "FsspecStore":
+    from provider.object.opening import open_object_store  # noqa: PLC0415 - fsspec is not small
+
+    storage = _storage_options(config)
+    return open_object_store(str(location), options=config.objects, clock=clock, storage=storage)
 
 
 def _storage_options(config: Config) -> Mapping[str, Any]:
