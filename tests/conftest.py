@@ -8,6 +8,7 @@ import pytest
 from blockbuster import BlockBuster
 from hypothesis import HealthCheck, settings
 
+from dispatcher.queue_table import QueueTable
 from tests.support.left_tiers import findings_below, findings_in_memory, made_memories
 
 settings.register_profile(
@@ -28,6 +29,8 @@ settings.load_profile(
 if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
     # Under nohup, commands that tests start would ignore it, too; a handler ends with `exec`.
     signal.signal(signal.SIGHUP, lambda *_: None)
+
+QueueTable.checks_every_change = True
 
 OURS = ["tieredstore", "dispatcher", "fetcher", "container", "provider"]
 

@@ -7,6 +7,7 @@ import pytest
 from container.names.queue_id import QueueId
 from dispatcher.queue_progress import QueueProgress
 from dispatcher.queue_state import QueueState
+from dispatcher.queue_table import QueueTable
 from dispatcher.reactions import Reaction
 from provider.ranges import QueueOffset
 from tests.support.dispatch_world import World
@@ -113,6 +114,17 @@ async def test_a_broken_invariant_is_found(
     broken_by(world, queue)
     with pytest.raises(AssertionError, match=f"^{invariant}: "):
         world.dispatcher.check()
+
+
+async def test_tests_assert_the_invariants_of_a_queue_after_every_change(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world, queue = await waiting_world()
+    set_dispatch_offset_back(world, queue)
+    with pytest.raises(AssertionError, match=r"^I1: "):
+        queue.retry_now(0.0)
+    monkeypatch.setattr(QueueTable, "checks_every_change", False)  # as everybody else has it
+    queue.retry_now(0.0)
 
 
 async def test_every_change_of_a_queue_reaches_its_table() -> None:
