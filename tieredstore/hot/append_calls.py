@@ -16,11 +16,11 @@ HERE_BYTES_MAX = 64 << 10
 thread and back costs as much as a dozen small messages."""
 HERE_MESSAGES_MAX = 64
 """After so many that it appended itself, the loop lets other tasks run."""
-SLOW_S = 0.02
+SLOW_S = 0.1
 """A call that took the loop so long ran into the kernel's write-back, or another process."""
-PAUSE_S = 1.0
-"""For so long after that, the thread appends: at most one in fifty parts of the loop's time goes
-to waiting for a disk."""
+PAUSES = 10
+"""For so many times as long, the thread appends then: waiting for a disk takes at most one part in
+eleven of the loop's time."""
 
 
 class AppendCalls:
@@ -87,8 +87,9 @@ class AppendCalls:
             return False
         self._here_messages += len(request.messages)
         ended_s = self._clock.monotonic_s()
-        if ended_s - started_s > SLOW_S:
-            self._here_again_s = ended_s + PAUSE_S
+        took_s = ended_s - started_s
+        if took_s > SLOW_S:
+            self._here_again_s = ended_s + PAUSES * took_s
         return True
 
     def _written(self, group: AppendGroup) -> None:

@@ -13,7 +13,7 @@ from provider.clock import ManualClock
 from provider.errors import Unavailable
 from tests.support.hot_store import new_message
 from tieredstore.hot import HotLog, HotWriteOptions, MessageRefused, NewMessage, open_hot_log
-from tieredstore.hot.append_calls import HERE_BYTES_MAX, HERE_MESSAGES_MAX, PAUSE_S
+from tieredstore.hot.append_calls import HERE_BYTES_MAX, HERE_MESSAGES_MAX, PAUSES
 from tieredstore.hot.append_plan import AppendPlan
 
 OPTIONS = HotWriteOptions(commit_log_bytes=1 << 22)
@@ -85,13 +85,13 @@ async def test_after_a_slow_write_the_thread_appends_for_a_while(tmp_path: Path)
     async with open_hot_log(tmp_path, options=OPTIONS, clock=clock) as log:
         appending = Appending(log, clock)
         await log.append(new_message(0))
-        appending.takes_s = 0.1
+        appending.takes_s = 0.2
         await log.append(new_message(1))
         await log.append(new_message(2))
         appending.takes_s = 0
         await log.append(new_message(3))
         assert appending.here == [False, True, False, False]
-        await clock.advance(PAUSE_S)
+        await clock.advance(PAUSES * 0.2)
         await log.append(new_message(4))
         assert appending.here[4:] == [True]
 
