@@ -15,7 +15,7 @@ PYTEST = $(BIN)/python -m pytest -q -o cache_dir=.run/cache/$@ --durations=5
 # Hundreds of commands and three Pythons start here: none compiles its modules again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: run test check $(PARTS) soak bench bench-java plot format clean
+.PHONY: run test check $(PARTS) soak bench bench-java bench-store plot format clean
 
 # uv takes a third of pip's time, but pip alone knows a mirror that pip is told of.
 $(STAMP): pyproject.toml constraints.txt
@@ -81,6 +81,11 @@ bench: $(STAMP)
 bench-java: $(STAMP)
 	mkdir -p tests/bench/results
 	$(BIN)/python -m tests.bench.compare --store-results tests/bench/results $(BENCH)
+
+# Our message store beside RocketMQ's: put, put and tier, queries, restart.
+bench-store: $(STAMP)
+	mkdir -p tests/bench/results
+	$(BIN)/python -m tests.bench.store --store-results tests/bench/results $(BENCH)
 
 # The kept comparisons and the cost of many queues as pictures, .run/figures.png and .run/scale.png.
 plot: $(STAMP)

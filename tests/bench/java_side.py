@@ -27,6 +27,9 @@ class JavaFigure(Figure):
     """The directory of the local store that it was about."""
     wrong_messages: int
     """Records that were delivered and not asked for (RocketMQ issue 10470)."""
+    p50_us: float = 0.0
+    """Of single calls, where these were timed."""
+    p99_us: float = 0.0
 
 
 class JavaSide:

@@ -12,6 +12,7 @@ import java.nio.file.Paths;
 import java.nio.file.SimpleFileVisitor;
 import java.nio.file.attribute.BasicFileAttributes;
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.List;
 import java.util.Locale;
 import java.util.Properties;
@@ -54,6 +55,10 @@ import org.apache.rocketmq.tieredstore.file.FlatMessageFile;
  *   <li>read_32_by_1, read_32_by_4: every queue from its start, 32 messages a call, one call at a time in each of one or
  *       four groups, the heap cache emptied before; wrong_messages counts records that are not the ones asked for.
  *   <li>read_32_decoded: the first of them, and MessageDecoder.decode of every record.
+ *   <li>put_made: as put_indexed, of messages that were made before.
+ *   <li>put_and_tier: begin a store, put all messages, and dispatch meanwhile, until every ConsumeQueue is committed.
+ *   <li>query, offset_by_time: PROBES of each in the last store, one after the other; "p50_us" and "p99_us" are theirs.
+ *   <li>restart: shut the store down, then construct, load and start it again; this alone is timed.
  *   <li>end: shut the store down and remove it.
  * </ul>
  *
@@ -70,6 +75,8 @@ public class Bench {
   private static final int READ_MESSAGES_MAX = 32;
   private static final int FRUITLESS_CALLS_MAX = 1000;
   private static final long STALLED_S_MAX = 120;
+  private static final int WARM_UP_PROBES = 200;
+  private static final int PROBES = 1000;
 
   private static Path directory;
   private static int bodyBytes;
@@ -130,6 +137,40 @@ public class Bench {
         read = store.read(command.endsWith("by_4") ? 4 : 1, command.endsWith("decoded"));
         meter.print(command, store, read[0], read[1]);
         return store;
+      case "put_made":
+        Store filled = new Store(directory.resolve("store-" + ++stores), true);
+        filled.holdDispatch();
+        MessageExtBrokerInner[] made = new MessageExtBrokerInner[messages];
+        for (int i = 0; i < messages; i++) {
+          made[i] = message(i);
+        }
+        meter = new Meter();
+        filled.put(made);
+        meter.print(command, filled, messages, filled.local.getMaxPhyOffset());
+        return filled;
+      case "put_and_tier":
+        Store tiered = new Store(directory.resolve("store-" + ++stores), true);
+        MessageExtBrokerInner[] ready = new MessageExtBrokerInner[messages];
+        for (int i = 0; i < messages; i++) {
+          ready[i] = message(i);
+        }
+        meter = new Meter();
+        tiered.putAndTier(ready);
+        meter.print(command, tiered, messages, tiered.tierBytes());
+        return tiered;
+      case "query":
+      case "offset_by_time":
+        store.probe(command, WARM_UP_PROBES);
+        meter = new Meter();
+        long[] nanos = store.probe(command, PROBES);
+        meter.print(command, store, PROBES, 0, nanos);
+        return store;
+      case "restart":
+        store.tier.shutdown();
+        meter = new Meter();
+        Store again = new Store(store.root, true);
+        meter.print(command, again, messages, 0);
+        return again;
       case "end":
         meter = new Meter();
         store.tier.shutdown();
@@ -204,14 +245,18 @@ public class Bench {
     }
 
     void print(String metric, Store store, long count, long bytes) {
+      print(metric, store, count, bytes, new long[] {0});
+    }
+
+    void print(String metric, Store store, long count, long bytes, long[] nanos) {
       double seconds = (System.nanoTime() - started) / 1e9;
       double cpuSeconds = (MACHINE.getProcessCpuTime() - processor) / 1e9;
       System.out.printf(
           Locale.ROOT,
           "{\"metric\":\"%s\",\"store\":\"%s\",\"messages\":%d,\"bytes\":%d,\"seconds\":%.6f,\"cpu_seconds\":%.6f,"
-              + "\"wrong_messages\":%d}%n",
+              + "\"wrong_messages\":%d,\"p50_us\":%.1f,\"p99_us\":%.1f}%n",
           metric, store.root.resolve("store"), count, bytes, seconds, cpuSeconds,
-          metric.startsWith("read_") ? wrong.get() : 0);
+          metric.startsWith("read_") ? wrong.get() : 0, nanos[nanos.length / 2] / 1e3, nanos[nanos.length * 99 / 100] / 1e3);
       System.out.flush();
     }
   }
@@ -272,6 +317,63 @@ public class Bench {
       awaitConsumeQueues();
     }
 
+    /** All of them, until the ConsumeQueues have them, too. */
+    void put(MessageExtBrokerInner[] made) throws Exception {
+      for (MessageExtBrokerInner message : made) {
+        message.setBornTimestamp(System.currentTimeMillis());
+        if (!local.putMessage(message).isOk()) {
+          throw new IllegalStateException("a message was refused");
+        }
+      }
+      awaitConsumeQueues();
+    }
+
+    /** Puts by this thread, while another one asks every 10 ms for commits of what is there. */
+    void putAndTier(MessageExtBrokerInner[] made) throws Exception {
+      AtomicLong failed = new AtomicLong();
+      Thread tiering = new Thread(() -> {
+        try {
+          dispatch(10_000_000);
+        } catch (RuntimeException e) {
+          e.printStackTrace();
+          failed.incrementAndGet();
+        }
+      });
+      tiering.start();
+      put(made);
+      tiering.join();
+      if (failed.get() > 0) {
+        throw new IllegalStateException("tiering failed");
+      }
+    }
+
+    /** Nanoseconds of each of so many calls, ascending: random keys, or random moments of the time in which it was filled. */
+    long[] probe(String what, int probes) throws Exception {
+      Random random = new Random(7);
+      long[] nanos = new long[probes];
+      long first = local.getEarliestMessageTime(TOPIC, 0);
+      long last = System.currentTimeMillis();
+      for (int queue = 0; queue < queues; queue++) {
+        last = Math.min(last, local.getMessageStoreTimeStamp(TOPIC, queue, expected(queue) - 1));
+      }
+      for (int i = 0; i < probes; i++) {
+        int number = random.nextInt(messages);
+        String key = (i & 1) == 0 ? "order-" + number : String.format("7F0000010B2A18B4AAC2%012X", number);
+        long moment = first + (long) (random.nextDouble() * (last - first));
+        long started = System.nanoTime();
+        if (what.equals("query")) {
+          if (tier.queryMessageAsync(TOPIC, key, READ_MESSAGES_MAX, 0, Long.MAX_VALUE).join().getMessageMapedList().isEmpty()) {
+            throw new IllegalStateException("nothing is found by " + key);
+          }
+        } else {
+          tier.getOffsetInQueueByTime(TOPIC, number % queues, moment);
+        }
+        nanos[i] = System.nanoTime() - started;
+      }
+      Arrays.sort(nanos);
+      return nanos;
+    }
+
     /** Back to the defaults. */
     void allowDispatch() {
       for (FlatMessageFile file : files()) {
@@ -303,12 +405,19 @@ public class Bench {
 
     /** Asks for the next commit of every file whose previous one is finished, without the pauses of the store's loop. */
     void dispatch() {
-      List<FlatMessageFile> files = files();
+      dispatch(100_000);
+    }
+
+    private void dispatch(long pauseNanos) {
       long committed = -1;
       long moved = System.nanoTime();
       while (true) {
+        List<FlatMessageFile> files = files();
         long sum = 0;
         for (FlatMessageFile file : files) {
+          if (!file.isFlatFileInit()) {
+            file.initOffset(0);
+          }
           long offset = file.getConsumeQueueCommitOffset();
           sum += offset;
           boolean idle = file.getCommitLock().availablePermits() > 0 && offset == file.getConsumeQueueMaxOffset();
@@ -325,7 +434,7 @@ public class Bench {
         } else if (System.nanoTime() - moved > STALLED_S_MAX * 1_000_000_000L) {
           throw new IllegalStateException("dispatch stands at " + sum + " of " + messages);
         }
-        LockSupport.parkNanos(100_000);
+        LockSupport.parkNanos(pauseNanos);
       }
     }
 
