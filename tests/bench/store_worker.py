@@ -4,6 +4,7 @@ import asyncio
 import multiprocessing
 import statistics
 import time
+from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import asynccontextmanager
@@ -227,7 +228,7 @@ async def _probed(
     )
 
 
-class Prober:
+class Prober(ABC):
     """Asks a store for random things."""
 
     def __init__(self, store: TieredMessageStore) -> None:
@@ -251,9 +252,9 @@ class Prober:
         assert first is not None
         self._span_ms = (first, min(last for last in lasts if last is not None))
 
+    @abstractmethod
     async def ask(self) -> None:
         """One question."""
-        raise NotImplementedError
 
 
 class KeyProber(Prober):
