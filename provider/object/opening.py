@@ -49,6 +49,8 @@ def file_system_of(protocol: str, storage: Mapping[str, Any]) -> AbstractFileSys
     """
     if protocol == "file":
         return DurableLocalFileSystem()
+    if protocol == "s3":
+        return _s3(storage)
     try:
         kind: Any = fsspec.get_filesystem_class(protocol)
     except (ImportError, ValueError) as error:
@@ -56,3 +58,21 @@ def file_system_of(protocol: str, storage: Mapping[str, Any]) -> AbstractFileSys
     if kind.async_impl:
         return kind(asynchronous=True, **_UNCACHED, **storage)
     return kind(**_UNCACHED, **storage)
+
+
+def _s3(storage: Mapping[str, Any]) -> AbstractFileSystem:
+    """Ours, not the one that fsspec has under this name: that creates over what is there.
+
+    Raises:
+        Denied: its client is not installed, or an option is wrong.
+    """
+    try:
+        from provider.s3.file_system import S3FileSystem  # noqa: PLC0415 - an extra has its client
+    except ImportError as error:
+        raise Denied(
+            "s3:// URLs need the extra s3, as in `pip install tieredstore[s3]`", ""
+        ) from error
+    try:
+        return S3FileSystem(asynchronous=True, **storage)
+    except ValueError as error:
+        raise Denied(str(error), "") from error

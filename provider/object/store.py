@@ -20,7 +20,7 @@ WHOLE_BYTES = 64 << 20
 
 
 class FsspecStore:
-    """An `ObjectStore` below one path of a file system (decision 0028).
+    """An `ObjectStore` below one path of a file system (decision 0029).
 
     Every request has a slot and a deadline. One that is not answered in time is given up, which
     frees its slot and, as every `Unavailable`, leaves its outcome unknown. Nothing is repeated

@@ -106,6 +106,13 @@ class Paging(AsyncMemory):
         data = value if isinstance(value, bytes) else b"".join(value)
         await super()._pipe_file(path, data, mode)
 
+    async def _cat_buffer(self, path: str, start: int | None, end: int | None) -> memoryview:
+        return memoryview(await self._cat_file(path, start, end))
+
+    async def _directories(self, path: str) -> list[str]:
+        entries = await self._ls(path, detail=True)
+        return [entry["name"].rstrip("/") for entry in entries if entry["type"] == "directory"]
+
     async def _list_after(self, prefix: str, after: str) -> Any:
         found = sorted(self.inner.find("", detail=True).items(), reverse=True)
         found = [(path, info["size"]) for path, info in found if path.startswith(prefix)]

@@ -1,0 +1,385 @@
+"""`S3FileSystem`: S3 as an fsspec file system whose conditions, ranges and deadlines hold.
+
+    >>> import fsspec
+    >>> fs = fsspec.filesystem("tieredstore-s3", region="eu-central-1")
+    >>> fs.pipe_file("bucket/once", b"first", mode="create")  # doctest: +SKIP
+
+Credentials come from the environment or the machine's role. What stock file systems get wrong, and
+this one does not: `mode="create"` and `if_match` are conditions of the request itself; only a
+certain refusal is `FileExistsError`, and an unclear outcome is another `OSError`; a range is one
+request for these bytes alone; listings are never kept; requests under way are bounded; each call
+has a deadline.
+"""
+
+# ruff: noqa: ANN401 - as fsspec has it
+# fsspec has no types, and what it asks for begins with an underscore.
+# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
+# pyright: reportIncompatibleMethodOverride=false, reportUntypedBaseClass=false
+# pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false
+
+import asyncio
+import errno
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, cast
+from weakref import WeakKeyDictionary
+
+from fsspec.asyn import AsyncFileSystem
+
+from provider.s3.client import Clients, check_process
+from provider.s3.errors import os_errors
+from provider.s3.keys import directory_of, parse, start_after
+from provider.s3.options import S3Options
+from provider.s3.payload import Info, Part, directory, info_of, payload
+from provider.s3.whole_file import WholeFile
+
+if TYPE_CHECKING:
+    from obstore import ObjectMeta
+
+PROTOCOL: Final = "tieredstore-s3"
+PAGE_ENTRIES: Final = 1000
+"""Entries of a listing, and names of a deletion, that one request has at most."""
+DELETES_AT_ONCE: Final = 16
+STREAM_BYTES: Final = 4 << 20
+PUT_BYTES_MAX: Final = 64 << 20
+"""Longest unconditional upload in one request; longer ones are sent in parts of so many bytes."""
+
+
+class S3FileSystem(AsyncFileSystem):
+    """The objects of S3 as files: `bucket/key`.
+
+    Safe to use from many tasks, and from several event loops one after the other. A child that was
+    forked after the first request is refused with one sentence: start processes by `spawn`.
+
+    Errors are `OSError`s: `FileNotFoundError`, `FileExistsError`, `PermissionError`,
+    `TimeoutError`, and others where the outcome is unknown. None holds a credential. Cancelling
+    a call leaves the file system usable; a write may then have landed, or land later.
+    """
+
+    protocol = (PROTOCOL, "s3")
+    async_impl = True
+    cachable = False
+    mirror_sync_methods = True
+
+    def __init__(
+        self,
+        *,
+        credentials: object = None,
+        asynchronous: bool = False,
+        loop: object = None,
+        batch_size: int | None = None,
+        skip_instance_cache: bool = True,
+        use_listings_cache: bool = False,
+        **options: Any,
+    ) -> None:
+        """`options` are the fields of `S3Options`. No request.
+
+        `credentials` is a credential provider of obstore, a callable; None takes the environment's.
+
+        Raises:
+            TypeError: there is no such option.
+            ValueError: an option is wrong, or listings are to be kept.
+        """
+        if use_listings_cache:
+            raise ValueError("listings of S3 are never kept: other writers change them")
+        super().__init__(
+            asynchronous=asynchronous,
+            loop=loop,
+            batch_size=batch_size,
+            skip_instance_cache=skip_instance_cache,
+            use_listings_cache=False,
+            **options,
+        )
+        self.options = S3Options(**options)
+        self._credentials = credentials
+        self._clients: dict[str, Clients] = {}
+        self._slots: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = (
+            WeakKeyDictionary()
+        )
+
+    def __repr__(self) -> str:
+        return f"<S3FileSystem: {self.options.endpoint or 'AWS'}>"
+
+    async def close(self) -> None:
+        """Drop the connections. Requests under way end by themselves. Idempotent."""
+        self._clients.clear()
+
+    # Writing
+
+    async def _pipe_file(
+        self,
+        path: str,
+        value: Part | Sequence[Part],
+        mode: str = "overwrite",
+        *,
+        if_match: str = "",
+        **odd: object,
+    ) -> str:
+        """Store the bytes, or the joined buffers; returns the object's e-tag. One request.
+
+        `mode="create"` stores only if there is no such object, `if_match` only over that e-tag.
+        Both are tried once, in one request of any length.
+
+        Raises:
+            FileExistsError: the condition does not hold; nothing was stored.
+            ValueError: there is no such mode, or the object is too long.
+        """
+        if odd:
+            raise TypeError(f"unknown options of a write: {', '.join(sorted(odd))}")
+        if mode not in {"overwrite", "create"} or (if_match and mode == "create"):
+            raise ValueError(f"mode is overwrite or create, not {mode!r}, and create has no e-tag")
+        sent, size_bytes = payload(value)
+        if size_bytes > self.options.object_bytes_max:
+            raise ValueError(f"{size_bytes:,} bytes are too long for one request")
+        is_conditional = mode == "create" or bool(if_match)
+        async with self._call(path) as (clients, key):
+            client = clients.single if is_conditional else clients.repeating
+            stored = await client.put_async(
+                key,
+                sent,
+                mode={"e_tag": if_match} if if_match else cast("Any", mode),
+                use_multipart=not is_conditional and size_bytes > PUT_BYTES_MAX,
+                chunk_size=PUT_BYTES_MAX,
+            )
+        return stored["e_tag"] or ""
+
+    async def _put_file(
+        self, lpath: str, rpath: str, mode: str = "overwrite", **odd: object
+    ) -> None:
+        del odd
+        if await asyncio.to_thread(Path(lpath).is_dir):
+            return
+        await self._pipe_file(rpath, await asyncio.to_thread(Path(lpath).read_bytes), mode)
+
+    async def _cp_file(self, path1: str, path2: str, **odd: object) -> None:
+        del odd
+        (bucket, _), (other, key) = parse(path1), parse(path2)
+        if bucket != other:
+            await self._pipe_file(path2, await self._cat_file(path1))
+            return
+        async with self._call(path1) as (clients, source):
+            await clients.repeating.copy_async(source, key)
+
+    # Reading
+
+    async def _cat_file(
+        self, path: str, start: int | None = None, end: int | None = None, **odd: object
+    ) -> bytes:
+        del odd
+        return bytes(await self._cat_buffer(path, start, end))
+
+    async def _cat_buffer(
+        self, path: str, start: int | None = None, end: int | None = None
+    ) -> memoryview:
+        """The bytes `[start, end)` as far as there are any, without a copy. One request.
+
+        A negative number counts from the object's end, at one request more.
+        """
+        if min(start or 0, end or 0) < 0:
+            start, end, _ = slice(start, end).indices((await self._object(path))["size"])
+        begin = start or 0
+        if end is not None and end <= begin:
+            await self._object(path)  # it must be there
+            return memoryview(b"")
+        try:
+            async with self._call(path) as (clients, key):
+                if end is not None:
+                    found = await clients.repeating.get_range_async(key, start=begin, end=end)
+                else:
+                    part = {"range": {"offset": begin}} if begin else {}
+                    result = await clients.repeating.get_async(key, options=cast("Any", part))
+                    found = await result.bytes_async()
+        except OSError as error:
+            if error.errno == errno.ERANGE:
+                return memoryview(b"")  # the object ends before the range begins
+            raise
+        return memoryview(cast("bytes", found)).cast("B")
+
+    async def _get_file(self, rpath: str, lpath: str, **odd: object) -> None:
+        del odd
+        if await self._isdir(rpath):
+            await asyncio.to_thread(Path(lpath).mkdir, parents=True, exist_ok=True)
+            return
+        await asyncio.to_thread(Path(lpath).parent.mkdir, parents=True, exist_ok=True)
+        size_bytes = (await self._object(rpath))["size"]
+        with await asyncio.to_thread(Path(lpath).open, "wb") as file:
+            for at in range(0, size_bytes, STREAM_BYTES):
+                part = await self._cat_buffer(rpath, at, min(at + STREAM_BYTES, size_bytes))
+                await asyncio.to_thread(file.write, part)
+
+    async def _info(self, path: str, **odd: object) -> Info:
+        del odd
+        path = str(self._strip_protocol(path))
+        if parse(path)[1]:
+            try:
+                return await self._object(path)
+            except FileNotFoundError:
+                if not await self._has_below(path):
+                    raise
+        return directory(path)
+
+    async def _object(self, path: str) -> Info:
+        async with self._call(path) as (clients, key):
+            return info_of(str(self._strip_protocol(path)), await clients.repeating.head_async(key))
+
+    # Listing
+
+    async def _ls(
+        self,
+        path: str,
+        detail: bool = True,  # noqa: FBT001, FBT002 - fsspec calls it so
+        **odd: object,
+    ) -> list[Any]:
+        del odd
+        path = str(self._strip_protocol(path)).rstrip("/")
+        bucket, key = parse(path)
+        async with self._call(path) as (clients, _):
+            found = await clients.repeating.list_with_delimiter_async(key or None)
+        entries = [directory(f"{bucket}/{name}") for name in found["common_prefixes"]]
+        entries += [info_of(f"{bucket}/{one['path']}", one) for one in found["objects"]]
+        if not entries and key:
+            entries = [await self._object(path)]
+        return entries if detail else [entry["name"] for entry in entries]
+
+    async def _directories(self, path: str) -> list[str]:
+        """Paths of what has objects below it, directly below `path`; [] if nothing has."""
+        bucket, key = parse(str(self._strip_protocol(path)).rstrip("/"))
+        async with self._call(path) as (clients, _):
+            found = await clients.repeating.list_with_delimiter_async(key or None)
+        return [f"{bucket}/{name}" for name in found["common_prefixes"]]
+
+    async def _find(
+        self,
+        path: str,
+        maxdepth: int | None = None,
+        withdirs: bool = False,  # noqa: FBT001, FBT002 - fsspec calls it so
+        **options: Any,
+    ) -> Any:
+        if maxdepth is not None or withdirs:
+            return await super()._find(path, maxdepth=maxdepth, withdirs=withdirs, **options)
+        path = str(self._strip_protocol(path)).rstrip("/")
+        entries = [entry async for page in self._pages(f"{path}/", "") for entry in page]
+        if not entries and parse(path)[1]:
+            try:
+                entries = [await self._object(path)]
+            except FileNotFoundError:
+                entries = []
+        by_name = {entry["name"]: entry for entry in sorted(entries, key=lambda one: one["name"])}
+        return by_name if options.get("detail") else list(by_name)
+
+    async def _list_after(self, prefix: str, after: str) -> AsyncIterator[list[tuple[str, int]]]:
+        """Paths and lengths of objects whose path begins with `prefix` and sorts after `after`.
+
+        Pages as the service sends them, one request for each, in its order: that of the names,
+        but for services that sort by directory.
+        """
+        async for page in self._pages(prefix, after):
+            yield [(entry["name"], entry["size"]) for entry in page]
+
+    async def _pages(self, prefix: str, after: str) -> AsyncIterator[list[Info]]:
+        bucket, wanted = parse(prefix)
+        last = parse(after)[1] if after else ""
+        async with self._call(prefix) as (clients, _):
+            stream = aiter(
+                clients.repeating.list(
+                    directory_of(wanted) or None,
+                    offset=start_after(wanted, last) or None,
+                    chunk_size=PAGE_ENTRIES,
+                )
+            )
+        while True:
+            async with self._call(prefix):
+                page = await anext(stream, None)
+            if page is None:
+                return
+            yield [
+                info_of(f"{bucket}/{one['path']}", one)
+                for one in cast("Iterable[ObjectMeta]", page)
+                if one["path"].startswith(wanted) and one["path"] > last
+            ]
+
+    async def _has_below(self, path: str) -> bool:
+        async for page in self._pages(f"{path.rstrip('/')}/", ""):
+            if page:
+                return True
+        return False
+
+    # Deleting
+
+    async def _rm_file(self, path: str, **odd: object) -> None:
+        del odd
+        async with self._call(path) as (clients, key):
+            await clients.repeating.delete_async(key)
+
+    async def _rm(
+        self,
+        path: str | list[str],
+        recursive: bool = False,  # noqa: FBT001, FBT002 - fsspec calls it so
+        batch_size: int | None = None,
+        **odd: object,
+    ) -> None:
+        del batch_size, odd
+        paths = await self._expand_path(path, recursive=recursive)
+        objects = [one for one in paths if not await self._isdir(one)] if recursive else paths
+        for _, error in await self._rm_objects(objects):
+            raise error
+
+    async def _rm_objects(self, paths: Sequence[str]) -> list[tuple[str, OSError]]:
+        """Delete objects; returns those that failed, with why. What is not there is no failure.
+
+        One request for 1,000. Where such a request fails, which says nothing about each of its
+        names, one more for each name.
+        """
+        by_bucket: dict[str, list[str]] = {}
+        for path in paths:
+            by_bucket.setdefault(parse(path)[0], []).append(path)
+        failed: list[tuple[str, OSError]] = []
+        for of_bucket in by_bucket.values():
+            for at in range(0, len(of_bucket), PAGE_ENTRIES):
+                part = of_bucket[at : at + PAGE_ENTRIES]
+                try:
+                    async with self._call(part[0]) as (clients, _):
+                        await clients.repeating.delete_async([parse(path)[1] for path in part])
+                except OSError:
+                    failed += await self._rm_singly(part)
+        return failed
+
+    async def _rm_singly(self, paths: Sequence[str]) -> list[tuple[str, OSError]]:
+        slots = asyncio.Semaphore(DELETES_AT_ONCE)
+
+        async def remove(path: str) -> tuple[str, OSError | None]:
+            try:
+                async with slots:
+                    await self._rm_file(path)
+            except FileNotFoundError:
+                return path, None
+            except OSError as error:
+                return path, error
+            return path, None
+
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(remove(path)) for path in paths]
+        done = [task.result() for task in tasks]
+        return [(path, error) for path, error in done if error is not None]
+
+    # One call
+
+    @asynccontextmanager
+    async def _call(self, path: str) -> AsyncGenerator[tuple[Clients, str]]:
+        """The clients of a path's bucket and its key, with a slot, a deadline and our errors."""
+        check_process()
+        bucket, key = parse(str(self._strip_protocol(path)))
+        where = f"bucket {bucket!r} at {self.options.endpoint or 'the S3 endpoint'}"
+        slots = self._slots.setdefault(
+            asyncio.get_running_loop(), asyncio.Semaphore(self.options.connections_max)
+        )
+        async with os_errors(path, where, self.options.total_s_max), slots:
+            clients = self._clients.get(bucket)
+            if clients is None:
+                clients = Clients(bucket, self.options, credentials=self._credentials)
+                self._clients[bucket] = clients
+            yield clients, key
+
+    def _open(self, path: str, mode: str = "rb", **options: Any) -> WholeFile:
+        return WholeFile(self, path, mode, **options)

@@ -1,0 +1,112 @@
+"""Where an S3 lies, how patient its client is, and what must hold before a request is signed."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from ipaddress import ip_address
+from typing import Final
+from urllib.parse import urlsplit
+
+MIB: Final = 1 << 20
+
+ENCRYPTIONS: Final = ("", "AES256", "aws:kms", "aws:kms:dsse")
+"""Values of `server_side_encryption`: none, with keys of S3, with keys of KMS."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class S3Options:
+    """Everything that an `S3FileSystem` may be told, but for credentials.
+
+    Those come from the environment (`AWS_ACCESS_KEY_ID` and its companions), from the machine's or
+    the container's role, or from a credential provider of `obstore.auth`; never from an option.
+
+    Raises:
+        ValueError: says in one sentence what is wrong.
+    """
+
+    endpoint: str = ""
+    """`https://host[:port]` of the service; empty takes `AWS_ENDPOINT_URL`, then AWS itself."""
+    region: str = ""
+    """Region that requests are signed for; empty takes `AWS_REGION`, then `us-east-1`."""
+    allow_http: bool = False
+    """Whether requests may go to another machine without TLS. Loopback needs no permission."""
+    virtual_hosted: bool = False
+    """Whether the bucket's name is part of the host's name; else it begins the path."""
+    server_side_encryption: str = ""
+    """One of `ENCRYPTIONS`; every created object asks for it."""
+    kms_key_id: str = ""
+    """Key of `aws:kms`; empty takes the account's own."""
+    connections_max: int = 64
+    """Requests under way at once; the next ones wait."""
+    attempt_s_max: float = 60.0
+    """Longest that one request takes, in seconds, from connecting to the last byte of its reply."""
+    quiet_s_max: float = 20.0
+    """Longest that a connection or a reply may stand still, in seconds."""
+    total_s_max: float = 120.0
+    """Longest that a call takes with all its attempts and the wait for a connection, in seconds."""
+    retries_max: int = 5
+    """Attempts beside the first, of calls that change nothing or may be repeated."""
+    object_bytes_max: int = 5 << 30
+    """Longest object that is uploaded, in bytes; S3 takes 5 GiB in one request."""
+
+    def __post_init__(self) -> None:
+        if self.server_side_encryption not in ENCRYPTIONS:
+            known = ", ".join(one for one in ENCRYPTIONS if one)
+            raise ValueError(
+                f"no such server-side encryption: {self.server_side_encryption!r} ({known})"
+            )
+        if self.kms_key_id and not self.server_side_encryption.startswith("aws:kms"):
+            raise ValueError("a KMS key needs the server-side encryption aws:kms")
+        numbers = (self.connections_max, self.attempt_s_max, self.quiet_s_max, self.total_s_max)
+        if min(numbers) <= 0 or self.retries_max < 0 or self.object_bytes_max <= 0:
+            raise ValueError(f"an S3 client needs connections and time: {self}")
+        if self.endpoint:
+            check_endpoint(self.endpoint, allow_http=self.allow_http)
+
+
+def check_endpoint(endpoint: str, *, allow_http: bool) -> None:
+    """Refuse what is no endpoint, holds credentials, or would carry signatures in the clear.
+
+    Raises:
+        ValueError: says in one sentence what is wrong, without what may be a secret.
+    """
+    parts = urlsplit(endpoint)
+    shown = f"{parts.scheme}://{parts.hostname}"
+    if parts.scheme not in {"http", "https"} or not parts.hostname:
+        raise ValueError("an S3 endpoint is https://host[:port], or http:// on this machine")
+    if parts.username or parts.password:
+        raise ValueError(
+            f"the endpoint {shown} holds credentials: give them in AWS_ACCESS_KEY_ID and "
+            f"AWS_SECRET_ACCESS_KEY"
+        )
+    if parts.query or parts.fragment or parts.path.strip("/"):
+        raise ValueError(f"the endpoint {shown} has more than a host and a port")
+    if parts.scheme == "http" and not allow_http and not is_loopback(parts.hostname):
+        raise ValueError(
+            f"the endpoint {shown} is on another machine and without TLS: use https://, or allow "
+            f"http on purpose"
+        )
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host of a URL is this machine, as its name or address says."""
+    if host == "localhost":
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def endpoint_of(options: S3Options, environment: Mapping[str, str]) -> str:
+    """The endpoint that requests go to; empty is AWS's own.
+
+    Raises:
+        ValueError: the one of the environment is wrong, as `check_endpoint`.
+    """
+    if options.endpoint:
+        return options.endpoint
+    names = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
+    found = next((environment[name] for name in names if environment.get(name)), "")
+    if found:
+        check_endpoint(found, allow_http=options.allow_http)
+    return found
