@@ -12,7 +12,7 @@ from provider.posix import PosixStore
 from provider.testing.faulty import Fault, FaultyObjectStore
 from tests.support.fake_broker import FakeBroker
 from tests.support.java_tier import java_tier
-from tieredstore import opening, owning
+from tieredstore import places
 from tieredstore.cli.main import cli
 
 TORN = b"\x00\x00\x00\x61\xda\xa3\x20\xa7 the first half of a record"
@@ -95,8 +95,7 @@ def test_an_import_that_dies_at_any_request_leaves_nobody_the_java_files_to_writ
         shutil.copytree(begun, tier)
         stores = DyingStores(call)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(opening, "PosixStore", stores)
-            patch.setattr(owning, "PosixStore", stores)
+            patch.setattr(places, "PosixStore", stores)
             died = invoke(tier, "metadata", "import", metadata).exit_code != 0
         tiered = invoke(tier, "tier", other.directory)
         assert java.items() <= messages_in(tier).items(), (call, tiered.output)
