@@ -9,14 +9,18 @@ import hashlib
 import os
 import stat
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
 
 from container.names.rocketmq import broker_directory, parse_cluster_directory
+from container.names.tier_objects import JOURNAL_PREFIX
 from provider.clock import Clock, SystemClock
-from provider.errors import StoreError
+from provider.encryption.keys import Rewrapped, rewrap
+from provider.encryption.store import EncryptedStore, PlainStore
+from provider.errors import Denied, StoreError
 from provider.file_segments import SegmentsDriver
 from provider.in_place_segments import LOCK_NAME, InPlaceDriver
 from provider.object_store import AppendingStore
@@ -26,7 +30,8 @@ from provider.retrying import RetryingStore
 from tieredstore.config.effective import Config
 from tieredstore.config.location import Location, TierUrl
 from tieredstore.config.object_keys import SCHEME
-from tieredstore.config.sources import ConfigError
+from tieredstore.config.object_store import MASTER_KEYS
+from tieredstore.config.sources import ConfigError, environment_name
 
 if TYPE_CHECKING:
     from provider.object.store import FsspecStore
@@ -61,12 +66,18 @@ def storage_at(config: Config, location: Location, *, clock: Clock) -> Appending
     """The storage at a location, unopened; one in an object store has no `append`.
 
     Raises:
-        Denied: nothing is installed for such URLs.
+        Denied: nothing is installed for such URLs, or for encryption.
     """
     if isinstance(location, Path):
         return PosixStore(location, options=config.posix, clock=clock)
-    store: Any = _object_store(config, location, clock)
-    return store
+    store = _object_store(config, location, clock)
+    masters = config.storage.master_keys
+    if masters is None:
+        return PlainStore(store)
+    if find_spec("cryptography") is None:
+        extra = "`pip install tieredstore[encryption]`"
+        raise Denied(f"encryption needs the extra encryption, as in {extra}", "")
+    return EncryptedStore(store, masters, held=JOURNAL_PREFIX)
 
 
 def repeating(
@@ -158,6 +169,26 @@ def make_lock_directory(path: Path) -> None:
     found = path.parent.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
         raise PermissionError(f"{path.parent} is not ours")
+
+
+async def rewrap_keys(
+    config: Config, location: TierUrl, *, dry_run: bool = False
+) -> Sequence[Rewrapped]:
+    """Wrap the data keys of an encrypted tier under the first master key; `rewrap`.
+
+    Raises:
+        ConfigError: no master key is configured.
+        Denied, Corrupt, Unavailable: as `rewrap`.
+    """
+    masters = config.storage.master_keys
+    if masters is None:
+        variable = environment_name(MASTER_KEYS)
+        raise ConfigError(f"set {variable} to the new master key and the old ones, in this order")
+    store = _object_store(config, location, SystemClock())
+    try:
+        return await rewrap(store, masters, dry_run=dry_run)
+    finally:
+        await store.close()
 
 
 def _object_store(config: Config, location: TierUrl, clock: Clock) -> "FsspecStore":

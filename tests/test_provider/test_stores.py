@@ -7,6 +7,8 @@ from random import Random
 import pytest
 
 from provider.clock import SystemClock
+from provider.encryption.keys import MasterKeys
+from provider.encryption.store import EncryptedStore
 from provider.file_segments import FileSegments
 from provider.in_place_segments import InPlaceSegments
 from provider.memory import MemoryStore
@@ -154,6 +156,37 @@ class TestPackedSegmentsOnFsspec(PackedSegmentsContract):
         store = object_store(request.param, tmp_path)
         yield store
         await store.close()
+
+    @pytest.fixture
+    def segments(self, store: ObjectStore) -> FileSegments:
+        return PackedSegments(store, epoch=1, rng=Random(1))
+
+
+def encrypted(inner: ObjectStore) -> EncryptedStore:
+    return EncryptedStore(inner, MasterKeys({"a": bytes(32)}), held="@journal/")
+
+
+class TestEncrypted(ObjectStoreContract):
+    @pytest.fixture(params=["raw", "posix", *OBJECT_STORES])
+    async def store(
+        self, request: pytest.FixtureRequest, tmp_path: Path
+    ) -> AsyncIterator[ObjectStore]:
+        inner = (
+            MemoryStore()
+            if request.param == "raw"
+            else PosixStore(tmp_path)
+            if request.param == "posix"
+            else object_store(request.param, tmp_path)
+        )
+        store = encrypted(inner)
+        yield store
+        await store.close()
+
+
+class TestPackedSegmentsEncrypted(PackedSegmentsContract):
+    @pytest.fixture
+    def store(self) -> ObjectStore:
+        return encrypted(MemoryStore())
 
     @pytest.fixture
     def segments(self, store: ObjectStore) -> FileSegments:

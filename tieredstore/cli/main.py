@@ -45,6 +45,10 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "check": ("tieredstore.cli.check", "Verify a tier: metadata and bytes, in both directions."),
     "metadata": ("tieredstore.cli.metadata", "Exchange metadata with RocketMQ's own tiered store."),
     "repair": ("tieredstore.cli.repair", "Cut a stopped queue back to what the broker still has."),
+    "rewrap-keys": (
+        "tieredstore.cli.rewrap_keys",
+        "Wrap an encrypted tier's data keys under a new master key.",
+    ),
     "config": (
         "tieredstore.cli.config",
         "Print every effective setting with its origin and meaning.",

@@ -68,6 +68,14 @@ OBJECT_STORE = (
         "Key of aws:kms encryption (see objectStoreServerSideEncryption). Empty: the account's.",
     ),
     Key(
+        "objectStoreEncryptionKeys",
+        Kind.SECRET,
+        "",
+        "Master keys of encryption before upload, from the environment only: NAME:BASE64, ... "
+        "The first one encrypts.",
+        is_machines=True,
+    ),
+    Key(
         "objectStoreRequestsMax",
         Kind.COUNT,
         32,

@@ -7,12 +7,14 @@ from ipaddress import ip_address
 from typing import Self
 from urllib.parse import urlsplit
 
+from provider.encryption.keys import MasterKeys
 from tieredstore.config.building import Setting
 from tieredstore.config.object_keys import SCHEME
 from tieredstore.config.sources import ConfigError, environment_name
 
 PLACE, BUCKET = "tieredStoreFilePath", "objectStoreBucket"
 ACCESS_KEY, SECRET_KEY = "objectStoreAccessKey", "objectStoreSecretKey"
+MASTER_KEYS = "objectStoreEncryptionKeys"
 ENDPOINT, ALLOW_HTTP = "objectStoreEndpoint", "objectStoreAllowHttp"
 ENCRYPTION = "objectStoreServerSideEncryption"
 OF_BUCKET = "BUCKET"
@@ -81,6 +83,8 @@ class ObjectStorage:
     kms_key_id: str = ""
     access_key: str = field(default="", repr=False)
     secret_key: str = field(default="", repr=False)
+    master_keys: MasterKeys | None = None
+    """What objects are encrypted under before they are uploaded, if they are."""
 
     @classmethod
     def of(cls, settings: Mapping[str, Setting], environment: Mapping[str, str]) -> Self:
@@ -88,7 +92,8 @@ class ObjectStorage:
 
         Raises:
             ConfigError: the endpoint is no URL, or reached without TLS although that was not
-                allowed; or only one of the two keys was given.
+                allowed; only one of the two keys was given; master keys are not written as such,
+                or given for a tier in a directory.
         """
         endpoint = str(settings[ENDPOINT].value)
         if endpoint and "://" not in endpoint:  # as RocketMQ's own configurations have it
@@ -108,8 +113,25 @@ class ObjectStorage:
             may_http,
             "" if encryption == OF_BUCKET else encryption,
             str(settings["objectStoreKmsKeyId"].value),
-            *(key.strip() for key in keys),
+            access_key=keys[0].strip(),
+            secret_key=keys[1].strip(),
+            master_keys=_master_keys(settings, environment.get(environment_name(MASTER_KEYS), "")),
         )
+
+
+def _master_keys(settings: Mapping[str, Setting], text: str) -> MasterKeys | None:
+    if not text.strip():
+        return None
+    variable = environment_name(MASTER_KEYS)
+    if tier_place(settings) and not is_object_store(settings):
+        raise ConfigError(
+            f"{variable} encrypts what lies in an object store, and {PLACE} names a directory: "
+            f"encrypt the file system there"
+        )
+    try:
+        return MasterKeys.parse(text)
+    except ValueError as error:
+        raise ConfigError(f"{variable}: {error}") from error
 
 
 def _checked(endpoint: str, origin: str, *, may_http: bool) -> bool:

@@ -207,7 +207,7 @@ def _parse_secret(key: Key, given: Given) -> str:
     if given.text and given.origin != variable:
         raise ConfigError(
             f"{key.name} ({given.origin}) is a secret, which is taken from the environment only: "
-            f"remove it there and set {variable}, or use the AWS credential chain"
+            f"remove it there and set {variable}"
         )
     return SECRET_SET if given.text else ""
 

@@ -1,0 +1,1 @@
+"""Objects encrypted before they leave this process, under keys that the storage never sees."""

@@ -1,0 +1,160 @@
+"""How an encrypted object is laid out: frames of one length, so that any range is read exactly.
+
+    object     frame 0 | frame 1 | ... | frame n-1 | padding of `tail` zero bytes
+    frame      data key id 4 | nonce 12 | ciphertext 4,064 | tag 16      (4,096 bytes)
+    plaintext  flags and length 4, big-endian | content, up to 4,060 bytes | zeros
+
+Every frame but the last is full of content; the last holds `tail` bytes, fewer than a full frame,
+perhaps none. The padding is as long as the content of the last frame. So the length of the object,
+which a listing tells, says the length of the content; and the frames of any range of the content
+can be asked for exactly, without the object's length being known. An object of `n` content bytes
+takes 0.9 % more, and up to two frames.
+
+Each frame is sealed by AES-256-GCM with a nonce of its own under a key of the object: HKDF-SHA256
+of a data key, with the object's name (RFC 5869). The number of the frame is bound to it as
+associated data. So a frame is refused in another place, in another object, or cut short; and
+objects of one name that were made twice, of which one never became visible, share no key stream.
+"""
+
+import os
+import struct
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Final, Protocol
+
+from provider.errors import Corrupt, OutOfRange
+from provider.object_store import Buffer
+from provider.ranges import ByteRange
+
+FRAME_BYTES: Final = 4096
+KEY_ID_BYTES: Final = 4
+NONCE_BYTES: Final = 12
+TAG_BYTES: Final = 16
+CONTENT_BYTES: Final = FRAME_BYTES - KEY_ID_BYTES - NONCE_BYTES - TAG_BYTES - 4
+"""Content of a full frame."""
+
+_HEAD = struct.Struct(">I")
+_NUMBER = struct.Struct(">Q")
+_LAST = 1 << 31
+_SEALED_FROM = KEY_ID_BYTES + NONCE_BYTES
+
+
+class Cipher(Protocol):
+    """The part of `cryptography`'s `AESGCM` that frames need."""
+
+    def encrypt(self, nonce: Buffer, data: Buffer, associated_data: Buffer | None) -> bytes:
+        """Ciphertext and tag."""
+        ...
+
+    def decrypt(self, nonce: Buffer, data: Buffer, associated_data: Buffer | None) -> bytes:
+        """Plaintext."""
+        ...
+
+
+def sealed_bytes(content_bytes: int) -> int:
+    """Length of the object that holds so much content."""
+    full, tail = divmod(content_bytes, CONTENT_BYTES)
+    return (full + 1) * FRAME_BYTES + tail
+
+
+def content_bytes(object_bytes: int) -> int | None:
+    """Length of the content of an object of that length; None if no encrypted one is so long."""
+    frames, tail = divmod(object_bytes, FRAME_BYTES)
+    if not frames or tail >= CONTENT_BYTES:
+        return None
+    return (frames - 1) * CONTENT_BYTES + tail
+
+
+def frames_of(wanted: ByteRange) -> ByteRange:
+    """Where the frames lie that hold a range of the content."""
+    first, last = wanted.start // CONTENT_BYTES, (wanted.end - 1) // CONTENT_BYTES
+    return ByteRange(first * FRAME_BYTES, (last + 1) * FRAME_BYTES)
+
+
+def seal(cipher: Cipher, key_id: bytes, buffers: Sequence[Buffer]) -> list[bytes]:
+    """The object that holds the buffers, joined; about 1 s a GB, and a copy of it in memory."""
+    size_bytes = sum(map(len, buffers))
+    full, tail = divmod(size_bytes, CONTENT_BYTES)
+    nonces = os.urandom((full + 1) * NONCE_BYTES)
+    pieces: list[bytes] = []
+    for number, (head, content) in enumerate(_contents(buffers, full, tail)):
+        nonce = nonces[number * NONCE_BYTES : (number + 1) * NONCE_BYTES]
+        plain = _HEAD.pack(head) + content
+        pieces += (key_id, nonce, cipher.encrypt(nonce, plain, _NUMBER.pack(number)))
+    pieces.append(bytes(tail))
+    return pieces
+
+
+def _contents(buffers: Sequence[Buffer], full: int, tail: int) -> Iterator[tuple[int, Buffer]]:
+    """Head and padded content of each frame."""
+    whole = memoryview(buffers[0] if len(buffers) == 1 else b"".join(buffers))
+    for at in range(0, full * CONTENT_BYTES, CONTENT_BYTES):
+        yield CONTENT_BYTES, whole[at : at + CONTENT_BYTES]
+    yield _LAST | tail, bytes(whole[full * CONTENT_BYTES :]) + bytes(CONTENT_BYTES - tail)
+
+
+def key_ids(frames: Buffer) -> set[bytes]:
+    """The ids of the data keys of these frames, usually one."""
+    whole = memoryview(frames)
+    starts = range(0, len(whole) - FRAME_BYTES + 1, FRAME_BYTES)
+    return {bytes(whole[at : at + KEY_ID_BYTES]) for at in starts}
+
+
+def open_range(
+    cipher_of: Callable[[bytes], Cipher], frames: Buffer, name: str, wanted: ByteRange
+) -> bytes:
+    """A range of the content, from the bytes of `frames_of` that range.
+
+    Raises:
+        Corrupt: a frame was changed, moved, or sealed under another key.
+        OutOfRange: the content ends before the range does.
+    """
+    first = wanted.start // CONTENT_BYTES
+    contents: list[bytes] = []
+    for number, (content, is_last) in enumerate(_opened(cipher_of, frames, name, first), first):
+        contents.append(content)
+        end = number * CONTENT_BYTES + len(content)
+        if is_last and end < wanted.end:
+            raise OutOfRange(f"the object ends at {end}", name, wanted.start)
+    skipped = wanted.start - first * CONTENT_BYTES
+    joined = contents[0] if len(contents) == 1 else b"".join(contents)
+    return joined[skipped : skipped + wanted.length]
+
+
+def open_whole(cipher_of: Callable[[bytes], Cipher], found: Buffer, name: str) -> bytes:
+    """The content of a whole object.
+
+    Raises:
+        Corrupt: it was changed, cut short, moved, or is none of ours.
+    """
+    size_bytes = content_bytes(len(found))
+    if size_bytes is None:
+        raise Corrupt(f"an object of {len(found)} bytes was not written encrypted", name)
+    frames = memoryview(found)[: len(found) // FRAME_BYTES * FRAME_BYTES]
+    opened = list(_opened(cipher_of, frames, name, 0))
+    whole = b"".join(content for content, _ in opened)
+    if not opened[-1][1] or len(whole) != size_bytes:
+        raise Corrupt("an encrypted object was cut short", name, len(whole))
+    return whole
+
+
+def _opened(
+    cipher_of: Callable[[bytes], Cipher], frames: Buffer, name: str, first: int
+) -> Iterable[tuple[bytes, bool]]:
+    """Content of each frame, and whether it is the object's last."""
+    from cryptography.exceptions import InvalidTag  # noqa: PLC0415 - an extra has it
+
+    whole = memoryview(frames)
+    for number in range(first, first + len(whole) // FRAME_BYTES):
+        frame = whole[(number - first) * FRAME_BYTES :][:FRAME_BYTES]
+        cipher = cipher_of(bytes(frame[:KEY_ID_BYTES]))
+        nonce, sealed = frame[KEY_ID_BYTES:_SEALED_FROM], frame[_SEALED_FROM:]
+        try:
+            plain = cipher.decrypt(nonce, sealed, _NUMBER.pack(number))
+        except InvalidTag as error:
+            reason = "an encrypted frame was changed, moved, or sealed under another key"
+            raise Corrupt(reason, name, number * CONTENT_BYTES) from error
+        (head,) = _HEAD.unpack_from(plain)
+        length, is_last = head & ~_LAST, bool(head & _LAST)
+        yield plain[_HEAD.size : _HEAD.size + length], is_last
+        if is_last:
+            return

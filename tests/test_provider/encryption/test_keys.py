@@ -1,0 +1,183 @@
+"""Master keys and data keys: how they are written, found, and put under another master key."""
+
+import base64
+
+import pytest
+
+from provider.encryption.keys import KEYS_PREFIX, MasterKeys, Rewrapped, rewrap, wraps_in
+from provider.encryption.store import EncryptedStore, PlainStore
+from provider.errors import Corrupt, Denied, NotFound, OutOfRange, Unavailable
+from provider.memory import MemoryStore
+from provider.object_store import ObjectStore
+from provider.ranges import ByteRange
+from provider.testing.faulty import Crashed, Fault, FaultyObjectStore
+
+HELD = "@journal/"
+
+
+def key(number: int) -> bytes:
+    return bytes([number]) * 32
+
+
+def masters(**keys: int) -> MasterKeys:
+    """Names with the number that fills their key, the first one current."""
+    return MasterKeys({name: key(number) for name, number in keys.items()})
+
+
+def encrypted(inner: ObjectStore, keys: MasterKeys) -> EncryptedStore:
+    return EncryptedStore(inner, keys, held=HELD)
+
+
+def test_master_keys_are_read_from_text_that_is_never_repeated() -> None:
+    good = base64.b64encode(key(1)).decode()
+    parsed = MasterKeys.parse(f" a:{good} , b.2:{base64.b64encode(key(2)).decode()},")
+    assert parsed.current == "a"
+    assert parsed.keys == {"a": key(1), "b.2": key(2)}
+    assert good not in repr(parsed)
+    for text in ("", " , ", good, f":{good}", "a:", "a:secret", f"a:{good[:-4]}", f"a/b:{good}"):
+        with pytest.raises(ValueError, match="master key") as failed:
+            MasterKeys.parse(text)
+        assert good[:8] not in str(failed.value)
+        assert "secret" not in str(failed.value)
+    with pytest.raises(ValueError, match="master key 2 is not"):
+        MasterKeys.parse(f"a:{good},a:{good}")
+
+
+async def test_nothing_of_an_object_but_its_name_and_length_can_be_read_in_the_storage() -> None:
+    inner = MemoryStore()
+    store = encrypted(inner, masters(a=1))
+    body = b"a secret sentence " * 1000
+    await store.create("parts/1", [body])
+    await store.create("parts/2", [body])
+    one, two = bytes(await inner.read("parts/1")), bytes(await inner.read("parts/2"))
+    assert b"secret" not in one + two
+    common = sum(a == b for a, b in zip(one, two, strict=True))
+    assert common < len(one) * 0.25  # ids of keys, padding, and chance
+    wraps = [bytes(await inner.read(entry.name)) for entry in await inner.list(KEYS_PREFIX)]
+    assert len(wraps) == 1
+    assert key(1) not in wraps[0]
+
+
+async def test_an_object_under_another_name_is_refused() -> None:
+    inner = MemoryStore()
+    store = encrypted(inner, masters(a=1))
+    await store.create("parts/1", [b"abc"])
+    await inner.create("parts/2", [bytes(await inner.read("parts/1"))])
+    with pytest.raises(Corrupt, match="changed, moved, or sealed"):
+        await store.read("parts/2")
+    assert bytes(await store.read("parts/1")) == b"abc"
+
+
+async def test_requests_are_those_of_the_storage_and_two_at_first() -> None:
+    inner = FaultyObjectStore(MemoryStore())
+    await encrypted(inner, masters(a=1)).create("n", [bytes(100_000)])
+    inner.calls.clear()
+    store = encrypted(inner, masters(a=1))
+    for _ in range(3):
+        await store.read("n", ByteRange(99_990, 100_000))
+        await store.read_many([("n", ByteRange(0, 1)), ("n", ByteRange(5, 60_000))])
+    assert inner.calls == {"read_many": 6, "list": 1, "read": 1}
+    with pytest.raises(OutOfRange):
+        await store.read("n", ByteRange(99_999, 100_001))
+    with pytest.raises(NotFound):
+        await store.read("no", ByteRange(0, 1))
+    assert inner.calls == {"read_many": 8, "list": 1, "read": 1}
+
+
+async def test_a_storage_is_encrypted_from_its_first_object_on_or_not_at_all() -> None:
+    inner = MemoryStore()
+    await PlainStore(inner).create(f"{HELD}1", [b"x"])
+    with pytest.raises(Denied, match="objects that are not encrypted"):
+        await encrypted(inner, masters(a=1)).create("n", [b"x"])
+    with pytest.raises(Corrupt, match="not written encrypted"):
+        await encrypted(inner, masters(a=1)).read(f"{HELD}1")
+    assert [entry.size_bytes for entry in await encrypted(inner, masters(a=1)).list("")] == [1]
+    assert not await wraps_in(inner)
+
+
+async def test_without_its_master_key_an_encrypted_storage_refuses_by_name() -> None:
+    inner = MemoryStore()
+    await encrypted(inner, masters(a=1)).create("n", [b"x"])
+    with pytest.raises(Denied, match="it is encrypted: give its master key a"):
+        await PlainStore(inner).read("n")
+    with pytest.raises(Denied, match="under the master key a, which was not given"):
+        await encrypted(inner, masters(b=1)).read("n")
+    with pytest.raises(Corrupt, match="cannot be opened with the master key a: another key"):
+        await encrypted(inner, masters(a=2)).read("n")
+
+
+async def test_rewrapping_changes_no_object_but_the_wraps() -> None:
+    inner = MemoryStore()
+    await encrypted(inner, masters(a=1)).create("n", [b"x"])
+    running = encrypted(inner, masters(a=1))
+    assert bytes(await running.read("n")) == b"x"
+    before = bytes(await inner.read("n"))
+    (planned,) = await rewrap(inner, masters(b=2, a=1), dry_run=True)
+    assert (planned.was_under, planned.under) == (("a",), "b")
+    with pytest.raises(Denied):
+        await encrypted(inner, masters(b=2)).read("n")
+    assert await rewrap(inner, masters(b=2, a=1)) == [planned]
+    assert bytes(await inner.read("n")) == before
+    assert bytes(await encrypted(inner, masters(b=2)).read("n")) == b"x"
+    with pytest.raises(Denied, match="master key b"):
+        await encrypted(inner, masters(a=1)).read("n")
+    await running.create("m", [b"y"])  # one that runs goes on
+    assert bytes(await encrypted(inner, masters(b=2)).read("m")) == b"y"
+    again = await rewrap(inner, masters(b=2, a=1))
+    assert again == [Rewrapped(planned.key_id, ("b",), "b")]
+    with pytest.raises(Denied, match="wrapped by b, which was not given"):
+        await rewrap(inner, masters(c=3, a=1))
+
+
+async def test_a_new_master_key_without_rewrapping_begins_a_data_key() -> None:
+    inner = MemoryStore()
+    await encrypted(inner, masters(a=1)).create("n", [b"x"])
+    reader = encrypted(inner, masters(b=2, a=1))
+    assert bytes(await reader.read("n")) == b"x"
+    await encrypted(inner, masters(b=2, a=1)).create("m", [b"y"])
+    assert bytes(await reader.read("m")) == b"y"  # the new key is looked for
+    assert sorted(map(tuple, (await wraps_in(inner)).values())) == [("a",), ("b",)]
+
+
+@pytest.mark.parametrize("kind", ["crash_before", "crash_after"])
+async def test_a_rewrapping_that_dies_at_any_request_loses_no_data_key(kind: str) -> None:
+    call = 1
+    while True:
+        inner = MemoryStore()
+        await encrypted(inner, masters(a=1)).create("n", [b"x"])
+        await encrypted(inner, masters(b=2, a=1)).create("m", [b"y"])
+        dying = FaultyObjectStore(inner, faults=[Fault(kind, calls=(call,))])  # type: ignore[arg-type]
+        both = masters(c=3, b=2, a=1)
+        try:
+            await rewrap(dying, both)
+        except Crashed:
+            assert bytes(await encrypted(inner, both).read("n")) == b"x"
+            assert bytes(await encrypted(inner, both).read("m")) == b"y"
+        else:
+            break
+        await rewrap(inner, both)
+        assert bytes(await encrypted(inner, masters(c=3)).read("n")) == b"x"
+        assert bytes(await encrypted(inner, masters(c=3)).read("m")) == b"y"
+        call += 1
+    assert call > 8
+
+
+async def test_a_lost_reply_while_a_data_key_begins_leaves_the_storage_usable() -> None:
+    inner = MemoryStore()
+    losing = FaultyObjectStore(inner, faults=[Fault("lost_reply", "create", calls=(1,))])
+    store = encrypted(losing, masters(a=1))
+    with pytest.raises(Unavailable):
+        await store.create("n", [b"x"])
+    await store.create("n", [b"x"])
+    assert bytes(await encrypted(inner, masters(a=1)).read("n")) == b"x"
+
+
+async def test_damaged_and_newer_wraps_are_said() -> None:
+    inner = MemoryStore()
+    await encrypted(inner, masters(a=1)).create("n", [b"x"])
+    (entry,) = await inner.list(KEYS_PREFIX)
+    for text, kind in ((b"{", Corrupt), (b"[]", Corrupt), (b'{"format": 2}', Denied)):
+        await inner.delete([entry.name])
+        await inner.create(entry.name, [text])
+        with pytest.raises(kind):
+            await encrypted(inner, masters(a=1)).read("n")

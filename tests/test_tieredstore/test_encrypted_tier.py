@@ -1,0 +1,171 @@
+"""A tier that is encrypted before it is uploaded, from the command line and from programs."""
+
+import base64
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pytest
+from click.testing import CliRunner, Result
+
+import tieredstore
+from provider.errors import Denied
+from tests.support.fake_broker import FakeBroker
+from tieredstore import places
+from tieredstore.cli.main import cli
+from tieredstore.config.effective import Config
+from tieredstore.config.sources import ConfigError
+
+KEYS = "TIEREDSTORE_OBJECT_STORE_ENCRYPTION_KEYS"
+NAMED = ("-D", "brokerClusterName=C", "-D", "brokerName=broker-a")
+WORD = b"a word that nobody else may read"
+
+
+def master(name: str, number: int) -> str:
+    return f"{name}:{base64.b64encode(bytes([number]) * 32).decode()}"
+
+
+@pytest.fixture
+def url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    monkeypatch.setenv(KEYS, master("a", 1))
+    memory = fsspec.filesystem("memory")
+    memory.store.clear()
+    yield f"memory://bucket/{tmp_path.name}"
+    memory.store.clear()
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> FakeBroker:
+    broker = FakeBroker(tmp_path / "store")
+    for _ in range(300):
+        broker.put("Orders", 0, WORD * 10)
+    return broker
+
+
+def objects() -> dict[str, bytes]:
+    """Names and bytes of everything in the storage."""
+    store: dict[str, Any] = fsspec.filesystem("memory").store
+    return {name: file.getvalue() for name, file in store.items()}
+
+
+def invoke(*words: str | Path, status: int = 0) -> Result:
+    result = CliRunner().invoke(cli, list(map(str, words)))
+    assert result.exit_code == status, result.output
+    return result
+
+
+def test_what_is_tiered_encrypted_is_read_with_its_key_only(
+    broker: FakeBroker, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tier = ("--tier", url, *NAMED)
+    invoke(*tier, "tier", broker.directory)
+    found = objects()
+    assert any("/@parts/" in name for name in found)
+    assert not [name for name, raw in found.items() if WORD in raw or b"Orders" in raw]
+    assert "nothing is wrong" in invoke("--tier", url, "check").output
+    rows = invoke("--tier", url, "read", "Orders", "0", "--max", "1000", "--json").stdout
+    assert [json.loads(row)["body"].encode() for row in rows.splitlines()] == [WORD * 10] * 300
+
+    monkeypatch.delenv(KEYS)
+    for command in (("topics",), ("check",), ("read", "Orders"), ("tier", broker.directory)):
+        failed = invoke(*tier, *command, status=2)
+        assert "it is encrypted: give its master key a" in failed.stderr
+        assert "Traceback" not in failed.stderr
+    monkeypatch.setenv(KEYS, master("b", 2))
+    assert "the master key a, which was not given" in invoke(*tier, "topics", status=2).stderr
+    assert objects() == found
+
+
+def test_rewrapping_puts_the_tier_under_the_new_key(
+    broker: FakeBroker, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    invoke("--tier", url, *NAMED, "tier", broker.directory)
+    before = objects()
+    monkeypatch.setenv(KEYS, f"{master('b', 2)},{master('a', 1)}")
+    assert "would be under" in invoke("--tier", url, "rewrap-keys", "--dry-run").output
+    assert objects() == before
+    (row,) = map(json.loads, invoke("--tier", url, "rewrap-keys", "--json").stdout.splitlines())
+    assert (row["was_under"], row["under"]) == (["a"], "b")
+    changed = {name for name, raw in (objects().items() ^ before.items()) if raw}
+    assert {name.split("/")[-3] for name in changed} == {"@keys"}
+    monkeypatch.setenv(KEYS, master("b", 2))
+    invoke("--tier", url, "check", "--bodies")
+    broker.put("Orders", 0, b"later")
+    invoke("--tier", url, *NAMED, "tier", broker.directory)
+    assert "later" in invoke("--tier", url, "read", "Orders", "0", "--offset", "300").output
+
+
+def test_misuse_of_keys_is_one_sentence_without_them(
+    broker: FakeBroker, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = f"{url}/plain"
+    monkeypatch.delenv(KEYS)
+    failed = invoke("--tier", plain, *NAMED, "rewrap-keys", status=2)
+    assert f"set {KEYS}" in failed.stderr
+    invoke("--tier", plain, *NAMED, "tier", broker.directory)
+    monkeypatch.setenv(KEYS, master("a", 1))
+    failed = invoke("--tier", plain, *NAMED, "tier", broker.directory, status=2)
+    assert "not encrypted" in failed.stderr
+    failed = invoke("--tier", tmp_path / "tier", *NAMED, "tier", broker.directory, status=2)
+    assert "encrypt the file system there" in failed.stderr
+    secret = base64.b64encode(bytes(31)).decode()
+    monkeypatch.setenv(KEYS, f"a:{secret}")
+    failed = invoke("--tier", url, "topics", status=2)
+    assert "master key 1 is not NAME:BASE64" in failed.stderr
+    assert secret not in failed.output
+    monkeypatch.delenv(KEYS)
+    failed = invoke(
+        "--tier", url, "-D", f"objectStoreEncryptionKeys=a:{secret}", "topics", status=2
+    )
+    assert "is a secret, which is taken from the environment only" in failed.stderr
+    assert secret not in failed.output
+
+
+def test_no_setting_shows_a_master_key(url: str) -> None:
+    config = Config.load(defines=[f"tieredStoreFilePath={url}"])
+    secret = base64.b64encode(bytes([1]) * 32).decode()
+    assert config.storage.master_keys is not None
+    assert secret not in repr(config)
+    shown = invoke("--tier", url, "config", "--json").output
+    assert secret not in shown
+    assert "objectStoreEncryptionKeys" in shown
+
+
+async def test_a_store_of_our_own_tiers_encrypted(tmp_path: Path, url: str) -> None:
+    settings: dict[str, Any] = {"tieredStoreGroupCommitTimeout": 100}
+    named: dict[str, Any] = {"cluster": "C", "broker": "broker-a"}
+    async with tieredstore.open_store(
+        tmp_path / "own", url, level="FORCE", settings=settings, **named
+    ) as store:
+        for _ in range(10):
+            await store.put_message(tieredstore.NewMessage("Orders", 0, WORD))
+    assert not [name for name, raw in objects().items() if WORD in raw]
+    async with tieredstore.open(url) as tier:
+        assert [one.body async for one in tier.messages("Orders", 0)] == [WORD] * 10
+
+
+def test_encryption_without_its_library_says_what_to_install(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(places, "find_spec", lambda _name: None)  # type: ignore[misc]
+    failed = invoke("--tier", url, *NAMED, "topics", status=2)
+    assert "pip install tieredstore[encryption]" in failed.stderr
+
+
+async def test_an_unreadable_key_is_a_refusal_in_python_too(
+    url: str, broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    named: dict[str, Any] = {"cluster": "C", "broker": "broker-a"}
+    async with tieredstore.follow(broker.directory, url, **named) as follower:
+        await follower.drain()
+    monkeypatch.setenv(KEYS, master("b", 1))
+    with pytest.raises(Denied, match="the master key a, which was not given"):
+        async with tieredstore.open(url):
+            pass
+    monkeypatch.setenv(KEYS, "nonsense")
+    with pytest.raises(ConfigError, match="is not NAME:BASE64"):
+        async with tieredstore.open(url):
+            pass
