@@ -10,7 +10,7 @@ What it writes the follow reader tiers (`feed.py`), and a Java broker opens afte
   of what many tasks append as one group, `appender.py` writes it, syncs, and takes a failed write
   back, over `commit_log.py` and `consume_queues.py` (files by position and by queue offset) and
   `directory.py` (lock, `abort`, `checkpoint`); `reading.py` and `trimming.py` read and delete,
-  `residency.py` asks what is in memory;
+  `time_search.py` looks for moments over `held_files.py`, `residency.py` asks what is in memory;
 - starting: `opening.py`, and `recovery.py`, which finds the end, cuts what is torn, and makes
   missing units anew.
 

@@ -132,7 +132,7 @@ class Appender:
         self._refuse_if_broken()
         if not plan.appended:
             return
-        new = plan.next_offsets.keys() - self.next_offsets.keys()
+        new = [queue for queue in plan.next_offsets if queue not in self.next_offsets]
         try:
             if new:
                 self._topics.enter(new, self.options.topic_queues, self._clock.now_ms())

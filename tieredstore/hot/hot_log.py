@@ -203,7 +203,7 @@ class HotLog:
 
         LOWER: the first message stored then or later, or the queue's end. UPPER: the last one
         stored then or earlier, or the queue's first offset; `rules` change it. By bisection, with
-        two small reads a step: where the clock was set back, it is one of the places at which the
+        a small read a step: where the clock was set back, it is one of the places at which the
         moment is passed.
 
         Raises:
@@ -211,9 +211,9 @@ class HotLog:
             Unavailable, Denied: its files cannot be read.
             Closed: the log was closed.
         """
-        end = self._ends.visible.get(queue, 0)
+        first, end = await self.bounds(queue)
         return await self._do(
-            lambda: search_time(self._appender, queue, end, moment_ms, boundary, rules)
+            lambda: search_time(self._appender, queue, end, moment_ms, boundary, rules, first)
         )
 
     async def message_store_time(self, queue: QueueId, offset: int) -> int | None:

@@ -161,12 +161,11 @@ class TieredReads:
         joined = await self.joined(queue)
         if tier is None or joined.tier is None or joined.hot is None:
             decides = joined.tier is None or tier is None
-        else:
+        elif not (decides := joined.tier.first >= joined.hot.first):
             began_ms = await inner.earliest_message_time(*queue)
-            is_before = began_ms is not None and (
+            decides = began_ms is not None and (
                 began_ms < moment_ms if boundary is Boundary.LOWER else began_ms <= moment_ms
             )
-            decides = is_before or joined.tier.first >= joined.hot.first
         if decides or tier is None or joined.tier is None:
             return await inner.offset_by_time(*queue, moment_ms, boundary)
         found = await tier.fetcher.offset_by_time(queue, moment_ms, boundary)
