@@ -11,6 +11,7 @@ from container.journal.snapshot import decode_snapshot
 from container.metadata.state import TierState
 from container.names.tier_objects import (
     BoundaryName,
+    ClaimName,
     EntryName,
     FollowedName,
     KeptName,
@@ -185,7 +186,7 @@ def _check_known(state: TierState, sizes: Mapping[str, int]) -> Iterator[Finding
         if not name.startswith("@") or name in state.tombstones:
             continue
         parsed = parse_name(name) or KeptName.parse(name) or PartName.parse(name)
-        parsed = parsed or FollowedName.parse(name)
+        parsed = parsed or FollowedName.parse(name) or ClaimName.parse(name)
         if parsed is None and name != LOCK_NAME and not name.startswith(PROBE_PREFIX):
             detail = f"nothing in a tier is called so: {sizes[name]} bytes"
             yield Finding("unknown-object", name, 0, detail)

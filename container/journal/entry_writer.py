@@ -5,7 +5,7 @@ from enum import Enum
 
 from container.journal.options import JournalOptions, RandomSource
 from container.journal.reader import JournalReader
-from container.names.tier_objects import EntryName
+from container.names.tier_objects import ClaimName, EntryName
 from provider.clock import Clock, backoff_s
 from provider.errors import AlreadyExists, Denied, NotFound, StoreError, Unavailable
 from provider.object_store import Buffer, ObjectStore
@@ -28,6 +28,8 @@ class Written:
 
     outcome: Outcome
     found: Buffer
+    claims: frozenset[ClaimName] = frozenset()
+    """Who claimed the tier by then."""
 
 
 class EntryWriter:
@@ -76,12 +78,13 @@ class EntryWriter:
                     # Ours may be seen before it is durable: only a create vouches for it (P9).
                     found = await self._create(name, raw)
                 if found is not None:
-                    stale = await self._reader.boundary() >= name.sequence
+                    posted = await self._reader.posted()
                     ours = bytes(found) == raw
                     self.last_error = None
-                    if stale:
+                    if posted.boundary >= name.sequence:
                         return Written(Outcome.STALE, found)
-                    return Written(Outcome.LANDED if ours else Outcome.TAKEN, found)
+                    outcome = Outcome.LANDED if ours else Outcome.TAKEN
+                    return Written(outcome, found, posted.claims)
             except (Unavailable, Denied) as error:
                 self.last_error = error
             self.retries += 1

@@ -9,16 +9,17 @@ import asyncio
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Self
 
 from container.errors import NewerVersion, Refused
+from container.journal.claims import StandingBack
 from container.journal.entry_writer import EntryWriter, Outcome
 from container.journal.frame import Frame, FrameKind
 from container.journal.group_commit import PendingEntry, Transaction, copy_of, gather_entry
 from container.journal.options import JournalOptions, RandomSource
 from container.journal.ownership import Permit, take_ownership
 from container.journal.reader import JournalReader, Loaded
+from container.journal.statistics import JournalStatistics
 from container.metadata.codec import encode_operations
 from container.metadata.operations import Operation, TakeOwnership
 from container.metadata.state import StateChange, TierState
@@ -30,26 +31,6 @@ from provider.object_store import Buffer, ObjectStore
 
 Listener = Callable[[Sequence[StateChange]], None]
 """Called with the changes of one entry, which are installed by then; must not fail."""
-
-
-@dataclass(frozen=True, slots=True)
-class JournalStatistics:
-    """What a journal did since its ownership was taken."""
-
-    epoch: int
-    sequence: int
-    """Number of the last entry that is published."""
-    entries: int
-    transactions: int
-    bytes: int
-    """Bytes of all entries written."""
-    waiting: int
-    """Transactions that wait for an entry."""
-    unsettled: bool
-    """An entry was sent, and its outcome is not known yet."""
-    retries: int
-    last_error: str
-    """Why the entry is not settled, or why the journal is over; empty otherwise."""
 
 
 class Journal:
@@ -99,7 +80,8 @@ class Journal:
         self._ended = asyncio.Event()
         self._over: StoreError | None = None
         self._running = False
-        self._closing = False
+        self._closing = asyncio.Event()
+        self._claims = StandingBack(self._epoch, clock=clock, seconds_max=options.claim_s_max)
         self._entries = self._transactions = self._bytes = 0
         self._is_open = True
 
@@ -195,6 +177,7 @@ class Journal:
             waiting=self._waiting_now,
             unsettled=self._writer.last_error is not None,
             retries=self._writer.retries,
+            stood_back=self._claims.count,
             last_error=str(self._over or self._writer.last_error or ""),
         )
 
@@ -238,7 +221,7 @@ class Journal:
         """Validate a transaction and add it to the planned state; refused, it changes nothing."""
         if self._over is not None:
             raise copy_of(self._over)
-        if self._closing:
+        if self._closing.is_set():
             raise Closed("the journal is being closed", JOURNAL_PREFIX)
         if not operations or any(isinstance(one, TakeOwnership) for one in operations):
             raise Refused("empty, or a fence: not a transaction to publish", JOURNAL_PREFIX)
@@ -306,7 +289,7 @@ class Journal:
                 writing.cancel()
         finally:
             self._running = False
-        if self._over is not None and not self._closing:
+        if self._over is not None and not self._closing.is_set():
             raise copy_of(self._over)
 
     async def _write_entries(self) -> None:
@@ -315,6 +298,9 @@ class Journal:
                 self._idle.set()
                 self._wake.clear()
                 await self._wake.wait()
+                continue
+            if self._entry is None and self._claims.is_due:
+                await self._claims.wait(self._closing)
                 continue
             if self._entry is None:
                 self._entry = gather_entry(
@@ -342,6 +328,7 @@ class Journal:
             raise Corrupt(
                 f"an entry of epoch {epoch} lies after epoch {self._epoch}", str(entry.name)
             )
+        self._claims.note(written.claims)
         for transaction in entry.transactions:
             self._state.install(transaction.change)
         self._state.sequence = entry.name.sequence
@@ -374,7 +361,7 @@ class Journal:
         Waits `close_s_max` at most; a transaction that is not settled by then fails with `Closed`,
         its outcome unknown. Does not close the store. Cancelling it leaves the journal closing.
         """
-        self._closing = True
+        self._closing.set()
         if self._running and not self._idle.is_set():
             await wait_at_most(self._clock, self.options.close_s_max, self._idle.wait())
         if self._over is None:

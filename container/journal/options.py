@@ -44,6 +44,9 @@ class JournalOptions:
     """Bytes of entries that one batch reads while starting or following."""
     catch_up_entries_max: int = 64
     """Entries that one batch reads while starting or following."""
+    claim_s_max: float = 5.0
+    """How long an owner stands back for somebody who has claimed the tier, in seconds, once for
+    each claim: long enough for some ten requests of the taker's, which may have died since."""
     listing_s_max: float = 60.0
     """A listing that took longer is made again where something depends on what it lacks. A boundary
     that was replaced stays for twice as long (snapshots and entries: `UpkeepOptions.grace_s`), so

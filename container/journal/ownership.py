@@ -4,6 +4,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 
 from container.errors import Refused
+from container.journal.claims import Claims
 from container.journal.entry import apply_entry, encode_entry
 from container.journal.entry_writer import EntryWriter, Outcome
 from container.journal.frame import NONCE_BYTES, Frame, FrameKind
@@ -43,6 +44,7 @@ async def take_ownership(
     reader = JournalReader(store, options, clock=clock)
     writer = EntryWriter(store, clock=clock, rng=rng, options=options)
     loaded = await reader.load()
+    claims = Claims(store, fence.owner, rng=rng)
     while True:
         state = loaded.state
         _refuse_other_broker(state.broker, fence)
@@ -57,14 +59,16 @@ async def take_ownership(
         frame = Frame(FrameKind.ENTRY, epoch, name.sequence, nonce, payload)
         raw, _ = encode_entry(frame, loaded.last)
         written = await writer.write(name, raw)
-        if written.outcome == Outcome.STALE:  # the journal was cut while we read it
-            loaded = await reader.load()
-            continue
-        # Ours, or that of another owner that was faster.
-        loaded.last = apply_entry(state, written.found, name)
         if written.outcome == Outcome.LANDED:
+            loaded.last = apply_entry(state, written.found, name)
+            await claims.withdraw()
             return loaded
-        if not await reader.catch_up(loaded):
+        if written.outcome == Outcome.TAKEN:
+            loaded.last = apply_entry(state, written.found, name)
+        # An owner that is busy would always be faster: it stands back once it sees the claim.
+        await claims.make(state.broker.epoch + 1)
+        # After `STALE` the journal was cut while we read it.
+        if written.outcome == Outcome.STALE or not await reader.catch_up(loaded):
             loaded = await reader.load()
 
 

@@ -7,6 +7,7 @@ missing, the copy of it in the next one stands in (decision 0015).
 """
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from container.journal.entry import apply_entry, copy_in
 from container.journal.options import JournalOptions
@@ -17,6 +18,7 @@ from container.names.tier_objects import (
     JOURNAL_PREFIX,
     SNAPSHOT_PREFIX,
     BoundaryName,
+    ClaimName,
     EntryName,
     SnapshotName,
     parse_name,
@@ -42,6 +44,15 @@ class Loaded:
     """The newest entry applied, without its copy of another; empty if a snapshot was all."""
     damage: Corrupt | None = None
     """Why the state is older than it could be; only `load_whole_part` leaves it so."""
+
+
+class Posted(NamedTuple):
+    """What lies beside the entries for owners to see."""
+
+    boundary: int
+    """Entries up to it may be deleted; 0 before the first."""
+    claims: frozenset[ClaimName]
+    """Who is about to take the tier, or was, and perhaps died."""
 
 
 class JournalReader:
@@ -77,8 +88,19 @@ class JournalReader:
         Raises:
             Unavailable: try again.
         """
-        names = [parse_name(entry.name) for entry in await self.listed(BOUNDARY_PREFIX)]
-        return max((name.sequence for name in names if isinstance(name, BoundaryName)), default=0)
+        return (await self.posted()).boundary
+
+    async def posted(self) -> "Posted":
+        """The boundary, and who claims the tier. One request.
+
+        Raises:
+            Unavailable: try again.
+        """
+        listed = [entry.name for entry in await self.listed(BOUNDARY_PREFIX)]
+        names = map(parse_name, listed)
+        boundaries = (name.sequence for name in names if isinstance(name, BoundaryName))
+        claims = (claim for name in listed if (claim := ClaimName.parse(name)) is not None)
+        return Posted(max(boundaries, default=0), frozenset(claims))
 
     async def load(self) -> Loaded:
         """Read the state as it is now.

@@ -16,6 +16,7 @@ from container.names.tier_objects import (
     JOURNAL_PREFIX,
     SNAPSHOT_PREFIX,
     BoundaryName,
+    ClaimName,
     EntryName,
     SnapshotName,
     parse_name,
@@ -65,8 +66,8 @@ async def truncate_journal(
 ) -> int:
     """Make the boundary durable, then delete what it makes superfluous; how many objects went.
 
-    Boundaries below `replaced` (`plan_old_boundaries`) are superfluous, too. May be called again
-    after any failure. Five requests, and one per 1,000 objects.
+    Boundaries below `replaced` (`plan_old_boundaries`) are superfluous, too, and claims of our
+    epoch. May be called again after any failure. Five requests, and one per 1,000 objects.
     """
     nonce = rng.randbytes(NONCE_BYTES)
     frame = Frame(FrameKind.BOUNDARY, epoch, upto.sequence, nonce, b"{}")
@@ -82,9 +83,12 @@ async def truncate_journal(
         name = parse_name(entry.name)
         if isinstance(name, SnapshotName) and name.sequence < upto.sequence:
             old.append(entry.name)
-    listed = [parse_name(entry.name) for entry in await store.list(BOUNDARY_PREFIX)]
-    boundaries = [name for name in listed if isinstance(name, BoundaryName)]
-    old += [str(name) for name in boundaries if name.sequence < replaced]
+    for entry in await store.list(BOUNDARY_PREFIX):
+        name, claim = parse_name(entry.name), ClaimName.parse(entry.name)
+        if isinstance(name, BoundaryName) and name.sequence < replaced:
+            old.append(entry.name)
+        if claim is not None and claim.epoch <= epoch:  # its taker won, or died
+            old.append(entry.name)
     for start in range(0, len(old), DELETED_AT_ONCE_MAX):
         await store.delete(old[start : start + DELETED_AT_ONCE_MAX])
     return len(old)

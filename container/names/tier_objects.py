@@ -40,6 +40,28 @@ class BoundaryName(NamedTuple):
         return f"{BOUNDARY_PREFIX}{self.sequence:0{SEQUENCE_DIGITS}d}"
 
 
+class ClaimName(NamedTuple):
+    """Somebody is about to take the tier: `@boundary/claim-<epoch>-<nonce>`.
+
+    It lies beside the boundaries so that one listing shows both. Programs that do not know claims
+    pass over it.
+    """
+
+    epoch: int
+    """The epoch that the fence will have."""
+    nonce: str
+    """16 random bytes, hexadecimal."""
+
+    def __str__(self) -> str:
+        return f"{BOUNDARY_PREFIX}claim-{self.epoch:0{EPOCH_DIGITS}d}-{self.nonce}"
+
+    @classmethod
+    def parse(cls, name: str) -> Self | None:
+        """What a name says; None if it is not a claim's."""
+        found = _CLAIM.match(name)
+        return None if found is None else cls(int(found[1]), found[2])
+
+
 class SnapshotName(NamedTuple):
     """A snapshot of the state after an entry: `@snapshot/<sequence>-<epoch>-<nonce>`."""
 
@@ -71,6 +93,7 @@ class ManifestName(NamedTuple):
 MetadataName = EntryName | BoundaryName | SnapshotName | ManifestName
 
 _NUMBERED = re.compile(r"@(journal|boundary)/([0-9]{20})\Z")
+_CLAIM = re.compile(r"@boundary/claim-([0-9]{10})-([0-9a-f]{32})\Z")
 _SNAPSHOT = re.compile(r"@snapshot/([0-9]{20})-([0-9]{10})-([0-9a-f]{32})\Z")
 _MANIFEST = re.compile(
     r"@manifest/([^/]+)/(0|[1-9][0-9]*)/([012])-(0|[1-9][0-9]*)-([0-9]{20})-([0-9]{10})"
