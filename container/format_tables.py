@@ -24,6 +24,7 @@ from container.index.layout import (
 from container.java.metadata import SEGMENT_FIELDS, JavaQueue, JavaSegment, JavaTopic
 from container.journal.frame import FRAME_FIELDS, Frame
 from container.metadata.codec import OPERATIONS
+from container.metadata.operations import Release, RepackedRun
 from container.metadata.records import (
     Attempt,
     Broker,
@@ -31,6 +32,7 @@ from container.metadata.records import (
     Gap,
     IndexFile,
     ManifestRef,
+    Part,
     Queue,
     QueueBasis,
     Segment,
@@ -42,8 +44,11 @@ from container.record.blank import BLANK_MAGIC, BlankRecord, Coda
 from container.record.kernels import HEADER_DTYPE
 from container.record.unit import ConsumeQueueUnit
 
-TABLES_OF = (Broker, Topic, Queue, Tombstone, Attempt, IndexFile)
+TABLES_OF = (Broker, Topic, Queue, Tombstone, Attempt, IndexFile, Part)
 """The records that a snapshot lists."""
+
+PIECES = (Segment, ManifestRef, Gap, Extent, QueueBasis, Release, RepackedRun)
+"""What records and operations are made of."""
 
 _MARKED = re.compile(r"<!-- table: (?P<title>[^>]+) -->\n.*?<!-- end -->", re.DOTALL)
 
@@ -181,7 +186,7 @@ def _metadata() -> tuple[FormatTable, ...]:
     )
     records = tuple(
         (cls.__name__, f"`{name}`", note)
-        for cls in (*TABLES_OF, Segment, ManifestRef, Gap, Extent, QueueBasis)
+        for cls in (*TABLES_OF, *PIECES)
         for name, note in field_notes(cls).items()
         if name != "extra"
     )

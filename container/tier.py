@@ -22,6 +22,7 @@ from container.metadata.operations import (
     PutTopic,
     RecordGap,
 )
+from container.metadata.part_counts import release_of
 from container.metadata.records import Gap, Queue, Tombstone, Topic
 from container.names.queue_id import QueueId
 from container.names.tier_objects import KeptName
@@ -88,8 +89,8 @@ class Tier(TierView):
     ) -> Self:
         """Take the ownership of the tier that lies in `store`, or begin one there.
 
-        Costs the probe's requests, a listing, one snapshot and the journal entries after it, one
-        new entry, and what `segments` needs, which makes the port that commits are written to.
+        Costs the probe's requests, a listing, one snapshot, the journal entries after it, one new
+        entry, and what `segments` needs, which makes the port that commits are written to.
         An earlier owner that still lives finds itself `Fenced` at its next commit.
         `index`: keep one of messages by key. `imported`, `permit`: see `Journal.take_ownership`.
 
@@ -128,6 +129,7 @@ class Tier(TierView):
             segments=written,
             cut_grace_ms=options.cut_grace_hours * HOUR_MS,
             keys=keys,
+            extent_bytes_max=options.extent_bytes_max,
         )
         return cls(store, written, journal, upkeep, clock=clock, options=options, keys=keys)
 
@@ -157,8 +159,7 @@ class Tier(TierView):
     async def run(self) -> None:
         """Write the journal and keep the tier up until cancelled or closed.
 
-        Without it no commit ends. Only one call may run at a time; after a cancellation it may be
-        called again.
+        Without it no commit ends. One call at a time; after a cancellation it may be called again.
 
         Raises:
             Fenced, Corrupt, Closed: as `Journal.run`.
@@ -224,10 +225,11 @@ class Tier(TierView):
         begun = {part.segment for part in slices if part.position == 0}
         async with self._upkeep.deletions.begun(begun):
             try:
-                placements = iter(await self._segments.write(slices))
+                placed = await self._segments.write(slices)
             except OutOfRange as error:
                 self._explain(plans, error)
                 raise BytesMissing.of(error) from error
+            placements = iter(placed)
             operations = taken_up(self._journal.planned, [plan.queue for plan in plans])
             for plan in plans:
                 if self.queue(plan.queue) is None:
@@ -236,6 +238,7 @@ class Tier(TierView):
             try:
                 await self._journal.publish(operations)
             except Refused as error:
+                self._segments.forsake(placed)
                 self._explain(plans, error)
                 raise
             if self._keys is not None:
@@ -268,9 +271,7 @@ class Tier(TierView):
             await self._journal.publish(operations)
 
     async def begin_queue(self, queue: QueueId, offset: QueueOffset) -> None:
-        """Publish that a queue the tier does not have begins at `offset`; nothing if it has it.
-
-        A commit does that by itself; this is for a queue whose first message is still to come.
+        """Publish that a queue the tier does not have begins at `offset`, before its first message.
 
         Raises:
             Unavailable: files of a deleted queue of that name are not deleted yet; try again.
@@ -313,9 +314,8 @@ class Tier(TierView):
     async def delete_topic(self, topic: str) -> int:
         """Unpublish all queues of a topic in one entry; returns how many there were.
 
-        Its files may go at once: upkeep deletes them at its next run. A queue of that name begins
-        again, in a higher generation, once they are gone; commits before that are Unavailable. One
-        request for each manifest.
+        Its files may go at once, by upkeep's next run. A queue of that name begins again, in a
+        higher generation, once they are gone. One request for each manifest.
 
         Raises:
             BytesMissing, Corrupt: a manifest is lost or damaged.
@@ -347,9 +347,8 @@ class Tier(TierView):
     async def cut_queue(self, queue: QueueId, next_offset: QueueOffset, reason: str) -> None:
         """Unpublish the messages of a queue at and above `next_offset`.
 
-        Their bytes stay until the grace time is over. Where segments are files, those that go
-        whole are copied below `@cut/` first, so it needs as much room. What is published of the
-        queue meanwhile is cut as well: it is planned again after the copying.
+        Their bytes stay until the grace time is over; files that go whole are copied below `@cut/`
+        first. What is published of the queue meanwhile is cut as well: it is planned again then.
 
         Raises:
             OutOfRange: the queue has no such offset.
@@ -396,4 +395,5 @@ class Tier(TierView):
         """What publishes a cut; the objects that it frees stay for the grace time of cuts."""
         not_before_ms = self._clock.now_ms() + self._options.cut_grace_hours * HOUR_MS
         tombstones = tuple(Tombstone(name, not_before_ms, CUT_REASON) for name in freed)
-        return CutQueue(cut.queue, reason, tombstones, cut.planned_on)
+        release = release_of(cut.before, cut.in_manifests, not_before_ms)
+        return CutQueue(cut.queue, reason, tombstones, cut.planned_on, release)

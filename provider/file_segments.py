@@ -66,10 +66,13 @@ class FileSegments(Protocol):
         """
         ...
 
-    async def write(self, slices: Sequence[SegmentSlice]) -> list[Placement]:
+    async def write(
+        self, slices: Sequence[SegmentSlice], *, alone: bool = False
+    ) -> list[Placement]:
         """Make all slices durable, and say where each lies, in the order of the arguments.
 
-        One round of requests however many there are.
+        One round of requests however many there are. `alone`: it is one slice, of a closed
+        segment, and nothing else will lie in its object: a hint for people who look at the names.
 
         Raises:
             OutOfRange: a segment is shorter than its published size: bytes were lost.
@@ -88,6 +91,18 @@ class FileSegments(Protocol):
         Raises:
             Unavailable: some copies may have been made; call again.
         """
+        ...
+
+    @property
+    def forsaken(self) -> list[str]:
+        """Names of this owner's that a failed `write` may have left, or may leave later (P7).
+
+        None of them will ever be returned. Who has seen to one takes it out.
+        """
+        ...
+
+    def forsake(self, placements: Sequence[Placement]) -> None:
+        """What was written there will not be published: its objects are `forsaken`, too."""
         ...
 
     async def earlier_objects(self) -> list[str]:

@@ -118,7 +118,12 @@ class InPlaceSegments:
         """True: a segment is the file of its name."""
         return True
 
-    async def write(self, slices: Sequence[SegmentSlice]) -> list[Placement]:
+    async def write(
+        self,
+        slices: Sequence[SegmentSlice],
+        *,
+        alone: bool = False,  # noqa: ARG002 - files have the segments' names
+    ) -> list[Placement]:
         """Make all slices durable; `FileSegments.write`.
 
         Raises:
@@ -166,6 +171,15 @@ class InPlaceSegments:
                 await self._store.append([Append(copy, at, (piece,))])
             made.append(copy)
         return made
+
+    @property
+    def forsaken(self) -> list[str]:
+        """None: what was written at an end is written again; `FileSegments.forsaken`."""
+        return []
+
+    def forsake(self, placements: Sequence[Placement]) -> None:
+        """Nothing, for the same reason."""
+        del placements
 
     async def earlier_objects(self) -> list[str]:
         """None: every object has its segment's name. No request."""

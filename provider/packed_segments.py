@@ -9,9 +9,9 @@ nothing, under a name that holds the owner's epoch and a nonce and is never used
 every owner may continue every segment, even beside an earlier owner that still lives.
 
 What it leaves. A write whose reply never came, or that was never published, may have made
-a part that nothing refers to. The owner that made it does not look for it; a later one finds it by
-its epoch, in one listing of `@parts/`. Parts are shared, so nothing that concerns one queue may
-delete one: a part may go when no extent of any queue names it, in the state or in a manifest.
+a part that nothing refers to. Its name is kept (`forsaken`) while its owner lives; a later one
+finds it by its epoch, in one listing of `@parts/`. Parts are shared, so nothing that concerns one
+queue may delete one: it may go when no extent of any queue names it, in the state or in a manifest.
 """
 
 import re
@@ -26,7 +26,9 @@ PARTS_PREFIX = "@parts/"
 EPOCH_DIGITS = 10
 NONCE_BYTES = 16
 
-_PART = re.compile(rf"{PARTS_PREFIX}([0-9]{{{EPOCH_DIGITS}}})/([0-9a-f]{{{2 * NONCE_BYTES}}})\Z")
+_PART = re.compile(
+    rf"{PARTS_PREFIX}([0-9]{{{EPOCH_DIGITS}}})/([0-9a-f]{{{2 * NONCE_BYTES}}})(?:/(.+))?\Z"
+)
 
 
 class NonceSource(Protocol):
@@ -38,21 +40,24 @@ class NonceSource(Protocol):
 
 
 class PartName(NamedTuple):
-    """A part: `@parts/<epoch>/<nonce>`."""
+    """A part: `@parts/<epoch>/<nonce>`, and the segment's name behind it if it has only one."""
 
     epoch: int
     """Epoch of the owner that made it."""
     nonce: str
     """16 random bytes, hexadecimal."""
+    segment: str = ""
+    """RocketMQ's name of the closed segment whose bytes it holds; "" if it is shared."""
 
     def __str__(self) -> str:
-        return f"{PARTS_PREFIX}{self.epoch:0{EPOCH_DIGITS}d}/{self.nonce}"
+        whole = f"/{self.segment}" if self.segment else ""
+        return f"{PARTS_PREFIX}{self.epoch:0{EPOCH_DIGITS}d}/{self.nonce}{whole}"
 
     @classmethod
     def parse(cls, name: str) -> Self | None:
         """What a name says; None if it is not a part's."""
         found = _PART.match(name)
-        return cls(int(found[1]), found[2]) if found else None
+        return cls(int(found[1]), found[2], found[3] or "") if found else None
 
 
 class PackedDriver:
@@ -86,6 +91,8 @@ class PackedSegments:
         self._store = store
         self._epoch = epoch
         self._rng = rng
+        self.forsaken: list[str] = []
+        """Parts that failed calls may have left; `FileSegments.forsaken`. 100 bytes each."""
         self.parts = 0
         """Parts whose outcome is known: they are durable."""
         self.settled = 0
@@ -104,8 +111,12 @@ class PackedSegments:
         """False: a part's name says which owner made it, and never comes again."""
         return False
 
-    async def write(self, slices: Sequence[SegmentSlice]) -> list[Placement]:
+    async def write(
+        self, slices: Sequence[SegmentSlice], *, alone: bool = False
+    ) -> list[Placement]:
         """Make all slices durable in one part, in their order; `FileSegments.write`.
+
+        `alone`: the part's name ends with the segment's, and is as unique as any.
 
         One `create`. If its reply is unclear, one more with the same bytes, and a `read` of the
         whole part if the name turns out to be taken. Every call takes a new name, so calling it
@@ -120,8 +131,13 @@ class PackedSegments:
         """
         if not slices:
             return []
-        name = str(PartName(self._epoch, self._rng.randbytes(NONCE_BYTES).hex()))
-        await self._make(name, [buffer for part in slices for buffer in part.buffers])
+        nonce = self._rng.randbytes(NONCE_BYTES).hex()
+        name = str(PartName(self._epoch, nonce, slices[0].segment if alone else ""))
+        try:
+            await self._make(name, [buffer for part in slices for buffer in part.buffers])
+        except BaseException:
+            self.forsaken.append(name)
+            raise
         self.parts += 1
         placements: list[Placement] = []
         at = 0
@@ -129,6 +145,10 @@ class PackedSegments:
             placements.append(Placement(name, at))
             at += sum(len(buffer) for buffer in part.buffers)
         return placements
+
+    def forsake(self, placements: Sequence[Placement]) -> None:
+        """Remember parts that will not be published; `FileSegments.forsake`."""
+        self.forsaken.extend({one.object_name: None for one in placements})
 
     async def preserve(self, copies: Mapping[str, str]) -> list[str]:
         """Nothing: no write changes what is there, and no name comes again."""

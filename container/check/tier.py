@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Callable, Collection
 from container.check.finding import Finding
 from container.check.index_files import check_index_files
 from container.check.journal import check_journal, own_objects, unused_objects
+from container.check.parts import check_parts
 from container.check.queue import look_at_queue
 from container.check.refreshing import LOOKS_MAX, take_newer
 from container.check.standing import still_stands
@@ -76,6 +77,8 @@ async def check_tier(
     for queue in sorted(tier.state.queues):
         async for finding in _check_queue(tier, queue, sizes, known, progress, bodies=bodies):
             yield finding
+    async for finding in check_parts(tier):
+        yield finding
     unclaimed = [name for name in sorted(sizes.keys() - known) if not is_metadata(name)]
     async for finding in _check_unclaimed(tier, unclaimed, sizes):
         yield finding

@@ -25,8 +25,10 @@ from container.metadata.field_codecs import (
     json_text,
 )
 from container.metadata.operations import Operation
-from container.metadata.records import Broker, Extent, Segment
-from container.metadata.state import TABLES, TierState
+from container.metadata.part_counts import recounted
+from container.metadata.records import Broker, Extent, Part, Segment
+from container.metadata.state import TierState
+from container.metadata.tables import TABLES
 from container.names.queue_id import QueueId
 from provider.errors import Corrupt
 
@@ -34,6 +36,10 @@ EXTENT_FIELDS_MIN = 6
 EXTENT_FIELDS_MAX = 8
 _EXTENT_TYPES = (int, int, int, int, int, int, str, int)
 _CRC_AT = 2
+_PARTS = "parts"
+_COUNTED_AT = "parts_counted_at"
+"""The entry behind which the parts were counted. Another one than the snapshot's: an older program
+has written it, which keeps unknown fields and counts nothing."""
 
 
 def _encode_extent(extent: Extent) -> list[Any]:
@@ -140,8 +146,12 @@ def state_pieces(state: TierState) -> Iterator[bytes]:
         "next_generation": state.next_generation,
         "broker": _BROKER.encode(state.broker),
     }
+    if has_parts := state.parts_counted and bool(state.parts):
+        head[_COUNTED_AT] = state.sequence
     yield orjson.dumps(head)[:-1]
     for name, codec in _TABLES.items():
+        if name == _PARTS and not has_parts:
+            continue
         yield b',"%b":[' % name.encode()
         for number, record in enumerate(getattr(state, name).values()):
             yield (b"," if number else b"") + orjson.dumps(codec.encode(record))
@@ -163,12 +173,28 @@ def decode_state(payload: bytes, *, path: str) -> TierState:
             next_generation=json_integer(fields.pop("next_generation", 0)),
             broker=_BROKER.decode(fields.pop("broker", None)),
         )
+        counted = fields.pop(_COUNTED_AT, None) == state.sequence
+        if not counted:
+            fields[_PARTS] = []
         for name, codec in _TABLES.items():
             key = TABLES[name].key
             records = map(codec.decode, json_list(fields.pop(name, None)))
             setattr(state, name, {getattr(record, key): record for record in records})
         state.extra = fields
+        if not counted:
+            _count_without_manifests(state)
         return state
+
+
+def _count_without_manifests(state: TierState) -> None:
+    """Count the parts of a snapshot without counts, or with an older program's copy of old ones.
+
+    What manifests refer to it does not say: their owner counts (`operations.CountParts`).
+    """
+    state.parts_counted = not any(queue.manifests for queue in state.queues.values())
+    if state.parts_counted:
+        counts = recounted(state.queues.values(), {})
+        state.parts = {name: Part(name, number) for name, number in counts.items()}
 
 
 @contextmanager

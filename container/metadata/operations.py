@@ -17,6 +17,20 @@ from container.metadata.records import (
 from container.names.queue_id import QueueId, SegmentType
 from provider.ranges import QueueOffset
 
+ALL_EXTENTS = -1
+"""As `SegmentChange.keep`: every extent that the segment has, however many that are by then."""
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """How a change of a queue lets go of parts: what the state cannot see, and must not guess."""
+
+    not_before_ms: int
+    """A part that loses its last reference may be deleted from then on."""
+    in_manifests: tuple[tuple[str, int], ...] = ()
+    """Per part, how many extents named it in manifests that the record no longer refers to, less
+    those in the manifest that takes the place of one. Those in the snapshot are counted here."""
+
 
 @dataclass(frozen=True, slots=True)
 class TakeOwnership:
@@ -47,8 +61,8 @@ class PutQueue:
 class SegmentChange:
     """What a commit does to one segment: begin it, extend it, seal it.
 
-    The segment's extents become its first `keep` ones followed by `extents`. A segment that is
-    not there is begun with `created_ms` and `epoch`.
+    The segment's extents become its first `keep` ones followed by `extents`; `ALL_EXTENTS` keeps
+    them all. A segment that is not there is begun with `created_ms` and `epoch`.
     """
 
     type: SegmentType
@@ -99,6 +113,8 @@ class CutQueue:
     tombstones: tuple[Tombstone, ...] = ()
     planned_on: QueueBasis | None = None
     """The record that was cut; None in entries of older programs, which are not compared."""
+    release: Release | None = None
+    """How it lets go of parts; None where the queue names none, and in older entries."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +130,8 @@ class MoveToManifest:
     tombstones: tuple[Tombstone, ...] = ()
     generation: int | None = None
     """The queue's generation that it was planned on; None in entries of older programs."""
+    repacks: int | None = None
+    """As `generation`; None also for a queue that was never repacked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +155,8 @@ class TrimQueue:
     tombstones: tuple[Tombstone, ...] = ()
     planned_on: QueueBasis | None = None
     """The record that was trimmed; None: not compared."""
+    release: Release | None = None
+    """How it lets go of parts; None where the queue names none, and in older entries."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +167,51 @@ class DropQueue:
     tombstones: tuple[Tombstone, ...] = ()
     planned_on: QueueBasis | None = None
     """The record that was dropped; None: not compared."""
+    release: Release | None = None
+    """How it lets go of parts; None where the queue names none, and in older entries."""
+
+
+@dataclass(frozen=True, slots=True)
+class RepackedRun:
+    """Some extents of one segment side by side, and those that take their place."""
+
+    type: SegmentType
+    base: int
+    """Of the segment, which is in the snapshot."""
+    position: int
+    """First byte of the run, counted from the segment's base."""
+    replaced: int
+    """How many extents begin there and go, > 0."""
+    extents: tuple[Extent, ...]
+    """The same bytes, in other objects."""
+
+
+@dataclass(frozen=True, slots=True)
+class RepackSegments:
+    """Bytes of a queue lie in other objects from here on: parts were merged, or a segment sealed.
+
+    Refused where the queue has another generation, or was repacked since; commits are in nobody's
+    way.
+    """
+
+    queue: QueueId
+    generation: int
+    repacks: int
+    """The queue's counter that it was planned on."""
+    level: int
+    """Of the new parts."""
+    runs: tuple[RepackedRun, ...]
+    release: Release
+
+
+@dataclass(frozen=True, slots=True)
+class CountParts:
+    """Count the references to parts from nothing: an older program did not.
+
+    Gives those in all manifests of the tier; the state knows those in the snapshot.
+    """
+
+    in_manifests: tuple[tuple[str, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,6 +276,8 @@ Operation = (
     | MoveToManifest
     | TrimQueue
     | DropQueue
+    | RepackSegments
+    | CountParts
     | SetSegmentState
     | AddTombstones
     | DropTombstones

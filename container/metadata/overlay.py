@@ -16,6 +16,11 @@ class Overlay(Generic[Key, Record]):
         self._base = base
         self.changed: dict[Key, Record | None] = {}
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is no record and no change. O(1)."""
+        return not self._base and not self.changed
+
     def get(self, key: Key) -> Record | None:
         """The record as it will be; None where there will be none."""
         if key in self.changed:

@@ -10,6 +10,7 @@ from dataclasses import replace
 from container.metadata.copy_states import is_legal
 from container.metadata.invariants import check_queue, queue_path, refuse_unless
 from container.metadata.operations import (
+    ALL_EXTENTS,
     CommitQueue,
     CutQueue,
     MoveToManifest,
@@ -65,17 +66,14 @@ def _changed(
     queue: Queue, segment: Segment, change: SegmentChange, operation: CommitQueue
 ) -> Segment:
     """The newest segment of a flat file, extended or sealed."""
-    path = queue_path(queue.id)
-    kept = segment.extents[: change.keep]
-    extends = bool(change.extents) or change.keep != len(segment.extents)
+    path, count = queue_path(queue.id), len(segment.extents)
+    keep = count if change.keep == ALL_EXTENTS else change.keep
+    kept = segment.extents[:keep]
+    extends = bool(change.extents) or keep != count
     refuse_unless(
         segment.sealed_ms is None or not extends, f"segment {segment.base} is sealed (I2)", path
     )
-    refuse_unless(
-        0 <= change.keep <= len(segment.extents),
-        f"keeps {change.keep} of {len(segment.extents)} extents",
-        path,
-    )
+    refuse_unless(0 <= keep <= count, f"keeps {keep} of {count} extents", path)
     _extents_touch(path, kept[-1].end if kept else 0, change, operation.next_offset)
     after = kept + change.extents
     refuse_unless(
@@ -93,7 +91,9 @@ def _begun(
 ) -> Segment:
     """A new segment at the end of its flat file."""
     path = queue_path(queue.id)
-    refuse_unless(change.keep == 0, f"no segment at {change.base} to keep extents of", path)
+    refuse_unless(
+        change.keep in {0, ALL_EXTENTS}, f"no segment at {change.base} to keep extents of", path
+    )
     refuse_unless(
         not live or live[-1].sealed_ms is not None,
         "the segment before is not sealed (I2)",
@@ -225,6 +225,11 @@ def move_to_manifest(queue: Queue, operation: MoveToManifest) -> Queue:
     refuse_unless(
         operation.generation in {None, queue.generation},
         f"planned on generation {operation.generation}, it is {queue.generation}",
+        path,
+    )
+    refuse_unless(
+        operation.repacks in {None, queue.repacks},
+        f"planned on repacking {operation.repacks}, it is {queue.repacks}",
         path,
     )
     live = queue.segments(ref.type)

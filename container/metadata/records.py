@@ -162,6 +162,8 @@ class Queue:
     """Highest ends that the CommitLog and the ConsumeQueue had before a cut: names of segments
     below may have been used before. None: all may (an older program's record, or a queue was
     dropped)."""
+    repacks: int = 0
+    """Raised whenever bytes that are published move to another object; they stay the same."""
     extra: Mapping[str, Any] = field(default_factory=lambda: NO_EXTRA)
 
     def may_have_used(self, segment_type: SegmentType, base: int) -> bool:
@@ -212,6 +214,7 @@ class QueueBasis:
     """Their object names, in the record's order."""
     segments: tuple[SegmentMark, ...]
     """Those in the snapshot, CommitLog first."""
+    repacks: int = 0
 
     @classmethod
     def of(cls, queue: Queue) -> Self:
@@ -225,6 +228,7 @@ class QueueBasis:
                 SegmentMark(segment.type, segment.base, segment.state)
                 for segment in (*queue.commit_log, *queue.consume_queue)
             ),
+            queue.repacks,
         )
 
 
@@ -262,6 +266,18 @@ class Tombstone:
     """Readers may still hold its name until then."""
     reason: str
     tries: int = 0
+    extra: Mapping[str, Any] = field(default_factory=lambda: NO_EXTRA, hash=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """An object that extents of any number of queues name, and how many of them do."""
+
+    object_name: str
+    references: int
+    """Extents that name it, > 0, those in manifests included."""
+    level: int = 0
+    """How often its bytes were rewritten at most; 0: the slices of a round of commits."""
     extra: Mapping[str, Any] = field(default_factory=lambda: NO_EXTRA, hash=False)
 
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from container.metadata.operations import CommitQueue, SegmentChange
+from container.metadata.operations import ALL_EXTENTS, CommitQueue, SegmentChange
 from container.metadata.records import Extent, Queue, Segment
 from container.names.queue_id import QueueId, SegmentType
 from container.names.rocketmq import segment_name
@@ -192,10 +192,11 @@ def _age_rule(column: _Column, open_segment: Segment | None, rules: CutRules) ->
 
 
 def _sealed(segment: Segment, now_ms: int) -> SegmentChange:
+    in_parts = bool(segment.extents) and bool(segment.extents[-1].object_name)
     return SegmentChange(
         segment.type,
         segment.base,
-        len(segment.extents),
+        ALL_EXTENTS if in_parts else len(segment.extents),  # parts may be merged meanwhile
         (),
         created_ms=segment.created_ms,
         epoch=segment.epoch,

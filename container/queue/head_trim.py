@@ -4,11 +4,13 @@ Whole segments go, so that no byte is ever moved. The last segment of a flat fil
 the next position follows from it; a queue whose last segment is too old as well is rolled first.
 """
 
+from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 
 from container.metadata.object_names import own_file
 from container.metadata.operations import CommitQueue, SegmentChange
+from container.metadata.part_counts import references
 from container.metadata.records import ManifestRef, Queue, QueueBasis, Segment
 from container.names.queue_id import FLAT_FILES, QueueId, SegmentType
 from container.queue.message_queue_container import Manifests
@@ -32,6 +34,8 @@ class FlatTrim:
     """Manifests that go, the shortened one included, and own files of segments."""
     bytes: int
     """Of the segments that go."""
+    in_manifests: Counter[str]
+    """Per part, how many extents of segments that go name it in manifests."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +105,7 @@ async def plan_trim(queue: Queue, manifests: Manifests, keep_from: int) -> HeadT
 async def _flat_trim(queue: Queue, kind: SegmentType, manifests: Manifests, limit: int) -> FlatTrim:
     """One flat file without the leading segments that end at or below `limit`."""
     last, gone, freed = _last_base(queue, kind), list[Segment](), list[str]()
+    in_manifests = Counter[str]()
     refs = [ref for ref in queue.manifests if ref.type == kind]
     rest: Sequence[Segment] = ()
     shortened: tuple[ManifestRef, tuple[Segment, ...]] | None = None
@@ -109,6 +114,7 @@ async def _flat_trim(queue: Queue, kind: SegmentType, manifests: Manifests, limi
         segments = await manifests.segments(kept[0])
         leaving = [one for one in segments if one.end <= limit and one.base != last]
         gone += leaving
+        in_manifests.update(references(leaving))
         rest = segments[len(leaving) :]
         if leaving:
             freed.append(kept[0].object_name)
@@ -130,6 +136,7 @@ async def _flat_trim(queue: Queue, kind: SegmentType, manifests: Manifests, limi
         shortened,
         tuple(freed),
         sum(one.size for one in gone),
+        in_manifests,
     )
 
 

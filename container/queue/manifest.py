@@ -12,9 +12,12 @@ from container.metadata.codec import decode_segments, encode_segments
 from container.metadata.records import ManifestRef, Queue, Segment
 from container.names.queue_id import FLAT_FILES, QueueId, SegmentType
 from container.names.tier_objects import ManifestName, parse_name
+from container.queue.repack_plan import is_gathered
 from provider.errors import Corrupt, OutOfRange
 from provider.object_store import Buffer, ObjectStore
 
+WAITING_FACTOR_MAX = 4
+"""Segments that wait to be gathered stay in the snapshot up to so many times the limit."""
 CACHED_EXTENTS_MAX = 100_000
 """Extents that a reader keeps; each is about 200 bytes."""
 
@@ -90,9 +93,15 @@ class ManifestPlan:
 
 
 def plan_manifest(
-    queue: Queue, *, sealed_segments_max: int, manifests_per_level_max: int
+    queue: Queue,
+    *,
+    sealed_segments_max: int,
+    manifests_per_level_max: int,
+    gathered_bytes: int | None = None,
 ) -> ManifestPlan | None:
     """The next manifest that a queue needs; None if it has few enough of everything. Pure.
+
+    `gathered_bytes`: segments whose bytes do not lie in objects of that size yet stay a while.
 
     References grow with the logarithm of the history: of each level there are at most
     `manifests_per_level_max`, and one of the next level stands for so many.
@@ -103,7 +112,11 @@ def plan_manifest(
             if segment.sealed_ms is None or not segment.is_readable:
                 break
             leaving.append(segment)
-        if len(leaving) > sealed_segments_max:
+        if len(leaving) > sealed_segments_max and (
+            gathered_bytes is None
+            or len(leaving) > WAITING_FACTOR_MAX * sealed_segments_max
+            or all(is_gathered(one, gathered_bytes) for one in leaving[:sealed_segments_max])
+        ):
             return ManifestPlan(kind, segments=tuple(leaving[:sealed_segments_max]))
         refs = [ref for ref in queue.manifests if ref.type == kind]
         for level in sorted({ref.level for ref in refs}):

@@ -7,7 +7,7 @@ grows is decided there too: it does where the slice lies right after it in the s
 
 from typing import NamedTuple
 
-from container.metadata.operations import SegmentChange
+from container.metadata.operations import ALL_EXTENTS, SegmentChange
 from container.metadata.records import Extent
 from container.names.queue_id import SegmentType
 from container.queue.crc32c_parts import crc32c_of_rest
@@ -64,6 +64,8 @@ class PlannedSlice(NamedTuple):
             own = crc32c_of_rest(first.crc32c, growing.crc32c, first.length)
             extents = [_extent(first._replace(crc32c=own), name, shift)]
         extents += [_extent(run, name, shift) for run in self.runs[1:]]
+        if name and keep:  # parts may be merged between the plan and the commit
+            keep = ALL_EXTENTS
         return SegmentChange(
             self.type,
             self.base,

@@ -1,10 +1,12 @@
 """Taking the newest messages of a queue away again: the record that remains, and what it frees."""
 
+from collections import Counter
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from container.errors import BytesMissing
 from container.metadata.object_names import object_name, own_file
+from container.metadata.part_counts import references
 from container.metadata.records import Extent, ManifestRef, Queue, QueueBasis, Segment
 from container.names.queue_id import SegmentType
 from container.queue.message_queue_container import MessageQueueContainer
@@ -31,6 +33,8 @@ class QueueCut:
 
     planned_on: QueueBasis
     """The record that was cut; the cut means nothing to another one."""
+    before: Queue
+    """That record."""
     queue: Queue
     """The record after the cut."""
     manifests: tuple[str, ...]
@@ -38,6 +42,8 @@ class QueueCut:
     files: tuple[FreedFile, ...]
     """Own files of segments that go whole; a later segment may have the name of one of them.
     Other objects of such segments may be shared with other queues: only their references go."""
+    in_manifests: Counter[str]
+    """Per part, the extents that name it in those manifests."""
 
 
 async def cut_queue(
@@ -70,6 +76,7 @@ async def cut_queue(
     refs: list[ManifestRef] = []
     manifests: list[str] = []
     files: list[FreedFile] = []
+    in_manifests = Counter[str]()
     for kind, end in ends.items():
         refs_kept = [ref for ref in queue.manifests if ref.type == kind and ref.end <= end]
         manifests += [
@@ -77,7 +84,10 @@ async def cut_queue(
         ]
         begin = max((ref.end for ref in refs_kept), default=-1)
         segments: list[Segment] = []
+        live = {segment.base for segment in queue.segments(kind)}
         for segment in await container.segments(kind):
+            if segment.base >= begin and segment.base not in live:
+                in_manifests.update(references([segment]))
             if segment.base >= end:
                 name = own_file(queue.id, segment)
                 files += [FreedFile(name, segment.size)] if name is not None else []
@@ -97,7 +107,9 @@ async def cut_queue(
             if gap.start < next_offset
         ),
     )
-    return QueueCut(QueueBasis.of(queue), remaining, tuple(manifests), tuple(files))
+    return QueueCut(
+        QueueBasis.of(queue), queue, remaining, tuple(manifests), tuple(files), in_manifests
+    )
 
 
 async def _log_end(container: MessageQueueContainer, next_offset: QueueOffset) -> int:

@@ -16,6 +16,7 @@ from container.names.rocketmq import parse_segment_name
 from container.names.tier_objects import KeptName, ManifestName, parse_name
 from container.upkeep.options import UpkeepOptions
 from provider.clock import backoff_s
+from provider.probing import PROBE_PREFIX
 
 NEVER_PUBLISHED = "never published"
 """The reason in tombstones of orphans."""
@@ -84,8 +85,11 @@ def still_due(
 
 
 def names_in_use(state: TierState) -> set[str]:
-    """Every object that the state's records name, not those that manifests name. O(extents)."""
-    used = set(state.index_files)
+    """Every object that the state's records name, and every part that anything names. O(extents).
+
+    Not the own files of segments in manifests.
+    """
+    used = {*state.index_files, *state.parts}
     for queue in state.queues.values():
         used.update(ref.object_name for ref in queue.manifests)
         used.update(names_of_queue(queue))
@@ -115,17 +119,16 @@ def failed_again(tombstone: Tombstone, now_ms: int, options: UpkeepOptions) -> T
 def never_published(state: TierState, names: Iterable[str]) -> list[str]:
     """Manifests, and copies of cut segments, of earlier owners that nothing refers to. Pure.
 
-    Their names hold the epoch of the owner that made them, so they can never be published.
+    Their names hold the epoch of the owner that made them, so they can never be published. Also
+    what probes have left: one that goes on lasts for seconds, less than any grace time.
     """
     used = {ref.object_name for queue in state.queues.values() for ref in queue.manifests}
     orphans: list[str] = []
     for name in names:
+        if name in used or name in state.tombstones:
+            continue
         parsed = parse_name(name) or KeptName.parse(name)
-        if (
-            isinstance(parsed, ManifestName | KeptName)
-            and parsed.epoch < state.broker.epoch
-            and name not in used
-            and name not in state.tombstones
-        ):
+        is_old = isinstance(parsed, ManifestName | KeptName) and parsed.epoch < state.broker.epoch
+        if is_old or name.startswith(PROBE_PREFIX):
             orphans.append(name)
     return orphans

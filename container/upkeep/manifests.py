@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from container.errors import Refused
 from container.metadata.operations import MoveToManifest
+from container.metadata.part_counts import references
 from container.metadata.records import Queue, Segment
 from container.metadata.state import StateChange
 from container.names.queue_id import QueueId
@@ -18,8 +19,10 @@ class ManifestStep(Step):
 
     name = "manifests"
 
-    def __init__(self, tier: OwnedTier) -> None:
+    def __init__(self, tier: OwnedTier, *, waits_for_repacking: bool = False) -> None:
+        """`waits_for_repacking`: closed segments stay until their bytes are gathered."""
         super().__init__(tier)
+        self._gathered_bytes = tier.options.repack_bytes_max if waits_for_repacking else None
         self._reader = ManifestReader(tier.store, extents_max=0)  # each is merged once
         self._changed: dict[QueueId, None] = dict.fromkeys(tier.state.queues)
         """Queues to look at, in order; a set without an order would not replay from a seed."""
@@ -65,6 +68,7 @@ class ManifestStep(Step):
                 queue,
                 sealed_segments_max=options.sealed_segments_max,
                 manifests_per_level_max=options.manifests_per_level_max,
+                gathered_bytes=self._gathered_bytes,
             )
             if plan is None:
                 return
@@ -79,7 +83,8 @@ class ManifestStep(Step):
         replaced = tuple(old.object_name for old in plan.merged)
         bases = tuple(segment.base for segment in plan.segments)
         tombstones = tuple(tier.tombstone(name, "merged") for name in replaced)
-        move = MoveToManifest(queue.id, ref, bases, replaced, tombstones, queue.generation)
+        repacks = queue.repacks if references(plan.segments) else None
+        move = MoveToManifest(queue.id, ref, bases, replaced, tombstones, queue.generation, repacks)
         try:
             await tier.journal.publish([move])
         except Refused:  # the queue was trimmed or cut meanwhile

@@ -2,13 +2,16 @@
 
 from dataclasses import dataclass
 
+MIB = 1 << 20
+
 
 @dataclass(frozen=True, slots=True)
 class UpkeepOptions:
     """When each step of upkeep has work, and how much one run of it does.
 
     Memory besides the state: two snapshots while one is written and compared, the segments of
-    `manifests_per_level_max` manifests while they are merged, and one queue's listing.
+    `manifests_per_level_max` manifests while they are merged, one queue's listing, and on a store
+    of parts twice `repack_bytes_max` and 8 MiB.
     """
 
     interval_s: float = 10.0
@@ -32,6 +35,22 @@ class UpkeepOptions:
     """Objects that one run deletes."""
     orphan_queues_per_step_max: int = 200
     """Queues whose directories one run lists in search of files that were never published."""
+    extents_max: int = 64
+    """Small extents of an open segment, on a store of parts; more are merged at once."""
+    merge_fan: int = 16
+    """Small extents of one level side by side that are merged into one of the next, > 1."""
+    merge_extents_min: int = 1024
+    """A merge waits until so many extents go, over all queues, unless a segment has too many."""
+    seal_bytes_min: int = 16 * MIB
+    """A closed segment of this size gets objects of its own. Smaller ones are gathered in shared
+    objects, once there are so many bytes of them ..."""
+    seal_wait_s_max: float = 3600.0
+    """... or the oldest was closed this many seconds ago."""
+    repack_bytes_max: int = 32 * MIB
+    """Bytes of one job of merging or gathering, and so of the objects that it makes. Its memory is
+    twice that and 8 MiB."""
+    repack_runs_max: int = 4096
+    """Runs of extents in one job: the transaction that publishes it has some 200 bytes for each."""
     sealed_segments_max: int = 8
     """Sealed segments of one flat file that stay in the snapshot; more move to a manifest."""
     manifests_per_level_max: int = 8

@@ -42,6 +42,7 @@ from container.upkeep.deletion import (
 from container.upkeep.snapshots import SnapshotStep
 from container.upkeep.step import OwnedTier, Step
 from provider.errors import Corrupt, Denied, OutOfRange, StoreError, Unavailable
+from provider.probing import PROBE_PREFIX
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,10 +203,10 @@ class OrphanStep(Step):
                 del self._above[queue_id]
 
     async def _own_names(self) -> list[str]:
-        """Objects below `@` that upkeep or a tail cut makes to be published. Two requests."""
+        """Objects below `@` that upkeep, a tail cut or a probe makes. Three requests."""
         return [
             entry.name
-            for prefix in (MANIFEST_PREFIX, KEPT_PREFIX)
+            for prefix in (MANIFEST_PREFIX, KEPT_PREFIX, PROBE_PREFIX)
             for entry in await self.tier.store.list(prefix)
         ]
 

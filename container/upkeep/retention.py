@@ -14,8 +14,10 @@ from container.metadata.operations import (
     AddTombstones,
     DropIndexFile,
     Operation,
+    Release,
     TrimQueue,
 )
+from container.metadata.part_counts import release_of
 from container.metadata.records import ManifestRef, Queue, Segment, Tombstone
 from container.metadata.state import TierState
 from container.names.queue_id import QueueId, SegmentType
@@ -194,7 +196,9 @@ class RetentionStep(Step):
         names = [ref.object_name for ref in written]
         freed = (*trim.log.freed, *trim.units.freed)
         dead = tuple(tier.tombstone(name, EXPIRED) for name in freed)
-        operations.append(_operation(trim, manifests, dead))
+        lost = trim.log.in_manifests + trim.units.in_manifests
+        release = release_of(queue, lost, tier.due_ms())
+        operations.append(_operation(trim, manifests, dead, release))
         try:
             await tier.journal.publish(operations)
         except Refused:
@@ -274,7 +278,10 @@ async def _push_next(
 
 
 def _operation(
-    trim: HeadTrim, manifests: Sequence[ManifestRef], tombstones: tuple[Tombstone, ...]
+    trim: HeadTrim,
+    manifests: Sequence[ManifestRef],
+    tombstones: tuple[Tombstone, ...],
+    release: Release | None,
 ) -> TrimQueue:
     return TrimQueue(
         trim.queue,
@@ -285,4 +292,5 @@ def _operation(
         tuple(manifests),
         tombstones,
         trim.planned_on,
+        release,
     )

@@ -34,10 +34,13 @@ class OwnedTier:
         """The published state, now."""
         return self.journal.state
 
+    def due_ms(self) -> int:
+        """When what is freed now may be deleted: after the grace time. Unix ms."""
+        return self.clock.now_ms() + int(self.options.grace_s * 1000)
+
     def tombstone(self, name: str, reason: str) -> Tombstone:
         """A tombstone for the object `name`, which may be deleted after the grace time."""
-        not_before_ms = self.clock.now_ms() + int(self.options.grace_s * 1000)
-        return Tombstone(name, not_before_ms, reason)
+        return Tombstone(name, self.due_ms(), reason)
 
 
 class Step(ABC):

@@ -6,7 +6,8 @@ from container.errors import BytesMissing, Refused
 from container.journal.journal import Journal
 from container.metadata.object_names import own_file
 from container.metadata.operations import DropQueue
-from container.metadata.records import Queue, QueueBasis, Tombstone
+from container.metadata.part_counts import references, release_of
+from container.metadata.records import Queue, QueueBasis, Segment, Tombstone
 from container.names.queue_id import FLAT_FILES, QueueId
 from container.queue.manifest import ManifestReader
 from provider.clock import Clock
@@ -49,14 +50,16 @@ async def _drop(queue: Queue, manifests: ManifestReader, *, now_ms: int) -> Drop
 
     Its files may go at once, for nobody is to read them any more.
     """
-    segments = [segment for kind in FLAT_FILES for segment in queue.segments(kind)]
+    listed: list[Segment] = []
     for ref in queue.manifests:
-        segments += await manifests.segments(ref)
+        listed += await manifests.segments(ref)
+    segments = [segment for kind in FLAT_FILES for segment in queue.segments(kind)] + listed
     files = [own_file(queue.id, segment) for segment in segments]
     names = [name for name in files if name is not None]
     names += [ref.object_name for ref in queue.manifests]
     tombstones = tuple(Tombstone(name, now_ms, DELETED) for name in dict.fromkeys(names))
-    return DropQueue(queue.id, tombstones, QueueBasis.of(queue))
+    release = release_of(queue, references(listed), now_ms)
+    return DropQueue(queue.id, tombstones, QueueBasis.of(queue), release)
 
 
 def still_dying(tombstones: Mapping[str, Tombstone], queues: Iterable[QueueId]) -> QueueId | None:

@@ -10,6 +10,7 @@ from container.journal.journal import Journal
 from container.journal.options import RandomSource
 from container.lookup.key_collector import KeyCollector
 from container.metadata.state import StateChange
+from container.options import TierOptions
 from container.upkeep.first_files import FirstFilesStep
 from container.upkeep.index_files import IndexStep
 from container.upkeep.manifests import ManifestStep
@@ -17,6 +18,7 @@ from container.upkeep.options import UpkeepOptions
 from container.upkeep.orphans import OrphanStep
 from container.upkeep.parts import PartsStep
 from container.upkeep.pending_deletions import PendingDeletions
+from container.upkeep.repacking import RepackStep
 from container.upkeep.retention import RetentionStep
 from container.upkeep.snapshots import SnapshotStep
 from container.upkeep.step import OwnedTier, Step
@@ -27,6 +29,8 @@ from provider.errors import Closed, Fenced, StoreError
 from provider.file_segments import FileSegments
 from provider.object_store import ObjectStore
 
+EXTENT_BYTES_MAX = TierOptions().extent_bytes_max
+
 
 def steps_of(
     tier: OwnedTier,
@@ -34,14 +38,18 @@ def steps_of(
     *,
     cut_grace_ms: int = 0,
     keys: KeyCollector | None = None,
+    extent_bytes_max: int = EXTENT_BYTES_MAX,
 ) -> list[Step]:
     """Every step of upkeep, in the order in which they are begun when several are due."""
     snapshots = SnapshotStep(tier)
-    shared = [PartsStep(tier, snapshots, segments, grace_ms=cut_grace_ms)] if segments else []
+    shared: list[Step] = []
+    if segments is not None and not segments.has_segment_names:
+        shared.append(PartsStep(tier, snapshots, segments, grace_ms=cut_grace_ms))
+        shared.append(RepackStep(tier, segments, extent_bytes_max=extent_bytes_max))
     index = [IndexStep(tier, keys)] if keys is not None else []
     return [
         *index,
-        ManifestStep(tier),
+        ManifestStep(tier, waits_for_repacking=bool(shared)),
         snapshots,
         OrphanStep(tier, snapshots),
         FirstFilesStep(tier, snapshots, segments),
@@ -153,15 +161,19 @@ class Upkeep:
         segments: FileSegments | None = None,
         cut_grace_ms: int = 0,
         keys: KeyCollector | None = None,
+        extent_bytes_max: int = EXTENT_BYTES_MAX,
     ) -> Self:
         """The upkeep of the tier in `store`, whose ownership was just taken with `journal`.
 
         `segments` says what earlier owners may have left; None for a journal alone. What a cut
         freed stays for `cut_grace_ms`. `keys`: the index of messages by key, if one is kept.
+        `extent_bytes_max`: as `TierOptions` has it.
         """
         options = options or UpkeepOptions()
         tier = OwnedTier(journal, store, clock, rng, options)
-        steps = steps_of(tier, segments, cut_grace_ms=cut_grace_ms, keys=keys)
+        steps = steps_of(
+            tier, segments, cut_grace_ms=cut_grace_ms, keys=keys, extent_bytes_max=extent_bytes_max
+        )
         upkeep = cls(
             steps,
             clock=clock,

@@ -23,6 +23,7 @@ from provider.object_store import ObjectEntry
 from provider.packed_segments import PackedDriver
 from provider.testing.faulty import FaultyObjectStore
 from tests.support.messages import TOPIC, make_batch
+from tests.support.part_recount import PartRecount
 from tests.support.store_reader import queue_contents
 
 QUEUE = QueueId(TOPIC, 0)
@@ -84,6 +85,8 @@ class OwnedWorld:
             upkeep_options=upkeep or self.upkeep,
             index=self.index,
         )
+        if self.packed:
+            tier.journal.subscribe(PartRecount(self.memory, tier))
         async with asyncio.TaskGroup() as group:
             worker = group.create_task(run_until_fenced(tier))
             try:

@@ -35,6 +35,7 @@ from tests.support.fake_hot_log import FakeHotLog, FakeQueue
 from tests.support.inline_store import InlineStore
 from tests.support.memory_tier import InlineExecutor
 from tests.support.messages import make_record
+from tests.support.part_recount import PartRecount
 from tests.support.simulated_time import note
 
 TIER_OPTIONS = TierOptions(
@@ -54,6 +55,13 @@ UPKEEP_OPTIONS = UpkeepOptions(
     grace_s=0.0,
     sealed_segments_max=1,
     manifests_per_level_max=2,
+    extents_max=4,
+    merge_fan=2,
+    merge_extents_min=6,
+    seal_bytes_min=700,
+    seal_wait_s_max=0.5,
+    repack_bytes_max=1_500,
+    repack_runs_max=5,
 )
 INDEX_OPTIONS = IndexOptions(
     items_max=12,
@@ -202,6 +210,8 @@ class StoreProcess:
                 if isinstance(error, Corrupt | Fenced):
                     raise
                 await self.clock.sleep(0.1)
+        if self.packed and isinstance(self.client, MemoryStore):
+            self.tier.journal.subscribe(PartRecount(self.client, self.tier))
         self.dispatcher = TieredDispatcher(
             self.hot, self.tier, options=self._dispatch, clock=self.clock, executor=InlineExecutor()
         )

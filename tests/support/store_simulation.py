@@ -17,6 +17,7 @@ from random import Random
 from container.lookup.find import find_messages
 from container.lookup.query import KeyQuery
 from container.names.queue_id import QueueId
+from container.options import TierOptions
 from container.tier_reader import TierReader
 from provider.errors import Fenced, StoreError
 from provider.memory import MemoryObjects, MemoryStore
@@ -25,6 +26,7 @@ from provider.testing.faulty import Crashed, Fault
 from tests.support.simulated_time import SimulatedClock, simulated
 from tests.support.store_harness import (
     INDEX_OPTIONS,
+    TIER_OPTIONS,
     UPKEEP_OPTIONS,
     StoreHotLog,
     StoreProcess,
@@ -34,8 +36,18 @@ from tests.support.store_reader import Follower, assert_follows, findings, orpha
 
 QUEUES = [QueueId("T", 0), QueueId("T", 1), QueueId("U", 0)]
 STEPS = 16
+AT_ONCE = TierOptions(
+    commit_log_bytes_max=TIER_OPTIONS.commit_log_bytes_max,
+    consume_queue_bytes_max=TIER_OPTIONS.consume_queue_bytes_max,
+    extent_bytes_max=TIER_OPTIONS.extent_bytes_max,
+    cut_grace_hours=0,
+)
+"""What is never published may go at once."""
 BURST_MAX = 3
 PATIENCE_S = 60.0
+OF_THE_JOURNAL = ("@journal/", "@snapshot/", "@boundary/")
+LIVES_MAX = 4
+"""Quiet lives after which nothing is left over: the one before the last may leave something."""
 BODY_BYTES_MAX = 120
 
 
@@ -72,7 +84,10 @@ class WatchedStore(MemoryStore):
 class StoreSimulation:
     """One seeded run."""
 
-    def __init__(self, seed: int, *, packed: bool = False, expires: bool = False) -> None:
+    def __init__(
+        self, seed: int, *, packed: bool = False, expires: bool = False, steps: int = STEPS
+    ) -> None:
+        self.steps = steps
         self.packed = packed
         self.expires = expires
         self.rng = Random(seed)
@@ -105,7 +120,7 @@ class StoreSimulation:
         self._write()
         async with asyncio.TaskGroup() as group:
             self._begin(group)
-            for _ in range(STEPS):
+            for _ in range(self.steps):
                 self._disturb(group)
                 if self.expires and self.rng.random() < 0.15:
                     self._delete_topic(group)
@@ -142,6 +157,7 @@ class StoreSimulation:
             self.clock,
             1000 * self.seed + number,
             faults=faults,
+            tier=AT_ONCE,
             packed=self.packed,
             upkeep=self.upkeep,
             index=INDEX_OPTIONS,
@@ -249,6 +265,8 @@ class StoreSimulation:
 
     async def _finish(self) -> None:
         """The next owner is alone: it goes on, and everything is there."""
+        for process in self.processes:
+            self._count(process)
         for handle in self.handles:
             for queue, offset in handle.released.items():
                 if queue.topic in self.deleted:
@@ -279,7 +297,26 @@ class StoreSimulation:
             await self._last_life(99)
             assert await findings(self.memory.another_client()) == []
         assert await orphan_manifests(self.memory.another_client()) == set()
+        if self.packed:
+            await self._assert_nothing_is_left_over()
         self.counts["runs"] += 1
+
+    async def _assert_nothing_is_left_over(self) -> None:
+        """The set of objects is the set of referenced ones: no part too few, and none too many."""
+        left, state = set[str](), None
+        for attempt in range(LIVES_MAX):
+            state = (await TierReader.open(self.memory.another_client())).state
+            names = {entry.name for entry in await self.memory.list("")}
+            known = {*state.parts, *state.index_files}
+            known |= {ref.object_name for q in state.queues.values() for ref in q.manifests}
+            assert state.parts_counted
+            assert known <= names, f"referred to and gone: {known - names}"
+            left = {name for name in names - known if not name.startswith(OF_THE_JOURNAL)}
+            if not left and not state.tombstones:
+                self.counts["levels"] += max((one.level for one in state.parts.values()), default=0)
+                return
+            await self._last_life(100 + attempt)
+        raise AssertionError(f"nothing refers to {left}; {state and state.tombstones}")
 
     async def _find(self, queue: QueueId, offsets: Sequence[int]) -> None:
         """Keys find exactly the messages that have them, of memory nothing being left."""
@@ -299,6 +336,7 @@ class StoreSimulation:
             self.hot.reopened(),
             self.clock,
             1000 * self.seed + number,
+            tier=AT_ONCE,
             packed=self.packed,
             upkeep=self.upkeep,
             index=INDEX_OPTIONS,
@@ -307,17 +345,26 @@ class StoreSimulation:
             await last.live(tiers_all)
         assert last.error is None, last.error
         assert last.tier is not None
-        self.counts["orphans"] += last.tier.upkeep.statistics().figures["orphans"]
+        self._count(last)
         last.kill()
 
+    def _count(self, process: StoreProcess) -> None:
+        """Add up what an owner's upkeep did."""
+        if process.tier is not None:
+            figures = process.tier.upkeep.statistics().figures
+            for name in ("orphans", "repack_jobs", "extents_saved", "parts_unreferenced"):
+                self.counts[name] += figures.get(name, 0)
 
-def simulate_store(seed: int, *, packed: bool = False, expires: bool = False) -> Counter[str]:
+
+def simulate_store(
+    seed: int, *, packed: bool = False, expires: bool = False, steps: int = STEPS
+) -> Counter[str]:
     """Run one seed; what it did, by name.
 
     `packed`: over a store of immutable objects. `expires`: messages expire, and topics are deleted.
     """
 
     async def run() -> Counter[str]:
-        return await StoreSimulation(seed, packed=packed, expires=expires).run()
+        return await StoreSimulation(seed, packed=packed, expires=expires, steps=steps).run()
 
     return simulated(run())

@@ -10,6 +10,7 @@ from container.metadata.records import (
     Gap,
     IndexFile,
     ManifestRef,
+    Part,
     Queue,
     QueueBasis,
     Segment,
@@ -80,17 +81,21 @@ _segments = st.lists(segments, max_size=2).map(tuple)
 _refs = st.lists(refs, max_size=2).map(tuple)
 queues = st.builds(
     Queue, queue_ids, _INT, _INT, _segments, _segments, _refs,
-    st.lists(gaps, max_size=2).map(tuple), _INT, st.none() | st.tuples(_INT, _INT), _EXTRA,
+    st.lists(gaps, max_size=2).map(tuple), _INT, st.none() | st.tuples(_INT, _INT), _INT, _EXTRA,
 )  # fmt: skip
 _basis = st.none() | queues.map(QueueBasis.of)
 topics = st.builds(Topic, _TEXT, _INT, _INT, _INT, _EXTRA)
 tombstones = st.builds(Tombstone, _TEXT, _INT, _TEXT, _INT, _EXTRA)
+parts = st.builds(Part, _TEXT, _INT, _INT, _EXTRA)
 attempts = st.builds(Attempt, _TEXT, _TEXT, _INT, _INT, _TEXT, _EXTRA)
 _coverage = st.lists(st.tuples(queue_ids, _INT, _INT), max_size=2).map(tuple)
 index_files = st.builds(
     IndexFile, _TEXT, _INT, _INT, _INT, _INT, _INT, _INT, _coverage, st.none() | _INT, _EXTRA
 )
 _dead = st.lists(tombstones, max_size=2).map(tuple)
+_counts = st.lists(st.tuples(_TEXT, _INT), max_size=2).map(tuple)
+_release = st.none() | st.builds(op.Release, _INT, _counts)
+_runs = st.builds(op.RepackedRun, _types, _INT, _INT, _INT, _extents)
 _changes = st.builds(op.SegmentChange, _types, _INT, _INT, _extents, _INT, _INT, _sealed)
 operations = st.one_of(
     st.builds(op.TakeOwnership, _INT, _TEXT, _TEXT, _TEXT, _INT),
@@ -98,13 +103,18 @@ operations = st.one_of(
     st.builds(op.PutQueue, queues),
     st.builds(op.CommitQueue, queue_ids, _INT, _INT, st.lists(_changes, max_size=2).map(tuple)),
     st.builds(op.RecordGap, queue_ids, gaps),
-    st.builds(op.CutQueue, queues, _TEXT, _dead, _basis),
+    st.builds(op.CutQueue, queues, _TEXT, _dead, _basis, _release),
     st.builds(
         op.MoveToManifest, queue_ids, refs, st.lists(_INT, max_size=2).map(tuple),
-        st.lists(_TEXT, max_size=2).map(tuple), _dead, st.none() | _INT,
+        st.lists(_TEXT, max_size=2).map(tuple), _dead, st.none() | _INT, st.none() | _INT,
     ),
-    st.builds(op.TrimQueue, queue_ids, _INT, _INT, _INT, _INT, _refs, _dead, _basis),
-    st.builds(op.DropQueue, queue_ids, _dead, _basis),
+    st.builds(op.TrimQueue, queue_ids, _INT, _INT, _INT, _INT, _refs, _dead, _basis, _release),
+    st.builds(op.DropQueue, queue_ids, _dead, _basis, _release),
+    st.builds(
+        op.RepackSegments, queue_ids, _INT, _INT, _INT, st.lists(_runs, max_size=2).map(tuple),
+        st.builds(op.Release, _INT, _counts),
+    ),
+    st.builds(op.CountParts, _counts),
     st.builds(op.SetSegmentState, queue_ids, _types, _INT, _states),
     st.builds(op.AddTombstones, _dead),
     st.builds(op.DropTombstones, st.lists(_TEXT, max_size=2).map(tuple)),

@@ -39,9 +39,9 @@ def test_operations_come_back_as_they_were(transactions: list[list[Operation]]) 
 
 @given(
     st.lists(tv.topics), st.lists(tv.queues, max_size=3), st.lists(tv.tombstones),
-    st.lists(tv.attempts), st.lists(tv.index_files),
+    st.lists(tv.attempts), st.tuples(st.lists(tv.index_files), st.lists(tv.parts, min_size=1)),
 )  # fmt: skip
-def test_a_state_comes_back_as_it_was(topics, queues, tombstones, attempts, files) -> None:
+def test_a_state_comes_back_as_it_was(topics, queues, tombstones, attempts, objects) -> None:
     state = TierState()
     state.broker = Broker("c", "b", 3, "me", {"x-new": [1]})
     state.sequence, state.next_topic_id, state.extra = 9, 4, {"x-more": {"a": None}}
@@ -49,7 +49,8 @@ def test_a_state_comes_back_as_it_was(topics, queues, tombstones, attempts, file
     state.queues = {queue.id: queue for queue in queues}
     state.tombstones = {dead.object_name: dead for dead in tombstones}
     state.attempts = {attempt.attempt_id: attempt for attempt in attempts}
-    state.index_files = {file.object_name: file for file in files}
+    state.index_files = {file.object_name: file for file in objects[0]}
+    state.parts = {part.object_name: part for part in objects[1]}
     assert decode_state(b"".join(state_pieces(state)), path="p") == state
 
 

@@ -1,6 +1,9 @@
 """A tier over a store of immutable objects: its parts, and which of them may go."""
 
 import random
+from dataclasses import replace
+
+import pytest
 
 from container.check.tier import check_tier
 from container.journal.options import JournalOptions
@@ -9,10 +12,12 @@ from container.options import HOUR_MS, TierOptions
 from container.tier import Tier
 from container.upkeep.options import UpkeepOptions
 from provider.clock import settle
+from provider.errors import Unavailable
 from provider.packed_segments import PartName
 from provider.ranges import QueueOffset
+from provider.testing.faulty import Fault
 from tests.support.messages import TOPIC, make_batch
-from tests.support.owned_tier import OwnedWorld
+from tests.support.owned_tier import OwnedWorld, planned
 from tests.support.owned_tier import put as put_any
 
 QUEUES = [QueueId(TOPIC, number) for number in range(3)]
@@ -64,7 +69,7 @@ async def test_gaps_cuts_and_owners_beside_each_other_leave_a_sound_tier() -> No
         await put(first, 9, *QUEUES)
         before = await world.parts()
         await first.cut_queue(QUEUES[1], QueueOffset(17), "the hot log was rewritten")
-        assert not {name for name in first.state.tombstones if PartName.parse(name)}
+        assert not {name for name in first.state.tombstones if PartName.parse(name)}  # shared
         assert await world.parts() == before
         async with world.owned() as second:
             await put(second, 4, *QUEUES)
@@ -144,23 +149,79 @@ async def test_a_part_that_only_another_queues_manifest_names_is_kept() -> None:
     assert await world.reads_back(QUEUES[0]) == 0
 
 
-async def test_parts_that_cuts_of_all_their_queues_freed_go() -> None:
+async def test_a_part_goes_when_the_last_queue_lets_go_of_it() -> None:
     world = World()
-    async with world.owned() as first:
+    async with world.owned() as tier:
         for _ in range(3):
-            await put(first, 6, *QUEUES)
+            await put(tier, 6, *QUEUES)
         for queue in QUEUES:
-            await first.cut_queue(queue, QueueOffset(6), "rewritten")
-        await first.close()
-    freed = len(await world.parts()) - 1
-    async with world.owned() as second:
-        for _ in range(4):
-            await put(second, 1, *QUEUES)
-        await world.pass_time(20.0)
-        assert second.upkeep.statistics().figures["parts_unreferenced"] == freed == 2
+            assert not tier.state.tombstones
+            await tier.cut_queue(queue, QueueOffset(6), "rewritten")
+        dead = {name: one for name, one in tier.state.tombstones.items() if PartName.parse(name)}
+        assert len(dead) == 2
+        grace_ms = {one.not_before_ms - world.clock.now_ms() for one in dead.values()}
+        assert grace_ms == {HOUR_MS}
+        await put(tier, 4, *QUEUES)
         await world.pass_time(2 * HOUR_MS / 1000)
-    assert len(await world.parts()) == 1 + 4
+        assert tier.upkeep.statistics().last_error == ""
+    assert len(await world.parts()) == 2
     assert [await world.reads_back(queue) for queue in QUEUES] == [10, 10, 10]
+
+
+async def test_deleting_every_topic_frees_every_part() -> None:
+    world = World()
+    async with world.owned() as tier:
+        for _ in range(20):  # much of it moves to manifests
+            await put(tier, 6, *QUEUES)
+        await world.pass_time(20.0)
+        assert all(one.manifests for one in tier.state.queues.values())
+        await tier.delete_topic(TOPIC)
+        assert not tier.state.parts
+        await world.pass_time(60.0)
+        assert await world.parts() == set()
+        assert not tier.state.tombstones
+
+
+async def test_what_expires_frees_its_parts() -> None:
+    world = World()
+    expiring = replace(UPKEEP, expires=True, topic_bytes_max=4_000, expiry_interval_s=5.0)
+    async with world.owned(expiring) as tier:
+        for _ in range(40):
+            await put(tier, 6, *QUEUES)
+        await world.pass_time(300.0)
+        assert min(one.min_offset for one in tier.state.queues.values()) > 0
+        assert len(await world.parts()) == len(tier.state.parts) < 20
+        assert tier.upkeep.statistics().last_error == ""
+
+
+async def test_a_part_whose_entry_is_refused_goes_with_its_own_owner() -> None:
+    world = World()
+    async with world.owned() as tier:
+        await put(tier, 3, *QUEUES)
+        plan = planned(tier, 2, QUEUES[0])
+        await put(tier, 1, QUEUES[0])
+        with pytest.raises(Unavailable, match="plan again"):
+            await tier.commit([plan])
+        assert len(await world.parts()) == 3
+        await world.pass_time(2 * HOUR_MS / 1000)
+        assert len(await world.parts()) == 2
+
+
+async def test_a_part_of_a_failed_write_goes_with_its_own_owner() -> None:
+    world = World()
+    async with world.owned() as tier:
+        await put(tier, 3, *QUEUES)
+        (store,) = world.stores
+        store.faults = [
+            Fault("lost_reply", "create", "@parts/", calls=(1,)),
+            Fault("refused", "create", "@parts/", calls=(2,)),
+        ]
+        with pytest.raises(Unavailable):
+            await put(tier, 1, QUEUES[0])
+        await put(tier, 1, QUEUES[0])
+        assert len(await world.parts()) == 3
+        await world.pass_time(2 * HOUR_MS / 1000)
+        assert len(await world.parts()) == 2 == len(tier.state.parts)
 
 
 async def test_a_clean_end_leaves_nothing_for_check_to_find() -> None:

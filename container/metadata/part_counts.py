@@ -1,0 +1,126 @@
+"""How many extents name each part, kept beside the extents and changed with them. Pure.
+
+A part is shared by many queues, and nothing that concerns one of them may delete it. Its record
+(`records.Part`) counts the extents that name it, in the snapshot and in manifests. A change of a
+queue changes the counts in the same transaction; where the last reference goes, the state itself
+makes the tombstone. Bytes in a segment's own file have no such record.
+
+P1  While `TierState.parts_counted`, every part has as many references as extents name it, over all
+    queues and manifests, and none has 0.
+
+A state that an older program wrote is not counted; `CountParts` counts it. Where an entry does not
+say what its manifests let go of (`Release`), which only an older program's does not, counting ends.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from container.metadata.invariants import refuse_unless
+from container.metadata.operations import ALL_EXTENTS, CommitQueue, Release
+from container.metadata.overlay import Overlay
+from container.metadata.records import Part, Queue, Segment, Tombstone
+from container.names.queue_id import FLAT_FILES
+
+FREED = "freed"
+"""The reason in tombstones of parts that lost their last reference."""
+
+
+def references(segments: Iterable[Segment]) -> Counter[str]:
+    """How many extents of the segments name each part. O(extents)."""
+    return Counter(
+        extent.object_name
+        for segment in segments
+        for extent in segment.extents
+        if extent.object_name
+    )
+
+
+def references_of(queue: Queue | None) -> Counter[str]:
+    """The same of the segments in a queue's record, without those in manifests."""
+    if queue is None:
+        return Counter()
+    return references(segment for kind in FLAT_FILES for segment in queue.segments(kind))
+
+
+def release_of(queue: Queue, in_manifests: Counter[str], not_before_ms: int) -> Release | None:
+    """What an operation on a queue says of parts; None where the queue names none. O(extents)."""
+    if not in_manifests and not references_of(queue):
+        return None
+    return Release(not_before_ms, tuple(sorted(in_manifests.items())))
+
+
+def counted_commit(queue: Queue, operation: CommitQueue) -> Counter[str]:
+    """How a commit of `queue` changes the counts. O(new and replaced extents)."""
+    delta = Counter[str]()
+    for change in operation.changes:
+        for extent in change.extents:
+            if extent.object_name:
+                delta[extent.object_name] += 1
+        live = queue.segments(change.type)
+        if change.keep != ALL_EXTENTS and live and live[-1].base == change.base:
+            for extent in live[-1].extents[change.keep :]:
+                if extent.object_name:
+                    delta[extent.object_name] -= 1
+    return delta
+
+
+def counted_change(
+    before: Queue | None, after: Queue | None, release: Release | None
+) -> Counter[str]:
+    """How a change of a whole record changes the counts. O(extents of both)."""
+    delta = references_of(after)
+    delta.subtract(references_of(before))
+    if release is not None:
+        delta.subtract(dict(release.in_manifests))
+    return delta
+
+
+def says_too_little(before: Queue | None, after: Queue | None, release: Release | None) -> bool:
+    """Whether manifests go without a word of what they refer to."""
+    if release is not None or before is None:
+        return False
+    kept = {ref.object_name for ref in (() if after is None else after.manifests)}
+    return any(ref.object_name not in kept for ref in before.manifests)
+
+
+def count(
+    parts: Overlay[str, Part],
+    tombstones: Overlay[str, Tombstone],
+    delta: Mapping[str, int],
+    *,
+    not_before_ms: int | None = None,
+    level: int = 0,
+) -> None:
+    """Change the counts; a part that loses its last reference gets a tombstone.
+
+    `not_before_ms` is that of the tombstones; None makes none: a later owner finds those parts.
+
+    Raises:
+        Refused: a part would have fewer than no references.
+    """
+    for name, difference in delta.items():
+        known = parts.get(name)
+        left = difference + (0 if known is None else known.references)
+        refuse_unless(left >= 0, f"{left} references are left (P1)", name)
+        if left == 0:
+            if known is None:
+                continue
+            parts.drop(name)
+            if not_before_ms is not None:
+                tombstones.put(name, Tombstone(name, not_before_ms, FREED))
+        elif known is None:
+            parts.put(name, Part(name, left, level))
+            tombstones.drop(name)
+        elif difference:
+            parts.put(name, replace(known, references=left))
+
+
+def recounted(queues: Iterable[Queue], manifests: Mapping[str, Iterable[Segment]]) -> Counter[str]:
+    """The references as they must be; `manifests` has the segments of each. O(extents)."""
+    counts = Counter[str]()
+    for queue in queues:
+        counts.update(references_of(queue))
+        for ref in queue.manifests:
+            counts.update(references(manifests[ref.object_name]))
+    return counts

@@ -1,0 +1,154 @@
+"""Which extents of a queue should lie in other objects: minor merges, and sealing. Pure.
+
+On a store of immutable parts every round adds an extent to each segment that it touches. Extents
+are metadata: 16 small ones side by side (`merge_fan`) become one of the next level, so that a
+segment of n rounds keeps some `16 log16(n)` of them, and each byte is rewritten once for each
+level: at most three times in 4,096 rounds. The level is the part's (`records.Part`).
+
+A sealed segment whose bytes lie in many objects is gathered into as few as possible.
+"""
+
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+from container.metadata.records import Extent, Queue, Segment
+from container.names.queue_id import FLAT_FILES, QueueId, SegmentType
+
+LevelOf = Callable[[str], int]
+"""The level of a part, by its name."""
+
+
+class RepackRules(NamedTuple):
+    """Limits of planning; `UpkeepOptions` says what each is for."""
+
+    extents_max: int
+    merge_fan: int
+    extent_bytes_max: int
+    run_bytes_max: int
+
+    def is_small(self, extent: Extent) -> bool:
+        """Whether merging an extent saves metadata: two of them fit into one."""
+        return bool(extent.object_name) and 2 * extent.length < self.extent_bytes_max
+
+
+class Run(NamedTuple):
+    """Extents of one segment, side by side, that are to lie in one new object."""
+
+    queue: QueueId
+    type: SegmentType
+    base: int
+    """Of the segment."""
+    extents: tuple[Extent, ...]
+    level: int
+    """Of the part that they will lie in."""
+    sealed_ms: int
+    """When the segment was closed for good, Unix ms; 0 while it is open."""
+
+    @property
+    def bytes(self) -> int:
+        """How many bytes are rewritten."""
+        return self.extents[-1].end - self.extents[0].position
+
+
+def runs_to_merge(queue: Queue, level_of: LevelOf, rules: RepackRules) -> list[Run]:
+    """Small extents of a queue's open segments that should become one. O(extents)."""
+    found: list[Run] = []
+    for kind in FLAT_FILES:
+        live = queue.segments(kind)
+        if live and live[-1].sealed_ms is None and len(live[-1].extents) >= rules.merge_fan:
+            for extents in _merges(live[-1].extents, level_of, rules):
+                found.append(_run(queue, live[-1], extents, level_of))  # noqa: PERF401 - nested
+    return found
+
+
+def is_crowded(segment: Segment, rules: RepackRules) -> bool:
+    """Whether a segment has more small extents than it should. O(1) for most."""
+    count = len(segment.extents)
+    if count <= rules.extents_max:
+        return False
+    small = sum(map(rules.is_small, segment.extents))
+    return small > rules.extents_max + 2 * (count - small)
+
+
+def _merges(
+    extents: Sequence[Extent], level_of: LevelOf, rules: RepackRules
+) -> list[tuple[Extent, ...]]:
+    levels = [level_of(extent.object_name) if rules.is_small(extent) else -1 for extent in extents]
+    for level in sorted(set(levels) - {-1}):
+        found = [
+            run
+            for first, last in _runs_below(levels, level)
+            if levels[first:last].count(level) >= rules.merge_fan
+            and len(run := _fitting(extents[first:last], rules)) > 1
+        ]
+        if found:
+            return found
+    small = len(levels) - levels.count(-1)
+    if small > rules.extents_max + 2 * (len(levels) - small):
+        runs = _runs_below(levels, max(levels))
+        first, last = max(runs, key=lambda run: run[1] - run[0])
+        longest = _fitting(extents[first:last], rules)
+        return [longest] if len(longest) > 1 else []
+    return []
+
+
+def _runs_below(levels: Sequence[int], level: int) -> list[tuple[int, int]]:
+    """The longest runs `[first, last)` of extents of a level or of lower ones."""
+    edges = [-1, *(n for n, one in enumerate(levels) if one < 0 or one > level), len(levels)]
+    return [(before + 1, after) for before, after in pairwise(edges) if after > before + 1]
+
+
+def _fitting(extents: Sequence[Extent], rules: RepackRules) -> tuple[Extent, ...]:
+    """As many of them from the first on as one run may have."""
+    end = extents[0].position + rules.run_bytes_max
+    return tuple(extent for extent in extents if extent.end <= end)
+
+
+def is_gathered(segment: Segment, run_bytes_max: int) -> bool:
+    """Whether the bytes of a closed segment lie in few objects, or in its own file. O(extents)."""
+    names = {extent.object_name for extent in segment.extents}
+    return "" in names or len(names) <= 1 + 2 * (segment.size // run_bytes_max)
+
+
+def runs_to_gather(queue: Queue, level_of: LevelOf, rules: RepackRules) -> list[Run]:
+    """The bytes of a queue's closed segments that lie in many objects, segment by segment.
+
+    Runs of one segment follow each other; each fits into one object. O(extents).
+    """
+    found: list[Run] = []
+    for kind in FLAT_FILES:
+        for segment in queue.segments(kind):
+            if segment.sealed_ms is None or not segment.is_readable:
+                continue
+            if is_gathered(segment, rules.run_bytes_max):
+                continue
+            rest: Sequence[Extent] = segment.extents
+            while rest:
+                extents = _fitting(rest, rules) or (rest[0],)
+                found.append(_run(queue, segment, extents, level_of))
+                rest = rest[len(extents) :]
+    return found
+
+
+def _run(queue: Queue, segment: Segment, extents: tuple[Extent, ...], level_of: LevelOf) -> Run:
+    level = 1 + max(level_of(extent.object_name) for extent in extents)
+    return Run(
+        queue.id,
+        segment.type,
+        segment.base,
+        extents,
+        level,
+        segment.sealed_ms or 0,
+    )
+
+
+def merged_extents(extents: Sequence[Extent], bytes_max: int) -> list[list[Extent]]:
+    """Which extents become one each: neighbours, as many as fit into `bytes_max`, at least one."""
+    groups: list[list[Extent]] = []
+    for extent in extents:
+        if groups and extent.end - groups[-1][0].position <= bytes_max:
+            groups[-1].append(extent)
+        else:
+            groups.append([extent])
+    return groups

@@ -1,0 +1,332 @@
+"""Repacking: small parts are merged, and the bytes of closed segments gathered (decision 0031).
+
+One job copies runs of extents of many queues into one new object: it reads the bytes, compares
+their checksums, makes the object, and publishes in one transaction where they lie now. Old parts
+go by their counts. Nothing waits for a job, and what it was planned on is compared, so a job that
+comes too late for a queue leaves that queue out. A job that dies leaves a part that nothing names.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from container.errors import BytesMissing
+from container.metadata.operations import Operation, Release, RepackedRun, RepackSegments
+from container.metadata.records import Extent, Queue
+from container.metadata.state import StateChange
+from container.names.queue_id import FLAT_FILES, QueueId
+from container.names.rocketmq import segment_name
+from container.queue.repack_plan import (
+    RepackRules,
+    Run,
+    is_crowded,
+    merged_extents,
+    runs_to_gather,
+    runs_to_merge,
+)
+from container.record.crc32c import crc32c
+from container.upkeep.step import OwnedTier, Step
+from provider.errors import Corrupt, OutOfRange, StoreError
+from provider.file_segments import FileSegments, Placement, SegmentSlice
+from provider.object_store import Buffer
+from provider.ranges import ByteRange, QueueOffset
+
+AT_ONCE = 200
+"""Queues that are planned, and runs that are joined, before others have a turn: some ms."""
+READ_BYTES_MAX = 8 << 20
+READ_GAP_BYTES_MAX = 256 << 10
+"""Bytes that nobody wants, but that are read because one more request costs more."""
+
+
+class _Wanted(NamedTuple):
+    """An extent whose bytes a job needs, in the order of reading."""
+
+    object_name: str
+    start: int
+    end: int
+    run: int
+    """Its run's place in the job."""
+    extent: Extent
+
+
+class _Copied(NamedTuple):
+    """A run with its bytes, one buffer for each extent that it will have."""
+
+    run: Run
+    buffers: tuple[Buffer, ...]
+    extents: tuple[Extent, ...]
+    """As they will be, but for their place."""
+
+
+class RepackStep(Step):
+    """Merges parts of open segments, and gathers those of closed ones.
+
+    Cost of a job: one request for each part that it reads from, more where what it wants lies far
+    apart or over 8 MiB; one create; one transaction of some 200 bytes for each run. Memory: twice
+    the bytes of one job (`repack_bytes_max`) and one read.
+    """
+
+    name = "repacking"
+
+    def __init__(self, tier: OwnedTier, segments: FileSegments, *, extent_bytes_max: int) -> None:
+        super().__init__(tier)
+        options = tier.options
+        self._segments = segments
+        self._rules = RepackRules(
+            options.extents_max, options.merge_fan, extent_bytes_max, options.repack_bytes_max
+        )
+        self._changed: dict[QueueId, None] = dict.fromkeys(tier.state.queues)
+        """Queues to look at, in order."""
+        self._passed_over: set[QueueId] = set()
+        """Queues with damaged bytes; the next owner tries again."""
+        self._crowded = False
+        self._jobs = self._bytes = self._replaced = 0
+
+    def published(self, changes: Sequence[StateChange]) -> None:
+        """Look at the queues of these changes next time."""
+        for change in changes:
+            for queue_id, queue in change.queues.changed.items():
+                self._changed[queue_id] = None
+                self._crowded = self._crowded or self._is_crowded(queue)
+
+    def _is_crowded(self, queue: Queue | None) -> bool:
+        if queue is None or queue.id in self._passed_over:
+            return False
+        live = (queue.segments(kind)[-1:] for kind in FLAT_FILES)
+        return any(is_crowded(segment, self._rules) for one in live for segment in one)
+
+    @property
+    def urgent(self) -> bool:
+        """Whether an open segment has so many small extents that they are merged at once."""
+        return self._crowded
+
+    async def step(self) -> None:
+        """Do the jobs that are worth their requests. No request where none is.
+
+        Raises:
+            Unavailable: the next run plans anew.
+            Corrupt: bytes of a queue are damaged or gone; that queue is passed over.
+            Fenced: a newer owner has the tier.
+        """
+        options, crowded = self.tier.options, self._crowded
+        self._crowded = False
+        merges, gathered = await self._planned()
+        damaged: list[StoreError] = []
+        extents = sum(len(run.extents) for run in merges)
+        if merges and (crowded or extents >= options.merge_extents_min):
+            await self._do_all(merges, damaged)
+        large = [run for run in gathered if run.bytes >= options.seal_bytes_min]
+        for run in large:
+            await self._do([run], damaged)
+        small = [run for run in gathered if run.bytes < options.seal_bytes_min]
+        if self._is_worth_it(small):
+            await self._do_all(small, damaged)
+        if damaged:
+            raise damaged[0]
+
+    async def finish(self) -> None:
+        """Nothing: a clean end is no time to copy."""
+
+    def _is_worth_it(self, small: Sequence[Run]) -> bool:
+        """Whether small closed segments are gathered now: they fill an object, or waited long."""
+        options, now_ms = self.tier.options, self.tier.clock.now_ms()
+        oldest_ms = min((run.sealed_ms for run in small), default=now_ms)
+        waited_long = now_ms - oldest_ms >= 1000 * options.seal_wait_s_max
+        return bool(small) and (
+            waited_long or sum(run.bytes for run in small) >= options.seal_bytes_min
+        )
+
+    async def _planned(self) -> tuple[list[Run], list[Run]]:
+        """What should be merged and gathered; queues without work are not looked at again."""
+        merges: list[Run] = []
+        gathered: list[Run] = []
+        for number, queue_id in enumerate(list(self._changed)):
+            if number % AT_ONCE == AT_ONCE - 1:
+                await self.tier.clock.sleep(0)
+            queue = self.tier.state.queues.get(queue_id)
+            if queue is None or queue_id in self._passed_over:
+                del self._changed[queue_id]
+                continue
+            found = runs_to_merge(queue, self._level_of, self._rules)
+            closed = runs_to_gather(queue, self._level_of, self._rules)
+            if not found and not closed:
+                del self._changed[queue_id]
+            merges += found
+            gathered += closed
+        return merges, gathered
+
+    def _level_of(self, name: str) -> int:
+        part = self.tier.state.parts.get(name)
+        return 0 if part is None else part.level
+
+    async def _do_all(self, runs: Sequence[Run], damaged: list[StoreError]) -> None:
+        """Do runs of many queues in jobs within the limits; those of the same parts together."""
+        options = self.tier.options
+        job: list[Run] = []
+        job_bytes = 0
+        for run in sorted(runs, key=lambda one: one.extents[0].object_name):
+            full = job_bytes + run.bytes > options.repack_bytes_max
+            if job and (full or len(job) >= options.repack_runs_max):
+                await self._do(job, damaged)
+                job, job_bytes = [], 0
+            job.append(run)
+            job_bytes += run.bytes
+        if job:
+            await self._do(job, damaged)
+
+    async def _do(self, job: Sequence[Run], damaged: list[StoreError]) -> None:
+        """Copy the runs of a job into one object, and publish where they lie now."""
+        bodies = await self._read(job, damaged)
+        copied: list[_Copied] = []
+        for number, run in enumerate(job):
+            if number % AT_ONCE == AT_ONCE - 1:
+                await self.tier.clock.sleep(0)
+            if run.queue not in self._passed_over and len(bodies[number]) == len(run.extents):
+                copied.append(_joined(run, bodies[number], self._rules.extent_bytes_max))
+        if not copied:
+            return
+        slices = [
+            SegmentSlice(
+                segment_name(one.run.queue, one.run.type, one.run.base),
+                one.run.extents[0].position,
+                one.buffers,
+            )
+            for one in copied
+        ]
+        alone = len(copied) == 1 and copied[0].run.sealed_ms > 0
+        placed = await self._segments.write(slices, alone=alone)
+        operations = self._operations(copied, placed)  # no await from here to `publish`
+        if not operations:
+            self._segments.forsake(placed)
+            return
+        await self.tier.journal.publish(operations)
+        self._jobs += 1
+        self._bytes += sum(one.run.bytes for one in copied)
+        self._replaced += sum(len(one.run.extents) - len(one.extents) for one in copied)
+
+    async def _read(self, job: Sequence[Run], damaged: list[StoreError]) -> list[dict[int, Buffer]]:
+        """The bytes of each run's extents by position, compared with their checksums.
+
+        What is gone because its queue was cut, or expired, is left out without a word.
+        """
+        wanted = sorted(
+            _Wanted(one.object_name, one.object_offset, one.object_offset + one.length, n, one)
+            for n, run in enumerate(job)
+            for one in run.extents
+        )
+        bodies: list[dict[int, Buffer]] = [{} for _ in job]
+        for some in _together(wanted):
+            place = ByteRange(some[0].start, max(one.end for one in some))
+            try:
+                raw = memoryview(await self.tier.store.read(some[0].object_name, place))
+            except OutOfRange as error:
+                for one in some:
+                    self._pass_over(job[one.run], BytesMissing.of(error), damaged)
+                continue
+            for one in some:
+                body = bytes(raw[one.start - place.start : one.end - place.start])
+                if one.extent.crc32c is not None and crc32c(body) != one.extent.crc32c:
+                    reason = f"CRC-32C of {len(body)} bytes is not that of its extent"
+                    error = Corrupt(reason, one.object_name, one.start)
+                    self._pass_over(job[one.run], error, damaged)
+                    continue
+                bodies[one.run][one.extent.position] = body
+        return bodies
+
+    def _pass_over(self, run: Run, error: StoreError, damaged: list[StoreError]) -> None:
+        """Leave a queue alone whose bytes are damaged, unless they are not its own any more."""
+        if _still_there(self.tier.state.queues.get(run.queue), run):
+            self._passed_over.add(run.queue)
+            damaged.append(error)
+
+    def _operations(
+        self, copied: Sequence[_Copied], placed: Sequence[Placement]
+    ) -> list[Operation]:
+        """What publishes the copies, of the queues that still have what was copied."""
+        queues = self.tier.journal.planned.queues
+        runs: dict[QueueId, list[RepackedRun]] = {}
+        levels: dict[QueueId, int] = {}
+        for one, place in zip(copied, placed, strict=True):
+            run = one.run
+            if not _still_there(queues.get(run.queue), run):
+                continue
+            shift = place.object_offset - run.extents[0].position
+            extents = tuple(_placed(extent, place, shift) for extent in one.extents)
+            position, count = run.extents[0].position, len(run.extents)
+            done = RepackedRun(run.type, run.base, position, count, extents)
+            runs.setdefault(run.queue, []).append(done)
+            levels[run.queue] = run.level
+        level = max(levels.values(), default=0)
+        release = Release(self.tier.due_ms())
+        return [
+            RepackSegments(
+                queue_id,
+                queues[queue_id].generation,
+                queues[queue_id].repacks,
+                level,
+                tuple(done),
+                release,
+            )
+            for queue_id, done in runs.items()
+        ]
+
+    @property
+    def figures(self) -> Mapping[str, int]:
+        """Jobs done, bytes that were rewritten, and by how many extents there are fewer."""
+        return {
+            "repack_jobs": self._jobs,
+            "repacked_bytes": self._bytes,
+            "extents_saved": self._replaced,
+        }
+
+
+def _together(wanted: Sequence[_Wanted]) -> list[list[_Wanted]]:
+    """Extents in order, in groups that one request reads each. Pure."""
+    groups: list[list[_Wanted]] = []
+    for one in wanted:
+        last = groups[-1] if groups else []
+        if (
+            last
+            and last[-1].object_name == one.object_name
+            and one.start - last[-1].end <= READ_GAP_BYTES_MAX
+            and one.end - last[0].start <= READ_BYTES_MAX
+        ):
+            last.append(one)
+        else:
+            groups.append([one])
+    return groups
+
+
+def _joined(run: Run, bodies: Mapping[int, Buffer], extent_bytes_max: int) -> _Copied:
+    """A run's bytes and the extents that it will have. CPU: a checksum of the bytes."""
+    buffers: list[Buffer] = []
+    extents: list[Extent] = []
+    for group in merged_extents(run.extents, extent_bytes_max):
+        body = b"".join(bodies[one.position] for one in group)
+        buffers.append(body)
+        extents.append(
+            Extent(
+                group[0].position,
+                len(body),
+                crc32c(body),
+                QueueOffset(group[0].first_offset),
+                min(one.min_timestamp for one in group),
+                max(one.max_timestamp for one in group),
+            )
+        )
+    return _Copied(run, tuple(buffers), tuple(extents))
+
+
+def _placed(extent: Extent, place: Placement, shift: int) -> Extent:
+    return replace(extent, object_name=place.object_name, object_offset=extent.position + shift)
+
+
+def _still_there(queue: Queue | None, run: Run) -> bool:
+    """Whether a queue has the extents of a run, side by side in the same segment."""
+    live = () if queue is None else queue.segments(run.type)
+    segment = next((one for one in live if one.base == run.base), None)
+    if segment is None:
+        return False
+    extents = segment.extents
+    first = next((n for n, one in enumerate(extents) if one == run.extents[0]), -1)
+    return first >= 0 and extents[first : first + len(run.extents)] == run.extents

@@ -1,0 +1,43 @@
+"""The simulations notice every changed rule of the protocol: each mutant dies within some seeds."""
+
+import pytest
+
+from tests.support import protocol_mutants as mutants
+from tests.support.journal_simulation import simulate
+from tests.support.protocol_mutants import Mutant
+from tests.support.store_simulation import simulate_store
+
+SEEDS_MAX = 150
+
+
+@pytest.fixture(autouse=True)
+def tiers_are_sound() -> None:
+    """A mutant leaves what it leaves."""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("mutant", mutants.OF_STORES, ids=lambda one: one.__name__)
+def test_the_simulation_of_stores_kills(mutant: Mutant) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        mutant(patch)
+        for seed in range(SEEDS_MAX):
+            try:
+                simulate_store(seed, packed=True, expires=seed % 2 == 1, steps=6)
+            except BaseException:  # noqa: BLE001 - whatever it is, it was noticed
+                return
+    pytest.fail(f"lives: {mutant.__doc__}")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("mutant", mutants.OF_JOURNALS, ids=lambda one: one.__name__)
+def test_the_simulation_of_the_journal_kills(mutant: Mutant) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        mutant(patch)
+        for seed in range(4 * SEEDS_MAX):
+            try:
+                simulate(seed, owners=2 + seed % 2)
+            except BaseException:  # noqa: BLE001 - as above
+                return
+    pytest.fail(f"lives: {mutant.__doc__}")
