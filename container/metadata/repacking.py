@@ -34,7 +34,7 @@ def _with_run(queue: Queue, segment: Segment, run: RepackedRun) -> Segment:
     """A segment with a run of its extents replaced."""
     path, extents = queue_path(queue.id), segment.extents
     first = next((n for n, one in enumerate(extents) if one.position == run.position), -1)
-    gone = extents[first : first + run.replaced] if first >= 0 else extents[:0]
+    gone = list(extents[first : first + run.replaced] if first >= 0 else ())
     refuse_unless(
         0 < run.replaced == len(gone) and bool(run.extents),
         f"no {run.replaced} extents at {run.position}",
