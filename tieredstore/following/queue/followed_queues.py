@@ -17,12 +17,12 @@ from tieredstore.following.directory.queues import DirectoryWatch, FoundQueues, 
 from tieredstore.following.file_errors import is_of_the_process
 from tieredstore.following.log.followed_log import FollowedLog
 from tieredstore.following.log.mapped_files import MappedFiles
-from tieredstore.following.queue.deletions import (
-    Deletions,
+from tieredstore.following.queue.deletion_sentences import (
     again_sentences,
     beyond_sentences,
     deletion_sentence,
 )
+from tieredstore.following.queue.deletions import Deletions
 from tieredstore.following.queue.files import ConsumeQueueFiles
 from tieredstore.following.queue.floors import Floors
 from tieredstore.following.queue.needed_log import QueueNeed, first_needed

@@ -9,13 +9,12 @@ from dataclasses import replace
 from itertools import chain
 
 from container.names.queue_id import QueueId
-from container.names.rocketmq import local_file_name
-from container.record.unit import UNIT_BYTES
 from dispatcher.hot_log import HotQueue, HotQueueState
 from provider.errors import Corrupt, Denied, NotFound, OutOfRange, Unavailable
 from provider.ranges import QueueOffset
 from tieredstore.following.log.commit_log import CommitLogFiles
 from tieredstore.following.queue.files import ConsumeQueueFiles
+from tieredstore.following.queue.ignored_files import IgnoredFiles
 from tieredstore.following.queue.judgement import (
     Doubt,
     EndView,
@@ -58,8 +57,7 @@ class ConsumeQueueTail:
         """Damage that a reader found and no poll has told yet."""
         self._not_made: tuple[int, ...] = ()
         """The last attempt to make units that failed: for which offset, with which room and log."""
-        self._foreign: set[int] = set()
-        """First bytes of the foreign files that a finding was made of."""
+        self._ignored = IgnoredFiles()
         self.findings: list[str] = []
         """Sentences for people; the scan takes them after each look."""
 
@@ -124,7 +122,7 @@ class ConsumeQueueTail:
                 self.log_min = log.table.min_position
         except Corrupt as error:
             seen = replace(seen, state=HotQueueState.DAMAGED, detail=str(error))
-        self._note_misplaced()
+        self.findings += self._ignored.misplaced(self.files)
         floor = floor_of()
         if floor is not None and floor < seen.min_offset:
             seen = replace(seen, min_offset=QueueOffset(floor))
@@ -270,7 +268,7 @@ class ConsumeQueueTail:
         good = self._good_after(seen.id, end, log)
         is_written = bool(files.look(end)["size"][:1].any())
         if good is None and not is_written:  # remains of a crash
-            self._note_foreign(end)
+            self.findings += self._ignored.beyond(files, end)
         view = HoleView(end, good, is_written, self._file_state(end), files.made.budget.taken)
         damage = judge_hole(view)
         if not damage:
@@ -283,31 +281,6 @@ class ConsumeQueueTail:
         if self.files.is_missing(offset):
             return FileState.MISSING if self.files.has_room else FileState.WITHOUT_ROOM
         return FileState.MADE if self.files.is_made(offset) else FileState.THERE
-
-    def _note_foreign(self, end: int) -> None:
-        """Tell which files after the end are ignored: all but one that was just added."""
-        files = self.files
-        for first, units in files.heads(end):
-            is_new = files.is_next(first, end) and len(units) > 0 and not units["size"].any()
-            if first * UNIT_BYTES not in self._foreign and not is_new:
-                self._foreign.add(first * UNIT_BYTES)
-                path, _ = files.path_of(first)
-                self.findings.append(
-                    f"{path} lies beyond the queue's end at offset {end} and holds no unit of a "
-                    "message that is there: it is ignored."
-                )
-
-    def _note_misplaced(self) -> None:
-        """Tell which files have names that no file of this queue has."""
-        run = self.files.run
-        for base in run.foreign:
-            if base not in self._foreign:
-                self._foreign.add(base)
-                self.findings.append(
-                    f"{run.directory / local_file_name(base)} is no file of this queue, whose "
-                    f"files have {run.file_bytes or 'no'} bytes and names that are multiples of "
-                    "that: it is ignored."
-                )
 
     def mend(self, offset: int, log: CommitLogFiles) -> bool:
         """Make the unit that a reader found missing or zero; whether it can be read now.
