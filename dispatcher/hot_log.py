@@ -1,6 +1,6 @@
 """What the dispatcher needs from a hot log, and nothing more."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple, Protocol
@@ -93,6 +93,18 @@ class HotLog(Protocol):
 
         Raises:
             Unavailable, Denied: as `poll`.
+        """
+        ...
+
+    async def look_anew(self, queues: Collection[QueueId]) -> Sequence[HotQueue]:
+        """What the log has of these queues by a look that takes nothing from an earlier one.
+
+        Directories, files and mappings are read anew, and all else that is kept between looks. It
+        is asked before messages are given up that seem lost. Returns those of the queues that the
+        log has; `queue` says the same from then on.
+
+        Raises:
+            Unavailable, Denied: the log cannot be read right now; try again.
         """
         ...
 

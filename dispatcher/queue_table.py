@@ -91,6 +91,10 @@ class QueueTable:
         """Queues of which more references are worth fetching."""
         return list(self._needs_references.values())
 
+    def to_settle(self) -> list[QueueProgress]:
+        """Queues that are being opened, or are to be."""
+        return [*self._to_open.values(), *self._opening.values()]
+
     def next_to_open(self, now_s: float) -> tuple[QueueProgress | None, float]:
         """The next queue to settle with the tier, or when there will be one."""
         wake_at_s = math.inf

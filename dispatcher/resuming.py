@@ -1,5 +1,6 @@
 """Finding out where a queue resumes: what the tier has, what the hot log has, do they agree."""
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from dispatcher.divergence import compare_sampled, differs_sentence, find_common_end
@@ -43,6 +44,7 @@ async def open_queue(
     tier: TierPort,
     hot: HotQueue,
     *,
+    look_anew: Callable[[HotQueue], Awaitable[HotQueue]],
     backfill: Backfill,
     compared_messages: int,
     now_ms: int,
@@ -50,6 +52,7 @@ async def open_queue(
 ) -> Opened | Contradicted | HotLogIsDamaged:
     """Decide where a queue resumes; record a gap where messages were lost.
 
+    Before a gap is recorded, `look_anew` says what the hot log has by a look that keeps nothing.
     Costs one request to the tier, or two; more only for a queue that halts. May be cancelled, and
     called again after any failure. Where both have the queue, `compare_sampled` says what is
     compared.
@@ -63,6 +66,9 @@ async def open_queue(
     await tier.settle(hot.id)
     published = tier.queue(hot.id)
     step = decide_step(hot, published, backfill=backfill, now_ms=now_ms, damage=damage)
+    if isinstance(step, RecordGapFirst):
+        hot = await look_anew(hot)
+        step = decide_step(hot, published, backfill=backfill, now_ms=now_ms, damage=damage)
     match step:
         case BeginAt() | BeginAtTime():
             offset = await _first_offset(hot_log, hot, step)

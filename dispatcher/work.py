@@ -10,6 +10,7 @@ from typing import Any
 from container.queue.commit_plan import CommitPlan
 from dispatcher.alarm import Alarm
 from dispatcher.hot_log import HotLog, HotQueue
+from dispatcher.last_look import LastLook
 from dispatcher.options import DispatchOptions
 from dispatcher.queue_progress import QueueProgress
 from dispatcher.queue_start import HotLogIsDamaged
@@ -82,6 +83,7 @@ class DispatchWork:
         self._clock = clock
         self._topics = topics
         self._executor = executor
+        self._last_look = LastLook(hot, tier, self.table, options=options, clock=clock)
 
     def workers(self) -> list[Callable[[], Worker]]:
         """Begins all workers of one call that owns them; each runs until cancelled or `fatal`."""
@@ -205,6 +207,7 @@ class DispatchWork:
                 self._hot,
                 self._tier,
                 hot,
+                look_anew=self._last_look.at,
                 backfill=self._options.backfill if queue.is_old else "all",
                 compared_messages=self._options.compared_messages_max,
                 now_ms=self._clock.now_ms(),

@@ -1,7 +1,7 @@
 """A hot log in memory, with RocketMQ's records of messages that have no topic."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -33,6 +33,8 @@ class FakeQueue:
 
     records: list[bytes] = field(default_factory=list)
     min_offset: int = 0
+    stale_min: int = 0
+    """What looks take for the first message until one that takes nothing from earlier ones."""
     state: HotQueueState = HotQueueState.READY
     detail: str = ""
     damaged_offset: int | None = None
@@ -49,6 +51,8 @@ class FakeHotLog:
         self.calls: Counter[str] = Counter()
         self.released: dict[QueueId, int] = {}
         self.poll_error: StoreError | None = None
+        self.look_error: StoreError | None = None
+        """Raised by a look anew while set."""
         self._seen: dict[QueueId, HotQueue] = {}
         self._clock = clock
         self._alarm = Alarm(clock)
@@ -99,13 +103,28 @@ class FakeHotLog:
         if self.poll_error is not None:
             raise self.poll_error
         changed: list[HotQueue] = []
-        for name, queue in self.queues.items():
-            low, high = QueueOffset(queue.min_offset), QueueOffset(len(queue.records))
-            now = HotQueue(name, low, high, queue.state, queue.detail, queue.deleted)
+        for name in self.queues:
+            now = self._now(name)
             if self._seen.get(name) != now:
                 self._seen[name] = now
                 changed.append(now)
         return changed
+
+    def _now(self, name: QueueId) -> HotQueue:
+        queue = self.queues[name]
+        low, high = max(queue.min_offset, queue.stale_min), len(queue.records)
+        return HotQueue(
+            name, QueueOffset(low), QueueOffset(high), queue.state, queue.detail, queue.deleted
+        )
+
+    async def look_anew(self, queues: Collection[QueueId]) -> Sequence[HotQueue]:
+        self.calls["look_anew"] += 1
+        if self.look_error is not None:
+            raise self.look_error
+        for name in queues:
+            self.queues[name].stale_min = 0
+            self._seen[name] = self._now(name)
+        return [self._seen[name] for name in queues]
 
     async def wait(self, seconds: float) -> None:
         await self._alarm.wait(seconds)

@@ -1,6 +1,6 @@
 """A hot log of many alike messages that are made when they are read: gigabytes cost no memory."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 
@@ -49,6 +49,9 @@ class UniformHotLog:
     async def poll(self) -> Sequence[HotQueue]:
         changed, self._changed = self._changed, set()
         return [self._hot(queue) for queue in sorted(changed)]
+
+    async def look_anew(self, queues: Collection[QueueId]) -> Sequence[HotQueue]:
+        return [self._hot(queue) for queue in queues]
 
     async def wait(self, seconds: float) -> None:
         await self._alarm.wait(seconds)

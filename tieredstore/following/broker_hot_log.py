@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
 from typing import Self, TypeVar
@@ -126,6 +126,19 @@ class RocketMqHotLog:
             changed, self._unreported = self._unreported, {}
             return list(changed.values())
 
+    async def look_anew(self, queues: Collection[QueueId]) -> Sequence[HotQueue]:
+        """What there is of these queues by a look that keeps nothing; see `HotLog.look_anew`.
+
+        Costs a first look at these queues, and a `stat` of every topic; with pins a walk through
+        the pinned files that lie below their ConsumeQueue files (see `units_in`).
+
+        Raises:
+            Unavailable, Denied, Closed: as `poll`.
+        """
+        async with self._polling:
+            await self._do(lambda: self._look_anew(queues))
+            return [seen for queue in queues if (seen := self.queue(queue)) is not None]
+
     async def look_at_all(self) -> None:
         """Let the next poll see all that is there; polls leave queues to later ones to save time.
 
@@ -245,6 +258,9 @@ class RocketMqHotLog:
 
     def _poll(self) -> None:
         self._unreported |= self._scan.poll(self._clock.monotonic_s())
+
+    def _look_anew(self, queues: Collection[QueueId]) -> None:
+        self._unreported |= self._scan.look_anew(queues)
 
     async def _do(self, work: Callable[[], T]) -> T:
         if self._closed:

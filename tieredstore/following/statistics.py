@@ -14,6 +14,8 @@ class ScanStatistics:
     queue_looks: int = 0
     """Ends of queues that were looked at, over all polls."""
     directory_looks: int = 0
+    looks_anew: int = 0
+    """Looks that took nothing from earlier ones, for messages seemed to be lost."""
     excluded_topics: int = 0
     made_bytes: int = 0
     """Memory of units that were made from the CommitLog and are not tiered."""

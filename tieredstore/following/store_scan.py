@@ -5,7 +5,8 @@ the directories. Each step runs only when the one before or the clock says so.
 """
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from struct import Struct
 
@@ -117,9 +118,29 @@ class StoreScan:
             Unavailable, Denied: the log cannot be read right now.
             Closed: another one took its place.
         """
+        with self._looking():
+            return self._poll(now_s)
+
+    def look_anew(self, queues: Collection[QueueId]) -> dict[QueueId, HotQueue]:
+        """See `HotLog.look_anew`; returns those that changed by it.
+
+        Raises:
+            Unavailable, Denied, Closed: as `poll`.
+        """
+        with self._looking():
+            self.statistics.looks_anew += 1
+            self._log.check_identity()
+            self._files.forget_all()
+            self._log.files.forget()
+            self._log.scan(lambda: self._low)
+            return self._queues.publish(self._queues.look_anew(queues, self._confirmed()))
+
+    @contextmanager
+    def _looking(self) -> Generator[None]:
+        """One look at a time; what goes during it is looked for by the next."""
         try:
             with self._lock:
-                return self._poll(now_s)
+                yield
         except (NotFound, OutOfRange) as error:
             raise Unavailable(
                 f"it changed during the look: {error}", str(self._layout.root)

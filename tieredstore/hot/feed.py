@@ -1,6 +1,6 @@
 """What the dispatcher tiers of our own hot log: the follow reader, held to what is durable."""
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Collection, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
@@ -82,12 +82,22 @@ class HotLogFeed:
             self._seen[seen.id] = seen
         changed: list[HotQueue] = []
         for queue, seen in self._seen.items():
-            end = min(seen.max_offset, max(self._log.durable_offset(queue), seen.min_offset))
-            now = replace(seen, max_offset=QueueOffset(end))
+            now = self._durable(seen)
             if now != self._told.get(queue):
                 self._told[queue] = now
                 changed.append(now)
         return changed
+
+    async def look_anew(self, queues: Collection[QueueId]) -> Sequence[HotQueue]:
+        """What the directory has of these queues by a look that keeps nothing; see `HotLog`."""
+        found = [self._durable(seen) for seen in await self._reader.look_anew(queues)]
+        self._told |= {seen.id: seen for seen in found}
+        return found
+
+    def _durable(self, seen: HotQueue) -> HotQueue:
+        """The part of a queue that is durable."""
+        end = min(seen.max_offset, max(self._log.durable_offset(seen.id), seen.min_offset))
+        return replace(seen, max_offset=QueueOffset(end))
 
     async def look_at_all(self) -> None:
         """Let the next poll tell of all that is durable; see `RocketMqHotLog.look_at_all`."""

@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -114,6 +114,12 @@ class QueueDirectories:
         except OSError:
             return True
         return not is_there or os.path.lexists(place / str(queue.queue_id))
+
+    def forget(self, topics: Iterable[str]) -> None:
+        """Read the directories of these topics anew at the next look, and that of all."""
+        self._watch.forget(self.root)
+        for topic in topics:
+            self._watch.forget(self.root / topic)
 
     def look(self) -> FoundQueues:
         """All queues as of now. One `stat` for each topic when nothing changed.

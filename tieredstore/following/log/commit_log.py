@@ -152,6 +152,11 @@ class CommitLogFiles:
             raise translated(error, path) from error
         return min(count, max(base + table.file_bytes - position, 0))
 
+    def forget(self) -> None:
+        """Open each file anew when it is needed next."""
+        with self._lock:
+            self._open.clear()
+
     def close(self) -> None:
         """Close the files, once no read uses them. Idempotent."""
         with self._lock:

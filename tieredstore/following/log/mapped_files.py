@@ -141,6 +141,11 @@ class MappedFiles:
             for path in paths:
                 self._files.pop(path, None)
 
+    def forget_all(self) -> None:
+        """Give up all mappings: each file is opened anew when it is needed next."""
+        with self._lock:
+            self._files.clear()
+
     def close(self) -> None:
         """Give up every mapping. Idempotent."""
         with self._lock:

@@ -140,6 +140,15 @@ class Deletions:
             raise OutOfRange("its topic was deleted", str(queue), start)
         return self._remains.units(queue, start, min(end, self._remains[queue].end))
 
+    def look_anew(self, queue: QueueId, released: int) -> None:
+        """Find anew what can be read of what waits of a deleted queue; of others, nothing is done.
+
+        Raises:
+            Unavailable, Denied: it cannot be read now.
+        """
+        if queue in self._remains:
+            self._remains.look_anew(queue, released)
+
     def needs(self) -> Iterator[QueueNeed]:
         """What is still needed of the CommitLog, also by what may lie behind a deleted queue."""
         for end_position in self._ended.values():
@@ -313,7 +322,7 @@ class Deletions:
             rest = self._remains[queue]
             rest.release(released)
             low, high = QueueOffset(rest.start), QueueOffset(rest.end)
-            if max(released, low) < high:
+            if released < high:  # also where nothing can be read any more: that is asked again
                 return {queue: HotQueue(queue, low, high, deleted=self._deleted.get(queue))}
             self._ended[queue] = rest.end_position
             self._remains.drop(queue)

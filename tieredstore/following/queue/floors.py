@@ -148,6 +148,11 @@ class Floors:
         """Whether nothing is added to a CommitLog file any more: a message lies behind it."""
         return known >= base + self._log.table.file_bytes or has_begun_later(self._log, base)
 
+    def forget(self) -> None:
+        """Walk every file anew when floors are looked for next."""
+        self._forget(list(self._spans))
+        self._floors, self._found_for = {}, dict.fromkeys(self._found_for, -1)
+
     def is_stale(self, queue: QueueId, files: ConsumeQueueFiles) -> bool:
         """Whether files of the queue went since floors were looked for."""
         first = files.first_offset

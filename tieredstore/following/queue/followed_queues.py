@@ -1,7 +1,7 @@
 """The queues of a followed store: finds them, looks at their ends, and reads their units."""
 
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -148,6 +148,28 @@ class FollowedQueues:
             for queue, error in self._unscanned.items()
             if queue not in self._tails
         }
+
+    def look_anew(
+        self, queues: Collection[QueueId], confirmed: int | None
+    ) -> dict[QueueId, HotQueue]:
+        """As a scan and a look at these queues, with nothing kept of what was read before.
+
+        Costs a first look at them, a unit of every queue whose first file went, and with pins a
+        walk through the pinned files below the queues' own.
+
+        Raises:
+            Unavailable, Denied: something cannot be read right now.
+        """
+        self._directories.forget({queue.topic for queue in queues})
+        self._floors.forget()
+        for queue in queues:
+            tail = self._tails.get(queue)
+            if tail is not None:
+                self._watch.forget(tail.files.run.directory)
+                tail.look_anew()
+            self._deletions.look_anew(queue, self.told.released(queue))
+        found = self.scan(has_grown=True)
+        return found | self.look(confirmed, queues)
 
     def _scan_queue(self, queue: QueueId, directory: Path, *, has_grown: bool) -> None:
         """Look into the directory of one queue if there may be something new."""

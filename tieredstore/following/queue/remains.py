@@ -6,6 +6,7 @@ CommitLog for as long as the files live.
 
 from collections import deque
 from collections.abc import Iterator
+from contextlib import suppress
 
 import numpy as np
 from cachetools import LRUCache
@@ -32,7 +33,10 @@ class Remainder:
     """
 
     def __init__(self, start: int, end: int, *, position: int, end_position: int) -> None:
+        self.first = start
+        """The first message that waited when the queue was deleted."""
         self.start = start
+        """The first message that can be read, as far as is known."""
         self.end = end
         self.position = position
         self.end_position = end_position
@@ -116,6 +120,19 @@ class Remains:
         else:
             rest.start = rest.end
         raise OutOfRange("its topic was deleted, and its record is gone", str(queue), start)
+
+    def look_anew(self, queue: QueueId, released: int) -> None:
+        """Find anew where a remainder begins, of which all below `released` is tiered.
+
+        Raises:
+            Unavailable, Denied: a CommitLog file cannot be read.
+        """
+        rest = self._queues[queue]
+        self._walked.clear()
+        rest.start = min(max(rest.first, released), rest.end)
+        if rest.start < rest.end:
+            with suppress(OutOfRange):  # then it begins later, or nothing of it is left
+                self.units(queue, QueueOffset(rest.start), rest.start + 1)
 
     def _run(self, base: int, queue: QueueId) -> tuple[NDArray[np.int64], Units]:
         """Offsets and units of one queue's remainder in the CommitLog file at `base`."""

@@ -162,6 +162,12 @@ class ConsumeQueueTail:
         """
         self._untold, self._reported = damage or self._untold, offset
 
+    def look_anew(self) -> None:
+        """Let the next poll find the queue's lower end as a first look does."""
+        self.files.forget()
+        self.files.rescan()
+        self.log_min, self._not_made = -1, ()
+
     @property
     def has_report(self) -> bool:
         """Whether a reader's report is open, so that the next poll must look."""

@@ -2,7 +2,7 @@
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from itertools import chain
 
 import numpy as np
@@ -17,6 +17,7 @@ from tieredstore.following.directory.queues import FoundQueues
 from tieredstore.following.log.followed_log import FollowedLog
 from tieredstore.following.queue.told_queues import ToldQueues
 from tieredstore.following.rebuild.record_units import QueueRun, join_runs
+from tieredstore.following.reput.before_begin import Begin, units_before
 from tieredstore.following.reput.log_scan import LogScan
 from tieredstore.following.reput.logged_queue import LoggedQueue, Taken
 from tieredstore.following.reput.logged_topics import LoggedTopics
@@ -170,6 +171,38 @@ class LoggedQueues:
             self._is_published = True
             touched = set(self._queues)
         return self._topics.refused() | {queue: self._queues[queue].seen() for queue in touched}
+
+    def look_anew(
+        self, queues: Collection[QueueId], confirmed: int | None
+    ) -> dict[QueueId, HotQueue]:
+        """Find anew where queues begin: the log below is read once more, whatever is kept of it.
+
+        Costs a walk through the CommitLog's files below the first message of these queues.
+
+        Raises:
+            Unavailable, Denied: the log cannot be read right now.
+            Closed: units cannot be kept.
+        """
+        del confirmed
+        low = self._log.files.table.min_position
+        begins: dict[QueueId, Begin] = {}
+        for queue in filter(None, map(self._queues.get, queues)):
+            first, units = next(self._units.rows(queue.number, queue.start), (queue.start, None))
+            if units is None:
+                begins[queue.id] = Begin(first, self._scan.position)
+                continue
+            index = int(np.searchsorted(units["position"], low))
+            queue.start = min(queue.start, first + index)
+            if not index:
+                begins[queue.id] = Begin(min(first, queue.start), int(units["position"][0]))
+        findings: list[str] = []
+        for name, (first, units) in units_before(self._log.files, begins, findings).items():
+            queue = self._queues[name]
+            self._units.add([(queue.number, first, units)])
+            queue.start = min(queue.start, first)
+        self._log_min = min(self._log_min, low)
+        self._statistics.find(findings)
+        return {name: self._queues[name].seen() for name in queues if name in self._queues}
 
     def _begin(self) -> None:
         """Find where to begin. The first look does."""

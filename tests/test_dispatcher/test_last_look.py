@@ -1,0 +1,69 @@
+"""A gap is recorded only for what is still missing when the hot log was asked with nothing kept."""
+
+from container.names.queue_id import QueueId
+from dispatcher.queue_state import DELETED_REASON
+from provider.errors import Unavailable
+from tests.support.dispatch_world import World
+
+QUEUES = [QueueId("Orders", number) for number in range(100)]
+A = QUEUES[0]
+
+
+def gaps_of(world: World, queue: QueueId) -> list[tuple[int, int, str]]:
+    return [(gap.start, gap.end, gap.reason) for gap in world.tier.queues[queue].gaps]
+
+
+async def test_what_only_seems_lost_is_tiered_without_a_gap() -> None:
+    world = World()
+    world.hot.append(A, *[b"x"] * 10)
+    async with world.running():
+        await world.wait_for(lambda: world.is_tiered(A), seconds=5)
+        world.hot.append(A, *[b"y"] * 10)
+        world.hot.queues[A].stale_min = 15
+        await world.wait_for(lambda: world.is_tiered(A), seconds=5)
+    assert gaps_of(world, A) == []
+    assert world.hot.calls["look_anew"] == 1
+
+
+async def test_of_what_seems_lost_only_what_is_gone_is_a_gap() -> None:
+    world = World()
+    world.hot.append(A, *[b"x"] * 10)
+    async with world.running():
+        await world.wait_for(lambda: world.is_tiered(A), seconds=5)
+        world.hot.append(A, *[b"y"] * 10)
+        world.hot.delete_below(A, 13)
+        world.hot.queues[A].stale_min = 18
+        await world.wait_for(lambda: world.state(A).commit_offset == 20, seconds=5)
+    assert gaps_of(world, A) == [(10, 13, DELETED_REASON)]
+    assert sorted(world.tier.bodies(A)) == [*range(10), *range(13, 20)]
+
+
+async def test_many_queues_that_lost_messages_are_asked_about_together() -> None:
+    """They lie in one log; a look anew costs as much for all of them as for one."""
+    world = World()
+    for queue in QUEUES:
+        world.hot.append(queue, *[b"x"] * 3)
+    async with world.running():
+        await world.wait_for(lambda: all(map(world.is_tiered, QUEUES)), seconds=5)
+        for queue in QUEUES:
+            world.hot.append(queue, *[b"y"] * 3)
+            world.hot.delete_below(queue, 5)
+        await world.wait_for(lambda: all(gaps_of(world, queue) for queue in QUEUES), seconds=5)
+    assert {tuple(gaps_of(world, queue)) for queue in QUEUES} == {((3, 5, DELETED_REASON),)}
+    assert world.hot.calls["look_anew"] <= 2
+
+
+async def test_no_gap_is_recorded_while_the_hot_log_cannot_be_asked() -> None:
+    world = World()
+    world.hot.append(A, *[b"x"] * 10)
+    async with world.running():
+        await world.wait_for(lambda: world.is_tiered(A), seconds=5)
+        world.hot.append(A, *[b"y"] * 10)
+        world.hot.delete_below(A, 15)
+        world.hot.look_error = Unavailable("away", "store")
+        await world.pass_time(20.0)
+        assert gaps_of(world, A) == []
+        assert world.hot.calls["look_anew"] > 2
+        world.hot.look_error = None
+        await world.wait_for(lambda: gaps_of(world, A) != [], seconds=40)
+    assert gaps_of(world, A) == [(10, 15, DELETED_REASON)]
