@@ -10,7 +10,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from container.metadata.state import TierState
@@ -36,6 +36,8 @@ FAILURES_SAID = 3
 """Tries of a queue that failed in a row before it is said."""
 ALONE_MAX = 3
 """Queues with the same trouble up to which each has a sentence of its own."""
+SAID_AGAIN_AT = 2
+"""How many times as many queues have a trouble when it is said again."""
 LOSSES_MAX = 20
 """Gaps of one look up to which each has a sentence of its own."""
 
@@ -59,6 +61,16 @@ class Trouble:
     level: int = logging.WARNING
     over: str = ""
     """What is said when it is gone; "" if that needs no word."""
+    queues: int = 1
+    """How many queues have it, or had it when it was said."""
+
+    def is_news(self, before: "Trouble | None", *, is_last: bool) -> bool:
+        """Whether it is to be said after `before` was; at last for each queue that came to it."""
+        if before is None or _cause(before.sentence) != _cause(self.sentence):
+            return True
+        return self.queues >= before.queues * SAID_AGAIN_AT or (
+            is_last and self.queues > before.queues
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,16 +143,17 @@ class Reporter:
                     LOGGER.info(line)
                 await self._clock.sleep(max(LOOK_S_MIN, (now_s - began_s) / LOOK_SHARE_MAX))
         finally:
-            self.tell(self._look())
+            self.tell(self._look(), is_last=True)
 
-    def tell(self, look: Look) -> None:
+    def tell(self, look: Look, *, is_last: bool = False) -> None:
         """Log what is new, and what is over."""
         now = {trouble.key: trouble for trouble in troubles_of(look)}
         known = {trouble.sentence for trouble in self._troubles.values()}
         for trouble in sorted(now.values(), key=lambda one: one.sentence):
             before = self._troubles.get(trouble.key)
-            is_same = before is not None and _cause(before.sentence) == _cause(trouble.sentence)
-            if not is_same and trouble.sentence not in known:
+            if before is not None and not trouble.is_news(before, is_last=is_last):
+                now[trouble.key] = replace(trouble, queues=before.queues)
+            elif trouble.sentence not in known:
                 LOGGER.log(trouble.level, trouble.sentence)
         for key, trouble in self._troubles.items():
             if trouble.over and key not in now:
@@ -268,6 +281,7 @@ def _halted(queues: Iterable[QueueStatistics]) -> Iterator[Trouble]:
                 _grouped(state, group),
                 logging.ERROR,
                 f"queues that were {state.value} are tiered again, such as {group[0].queue}",
+                len(group),
             )
 
 

@@ -112,3 +112,30 @@ def test_a_line_a_minute_tells_counts_backlog_and_lag(said: pytest.LogCaptureFix
         "600 messages tiered, 0 waiting; 10 a second in the last minute",
         "1,800 messages tiered, 1,234 waiting, the oldest for 7 s; 20 a second in the last minute",
     ]
+
+
+def stopped(queues: int) -> Look:
+    why = "the tier and the hot log have different messages at offset 0"
+    done = QueueOffset(0)
+    return looking(
+        statistics(
+            queues=tuple(
+                QueueStatistics(
+                    QueueId("A", number), QueueState.STOPPED, why, done, done, 5, 1.0, 0
+                )
+                for number in range(queues)
+            )
+        )
+    )
+
+
+def test_a_trouble_of_ever_more_queues_is_said_as_they_double_and_at_last_for_all(
+    said: pytest.LogCaptureFixture,
+) -> None:
+    """A slow machine finds out about a hundred queues in several looks."""
+    reporter = Reporter(lambda: stopped(0), ManualClock())
+    for queues in (4, 5, 7, 8, 15, 90, 100):
+        reporter.tell(stopped(queues))
+    reporter.tell(stopped(100), is_last=True)
+    reporter.tell(stopped(100), is_last=True)
+    assert [message.partition(" ")[0] for message in said.messages] == ["4", "8", "90", "100"]
