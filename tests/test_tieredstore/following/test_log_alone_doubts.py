@@ -159,6 +159,25 @@ async def test_one_message_behind_a_hole_is_readable_once_the_hole_is_deleted(
     assert await bodies(log, A0, 3, 4) == 1
 
 
+@pytest.mark.parametrize("messages", [1, 2])
+async def test_what_is_deleted_before_it_is_read_is_a_gap_and_no_damage(
+    rocks: FakeBroker, clock: ManualClock, logs: list[RocketMqHotLog], messages: int
+) -> None:
+    fill(rocks, 0, 3)
+    log = await follow(rocks, clock, logs)
+    await log.poll()
+    while rocks.position < 2 * rocks.commit_log_bytes:
+        fill(rocks, rocks.next_offsets[A0], rocks.next_offsets[A0] + 1)
+    first = rocks.next_offsets[A0]
+    fill(rocks, first, first + messages)
+    places = [rocks.unit("A", 0, number).position for number in range(first + messages)]
+    rocks.delete_oldest_file()
+    low = next(n for n, place in enumerate(places) if place >= rocks.min_position)
+    for _ in range(2):
+        await poll_later(log, clock)
+    assert (ends(log, A0), state(log, A0)) == ((low, first + messages), HotQueueState.READY)
+
+
 async def test_what_a_missing_file_held_is_read_by_a_start_after_it_is_back(
     rocks: FakeBroker, clock: ManualClock, logs: list[RocketMqHotLog], tmp_path: Path
 ) -> None:
@@ -318,9 +337,9 @@ class KeptBesideFresh(RuleBasedStateMachine):
 
     def _shown(self, scan: StoreScan, queue: QueueId) -> tuple[int, int, HotQueueState]:
         seen = scan.queues.get(queue)
-        if seen is None:
-            end = 0
-            return end, end, HotQueueState.READY
+        is_ready = seen is None or seen.state is HotQueueState.READY
+        if seen is None or (is_ready and seen.min_offset == seen.max_offset):
+            return 0, 0, HotQueueState.READY  # nothing of it is left, or was there
         return seen.min_offset, seen.max_offset, seen.state
 
     def teardown(self) -> None:

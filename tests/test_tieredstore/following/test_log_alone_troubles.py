@@ -18,6 +18,8 @@ from tests.support.followed import bodies, follow, poll_later
 from tests.support.log_alone import A0, B0, broker, clock, ends, logs, resumed, rocks, state
 from tieredstore.following.broker_hot_log import RocketMqHotLog
 
+BATCH = {"INNER_NUM": "2", "INNER_BASE": "0"}
+
 __all__ = ["broker", "clock", "logs", "rocks"]
 assert tieredstore.Follower  # its imports read files, so they are not left to a running loop
 
@@ -188,7 +190,7 @@ async def test_queues_of_batches_are_refused(
     rocks: FakeBroker, clock: ManualClock, logs: list[RocketMqHotLog]
 ) -> None:
     rocks.create_topic("Compacted", {"cleanup.policy": "COMPACTION"})
-    rocks.put("Batch", 0, sys_flag=INNER_BATCH)
+    rocks.put("Batch", 0, sys_flag=INNER_BATCH, properties=BATCH)
     rocks.put("Compacted", 0)
     rocks.put("@strange", 0)
     rocks.put("A", 0)
@@ -209,7 +211,7 @@ async def test_a_queue_is_refused_at_its_first_batch(
     rocks.put("A", 0)
     log = await follow(rocks, clock, logs)
     await log.poll()
-    rocks.put("A", 0, sys_flag=INNER_BATCH)
+    rocks.put("A", 0, sys_flag=INNER_BATCH, properties=BATCH)
     rocks.put("A", 0)
     await log.poll()
     assert (ends(log, A0), state(log, A0)) == ((0, 1), HotQueueState.REFUSED)

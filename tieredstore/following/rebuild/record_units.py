@@ -1,6 +1,6 @@
 """What a broker enters into its ConsumeQueues for the records of a piece of CommitLog. Pure."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple, Self
@@ -24,6 +24,8 @@ from container.record.unit import UNIT_DTYPE, Units
 from provider.errors import Corrupt
 
 _TAGS = TAGS.encode() + b"\1"
+_BATCH_PROPERTIES = {"INNER_NUM", "INNER_BASE"}
+"""What a broker gives every record that holds several messages."""
 _PAIR_END = b"\2"
 _UNWANTED = -1
 
@@ -48,6 +50,15 @@ def join_runs(runs: Sequence[QueueRun]) -> QueueRun:
     """Runs of one queue that follow one another, as one; at least one."""
     units = np.concatenate([run.units for run in runs], dtype=UNIT_DTYPE)
     return QueueRun(runs[0].queue, runs[0].first, units, any(run.is_batch for run in runs))
+
+
+def join_neighbours(runs: Sequence[QueueRun]) -> Iterator[QueueRun]:
+    """Runs of one queue, of which those that follow one another are one."""
+    begin = 0
+    for index in range(1, len(runs) + 1):
+        if index == len(runs) or runs[index].first != runs[index - 1].end:
+            yield join_runs(runs[begin:index])
+            begin = index
 
 
 def split_run(run: QueueRun, count: int) -> tuple[QueueRun, QueueRun]:
@@ -137,7 +148,7 @@ class UnitColumns:
             starts[chosen] + position,
             sizes[chosen],
             np.array(hashes, np.int64),
-            (headers["sys_flag"][chosen] & INNER_BATCH) != 0,
+            _are_batches(data, headers["sys_flag"][chosen], starts[chosen], sizes[chosen]),
         )
 
     def runs(self) -> list[QueueRun]:
@@ -162,6 +173,24 @@ class UnitColumns:
             )
             for begin, end in pairwise(edges)
         ]
+
+
+def _are_batches(
+    data: memoryview,
+    sys_flags: NDArray[np.int64],
+    starts: NDArray[np.int64],
+    sizes: NDArray[np.int64],
+) -> NDArray[np.bool_]:
+    """Which records hold several messages: their flag and their properties both say so.
+
+    No checksum covers the flag: one bit that rotted would refuse the whole queue.
+    """
+    are = (sys_flags & INNER_BATCH) != 0
+    for row in np.flatnonzero(are).tolist():
+        raw = data[int(starts[row]) : int(starts[row] + sizes[row])]
+        _, parts = locate_parts(raw, path="", position=0)
+        are[row] = decode_properties(bytes(raw[parts.properties :])).keys() >= _BATCH_PROPERTIES
+    return are
 
 
 def _tags_of(properties: bytes) -> bytes:

@@ -27,6 +27,11 @@ MISPLACED = (
     "where the queue had come to {end} and went on at {next}: its queue id or its offset is "
     "damaged, or those of the record that is taken for that message; it is passed over."
 )
+REFUTED = (
+    "The records of {queue} that say offsets {first} to {last}, up to position {position}, do not "
+    "lie where its messages do: the queue went on at {next}. Their queue ids or their offsets are "
+    "damaged; they are passed over."
+)
 BEHIND_DAMAGE = (
     "{queue} was deleted while it was damaged at offset {end}: {known} behind that are not tiered."
 )
@@ -43,6 +48,8 @@ class Taken(Enum):
     ALONE = "alone"
     """Kept, and all that was kept before is to be dropped."""
     DROPPED = "dropped"
+    INSTEAD = "instead"
+    """Kept, in place of all that was kept from its first offset on."""
     SUCCEEDS = "succeeds"
     """Of another queue of this name, that was made after this one was deleted."""
 
@@ -75,6 +82,8 @@ class LoggedQueue:
     """Why it stops at `end`."""
     has_ended: bool = False
     """Nothing more of it counts, for its offsets began again."""
+    again: tuple[int, int, int] = (0, 0, 0)
+    """The offsets that were given again: start, end, and where the last record ends."""
     is_batch: bool = False
     deleted: DeletedQueue | None = None
     """The queue that had this name before."""
@@ -100,11 +109,16 @@ class LoggedQueue:
         """The offset after the last message that counts."""
         return self.later[-1][1] if self.later else self.end
 
-    def admit(self, run: QueueRun) -> list[QueueRun]:
+    def _is_all_gone(self, low: int) -> bool:
+        """Whether all that was read of it was deleted: so may be what followed, before it was."""
+        return self.start == self.end and not self.later and 0 < self.end_position <= low
+
+    def admit(self, run: QueueRun, low: int) -> list[QueueRun]:
         """What counts by now of what follows in the log, and of the record in doubt before it.
 
         One record whose offset does not follow counts once another one follows it there, be it
-        above a hole. Otherwise it is damaged, and is passed over with a finding.
+        above a hole. Otherwise it is damaged, and is passed over with a finding. The CommitLog was
+        deleted below `low`.
         """
         if self.has_ended or self.is_batch:
             return [run]  # dropped, whatever it is
@@ -119,6 +133,8 @@ class LoggedQueue:
         if run.first == self.top - 1 > 0 and len(run.units) > 1:  # one record took a place twice
             first, run = split_run(run, 1)
             self._misplaced(first, run.first)
+        if run.first > self.top and self._is_all_gone(low):
+            return [run]
         if run.first != self.top and len(run.units) == 1:
             self.doubt = run
             return []
@@ -131,28 +147,37 @@ class LoggedQueue:
         )
         self.findings.append(said)
 
-    def take(self, run: QueueRun, *, is_published: bool) -> Taken:
+    def take(self, run: QueueRun, low: int, *, is_published: bool) -> Taken:
         """Take in what `admit` lets in.
 
-        Offsets that begin again begin the queue anew, as long as no one was told of it.
+        Offsets that begin again begin the queue anew, as long as no one was told of it. What the
+        broker deleted before it was read leaves no hole behind: the queue begins above it.
         """
         self.is_batch |= run.is_batch
-        if self.has_ended or self.is_batch:
+        if self.is_batch or (self.has_ended and not self._goes_on_all_the_same(run)):
             return Taken.DROPPED
         position = _end_position_of(run)
         top = self.top
+        if self.later and run.first == self.end:
+            for later in self.later:
+                self._refute(later, run.first)
+            self.later, self.detail = [], ""
+            self.end, self.end_position = run.end, position
+            return Taken.INSTEAD
         if run.first < top:
             if is_published and run.first == 0:
                 return Taken.SUCCEEDS
             if is_published:
                 at = int(run.units[0]["position"])
-                self.has_ended = True
+                self.has_ended, self.again = True, (run.first, run.end, position)
                 self.detail = AGAIN.format(first=run.first, position=at, end=top)
                 return Taken.DROPPED
             self.later, self.detail = [], ""
             self.start, self.end, self.end_position = run.first, run.end, position
             return Taken.ALONE
-        if run.first > top:
+        if run.first > top and self._is_all_gone(low):
+            self.start, self.end, self.end_position = run.first, run.end, position
+        elif run.first > top:
             self.detail = self.detail or HOLE.format(first=run.first, end=self.end)
             self.later.append((run.first, run.end, position))
         elif self.later:
@@ -160,6 +185,30 @@ class LoggedQueue:
         else:
             self.end, self.end_position = run.end, position
         return Taken.KEPT
+
+    def _goes_on_all_the_same(self, run: QueueRun) -> bool:
+        """Whether offsets that seemed to be given again were damaged ones: the queue goes on.
+
+        A broker that lost messages gives all offsets again from there on, one after the other.
+        """
+        start, end, _ = self.again
+        if run.first == end:
+            self.again = (start, run.end, _end_position_of(run))
+        if run.first != self.top or end >= self.top:
+            return False
+        self._refute(self.again, run.first)
+        self.has_ended, self.again, self.detail = False, (0, 0, 0), ""
+        if self.later:
+            self.detail = HOLE.format(first=self.later[0][0], end=self.end)
+        return True
+
+    def _refute(self, offsets: tuple[int, int, int], following: int) -> None:
+        """Records that agreed with one another are not this queue's."""
+        first, end, position = offsets
+        said = REFUTED.format(
+            queue=self.id, first=first, last=end - 1, position=position, next=following
+        )
+        self.findings.append(said)
 
     def follow_doubt(self, position: int, *, is_first: bool) -> QueueRun | None:
         """What becomes of the record in doubt where the log lost what lies below `position`.

@@ -16,8 +16,9 @@ from tieredstore.following.directory.layout import StoreLayout
 from tieredstore.following.directory.queues import FoundQueues
 from tieredstore.following.log.followed_log import FollowedLog
 from tieredstore.following.queue.told_queues import ToldQueues
-from tieredstore.following.rebuild.record_units import QueueRun, join_runs
+from tieredstore.following.rebuild.record_units import QueueRun, join_neighbours
 from tieredstore.following.reput.before_begin import Begin, units_before
+from tieredstore.following.reput.beginnings import Beginnings
 from tieredstore.following.reput.log_scan import LogScan
 from tieredstore.following.reput.logged_queue import LoggedQueue, Taken
 from tieredstore.following.reput.logged_topics import LoggedTopics
@@ -59,6 +60,7 @@ class LoggedQueues:
         self._statistics = statistics
         self._lock = lock
         self._topics = LoggedTopics(layout, is_excluded)
+        self._beginnings = Beginnings()
         self._begun = False
         self._remembered: Remembered | None = None
         self._scan = LogScan()
@@ -155,11 +157,14 @@ class LoggedQueues:
         self._take_releases()
         touched = self._follow_deletions()
         piece = self._scan.read(log, confirmed, bytes_max=STEP_BYTES)
+        self._beginnings.is_complete &= not piece.holes
         touched |= self._take(piece.runs)
         touched |= self._follow_successors()
         self._scan.accept(piece)
         self._has_more = not piece.is_all
-        self._statistics.find([*piece.findings, *self._scan.files_again(log)])
+        self._statistics.find(
+            [*piece.findings, *self._scan.files_again(log), *self._beginnings.take_findings()]
+        )
         touched |= self._reports.judge(self._queues)
         self._statistics.queue_looks += len(touched)
         self._statistics.made_bytes = self._units.bytes
@@ -217,6 +222,7 @@ class LoggedQueues:
             else:
                 self._statistics.find([IS_ANOTHER])
         self._log_min = low
+        self._beginnings.is_complete = self._scan.position == 0
         self._begun = True
 
     def _take(self, runs: Iterable[QueueRun]) -> set[QueueId]:
@@ -226,17 +232,20 @@ class LoggedQueues:
         for run in runs:
             if not self._topics.is_wanted(run.queue):
                 continue
-            touched.add(run.queue)
-            queue = self._newest(run.queue)
+            queue, admitted = self._newest(run.queue), run
             if queue is None:
-                queue = self._queues[run.queue] = self._new(run)
-            for one in queue.admit(run):
+                admitted = self._beginnings.admit(run)
+                if admitted is None:
+                    continue
+                queue = self._queues[run.queue] = self._new(admitted)
+            touched.add(run.queue)
+            for one in queue.admit(admitted, self._log_min):
                 self._take_one(one, kept)
             self._statistics.find(queue.take_findings())
         self._units.add(
             (number, joined.first, joined.units)
             for number, pieces in kept.items()
-            for joined in _joined(pieces)
+            for joined in join_neighbours(pieces)
         )
         return touched
 
@@ -244,15 +253,18 @@ class LoggedQueues:
         """Take in a run that counts; what is to be kept of it goes to `kept`, by number."""
         queue = self._newest(run.queue)
         assert queue is not None, "a queue admitted it"
-        taken = queue.take(run, is_published=self._is_published)
+        taken = queue.take(run, self._log_min, is_published=self._is_published)
         if taken is Taken.SUCCEEDS:
             queue = self._new(run)
             self._successors.setdefault(run.queue, deque()).append(queue)
-            taken = queue.take(run, is_published=False)
+            taken = queue.take(run, self._log_min, is_published=False)
         pieces = kept.setdefault(queue.number, [])
         if taken is Taken.ALONE:
             self._units.drop(queue.number)
             pieces.clear()
+        elif taken is Taken.INSTEAD:
+            self._units.drop_from(queue.number, run.first)
+            pieces[:] = [piece for piece in pieces if piece.end <= run.first]
         if taken is not Taken.DROPPED:
             pieces.append(run)
 
@@ -378,12 +390,3 @@ class LoggedQueues:
         """Forget all units. Idempotent."""
         with self._lock:
             self._units.close()
-
-
-def _joined(runs: list[QueueRun]) -> Iterable[QueueRun]:
-    """The runs of one queue, those that follow one another as one."""
-    begin = 0
-    for index in range(1, len(runs) + 1):
-        if index == len(runs) or runs[index].first != runs[index - 1].end:
-            yield join_runs(runs[begin:index])
-            begin = index

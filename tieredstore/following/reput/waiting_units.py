@@ -121,6 +121,15 @@ class WaitingUnits:
                 (queue, offset),
             )
 
+    def drop_from(self, queue: int, offset: int) -> None:
+        """Forget the runs that begin at `offset` or above.
+
+        Raises:
+            Closed: as `add`.
+        """
+        with _told():
+            self._db.execute("DELETE FROM units WHERE queue = ? AND first >= ?", (queue, offset))
+
     def drop(self, queue: int) -> None:
         """Forget a queue.
 
