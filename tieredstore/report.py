@@ -10,7 +10,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from container.metadata.state import TierState
@@ -62,7 +62,7 @@ class Trouble:
     over: str = ""
     """What is said when it is gone; "" if that needs no word."""
     queues: int = 1
-    """How many queues have it, or had it when it was said."""
+    """How many queues have it."""
 
     def is_news(self, before: "Trouble | None", *, is_last: bool) -> bool:
         """Whether it is to be said after `before` was; at last for each queue that came to it."""
@@ -152,7 +152,7 @@ class Reporter:
         for trouble in sorted(now.values(), key=lambda one: one.sentence):
             before = self._troubles.get(trouble.key)
             if before is not None and not trouble.is_news(before, is_last=is_last):
-                now[trouble.key] = replace(trouble, queues=before.queues)
+                now[trouble.key] = before  # what was said
             elif trouble.sentence not in known:
                 LOGGER.log(trouble.level, trouble.sentence)
         for key, trouble in self._troubles.items():

@@ -117,16 +117,11 @@ def test_a_line_a_minute_tells_counts_backlog_and_lag(said: pytest.LogCaptureFix
 def stopped(queues: int) -> Look:
     why = "the tier and the hot log have different messages at offset 0"
     done = QueueOffset(0)
-    return looking(
-        statistics(
-            queues=tuple(
-                QueueStatistics(
-                    QueueId("A", number), QueueState.STOPPED, why, done, done, 5, 1.0, 0
-                )
-                for number in range(queues)
-            )
-        )
-    )
+    found = [
+        QueueStatistics(QueueId("A", number), QueueState.STOPPED, why, done, done, 5, 1.0, 0)
+        for number in range(queues)
+    ]
+    return looking(statistics(*found))
 
 
 def test_a_trouble_of_ever_more_queues_is_said_as_they_double_and_at_last_for_all(

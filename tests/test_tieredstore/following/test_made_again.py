@@ -107,31 +107,3 @@ async def test_pins_of_a_new_queues_messages_outlast_what_waited_of_the_old_one(
     for _ in range(3):
         await poll_later(log, clock)
     assert await bodies(log, 10) == [(n, bytes(150)) for n in range(10, 60)]
-
-
-@pytest.mark.parametrize("is_made_again", [False, True])
-@pytest.mark.parametrize("messages", [8, 10, 35])
-async def test_a_queue_that_goes_while_an_earlier_one_waits_is_said_as_lost(
-    broker: FakeBroker, clock: ManualClock, logs: Logs, messages: int, *, is_made_again: bool
-) -> None:
-    broker.put_many("A", 0, [b"old"] * 10)
-    log = await follow_pinned(broker, clock, logs)
-    await poll_later(log, clock)
-    broker.delete_topics("A")
-    await poll_later(log, clock)
-    for _ in range(2):
-        broker.put_many("A", 0, [b"second"] * messages)
-        for _ in range(2):
-            await poll_later(log, clock)
-        broker.delete_topics("A")
-        if is_made_again:
-            broker.put_many("A", 0, [b"third"] * 2)
-        for _ in range(2):
-            await poll_later(log, clock)
-        if is_made_again:
-            break
-    assert await bodies(log, 0) == [(n, b"old") for n in range(10)]
-    said = [one for one in log.statistics.findings if "deleted again" in one]
-    assert [f"wait to be tiered: {messages - 10} messages" in one for one in said] == (
-        [True] if messages > 10 else []
-    )

@@ -2,7 +2,7 @@
 
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -80,8 +80,15 @@ class CommitLogFiles:
     Keeps up to `FILES_OPEN_MAX` files open beside the mapped ones.
     """
 
-    def __init__(self, files: MappedFiles, table: CommitLogTable) -> None:
+    def __init__(
+        self,
+        files: MappedFiles,
+        table: CommitLogTable,
+        look: Callable[[], CommitLogTable] | None = None,
+    ) -> None:
+        """`look` finds which files there are now; without it, nobody but the owner knows."""
         self._files = files
+        self._look = look
         self._lock = threading.Lock()
         self._open: LRUCache[Path, _OpenFile] = LRUCache(FILES_OPEN_MAX)
         self._table = table
@@ -105,6 +112,17 @@ class CommitLogFiles:
         with self._lock:
             for path in [path for path in self._open if path not in there]:
                 del self._open[path]  # else a deleted file would keep its room on the disk
+
+    def reach(self, position: int) -> None:
+        """Look which files there are, if none is known that begins so far behind.
+
+        Whoever looks at something else than the log may see what points to a newer file of it.
+
+        Raises:
+            Unavailable, Denied: the directories cannot be read.
+        """
+        if position >= self.table.end and self._look is not None:
+            self.table = self._look()
 
     def view(self, base: int) -> NDArray[np.uint8]:
         """The file whose first byte is `base`; short where it was truncated.

@@ -11,7 +11,7 @@ from tieredstore.following.directory.log_directories import split_paths
 from tieredstore.following.directory.pins import Pins
 from tieredstore.following.directory.queues import DirectoryWatch
 from tieredstore.following.file_errors import translated
-from tieredstore.following.log.commit_log import CommitLogFiles, table_of
+from tieredstore.following.log.commit_log import CommitLogFiles, CommitLogTable, table_of
 from tieredstore.following.log.mapped_files import MappedFiles
 from tieredstore.following.log.tail import CommitLogTail
 from tieredstore.following.options import HotLogOptions
@@ -37,7 +37,7 @@ class FollowedLog:
         self._directories = tuple(directories)
         self._statistics = statistics
         self._live = FileRun(directories[0], (), 0)
-        self.files = CommitLogFiles(mapped, table_of(self._live, {}))
+        self.files = CommitLogFiles(mapped, table_of(self._live, {}), self._look)
         self.tail = CommitLogTail()
         self._identity = LogIdentity(directories)
         self._watches = {directory: DirectoryWatch() for directory in directories}
@@ -149,6 +149,13 @@ class FollowedLog:
                     "its volume is not mounted",
                     str(directory),
                 )
+
+    def _look(self) -> CommitLogTable:
+        """Which files there are now; no pin is made or dropped, which the next scan does."""
+        live = scan_runs(self._directories)
+        if not live.bases:
+            return self.files.table
+        return table_of(live, {} if self._pins is None else self._pins.paths())
 
     def sync_pins(self, low: Callable[[], int]) -> None:
         """Pin what lies above `low`, release what does not. Without pins, `low` is not called.

@@ -42,6 +42,14 @@ def beyond_sentences(ends: Mapping[QueueId, int]) -> list[str]:
     return [sentence]
 
 
+def again_deleted_sentence(queue: QueueId, waiting: int) -> str:
+    """What a person must know of a queue that was made again and deleted before its turn came."""
+    return (
+        f"{queue} was deleted again on the broker while messages of an earlier deletion waited; "
+        f"{waiting:,} messages of later queues are tiered in their turn, from pinned files."
+    )
+
+
 def again_sentences(again: Mapping[QueueId, DeletedQueue]) -> list[str]:
     """What a person must know of queues that were made again; one sentence or none. Pure."""
     hidden = {queue: deleted.end for queue, deleted in again.items() if deleted.end}

@@ -2,13 +2,10 @@
 
 The rule: with pins, what waits of a deleted queue is tiered all the same; without, nothing of it is
 read any more. A queue that is made again under its name shows what lies above the old one's end.
-
-A directory that is away is a deletion only while the directory of all ConsumeQueues is the one that
-it was: a volume that is not mounted deletes nothing.
 """
 
-import os
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,10 +15,15 @@ from dispatcher.hot_log import DeletedQueue, HotQueue, HotQueueState
 from provider.errors import Corrupt, Denied, NotFound, OutOfRange, StoreError, Unavailable
 from provider.ranges import QueueOffset
 from tieredstore.following.log.followed_log import FollowedLog
-from tieredstore.following.queue.deletion_sentences import deletion_sentence
+from tieredstore.following.queue.deletion_sentences import (
+    again_deleted_sentence,
+    deletion_sentence,
+)
 from tieredstore.following.queue.files import ConsumeQueueFiles
-from tieredstore.following.queue.kept_remains import KeptRemains
+from tieredstore.following.queue.kept_remains import Ended, Hidden, Kept, KeptRemains
+from tieredstore.following.queue.later_lives import lives_behind
 from tieredstore.following.queue.needed_log import QueueNeed
+from tieredstore.following.queue.queue_names import QueueNames
 from tieredstore.following.queue.remains import Remainder, Remains
 from tieredstore.following.queue.succession import first_unit, is_made_again, names_message
 from tieredstore.following.queue.tail import ConsumeQueueTail
@@ -36,8 +38,7 @@ class Deletions:
 
     def __init__(self, log: FollowedLog, consume_queue: Path) -> None:
         self._log = log
-        self._directory = consume_queue
-        self._place: tuple[int, int] | None = None
+        self._names = QueueNames(consume_queue)
         self._deleted: dict[QueueId, DeletedQueue] = {}
         self._end_positions: dict[QueueId, int] = {}
         """Where the last message of each deleted queue ends in the CommitLog; 0: not known."""
@@ -47,9 +48,9 @@ class Deletions:
         self._findings: list[str] = []
         self._ended: dict[QueueId, int] = {}
         """Where the remainders ended whose last message was tiered since the last scan."""
-        self._hidden: dict[QueueId, tuple[int, int, int]] = {}
-        """First offset, its position and the end, as last seen, of a queue made again while
-        messages of the earlier one wait."""
+        self._hidden: dict[QueueId, Hidden] = {}
+        """The queues that were made again while messages of an earlier one waited, as last seen,
+        until they are followed."""
         self._untold: set[QueueId] = set()
         self._successors: dict[QueueId, DeletedQueue] = {}
         """What was found to be made again since it was asked for."""
@@ -62,6 +63,8 @@ class Deletions:
         assert not any(queue in tails for queue in self._remains), f"X1: {self}"
         known = self._deleted.keys() | set(self._remains)
         assert known == self._end_positions.keys(), f"{self}"
+        assert self._hidden.keys() <= known - tails.keys(), f"{self}"
+        self._remains.check()
 
     @property
     def is_any(self) -> bool:
@@ -80,30 +83,55 @@ class Deletions:
     def told(self) -> None:
         """Everything of before was told. Keeps what remains for a later start."""
         if self._untold:
-            failure = self._kept.write({queue: self._remains[queue] for queue in self._remains})
+            failure = self._kept.write(self._to_keep())
             self._findings += [failure] if failure else []
         self._untold = set()
+
+    def _to_keep(self) -> Kept:
+        """What a later start needs to go on with what waits."""
+        remains = {queue: list(self._remains.all_of(queue)) for queue in self._remains}
+        ended = {
+            queue: Ended(deleted.start, deleted.end, self._end_positions[queue])
+            for queue, deleted in self._deleted.items()
+            if queue in self._remains or queue in self._hidden
+        }
+        return Kept(remains, ended, dict(self._hidden))
 
     def take_up(self) -> None:
         """Go on with what an earlier process left. The first call does; the log was looked at."""
         if self._has_begun:
             return
         self._has_begun = True
-        table = self._log.files.table
-        for queue, rest in self._kept.read().items():
-            if rest.end_position > table.end:
-                continue  # another log's
-            self._untold.add(queue)
-            self._end_positions[queue] = rest.end_position
-            if rest.end_position > table.min_position:
-                self._remains.add(queue, rest)
-            else:
-                self._deleted[queue] = DeletedQueue(QueueOffset(rest.start), QueueOffset(rest.end))
+        table, kept = self._log.files.table, self._kept.read()
+        for queue, ended in kept.ended.items():
+            if ended.end_position <= table.end:  # else it is another log's
+                self._end(queue, ended.start, ended.end, ended.end_position)
+        for queue, rests in kept.remains.items():
+            for rest in rests:
+                if rest.end_position > table.end:
+                    break
+                if rest.end_position > table.min_position:
+                    self._end_positions[queue] = rest.end_position
+                    self._remains.add(queue, rest)
+                else:
+                    self._end(queue, rest.start, rest.end, rest.end_position)
+        self._untold |= self._end_positions.keys()
+        self._hidden = {
+            queue: hidden for queue, hidden in kept.hidden.items() if queue in self._end_positions
+        }
+        for queue in self._deleted.keys() & set(self._remains):
+            self._deleted[queue] = replace(self._deleted[queue], is_made_again=True)
         waiting = {
-            queue: self._remains[queue].end - self._remains[queue].start for queue in self._remains
+            queue: sum(rest.end - rest.start for rest in self._remains.all_of(queue))
+            for queue in self._remains
         }
         if waiting:
             self._findings.append(deletion_sentence(waiting, has_pins=True))
+
+    def _end(self, queue: QueueId, start: int, end: int, end_position: int) -> None:
+        """Nothing waits any more of a deleted queue."""
+        self._deleted[queue] = DeletedQueue(QueueOffset(start), QueueOffset(end))
+        self._end_positions[queue] = max(end_position, self._end_positions.get(queue, 0))
 
     def take_findings(self) -> list[str]:
         """Sentences for people since the last call."""
@@ -158,8 +186,11 @@ class Deletions:
                 end_position=end_position,
                 next_position=end_position,
             )
+        for queue in self._hidden:
+            place = self._end_positions[queue]
+            yield QueueNeed(is_known=True, has_end=True, end_position=place, next_position=place)
         for queue in self._remains:
-            rest = self._remains[queue]
+            rest = self._remains[queue]  # what waits behind it lies behind it in the log
             yield QueueNeed(
                 is_known=True,
                 has_end=True,
@@ -172,23 +203,31 @@ class Deletions:
         self._ended = {}
 
     def look_at_hidden(self, queue: QueueId, files: ConsumeQueueFiles) -> None:
-        """Note how far a queue goes that waits for the end of an earlier one of its name.
+        """Note where a queue begins that waits for the end of an earlier one of its name.
 
-        If it is another one than at the last look, what is lost with that is a finding: two queues
-        wait in no order that could be kept. A few `pread`s; what cannot be read now is not noted.
+        If it is another one than at the last look, what was sent to that one waits, too. A few
+        `pread`s, and then a walk through the CommitLog behind the earlier one.
+
+        Raises:
+            Unavailable, Denied: that cannot be read now, and is still to be done.
         """
         try:
             first = first_unit(files)
-            end = files.written_end(first[0]) if first else 0
-        except (NotFound, Corrupt, Unavailable, Denied):
+        except (NotFound, Corrupt):
+            return  # whoever follows it says so
+        if first is None or not names_message(self._log.files, queue, *first):
             return
-        if first is None:
-            return
-        offset, position = first[0], first[1].position
+        now = Hidden(first[0], first[1].position)
         before = self._hidden.get(queue)
-        if before is not None and offset <= before[0] and position > before[1]:
-            self._lose_hidden(queue)  # an expired file raises both
-        self._hidden[queue] = offset, position, end
+        if before is not None and now.offset <= before.offset and now.position > before.position:
+            self._bury(queue, now.position)  # an expired file raises both
+        if now != before:
+            self._hidden[queue] = now
+            self._untold.add(queue)
+
+    def is_hidden(self, queue: QueueId) -> bool:
+        """Whether a queue of this name waited when it was looked at, and is not followed yet."""
+        return queue in self._hidden
 
     @property
     def hidden(self) -> Iterable[QueueId]:
@@ -196,56 +235,47 @@ class Deletions:
         return self._hidden
 
     def find_hidden_gone(self, found: Iterable[QueueId]) -> None:
-        """Say what is lost of such queues that are not there any more, after `gone`.
+        """Take up what was sent to such queues that are not there any more, after `gone`.
 
-        One `stat`, and one for each queue that was not found.
+        One `stat`, and one for each queue that was not found. What cannot be read now is taken up
+        by a later call.
         """
-        away = self._hidden.keys() - set(found)
-        if not away or _place_of(self._directory) != self._place:
-            return
-        for queue in sorted(away):
-            if not self._stands(queue):
-                self._lose_hidden(queue)
+        for queue in self._names.vanished(self._hidden.keys() - set(found)):
+            with suppress(Unavailable, Denied):
+                self._bury(queue, self._log.files.table.end)
 
-    def _lose_hidden(self, queue: QueueId) -> None:
-        _, _, end = self._hidden.pop(queue)
-        if queue in self._remains and end > self._remains[queue].end:
-            lost = end - self._remains[queue].end
-            self._findings.append(
-                f"{queue} was deleted again on the broker while messages of an earlier deletion "
-                f"wait to be tiered: {lost:,} messages of the later queue, or more, are lost."
-            )
+    def _bury(self, queue: QueueId, bound: int) -> None:
+        """A queue that waited for its turn was deleted: its messages wait behind the earlier one's.
+
+        Those below the earlier one's end stay untiered, as of any queue that is made again.
+        """
+        rests = self._remains.all_of(queue)
+        end = rests[-1].end if rests else self._deleted[queue].end
+        place = self._end_positions[queue]
+        lives = lives_behind(self._log.files, queue, place, bound, end=end, findings=self._findings)
+        waiting = 0
+        for life in lives:
+            self._end_positions[queue] = life.end_position
+            waiting += max(0, life.end - max(life.start, end))
+            if life.goes_on and rests:
+                self._remains.extend(queue, life.end, life.end_position)
+            elif life.end > end:
+                start, place = max(life.start, end), life.position
+                rest = Remainder(start, life.end, position=place, end_position=life.end_position)
+                self._remains.add(queue, rest)
+            end = max(end, life.end)
+        if lives and not rests and queue in self._remains:
+            is_other = not lives[0].goes_on
+            self._deleted[queue] = replace(self._deleted[queue], is_made_again=is_other)
+        self._hidden.pop(queue, None)
+        self._untold.add(queue)
+        self._findings += [again_deleted_sentence(queue, waiting)] if waiting else []
 
     def gone(
         self, tails: Mapping[QueueId, ConsumeQueueTail], found: Iterable[QueueId]
     ) -> list[QueueId]:
-        """The queues that were deleted, given all that a look at the directories found.
-
-        One `stat`, and one for each queue that was not found.
-        """
-        place = _place_of(self._directory)
-        if place is None:
-            return []
-        away = tails.keys() - set(found)
-        if place != self._place:
-            if len(away) < len(tails) or not tails:
-                self._place = place
-            return []
-        return sorted(queue for queue in away if not self._stands(queue))
-
-    def _stands(self, queue: QueueId) -> bool:
-        """Whether the queue's directory may be there: only a name that is gone says that it is not.
-
-        A link to nowhere stands, be it the queue's or its topic's, and what may not be looked at.
-        """
-        topic = self._directory / queue.topic
-        try:
-            os.lstat(topic / str(queue.queue_id))
-        except FileNotFoundError:
-            return topic.is_symlink() and not os.path.exists(topic)  # noqa: PTH110 - False for errors
-        except OSError:
-            return True
-        return True
+        """The followed queues that were deleted; see `QueueNames.gone`."""
+        return self._names.gone(tails.keys(), set(found))
 
     def add(self, queue: QueueId, tail: ConsumeQueueTail, shown: HotQueue, released: int) -> int:
         """A queue was deleted; returns how many of its messages wait.
@@ -290,6 +320,7 @@ class Deletions:
             is_other = is_made_again(files, log, queue, end, end_position)
         else:  # it had no message: what lies below its end is another one's
             is_other = first[0] < end and names_message(log, queue, *first)
+        self._hidden.pop(queue, None)
         if not is_other:
             del self._deleted[queue], self._end_positions[queue]
         else:
@@ -324,21 +355,15 @@ class Deletions:
             low, high = QueueOffset(rest.start), QueueOffset(rest.end)
             if released < high:  # also where nothing can be read any more: that is asked again
                 return {queue: HotQueue(queue, low, high, deleted=self._deleted.get(queue))}
-            self._ended[queue] = rest.end_position
             self._remains.drop(queue)
-            self._hidden.pop(queue, None)
             self._deleted[queue] = DeletedQueue(low, high)
             self._untold.add(queue)
+            if queue in self._remains:  # the next queue that had the name
+                made_again = replace(self._deleted[queue], is_made_again=True)
+                self._deleted[queue] = self._successors[queue] = made_again
+                return self.look(queue, released)
+            self._ended[queue] = self._end_positions[queue]
         if queue not in self._deleted:
             return {}
         deleted = self._deleted[queue]
         return {queue: HotQueue(queue, deleted.end, deleted.end, deleted=deleted)}
-
-
-def _place_of(directory: Path) -> tuple[int, int] | None:
-    """Device and inode; None where it cannot be looked at."""
-    try:
-        status = os.stat(directory)  # noqa: PTH116 - often called
-    except OSError:
-        return None
-    return status.st_dev, status.st_ino

@@ -133,9 +133,9 @@ class FollowedQueues:
                 if is_of_the_process(error):
                     raise
                 self._unscanned[queue] = error
-        self._deletions.scanned()
-        hidden_away = filter(self._directories.is_away, self._deletions.hidden)
+        hidden_away = list(filter(self._directories.is_away, self._deletions.hidden))
         self._deletions.find_hidden_gone(chain(found.queues, found.refused, hidden_away))
+        self._deletions.scanned()
         self._deletions.tell_again(before.keys() - self._unscanned.keys())
         self._find_floors()
         zero = QueueOffset(0)
@@ -176,8 +176,11 @@ class FollowedQueues:
         tail = self._tails.get(queue)
         if tail is None and self._deletions.remains_of(queue):
             if has_grown:
-                self._look_at_hidden(queue, directory)
+                with suppress(Unavailable, Denied):  # else what waits could not be told
+                    self._look_at_hidden(queue, directory)
         elif tail is None:
+            if self._deletions.is_hidden(queue):
+                self._look_at_hidden(queue, directory)  # it may be yet another one by now
             self._begin(queue, directory)
         elif has_grown and self._watch.changed(directory):
             if tail.judge_identity(self._log.files):  # first: else a new queue's files are its own
@@ -200,9 +203,10 @@ class FollowedQueues:
 
     def _look_at_hidden(self, queue: QueueId, directory: Path) -> None:
         """Note what can be read of a queue that comes after what waits of an earlier one."""
-        with suppress(Unavailable, Denied):  # else what waits could not be told
-            files = ConsumeQueueFiles(self._mapped, directory, self._budget)
+        files = ConsumeQueueFiles(self._mapped, directory, self._budget)
+        try:
             self._deletions.look_at_hidden(queue, files)
+        finally:
             files.give_up()
 
     def _begin_again(self, queue: QueueId, directory: Path) -> dict[QueueId, HotQueue]:

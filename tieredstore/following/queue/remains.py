@@ -5,8 +5,9 @@ CommitLog for as long as the files live.
 """
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from itertools import pairwise
 
 import numpy as np
 from cachetools import LRUCache
@@ -58,11 +59,14 @@ class Remainder:
 
 
 class Remains:
-    """All remainders. Guarded by its caller."""
+    """All remainders, of each name in the order in which queues had it. Guarded by its caller.
+
+    M1  The remainders of a name do not overlap, in offsets or in the log, and the oldest is first.
+    """
 
     def __init__(self, log: CommitLogFiles) -> None:
         self._log = log
-        self._queues: dict[QueueId, Remainder] = {}
+        self._queues: dict[QueueId, deque[Remainder]] = {}
         self._walked: LRUCache[int, tuple[frozenset[QueueId], _Runs]] = LRUCache(FILES_KEPT_MAX)
         self.findings: list[str] = []
         """Sentences for people; whoever looks takes them."""
@@ -80,16 +84,36 @@ class Remains:
         return len(self._queues)
 
     def __getitem__(self, queue: QueueId) -> Remainder:
-        return self._queues[queue]
+        """That of the oldest queue of this name."""
+        return self._queues[queue][0]
+
+    def check(self) -> None:
+        """Assert M1."""
+        for rests in self._queues.values():
+            for before, after in pairwise(rests):
+                assert before.end <= after.first, f"M1: {before}, {after}"
+                assert before.end_position <= after.position, f"M1: {before}, {after}"
+
+    def all_of(self, queue: QueueId) -> Sequence[Remainder]:
+        """Those of all queues of this name, oldest first."""
+        return tuple(self._queues.get(queue, ()))
 
     def add(self, queue: QueueId, remainder: Remainder) -> None:
-        """A queue was deleted of which something waits."""
-        self._queues[queue] = remainder
-        self._walked.clear()  # what was walked for an earlier one of its name is not this one's
+        """A queue was deleted of which something waits, behind all others of its name."""
+        self._queues.setdefault(queue, deque()).append(remainder)
+        self._walked.clear()  # files may have grown since they were walked
+
+    def extend(self, queue: QueueId, end: int, end_position: int) -> None:
+        """The newest queue of this name goes on up to here."""
+        rest = self._queues[queue][-1]
+        rest.end, rest.end_position = end, end_position
+        self._walked.clear()
 
     def drop(self, queue: QueueId) -> None:
-        """Nothing waits any more."""
-        del self._queues[queue]
+        """Nothing waits any more of the oldest queue of this name."""
+        self._queues[queue].popleft()
+        if not self._queues[queue]:
+            del self._queues[queue]
         if not self._queues:
             self._walked.clear()
 
@@ -102,7 +126,9 @@ class Remains:
             OutOfRange: the record is gone, and the remainder begins at the next that is there.
             Unavailable, Denied: the CommitLog file cannot be read.
         """
-        rest = self._queues[queue]
+        rest = self[queue]
+        if start < rest.start:
+            raise OutOfRange("its topic was deleted, and its record is gone", str(queue), start)
         file_bytes = self._log.table.file_bytes
         base = self._log.table.base_of(max(rest.position, self._log.table.min_position))
         while base < min(rest.end_position, self._log.table.end):
@@ -127,7 +153,7 @@ class Remains:
         Raises:
             Unavailable, Denied: a CommitLog file cannot be read.
         """
-        rest = self._queues[queue]
+        rest = self[queue]
         self._walked.clear()
         rest.start = min(max(rest.first, released), rest.end)
         if rest.start < rest.end:
@@ -143,15 +169,17 @@ class Remains:
                 found = units_in(self._log, base, walked, self.findings)
             except OutOfRange:
                 found = {}  # it went
-            runs = {one: self._within(one, *rows) for one, rows in found.items()}
+            runs = found
             self._walked[base] = (walked, runs)
-        return runs.get(queue, (np.zeros(0, np.int64), np.zeros(0, UNIT_DTYPE)))
+        if queue not in runs:
+            return np.zeros(0, np.int64), np.zeros(0, UNIT_DTYPE)
+        return self._within(queue, *runs[queue])
 
     def _within(
         self, queue: QueueId, offsets: NDArray[np.int64], units: Units
     ) -> tuple[NDArray[np.int64], Units]:
-        """What is the queue's own of records with its name."""
-        rest = self._queues[queue]
+        """What is the oldest queue's own of records with its name."""
+        rest = self[queue]
         own = (units["position"] >= rest.position) & (units["position"] < rest.end_position)
         offsets, units = offsets[own], units[own]
         falls = np.flatnonzero(np.diff(offsets) <= 0)

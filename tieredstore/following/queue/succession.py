@@ -42,6 +42,7 @@ def names_message(log: CommitLogFiles, queue: QueueId, offset: int, unit: Consum
     Raises:
         Unavailable, Denied: the record cannot be read now.
     """
+    log.reach(unit.position)  # the queue's files were looked at later than the log's
     try:
         log.check(queue, offset, unit)
     except (Corrupt, OutOfRange):
