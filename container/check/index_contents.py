@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Iterator
 import numpy as np
 
 from container.check.finding import Finding
-from container.index.items import KeyItems
+from container.index.items import SECOND_MS, KeyItems, place_of, places_of
 from container.index.keys import items_of_records
 from container.index.sealed import decode_sealed
 from container.lookup.coverage import Span, readable, without
@@ -19,14 +19,14 @@ from provider.ranges import QueueOffset
 
 PIECE_BYTES = 4 << 20
 EVERYTHING = 1 << 62
-SECOND_MS = 1_000
 
 
 async def check_index_contents(tier: TierView, file: IndexFile) -> AsyncIterator[Finding]:
     """Yield items without a message that has the key, and keys of covered messages without item.
 
     Reads the file whole, and once more every message that it covers; what of those is damaged the
-    check of their queue tells. A queue that is cut meanwhile is passed over.
+    check of their queue tells. A queue that is cut meanwhile is passed over. Holds some 120 bytes
+    an item.
 
     Raises:
         Corrupt: the file contradicts the format.
@@ -35,14 +35,18 @@ async def check_index_contents(tier: TierView, file: IndexFile) -> AsyncIterator
     """
     raw = await tier.store.read(file.object_name)
     index, items = decode_sealed(raw, path=file.object_name)
+    del raw
+    items = items[np.lexsort((items["key_hash"], items["position"], places_of(items)))]
+    places = places_of(items)
     begin = index.header.begin_timestamp
     for queue_id, start, end in file.coverage:
         record, topic = tier.queue(queue_id), tier.state.topics.get(queue_id.topic)
         container = tier.container(queue_id)
         if record is None or topic is None or container is None:
             continue
-        mine = (items["topic_id"] == topic.topic_id) & (items["queue_id"] == queue_id.queue_id)
-        held = np.sort(items[mine], order=["position", "key_hash"])
+        place = place_of(topic.topic_id, queue_id.queue_id)
+        first, last = np.searchsorted(places, (place, place + 1)).tolist()
+        held = items[first:last]
         outside = without([(0, EVERYTHING)], readable(record))
         for span in without([(start, end)], outside):
             async for piece in _pieces(container.as_of(record), span):

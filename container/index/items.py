@@ -33,13 +33,27 @@ def joined(parts: Sequence[KeyItems]) -> KeyItems:
     return np.concatenate(parts) if parts else no_items()
 
 
-def canonical_order(items: KeyItems) -> NDArray[np.int64]:
-    """Indices that sort items by store timestamp, topic id, queue id, offset and key ordinal.
+SECOND_MS = 1_000
+"""How exact the times in a sealed file are."""
 
-    So the same messages give the same file whoever builds it. Positions stand for queue offsets:
-    in the log of one queue they ascend together. O(n log n), some 0.3 us an item, less if they
-    are nearly in order.
+
+def canonical_order(items: KeyItems) -> NDArray[np.int64]:
+    """Indices that sort items by second of storing, topic id, queue id, offset and key hash.
+
+    All of it stands in a sealed file, so that the same messages give the same file whoever builds
+    it, and from whatever smaller files. Positions stand for queue offsets: in the log of one queue
+    they ascend together. O(n log n), some 0.3 us an item, less if they are nearly in order.
     """
-    places = items["topic_id"].astype(np.int64) << 32 | items["queue_id"].astype(np.int64)
-    columns = (items["ordinal"], items["position"], places, items["store_timestamp"])
+    seconds = items["store_timestamp"] // SECOND_MS
+    columns = (items["key_hash"], items["position"], places_of(items), seconds)
     return np.lexsort(columns).astype(np.int64, copy=False)
+
+
+def places_of(items: NDArray[np.void]) -> NDArray[np.int64]:
+    """One number for topic and queue of each item; they sort as both do."""
+    return items["topic_id"].astype(np.int64) << 32 | items["queue_id"].astype(np.int64)
+
+
+def place_of(topic_id: int, queue_id: int) -> int:
+    """The same number for a queue."""
+    return topic_id << 32 | queue_id

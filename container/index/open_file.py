@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from container.index.items import KeyItems
+from container.index.items import SECOND_MS, KeyItems
 from container.index.layout import (
     OPEN_ITEM_DTYPE,
     OPEN_SLOT_DTYPE,
@@ -13,7 +13,7 @@ from container.index.layout import (
     IndexHeader,
     OpenIndexItem,
 )
-from container.index.sealed import SECOND_MS, native_items
+from container.index.sealed import native_items
 from container.record.kernels import as_bytes
 from provider.errors import Corrupt
 from provider.object_store import Buffer

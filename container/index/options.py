@@ -6,7 +6,9 @@ from container.index.items import KEY_ITEM_DTYPE
 
 MIB = 1 << 20
 BUILDING_ITEM_BYTES = 200
-"""Copies in order, sort keys and the file, while it is made."""
+"""Copies in order, sort keys and the file, while it is made of items in memory or of files."""
+INLINE_ITEMS_MAX = 16_384
+"""Files of more items are built in a thread: longer than some 10 ms."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +28,14 @@ class IndexOptions:
     """... or of records of so many bytes; less is faster read again than kept."""
     catch_up_bytes_max: int = 256 * MIB
     """Records whose keys are not known that one run of upkeep reads, in bytes."""
+    merged_items_max: int = 1 << 20
+    """Items of a file that smaller ones are merged into
+    (`tieredStoreIndexFileMergedMaxIndexNum`)."""
+    merge_growth: float = 4.0
+    """A file is merged when the new one has so many times its items."""
 
     @property
     def memory_bytes_max(self) -> int:
-        """Items collected, items being sealed, and what building their file takes."""
-        return self.items_max * (2 * KEY_ITEM_DTYPE.itemsize + BUILDING_ITEM_BYTES)
+        """Items collected, items being sealed, and what building one file takes, new or merged."""
+        collected = self.items_max * 2 * KEY_ITEM_DTYPE.itemsize
+        return collected + max(self.items_max, self.merged_items_max) * BUILDING_ITEM_BYTES

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from container.index.items import KEY_ITEM_DTYPE, KeyItems, canonical_order
+from container.index.items import KEY_ITEM_DTYPE, SECOND_MS, KeyItems, canonical_order
 from container.index.layout import (
     BEGIN_MAGIC,
     END_MAGIC,
@@ -21,17 +21,26 @@ from provider.errors import Corrupt
 from provider.object_store import Buffer
 from provider.ranges import ByteRange
 
-ITEMS_PER_SLOT = 4
-"""How full slots are, as in RocketMQ's own files (20 million items in 5 million slots)."""
-SECOND_MS = 1_000
 MAGIC_BYTES = 4
 INT32_MAX = (1 << 31) - 1
 _INT32_MIN = -(1 << 31)
 
 
 def fitting_slots(items: int) -> int:
-    """The number of slots for so many items: a file with few of them is small."""
-    return max(1, items // ITEMS_PER_SLOT)
+    """The number of slots for so many items: the next power of two.
+
+    So a file with few of them is small, a query finds two slots in five empty, or more, where the
+    file has not its key, and the slots of a small file are ranges of those of a larger one.
+    """
+    return 1 << max(0, items - 1).bit_length()
+
+
+def fitting_begin(store_timestamp: int) -> int:
+    """The begin of a file whose oldest item has this time: the whole second.
+
+    So all files cut times at the same moments, and items may go from one to another.
+    """
+    return store_timestamp // SECOND_MS * SECOND_MS
 
 
 def file_bytes(items: int, slots: int) -> int:
@@ -70,7 +79,7 @@ def seal_index(items: KeyItems, *, slots: int, begin_timestamp: int) -> NDArray[
     header = IndexHeader(
         END_MAGIC,
         begin_timestamp,
-        int(items["store_timestamp"][-1]) if len(items) else 0,
+        int(items["store_timestamp"].max()) if len(items) else 0,
         int(np.count_nonzero(counts)),
         len(items),
     )
@@ -162,6 +171,11 @@ class SealedIndex:
         Raises:
             Corrupt: one has a hash of another slot than `slot`, or cannot be an item at all.
         """
+        rows = self.rows(raw, position=position, slot=slot)
+        return native_items(rows, self.header.begin_timestamp, self.tick_ms)
+
+    def rows(self, raw: Buffer, *, position: int, slot: int | None = None) -> NDArray[np.void]:
+        """The same as `ITEM_DTYPE`, without a copy. Raises what `items` raises."""
         rows = np.frombuffer(raw, ITEM_DTYPE)
         good = (rows["key_hash"] >= 0) & (rows["size"] > 0) & (rows["position"] >= 0)
         if slot is not None:
@@ -170,7 +184,7 @@ class SealedIndex:
             bad = int(np.argmin(good))
             at = position + bad * IndexItem.SIZE
             raise Corrupt(f"impossible item {rows[bad]}", self.path, at)
-        return native_items(rows, self.header.begin_timestamp, self.tick_ms)
+        return rows
 
 
 def native_items(rows: NDArray[np.void], begin_timestamp: int, tick_ms: int) -> KeyItems:
@@ -188,6 +202,17 @@ def decode_sealed(raw: Buffer, *, path: str) -> tuple[SealedIndex, KeyItems]:
 
     Raises:
         Corrupt: something in it contradicts the format; position names the first place.
+    """
+    index, rows, _ = sealed_rows(raw, path=path)
+    return index, native_items(rows, index.header.begin_timestamp, index.tick_ms)
+
+
+def sealed_rows(
+    raw: Buffer, *, path: str
+) -> tuple[SealedIndex, NDArray[np.void], NDArray[np.int64]]:
+    """The same as `ITEM_DTYPE`, without a copy of the items, and how many each slot has.
+
+    Raises what `decode_sealed` raises.
     """
     whole = as_bytes(raw)
     index = SealedIndex.of(raw, len(raw), path=path)
@@ -207,11 +232,12 @@ def decode_sealed(raw: Buffer, *, path: str) -> tuple[SealedIndex, KeyItems]:
     used = int(np.count_nonzero(lengths))
     if index.tick_ms != 1 and used != index.header.used_slots:
         raise Corrupt(f"{used} slots have items, the header says another number", path, 20)
-    items = index.items(whole[index.first_item : index.items_end].data, position=index.first_item)
-    slots = np.repeat(np.arange(index.slots), lengths // IndexItem.SIZE)
-    if len(misplaced := np.flatnonzero(items["key_hash"] % index.slots != slots)):
+    rows = index.rows(whole[index.first_item : index.items_end].data, position=index.first_item)
+    counts = lengths // IndexItem.SIZE
+    slots = np.repeat(np.arange(index.slots, dtype=np.int32), counts)
+    if len(misplaced := np.flatnonzero(rows["key_hash"] % index.slots != slots)):
         at = index.first_item + int(misplaced[0]) * IndexItem.SIZE
-        raise Corrupt(f"impossible item {items[misplaced[0]]}", path, at)
+        raise Corrupt(f"impossible item {rows[misplaced[0]]}", path, at)
     if index.tick_ms == 1 and whole[-MAGIC_BYTES:].tobytes() != BEGIN_MAGIC.to_bytes(4, "big"):
         raise Corrupt("the index file has no magic number at its end", path, index.items_end)
-    return index, items
+    return index, rows, counts

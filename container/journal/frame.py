@@ -11,6 +11,7 @@ from struct import Struct
 from typing import ClassVar, Self
 
 from container.errors import NewerVersion
+from container.metadata.codec import ENCODINGS, encoding_of
 from container.record.crc32c import crc32c
 from provider.errors import Corrupt
 from provider.object_store import Buffer
@@ -48,7 +49,7 @@ class Frame:
         head = self.LAYOUT.pack(
             self.kind.value,
             version,
-            0,
+            encoding_of(self.payload),
             self.epoch,
             self.sequence,
             self.nonce,
@@ -92,7 +93,7 @@ class Frame:
         if found != crc:
             raise Corrupt(f"checksum is {found:08x}, not {crc:08x}", path, cls.SIZE - CRC_BYTES)
         newest = cls.VERSION_WITH_COPY if kind is FrameKind.ENTRY else cls.VERSION
-        if not cls.VERSION <= version <= newest or encoding != 0:
+        if not cls.VERSION <= version <= newest or encoding not in ENCODINGS:
             raise NewerVersion(f"format version {version}.{encoding}: upgrade this program", path)
         if version == cls.VERSION and length < found_bytes:
             raise Corrupt(f"{found_bytes} bytes behind a header of {length}", path, cls.SIZE)
@@ -104,7 +105,7 @@ CRC_BYTES = 4
 FRAME_FIELDS = (
     ("magic", "4s", "TSJE entry, TSSN snapshot, TSMF manifest, TSBD boundary"),
     ("version", "H", "format version: 1; of an entry that has a copy of the one before it, 2"),
-    ("encoding", "H", "how the payload is written: 0, JSON in UTF-8"),
+    ("encoding", "H", "how the payload is written: 0, JSON in UTF-8; 1, with short coverages"),
     ("epoch", "Q", "epoch of the owner that wrote the object, from 1"),
     ("sequence", "Q", "entry: its number; the others: the last entry that the writer had applied"),
     ("nonce", "16s", "random; tells the writer's own object from another's (lost replies)"),

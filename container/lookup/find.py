@@ -9,7 +9,7 @@ from container.index.items import KeyItems, no_items
 from container.index.keys import has_key, index_key, keys_of_records
 from container.index.layout import END_MAGIC, IndexHeader, IndexItem
 from container.index.sealed import SealedIndex
-from container.lookup.coverage import Span, count, covered_by_files, readable, without
+from container.lookup.coverage import Span, count, readable, topic_covered_by_files, without
 from container.lookup.query import (
     Candidate,
     Found,
@@ -250,7 +250,8 @@ class _Lookup:
         if container is None:
             return  # deleted with its messages
         record = container.record
-        first, end = _log_begin(record), record.flat_end(SegmentType.COMMIT_LOG)
+        log = SegmentType.COMMIT_LOG
+        first, end = record.flat_begin(log), record.flat_end(log)
         inside = [one for one in some if first <= one.position and one.position + one.size <= end]
         if not inside:
             return
@@ -307,7 +308,7 @@ class _Lookup:
     async def _scan(self) -> int:
         """Look at all messages without an index, as far as the limit goes; how many are left."""
         chunks: list[tuple[int, MessageQueueContainer, Span]] = []
-        covered = covered_by_files(self._index_files.values())
+        covered = topic_covered_by_files(self._index_files.values(), self._query.topic)
         for queue, left in self._unsealed.items():
             spans = without(left, covered.get(queue, ()))
             container = self._tier.container(queue)
@@ -366,10 +367,3 @@ def index_of(file: IndexFile) -> SealedIndex:
         END_MAGIC, file.begin_timestamp, file.end_timestamp, file.slots, file.items
     )
     return SealedIndex.of(header.encode(), file.size, path=file.object_name)
-
-
-def _log_begin(queue: Queue) -> int:
-    """First byte of a queue's CommitLog that is still there."""
-    bases = [one.base for one in queue.readable(SegmentType.COMMIT_LOG)[:1]]
-    bases += [ref.base for ref in queue.manifests if ref.type == SegmentType.COMMIT_LOG]
-    return min(bases, default=0)

@@ -4,9 +4,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from container.index.items import KeyItems
-from container.index.sealed import SECOND_MS
-from container.lookup.coverage import Span
+from container.index.items import SECOND_MS, KeyItems
+from container.lookup.coverage import Span, rows_of_topic
 from container.metadata.records import IndexFile
 from container.names.queue_id import QueueId
 from container.record.message import StoredMessage
@@ -103,7 +102,7 @@ def may_have(file: IndexFile, query: KeyQuery) -> bool:
         return True
     if file.begin_timestamp > query.end_ms or file.end_timestamp < query.begin_ms:
         return False
-    return any(queue.topic == query.topic for queue, _, _ in file.coverage)
+    return bool(rows_of_topic(file, query.topic))
 
 
 def candidates(

@@ -26,12 +26,16 @@ from container.metadata.field_codecs import (
 )
 from container.metadata.operations import Operation
 from container.metadata.part_counts import recounted
-from container.metadata.records import Broker, Extent, Part, Segment
+from container.metadata.records import Broker, Coverage, Extent, Part, Segment
 from container.metadata.state import TierState
 from container.metadata.tables import TABLES
 from container.names.queue_id import QueueId
 from provider.errors import Corrupt
+from provider.ranges import QueueOffset
 
+ENCODINGS = frozenset({0, 1})
+"""Those that a payload may have: `encoding_of`."""
+_SHORT_COVERAGE = b'"coverage":["'
 EXTENT_FIELDS_MIN = 6
 EXTENT_FIELDS_MAX = 8
 _EXTENT_TYPES = (int, int, int, int, int, int, str, int)
@@ -72,7 +76,39 @@ EXTENT = FieldCodec(_encode_extent, _decode_extent)
 """[position, length, crc32c or null, first offset, min timestamp, max timestamp], followed, where
 the bytes do not lie at `position` of the segment's own file, by [object name, offset in it]."""
 
-_CODECS = FieldCodecs({Extent: EXTENT})
+
+def _encode_coverage(coverage: Coverage) -> list[Any]:
+    raw: list[Any] = []
+    for queue, start, end in coverage:
+        if not raw or raw[-2] != queue.topic:
+            raw += (queue.topic, [])
+        raw[-1] += (queue.queue_id, start, end)
+    return raw
+
+
+def _decode_coverage(raw: object) -> Coverage:
+    items = json_list(raw)
+    if items and type(items[0]) is list:  # as older programs wrote it, in any order
+        return tuple(sorted(_OLD_COVERAGE.decode(raw)))
+    if len(items) % 2:
+        raise DecodeError(f"a coverage of {len(items)} parts")
+    rows: list[tuple[QueueId, QueueOffset, QueueOffset]] = []
+    for topic, numbers in zip(items[::2], items[1::2], strict=True):
+        name, triples = json_text(topic), [json_integer(one) for one in json_list(numbers)]
+        if len(triples) % _ROW_NUMBERS:
+            raise DecodeError(f"a coverage of {len(triples)} numbers of a topic")
+        of_rows = zip(triples[::3], triples[1::3], triples[2::3], strict=True)
+        rows += ((QueueId(name, one), QueueOffset(a), QueueOffset(b)) for one, a, b in of_rows)
+    return tuple(rows)
+
+
+_ROW_NUMBERS = 3
+COVERAGE = FieldCodec(_encode_coverage, _decode_coverage)
+"""[topic, [queue id, from, to, queue id, from, to, ...], topic, [...], ...]: some 20 bytes a row.
+Older programs wrote [[[topic, queue id], from, to], ...], which is read too."""
+
+_OLD_COVERAGE = FieldCodecs({}).of(Coverage)
+_CODECS = FieldCodecs({Extent: EXTENT, Coverage: COVERAGE})
 _SEGMENTS = _CODECS.of(tuple[Segment, ...])
 _QUEUE_ID = _CODECS.of(QueueId)
 _BROKER = _CODECS.of(Broker)
@@ -82,6 +118,14 @@ OPERATIONS: dict[type[Any], FieldCodec] = {cls: _CODECS.of(cls) for cls in get_a
 """Every operation that an entry may hold; the class's name is its `op`."""
 
 _BY_NAME = {cls.__name__: codec for cls, codec in OPERATIONS.items()}
+
+
+def encoding_of(payload: bytes) -> int:
+    """How a payload is written: 0, or 1 if it has a coverage of which older programs know nothing.
+
+    So they refuse such an object as one of a newer program. O(length), at the speed of memory.
+    """
+    return int(_SHORT_COVERAGE in payload)  # inside a JSON text its quotes would be escaped
 
 
 def encode_operations(operations: Iterable[Operation]) -> bytes:

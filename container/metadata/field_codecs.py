@@ -30,8 +30,8 @@ class FieldCodecs:
     array, `tuple[X, ...]` is an array, an enumeration is its number, `X | None` is X or null.
     """
 
-    def __init__(self, special: Mapping[type, FieldCodec]) -> None:
-        """`special`: the types that have another form than the derived one."""
+    def __init__(self, special: Mapping[Any, FieldCodec]) -> None:
+        """`special`: the annotations that have another form than the derived one."""
         self._known: dict[Any, FieldCodec] = {int: _INTEGER, str: _TEXT, **special}
 
     def __repr__(self) -> str:

@@ -181,6 +181,12 @@ class Queue:
             return live
         return tuple(segment for segment in live if segment.is_readable)
 
+    def flat_begin(self, segment_type: SegmentType) -> int:
+        """First byte of what is still published of one flat file; its end where nothing is."""
+        bases = [ref.base for ref in self.manifests if ref.type == segment_type]
+        bases += [segment.base for segment in self.readable(segment_type)[:1]]
+        return min(bases, default=self.flat_end(segment_type))
+
     def flat_end(self, segment_type: SegmentType) -> int:
         """First byte behind everything published of one flat file."""
         live = self.segments(segment_type)
@@ -293,6 +299,10 @@ class Attempt:
     extra: Mapping[str, Any] = field(default_factory=lambda: NO_EXTRA)
 
 
+Coverage = tuple[tuple[QueueId, QueueOffset, QueueOffset], ...]
+"""Queues and offsets `[from, to)`, in order of both."""
+
+
 @dataclass(frozen=True, slots=True)
 class IndexFile:
     """A sealed index file, and which messages' keys it holds."""
@@ -304,8 +314,12 @@ class IndexFile:
     end_timestamp: int
     slots: int
     items: int
-    coverage: tuple[tuple[QueueId, QueueOffset, QueueOffset], ...] = ()
-    """Per queue the offsets `[from, to)` whose keys are in it."""
+    coverage: Coverage = ()
+    """Per queue the offsets `[from, to)` whose keys are in it, in order. Those of a queue that
+    meet are one row; there is a second row only behind messages that it does not have."""
     crc32c: int | None = None
     """CRC-32C of the bytes; None where an older program imported the file."""
+    cuts: int = 0
+    """How many cuts took a part of what it covered of a queue: it has items of messages that are
+    no longer there."""
     extra: Mapping[str, Any] = field(default_factory=lambda: NO_EXTRA)

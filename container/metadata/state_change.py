@@ -35,7 +35,7 @@ from container.metadata.operations import (
     TrimQueue,
 )
 from container.metadata.overlay import Overlay
-from container.metadata.records import Queue, Tombstone, Topic
+from container.metadata.records import IndexFile, Queue, Tombstone, Topic
 from container.metadata.repacking import repack
 from container.metadata.tables import TABLES
 from container.names.queue_id import QueueId
@@ -132,7 +132,7 @@ def _apply_to_broker(change: StateChange, operation: Operation) -> None:
             refuse_unless(known is not None, "no such attempt", operation.attempt_id)
             change.attempts.drop(operation.attempt_id)
         case PutIndexFile():
-            change.index_files.put(operation.index_file.object_name, operation.index_file)
+            _put_index_file(change, operation.index_file)
         case DropIndexFile():
             known = change.index_files.get(operation.object_name)
             refuse_unless(known is not None, "no such index file", operation.object_name)
@@ -224,7 +224,15 @@ def _uncover(change: StateChange, queue: QueueId, next_offset: int) -> None:
             for name, start, end in file.coverage
             if name != queue or start < next_offset
         )
-        change.index_files.put(file.object_name, replace(file, coverage=coverage))
+        # Where nothing is left of the queue, its items are told by that.
+        cuts = file.cuts + any(name == queue for name, _, _ in coverage)
+        change.index_files.put(file.object_name, replace(file, coverage=coverage, cuts=cuts))
+
+
+def _put_index_file(change: StateChange, file: IndexFile) -> None:
+    """Publish an index file; older programs did not put the rows of its coverage in order."""
+    ordered = tuple(sorted(file.coverage))
+    change.index_files.put(file.object_name, replace(file, coverage=ordered))
 
 
 def _take_ownership(change: StateChange, operation: TakeOwnership) -> None:

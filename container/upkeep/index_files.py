@@ -1,4 +1,4 @@
-"""Keys that were collected become index files; files whose messages went become tombstones."""
+"""Keys that were collected become index files; what no file has is read again."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -9,45 +9,38 @@ from numpy.typing import NDArray
 
 from container.index.items import KeyItems, joined
 from container.index.keys import items_of_records
-from container.index.layout import IndexHeader
-from container.index.sealed import fitting_slots, seal_index
+from container.index.options import INLINE_ITEMS_MAX
+from container.index.sealed import fitting_begin, fitting_slots, seal_index
 from container.index.unsealed import Collected
 from container.lookup.coverage import Span, without
 from container.lookup.key_collector import KeyCollector
-from container.metadata.operations import AddTombstones, DropIndexFile, PutIndexFile
-from container.metadata.records import IndexFile, Queue
+from container.metadata.operations import PutIndexFile
 from container.metadata.state import TierState
 from container.names.index_base import INDEX_PREFIX, IndexBase
 from container.names.queue_id import QueueId
-from container.names.rocketmq import index_name
 from container.queue.collected_keys import CommitKeys
 from container.queue.manifest import ManifestReader
 from container.queue.message_queue_container import MessageQueueContainer
 from container.queue.sound_records import read_sound_records
-from container.record.crc32c import crc32c
-from container.upkeep.deletion import NEVER_PUBLISHED
-from container.upkeep.retention import EXPIRED, index_files_without_messages
+from container.upkeep.index_writer import IndexBuilding, IndexWriter
 from container.upkeep.step import OwnedTier, Step
-from provider.errors import AlreadyExists, Corrupt, Denied, OutOfRange, StoreError, Unavailable
+from provider.errors import Corrupt, Denied, OutOfRange, StoreError, Unavailable
 from provider.ranges import QueueOffset
 
-INLINE_ITEMS_MAX = 16_384
-"""Files of more items are built in a thread: longer than some 10 ms."""
 PIECE_BYTES = 4 << 20
 
 
 class IndexStep(Step):
-    """Reads what no index has, seals files, and gives tombstones to those of deleted messages."""
+    """Reads what no index has, seals files, and gives tombstones to those of dead owners."""
 
     name = "index"
 
-    def __init__(self, tier: OwnedTier, keys: KeyCollector) -> None:
+    def __init__(self, tier: OwnedTier, keys: KeyCollector, building: IndexBuilding) -> None:
         super().__init__(tier)
         self._keys = keys
+        self._building = building
+        self._writer = IndexWriter(tier, building)
         self._manifests = ManifestReader(tier.store)
-        self._number = 0
-        self._tried: dict[str, None] = {}
-        """Names that files of ours may have in the store without being published."""
         self._published: tuple[Collected, str] | None = None
         """What was last published, perhaps, and under which name."""
         self._searched = tier.journal.epoch == 1  # no owner before us could leave an orphan
@@ -67,8 +60,7 @@ class IndexStep(Step):
             Unavailable: the next run goes on.
             Fenced: a newer owner has the tier.
         """
-        await self._bury_tried()
-        await self._expire()
+        await self._writer.bury_tried()
         await self._seal_if(self._is_due())
         unlisted: StoreError | None = None
         try:
@@ -89,8 +81,7 @@ class IndexStep(Step):
             collected.items >= options.finish_items_min
             or collected.record_bytes >= options.finish_bytes_min
         )
-        await self._bury_tried()
-        await self._expire()
+        await self._writer.bury_tried()
         await self._seal_if(is_worth_it)
         await self._search()
 
@@ -126,6 +117,13 @@ class IndexStep(Step):
 
     async def _seal(self, part: Collected) -> None:
         """Write and publish a file of what was collected."""
+        async with self._building.memory:
+            if part.spans:
+                await self._seal_alone(part)
+            else:  # cut off while another file was being made
+                self._keys.unsealed.sealed()
+
+    async def _seal_alone(self, part: Collected) -> None:
         tier = self.tier
         generations = {queue: _generation(tier.state, queue) for queue in part.spans}
         coverage = {queue: tuple(spans) for queue, spans in part.spans.items()}
@@ -134,23 +132,13 @@ class IndexStep(Step):
             raw = _built(parts)
         else:
             raw = await asyncio.to_thread(_built, parts)
-        base, name = await self._create(raw)
-        header = IndexHeader.decode(raw.data, path=name)
-        file = IndexFile(
-            name,
-            base,
-            len(raw),
-            header.begin_timestamp,
-            header.end_timestamp,
-            header.used_slots,
-            header.items,
-            tuple(
-                (queue, QueueOffset(a), QueueOffset(b))
-                for queue, s in coverage.items()
-                for a, b in s
-            ),
-            crc32c(raw.data),
+        rows = tuple(
+            (queue, QueueOffset(a), QueueOffset(b))
+            for queue, spans in sorted(coverage.items())
+            for a, b in spans
         )
+        file = await self._writer.write(raw, rows)
+        name = file.object_name
         # From here to the acceptance by the journal nothing else runs: no cut comes in between.
         planned = tier.journal.planned
         if any(_generation(planned, queue) != seen for queue, seen in generations.items()):
@@ -159,34 +147,8 @@ class IndexStep(Step):
         await tier.journal.publish([PutIndexFile(file)])
         self._keys.unsealed.sealed()
         self._published = None
-        del self._tried[name]
+        self._writer.settled(name)
         self._sealed += 1
-
-    async def _create(self, raw: NDArray[np.uint8]) -> tuple[int, str]:
-        """Store a file under a name of ours that is free; its base and its name.
-
-        A name is taken only where a tier was imported again whose journal was lost.
-        """
-        while True:
-            self._number += 1
-            base = IndexBase(self.tier.journal.epoch, self._number).number
-            name = index_name(base)
-            self._tried[name] = None
-            try:
-                await self.tier.store.create(name, [raw.data])
-            except AlreadyExists:
-                del self._tried[name]
-            else:
-                return base, name
-
-    async def _bury_tried(self) -> None:
-        """Give tombstones to what earlier runs have perhaps written and did not publish."""
-        planned = self.tier.journal.planned
-        left = [name for name in self._tried if name not in planned.index_files]
-        await self._bury(left, NEVER_PUBLISHED)
-        for name in list(self._tried):
-            if name in planned.tombstones or name in self.tier.state.index_files:
-                del self._tried[name]
 
     async def _search(self) -> None:
         """Give tombstones to files of earlier owners that were never published. One listing."""
@@ -202,20 +164,8 @@ class IndexStep(Step):
             and name not in state.index_files
             and name not in state.tombstones
         ]
-        await self._bury(orphans, NEVER_PUBLISHED)
+        await self._writer.bury(orphans)
         self._searched = True
-
-    async def _expire(self) -> None:
-        names = expired(self.tier.journal.planned)
-        if names:
-            tombstones = tuple(self.tier.tombstone(name, EXPIRED) for name in names)
-            drops = [DropIndexFile(name) for name in names]
-            await self.tier.journal.publish([*drops, AddTombstones(tombstones)])
-
-    async def _bury(self, names: Sequence[str], reason: str) -> None:
-        if names:
-            tombstones = tuple(self.tier.tombstone(name, reason) for name in names)
-            await self.tier.journal.publish([AddTombstones(tombstones)])
 
     # Catching up.
 
@@ -303,7 +253,7 @@ def _generation(state: TierState, queue: QueueId) -> int | None:
 def _built(parts: Sequence[KeyItems]) -> NDArray[np.uint8]:
     """The bytes of a file of these items."""
     items = joined(parts)
-    begin = int(items["store_timestamp"].min()) if len(items) else 0
+    begin = fitting_begin(int(items["store_timestamp"].min())) if len(items) else 0
     return seal_index(items, slots=fitting_slots(len(items)), begin_timestamp=begin)
 
 
@@ -312,32 +262,3 @@ def _runs(offsets: NDArray[np.int64]) -> list[tuple[int, int]]:
     cuts = np.flatnonzero(np.diff(offsets) != 1) + 1
     edges = [0, *cuts.tolist(), len(offsets)]
     return [(a, b) for a, b in pairwise(edges) if a < b]
-
-
-def expired(state: TierState) -> list[str]:
-    """Index files all of whose messages were deleted. Pure; O(coverage of all files).
-
-    Of a file that RocketMQ made, which does not say which messages it has: it was made, and its
-    newest message was stored, before the oldest of every queue. Where hosts are IPv6 addresses its
-    header has a part of one as the time of the newest message, 1 for example; when it was made is
-    right.
-    """
-    found = index_files_without_messages(state)
-    bare = [file for file in state.index_files.values() if not file.coverage]
-    if not bare:
-        return found
-    oldest = [stamp for queue in state.queues.values() if (stamp := _oldest_ms(queue)) is not None]
-    for file in bare:
-        base = IndexBase.parse(file.object_name)
-        is_cut_off = base is not None and base.epoch > 0  # ours: a cut took all that it covered
-        newest_ms = max(file.begin_timestamp, file.end_timestamp)
-        if is_cut_off or (oldest and newest_ms < min(oldest)):
-            found.append(file.object_name)
-    return found
-
-
-def _oldest_ms(queue: Queue) -> int | None:
-    """Smallest store timestamp that a queue may still have; None for one without messages."""
-    stamps = [ref.min_timestamp for ref in queue.manifests]
-    stamps += [one.begin_timestamp for one in queue.commit_log if one.begin_timestamp is not None]
-    return min(stamps, default=None)

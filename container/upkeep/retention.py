@@ -10,13 +10,7 @@ from typing import NamedTuple
 
 from container.errors import Refused
 from container.metadata import queue_changes
-from container.metadata.operations import (
-    AddTombstones,
-    DropIndexFile,
-    Operation,
-    Release,
-    TrimQueue,
-)
+from container.metadata.operations import Operation, Release, TrimQueue
 from container.metadata.part_counts import release_of
 from container.metadata.records import ManifestRef, Queue, Segment, Tombstone
 from container.metadata.state import TierState
@@ -56,23 +50,6 @@ def retention_ms(
     record = state.topics.get(topic)
     hours = topic_hours.get(topic, -1 if record is None else record.retention_hours)
     return HOUR_MS * (hours if hours > 0 else options.retention_hours)
-
-
-def index_files_without_messages(state: TierState) -> list[str]:
-    """Index files that hold keys of expired and deleted messages only. Pure, O(coverages).
-
-    One without coverage, which another store wrote, holds keys of nobody knows which.
-    """
-    return [
-        name
-        for name, one in state.index_files.items()
-        if one.coverage
-        and name not in state.tombstones
-        and all(
-            queue not in state.queues or end <= state.queues[queue].min_offset
-            for queue, _, end in one.coverage
-        )
-    ]
 
 
 class RetentionStep(Step):
@@ -117,7 +94,6 @@ class RetentionStep(Step):
                 await self._expire(topic)
             except (Corrupt, Denied, OutOfRange) as error:
                 first = first or error
-        await self._drop_index_files()
         if first is not None:
             raise first
 
@@ -166,7 +142,7 @@ class RetentionStep(Step):
         total = 0
         heap: list[_Oldest] = []
         for queue in queues:
-            begin = keep.get(queue.id, _begin_of(queue))
+            begin = keep.get(queue.id, queue.flat_begin(SegmentType.COMMIT_LOG))
             total += queue.flat_end(SegmentType.COMMIT_LOG) - begin
             segments = oldest_segments(queue, self._manifests)
             await _push_next(heap, queue.id, segments, begin)
@@ -220,13 +196,6 @@ class RetentionStep(Step):
         written.append(await self._writer.write(queue, segments, ref.level))
         return [written[-1], *flat.kept]
 
-    async def _drop_index_files(self) -> None:
-        names = index_files_without_messages(self.tier.journal.planned)
-        if names:
-            dead = tuple(self.tier.tombstone(name, EXPIRED) for name in names)
-            drops = [DropIndexFile(name) for name in names]
-            await self.tier.journal.publish([*drops, AddTombstones(dead)])
-
     @property
     def figures(self) -> Mapping[str, int]:
         """Messages and bytes of records that have expired."""
@@ -258,13 +227,6 @@ async def _oldest(queue: Queue, manifests: ManifestReader, before_ms: int) -> As
 def _part_of(segment: Segment) -> _Part:
     newest_ms = segment.end_timestamp
     return _Part(segment.end, 0 if newest_ms is None else newest_ms, 1)
-
-
-def _begin_of(queue: Queue) -> int:
-    """First byte of a queue's CommitLog."""
-    bases = [ref.base for ref in queue.manifests if ref.type == SegmentType.COMMIT_LOG]
-    bases += [segment.base for segment in queue.commit_log]
-    return min(bases, default=queue.flat_end(SegmentType.COMMIT_LOG))
 
 
 async def _push_next(

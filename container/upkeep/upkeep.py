@@ -12,7 +12,10 @@ from container.lookup.key_collector import KeyCollector
 from container.metadata.state import StateChange
 from container.options import TierOptions
 from container.upkeep.first_files import FirstFilesStep
+from container.upkeep.index_expiry import IndexExpiryStep
 from container.upkeep.index_files import IndexStep
+from container.upkeep.index_merge import IndexMergeStep
+from container.upkeep.index_writer import IndexBuilding
 from container.upkeep.manifests import ManifestStep
 from container.upkeep.options import UpkeepOptions
 from container.upkeep.orphans import OrphanStep
@@ -46,9 +49,14 @@ def steps_of(
     if segments is not None and not segments.has_segment_names:
         shared.append(PartsStep(tier, snapshots, segments, grace_ms=cut_grace_ms))
         shared.append(RepackStep(tier, segments, extent_bytes_max=extent_bytes_max))
-    index = [IndexStep(tier, keys)] if keys is not None else []
+    index: list[Step] = []
+    if keys is not None:
+        building = IndexBuilding()
+        merging = IndexMergeStep(tier, keys.options, building)
+        index += (IndexStep(tier, keys, building), merging)
     return [
         *index,
+        IndexExpiryStep(tier),
         ManifestStep(tier, waits_for_repacking=bool(shared)),
         snapshots,
         OrphanStep(tier, snapshots),

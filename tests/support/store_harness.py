@@ -70,6 +70,8 @@ INDEX_OPTIONS = IndexOptions(
     finish_items_min=5,
     finish_bytes_min=1_000,
     catch_up_bytes_max=2_000,
+    merged_items_max=100,
+    merge_growth=2.0,
 )
 DISPATCH_OPTIONS = DispatchOptions(
     batch_messages_max=4,

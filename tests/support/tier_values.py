@@ -90,8 +90,8 @@ parts = st.builds(Part, _TEXT, _INT, _INT, _EXTRA)
 attempts = st.builds(Attempt, _TEXT, _TEXT, _INT, _INT, _TEXT, _EXTRA)
 _coverage = st.lists(st.tuples(queue_ids, _INT, _INT), max_size=2).map(tuple)
 index_files = st.builds(
-    IndexFile, _TEXT, _INT, _INT, _INT, _INT, _INT, _INT, _coverage, st.none() | _INT, _EXTRA
-)
+    IndexFile, _TEXT, _INT, _INT, _INT, _INT, _INT, _INT, _coverage, st.none() | _INT, _INT, _EXTRA
+)  # fmt: skip
 _dead = st.lists(tombstones, max_size=2).map(tuple)
 _counts = st.lists(st.tuples(_TEXT, _INT), max_size=2).map(tuple)
 _release = st.none() | st.builds(op.Release, _INT, _counts)

@@ -19,6 +19,16 @@ BY_KEY = (
         most=50_000_000,
     ),
     Key(
+        "tieredStoreIndexFileMergedMaxIndexNum",
+        Kind.COUNT,
+        1 << 20,
+        "Number of keys in an index file that smaller ones are merged into; 200 bytes of memory "
+        "each.",
+        "IndexOptions.merged_items_max",
+        "keys",
+        most=50_000_000,
+    ),
+    Key(
         "tieredStoreIndexFileRollingIdleInterval",
         Kind.MILLISECONDS,
         10_800_000,

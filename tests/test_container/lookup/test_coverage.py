@@ -4,7 +4,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from container.index.unsealed import Collected
-from container.lookup.coverage import Span, count, covered_by_files, merged, readable, without
+from container.lookup.coverage import (
+    Span,
+    count,
+    covered_by_files,
+    merged,
+    readable,
+    rows_of_topic,
+    topic_covered_by_files,
+    without,
+)
 from container.metadata.records import Gap, IndexFile, Queue
 from container.names.queue_id import QueueId
 from provider.ranges import QueueOffset
@@ -45,3 +54,18 @@ def test_files_together_cover_what_each_does() -> None:
     a, b = ((QUEUE, QueueOffset(0), QueueOffset(4)),), ((QUEUE, QueueOffset(6), QueueOffset(8)),)
     files = [IndexFile("a", 0, 36, 0, 0, 0, 0, a), IndexFile("b", 1, 36, 0, 0, 0, 0, b)]
     assert covered_by_files(files) == {QUEUE: [(0, 4), (6, 8)]}
+
+
+@given(st.lists(st.tuples(st.sampled_from("ABCD"), st.integers(0, 3), st.integers(0, 9))))
+def test_the_rows_of_a_topic_are_those_that_name_it(rows: list[tuple[str, int, int]]) -> None:
+    coverage = tuple(
+        (QueueId(topic, queue), QueueOffset(at), QueueOffset(at + 1))
+        for topic, queue, at in sorted(rows)
+    )
+    file = IndexFile("a", 0, 36, 0, 0, 0, 0, coverage)
+    whole = covered_by_files([file])
+    for topic in "ABCDE":
+        wanted = tuple(row for row in coverage if row[0].topic == topic)
+        assert rows_of_topic(file, topic) == wanted
+        mine = {queue: spans for queue, spans in whole.items() if queue.topic == topic}
+        assert topic_covered_by_files([file], topic) == mine

@@ -117,7 +117,7 @@ async def index_ourselves(tier: TierReader, files: int) -> None:
             said.end_timestamp,
             said.used_slots,
             said.items,
-            tuple(coverage),
+            tuple(sorted(coverage)),
         )
 
 

@@ -1,6 +1,7 @@
 """Records and operations survive JSON, also what a newer version put into them."""
 
 from contextlib import suppress
+from dataclasses import replace
 from typing import get_args
 
 import orjson
@@ -16,14 +17,16 @@ from container.metadata.codec import (
     decode_state,
     encode_operations,
     encode_segments,
+    encoding_of,
     join_operations,
     state_pieces,
 )
-from container.metadata.operations import Operation, PutTopic
-from container.metadata.records import Broker
+from container.metadata.operations import Operation, PutIndexFile, PutTopic
+from container.metadata.records import Broker, IndexFile, Topic
 from container.metadata.state import TierState
 from container.names.queue_id import QueueId
 from provider.errors import Corrupt
+from provider.ranges import QueueOffset
 from tests.support import tier_values as tv
 
 
@@ -59,6 +62,27 @@ def test_segments_of_a_manifest_come_back(segments) -> None:
     queue = QueueId("T", 3)
     raw = encode_segments(queue, segments)
     assert decode_segments(raw, path="p") == (queue, tuple(segments))
+
+
+def test_a_coverage_is_short_and_that_of_older_programs_is_read() -> None:
+    rows = [("A", 0, 0, 9), ("A", 0, 12, 20), ("A", 3, 5, 6), ('"coverage":["', 1, 2, 3)]
+    coverage = tuple(
+        (QueueId(topic, queue), QueueOffset(a), QueueOffset(b)) for topic, queue, a, b in rows
+    )
+    file = IndexFile("i", 1, 36, 0, 0, 0, 0, coverage)
+    payload = join_operations([encode_operations([PutIndexFile(file)])])
+    (raw,) = orjson.loads(payload)["operations"]
+    assert raw["index_file"]["coverage"] == [
+        "A", [0, 0, 9, 0, 12, 20, 3, 5, 6], '"coverage":["', [1, 2, 3]
+    ]  # fmt: skip
+    assert encoding_of(payload) == 1, "so that an older program refuses it"
+    raw["index_file"]["coverage"] = [[[topic, queue], a, b] for topic, queue, a, b in rows[::-1]]
+    old = orjson.dumps({"operations": [raw]})
+    assert encoding_of(old) == 0
+    assert encoding_of(join_operations([encode_operations([PutTopic(Topic(rows[3][0], 1))])])) == 0
+    assert decode_operations(old, path="p") == [
+        PutIndexFile(replace(file, coverage=tuple(sorted(coverage))))
+    ]
 
 
 def test_an_operation_of_a_newer_version_is_refused_by_name() -> None:

@@ -269,11 +269,12 @@ async def test_index_files_go_with_the_last_message_that_they_cover() -> None:
         files = [
             IndexFile("x/1", 0, 10, 0, 0, 1, 1, ((QUEUE, QueueOffset(0), QueueOffset(5)),)),
             IndexFile("x/2", 1, 10, 0, 0, 1, 1, ((QUEUE, QueueOffset(5), QueueOffset(40)),)),
-            IndexFile("x/3", 2, 10, 0, 0, 1, 1),
+            IndexFile("x/3", 2, 10, world.clock.now_ms(), 1, 1, 1),
+            IndexFile("x/4", 3, 10, 0, 0, 1, 1),
         ]
         await tier.journal.publish([PutIndexFile(one) for one in files])
         await world.pass_time(40 * 60)
-        assert set(tier.state.index_files) == {"x/2", "x/3"}
+        assert set(tier.state.index_files) == {"x/2", "x/3"}, "x/4 is older than every message"
         await world.pass_time(3600)
         assert set(tier.state.index_files) == {"x/3"}
         await tier.journal.publish([DropIndexFile("x/3")])
