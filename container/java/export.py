@@ -10,7 +10,7 @@ from container.java.metadata import (
     JavaSegment,
     JavaTopic,
 )
-from container.metadata.records import Segment
+from container.metadata.records import IndexFile, Segment
 from container.metadata.state import TierState
 from container.names.queue_id import FLAT_FILES, QueueId, SegmentType
 from container.names.rocketmq import INDEX_QUEUE
@@ -20,13 +20,18 @@ JAVA_NEW = 0
 
 
 def export_java_metadata(
-    state: TierState, segments: Mapping[QueueId, Sequence[Segment]], *, now_ms: int
+    state: TierState,
+    segments: Mapping[QueueId, Sequence[Segment]],
+    *,
+    now_ms: int,
+    index_files: Sequence[IndexFile] = (),
 ) -> JavaMetadata:
     """The metadata of Java's tiered store for the same tree. Pure.
 
     `segments` holds all segments of every queue, those in manifests included. Only segments that
     lie whole in a file of their own can be told to Java. Index files of ours are left out: Java
-    reads only those that have as many slots as it is configured with.
+    reads only those that have as many slots as it is configured with; `index_files` are such
+    (`index_export.py`).
 
     Raises:
         ValueError: a segment lies in packed objects.
@@ -42,6 +47,7 @@ def export_java_metadata(
             tables[kind][key] = tuple(rows)
     index_key = FileKey(broker, INDEX_QUEUE)
     java_index = [file for file in state.index_files.values() if not file.coverage]
+    java_index += index_files
     if java_index:
         tables[SegmentType.INDEX][index_key] = tuple(
             JavaSegment(

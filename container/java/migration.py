@@ -1,6 +1,6 @@
 """Between the Java tiered store's metadata and ours, for a tree that stays where it is."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 
@@ -20,10 +20,12 @@ from provider.clock import Clock
 from provider.errors import StoreError
 
 
-async def java_metadata_of(reader: TierReader, *, clock: Clock) -> bytes:
+async def java_metadata_of(
+    reader: TierReader, *, clock: Clock, index_files: Sequence[IndexFile] = ()
+) -> bytes:
     """The text of a `tieredStoreMetadata.json` with which the Java store opens this tree.
 
-    Reads the manifests, no message.
+    Reads the manifests, no message. `index_files`: what `rebuild_index` has written for it.
 
     Raises:
         ValueError: a segment lies in packed objects, which Java does not know.
@@ -33,7 +35,10 @@ async def java_metadata_of(reader: TierReader, *, clock: Clock) -> bytes:
         container = reader.container(queue)
         assert container is not None, "a reader's state does not change by itself"
         segments[queue] = [one for kind in FLAT_FILES for one in await container.segments(kind)]
-    return encode_java_metadata(export_java_metadata(reader.state, segments, now_ms=clock.now_ms()))
+    exported = export_java_metadata(
+        reader.state, segments, now_ms=clock.now_ms(), index_files=index_files
+    )
+    return encode_java_metadata(exported)
 
 
 @dataclass(frozen=True, slots=True)

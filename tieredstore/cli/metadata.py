@@ -8,7 +8,9 @@ from pathlib import Path
 
 import click
 
+from container.java.index_export import JavaIndexLimits, rebuild_index
 from container.java.migration import import_of, java_metadata_of, read_java_tier
+from container.metadata.records import IndexFile
 from container.names.queue_id import QueueId
 from container.tier_reader import TierReader
 from provider.clock import SystemClock
@@ -26,6 +28,7 @@ from tieredstore.opening import existing_tier, open_reader, read_bytes
 from tieredstore.owning import open_owner
 from tieredstore.places import directory_of, local_directory
 from tieredstore.readable_tier import ReadableTier
+from tieredstore.reading.java_index import SLOTS_KEY
 from tieredstore.summary import log_bytes_of, messages_of
 
 NAME_PART = 50
@@ -40,32 +43,59 @@ def command() -> None:
 @command.command("export", short_help="Write a metadata file for RocketMQ's tiered store.")
 @click.argument("file", type=GIVEN_PATH)
 @click.option("--overwrite", is_flag=True, help="Replace FILE if it exists.")
+@click.option(
+    "--with-index",
+    is_flag=True,
+    help="Write index files for the broker into the tier, with its number of slots.",
+)
 @json_option
 @pass_invocation
-def export(invocation: Invocation, file: Path, *, overwrite: bool, as_json: bool) -> None:
+def export(
+    invocation: Invocation, file: Path, *, overwrite: bool, with_index: bool, as_json: bool
+) -> None:
     """Write FILE, a tieredStoreMetadata.json with which RocketMQ's tiered store opens this tier.
 
     Stop the broker, put FILE into its store/config/, and start it again.
+
+    RocketMQ reads only index files that have as many slots as it is configured with
+    (tieredStoreIndexFileMaxHashSlotNum). With --with-index such files are written beside ours, so
+    that it finds messages by key; ours do not use them.
     """
     if file.exists() and not overwrite:
         raise ConfigError(f"{file} is there already: name another file, or say --overwrite")
-    where = invocation.load_config().tier_root
+    config = invocation.load_config()
+    where = config.tier_root
     if isinstance(where, TierUrl):
         raise ConfigError(
             f"RocketMQ's tiered store reads files, and a tier in an object store has parts that "
             f"queues share: {where} cannot be opened by it"
         )
 
-    async def convert(tier: ReadableTier) -> tuple[bytes, int]:
-        raw = await java_metadata_of(tier.reader, clock=SystemClock())
-        return raw, len(tier.reader.state.queues)
+    limits = JavaIndexLimits(int(config.settings[SLOTS_KEY].value))
 
-    raw, queues = with_tier(invocation, None, convert, damaged=False)
+    async def convert(tier: ReadableTier) -> tuple[bytes, int, list[IndexFile]]:
+        index_files = await rebuild_index(tier.reader, limits) if with_index else []
+        raw = await java_metadata_of(tier.reader, clock=SystemClock(), index_files=index_files)
+        return raw, len(tier.reader.state.queues), index_files
+
+    raw, queues, index_files = with_tier(invocation, None, convert, damaged=False)
     _write(file, raw)
+    row: dict[str, object] = {"path": str(file), "queues": queues, "bytes": len(raw)}
+    if with_index:
+        row["index_slots"] = limits.slots
+        row["index_files"] = [
+            {"path": one.object_name, "keys": one.items, "bytes": one.size} for one in index_files
+        ]
     if as_json:
-        write_json([{"path": str(file), "queues": queues, "bytes": len(raw)}])
-    else:
-        click.echo(f"{queues} queues written to {file}")
+        write_json([row])
+        return
+    click.echo(f"{queues} queues written to {file}")
+    if with_index:
+        keys, size = sum(one.items for one in index_files), sum(one.size for one in index_files)
+        click.echo(
+            f"{count_text(keys)} keys in {len(index_files)} index files of {size_text(size)}, for "
+            f"a broker with {SLOTS_KEY}={limits.slots}"
+        )
 
 
 @command.command("import", short_help="Take over a tier that RocketMQ's tiered store wrote.")

@@ -1,0 +1,197 @@
+"""Our index files as a Java broker reads them: with as many slots as it is configured with.
+
+RocketMQ takes the number of slots of a sealed file from its configuration, and tells its files
+apart by the moment at which they begin. What no index file of ours covers is read for its keys, so
+that the broker finds every message.
+"""
+
+from collections.abc import AsyncIterator, Iterable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from container.index.items import KeyItems, joined, place_of
+from container.index.keys import items_of_records
+from container.index.layout import IndexHeader
+from container.index.merging import MergedPart, merge_sealed
+from container.index.sealed import fitting_begin, fitting_slots, seal_index
+from container.lookup.coverage import covered_by_files, readable, without
+from container.lookup.index_reads import part_of, read_whole
+from container.metadata.records import IndexFile
+from container.names.index_base import INDEX_PREFIX, IndexBase
+from container.names.rocketmq import index_name
+from container.queue.sound_records import read_sound_records
+from container.record.crc32c import crc32c
+from container.tier_reader import TierReader
+from provider.errors import Corrupt, Denied, OutOfRange
+from provider.ranges import QueueOffset
+
+FILE_ITEMS_MAX = 1 << 21
+"""Items of one file, unless one of ours has more; some 250 bytes of memory each, with its parts."""
+COLLECTED_ITEMS_MAX = 1 << 18
+PIECE_BYTES = 4 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class JavaIndexLimits:
+    """What the broker's configuration says of its index files."""
+
+    slots: int
+    """`tieredStoreIndexFileMaxHashSlotNum`."""
+    items_max: int = FILE_ITEMS_MAX
+    """Items of one file; a broker reads files with more than it would write itself."""
+
+
+async def rebuild_index(reader: TierReader, limits: JavaIndexLimits) -> list[IndexFile]:
+    """Write index files for a Java broker into the tier; they are not part of our metadata.
+
+    A file that an earlier call has written is used again. Reads the index files, and every message
+    that none of them covers; costs one listing, and a request or two a file. Holds
+    `limits.items_max` items at some 250 bytes, and the slots of a file.
+
+    Raises:
+        Denied, Unavailable: the tier cannot be read, or written to.
+        ValueError: so many slots do not fit into a file.
+    """
+    writer = _Writer(reader, limits)
+    await writer.prepare()
+    group: list[MergedPart] = []
+    total = 0
+    async for part, items in _parts(reader):
+        if group and total + items > limits.items_max:
+            await writer.write(group)
+            group, total = [], 0
+        group.append(part)
+        total += items
+    if group:
+        await writer.write(group)
+    return writer.written
+
+
+async def _parts(reader: TierReader) -> AsyncIterator[tuple[MergedPart, int]]:
+    """All keys of all messages: of files, and read for those that no good file covers."""
+    good: list[IndexFile] = []
+    ours = [one for one in reader.state.index_files.values() if one.coverage]
+    for file in sorted(ours, key=lambda one: (one.end_timestamp, one.base)):
+        if file.cuts:
+            continue  # it has items of other messages, which a Java broker would take
+        try:
+            raw = await read_whole(reader.store, file)
+        except (Corrupt, Denied, OutOfRange):
+            continue  # its messages are read
+        yield part_of(reader.state, file, raw), file.items
+        good.append(file)
+    collected: list[KeyItems] = []
+    async for items in _read_items(reader, good):
+        collected.append(items)
+        if sum(map(len, collected)) >= COLLECTED_ITEMS_MAX:
+            yield _sealed(collected)
+            collected = []
+    if collected:
+        yield _sealed(collected)
+
+
+async def _read_items(reader: TierReader, good: Iterable[IndexFile]) -> AsyncIterator[KeyItems]:
+    """The keys of messages that no file has; damaged messages have none."""
+    covered = covered_by_files(good)
+    for queue in sorted(reader.state.queues.values(), key=lambda one: one.id):
+        container = reader.container(queue.id)
+        assert container is not None, "a reader's state does not change by itself"
+        for span in without(readable(queue), covered.get(queue.id, ())):
+            at, end = span
+            while at < end:
+                found = await read_sound_records(
+                    container, QueueOffset(at), QueueOffset(end), bytes_max=PIECE_BYTES
+                )
+                items = items_of_records(
+                    found.data,
+                    found.starts,
+                    found.sizes,
+                    topic=queue.id.topic,
+                    queue_id=queue.id.queue_id,
+                    positions=found.positions,
+                    store_timestamps=found.store_timestamps,
+                )
+                items["topic_id"] = reader.state.topics[queue.id.topic].topic_id
+                yield items
+                at = found.end
+
+
+def _sealed(collected: list[KeyItems]) -> tuple[MergedPart, int]:
+    """Collected items as a part like any other."""
+    items = joined(collected)
+    begin = fitting_begin(int(items["store_timestamp"].min())) if len(items) else 0
+    raw = seal_index(items, slots=fitting_slots(len(items)), begin_timestamp=begin)
+    queues = np.unique(items[["topic_id", "queue_id"]])
+    places = np.array([place_of(*one) for one in queues.tolist()], np.int64)
+    return MergedPart("", raw.data, places, np.zeros(len(places), np.int64)), len(items)
+
+
+class _Writer:
+    """Writes files behind those that a Java broker has written."""
+
+    def __init__(self, reader: TierReader, limits: JavaIndexLimits) -> None:
+        self._reader = reader
+        self._limits = limits
+        theirs = [one for one in reader.state.index_files.values() if not one.coverage]
+        self._begins = {one.begin_timestamp for one in theirs}
+        self._next_base = max((one.base + one.size for one in theirs), default=0)
+        self._left: dict[int, list[tuple[int, str]]] = {}
+        """Files that an earlier export may have left, by size."""
+        self.written: list[IndexFile] = []
+
+    async def prepare(self) -> None:
+        """Find what is there. One listing."""
+        for entry in await self._reader.store.list(INDEX_PREFIX):
+            base = IndexBase.parse(entry.name)
+            if base is None or base.epoch:
+                continue
+            self._next_base = max(self._next_base, base.number + entry.size_bytes)
+            if entry.name not in self._reader.state.index_files:
+                self._left.setdefault(entry.size_bytes, []).append((base.number, entry.name))
+
+    async def write(self, group: list[MergedPart]) -> None:
+        """Make one file of some parts, under the next base."""
+        begin = self._free_begin(group)
+        raw = merge_sealed(
+            group, slots=self._limits.slots, begin_timestamp=begin, newest_first=True
+        )
+        header = IndexHeader.decode(raw.data, path="")
+        if not header.items:
+            return
+        checksum = crc32c(raw.data)
+        base, name = await self._stored(raw, checksum)
+        self._begins.add(begin)
+        self.written.append(
+            IndexFile(
+                name,
+                base,
+                len(raw),
+                begin,
+                header.end_timestamp,
+                header.used_slots,
+                header.items,
+                crc32c=checksum,
+            )
+        )
+
+    def _free_begin(self, group: list[MergedPart]) -> int:
+        """A begin that no other file has: a Java broker keeps one file of each."""
+        headers = [IndexHeader.decode(part.raw, path=part.path) for part in group]
+        begin = min((one.begin_timestamp for one in headers if one.items), default=0)
+        while begin in self._begins:
+            begin -= 1
+        return begin
+
+    async def _stored(self, raw: NDArray[np.uint8], checksum: int) -> tuple[int, str]:
+        """Base and name under which the bytes lie."""
+        store = self._reader.store
+        for base, name in self._left.get(len(raw), ()):
+            if crc32c(await store.read(name)) == checksum:
+                return base, name
+        base = self._next_base
+        name = index_name(base)
+        await store.create(name, [raw.data])
+        self._next_base = base + len(raw)
+        return base, name
