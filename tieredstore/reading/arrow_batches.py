@@ -5,9 +5,10 @@
 # pyright: reportUnknownLambdaType=false, reportMissingTypeStubs=false
 # pyarrow ships no types; what the other modules take from here is given one.
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -81,18 +82,38 @@ def batches_of(
             decompressed.
     """
     run, picked = selection.run, selection.picked
-    raw = as_bytes(run.data)
-    starts, sizes = run.starts[picked], run.sizes[picked]
-    records = locate_columns(run.data, starts, sizes, path=f"{queue}/COMMIT_LOG")
+    records = locate_columns(
+        run.data, run.starts[picked], run.sizes[picked], path=f"{queue}/COMMIT_LOG"
+    )
+    told = None if on_damage is None else partial(on_damage, queue)
+    yield from batches_of_records(
+        as_bytes(run.data), records, schema, path=str(queue), on_damage=told
+    )
+
+
+def batches_of_records(
+    raw: NDArray[np.uint8],
+    records: RecordColumns,
+    schema: pa.Schema,
+    *,
+    path: str,
+    on_damage: Callable[[int, Corrupt], None] | None,
+) -> Iterator[pa.RecordBatch]:
+    """Located records as batches: one, unless their bodies become large. All is copied.
+
+    `on_damage` is told the queue offset of each message whose body cannot be decompressed.
+
+    Raises:
+        Corrupt: without `on_damage`, a body cannot be decompressed; names `path`.
+    """
     flags, lengths = records.headers["sys_flag"], records.tails["body_length"]
     if BODY not in schema.names or not ((flags & COMPRESSED != 0) & (lengths > 0)).any():
         bodies = gathered(raw, records.bodies) if BODY in schema.names else None
         yield _batch(raw, records, bodies, schema)
         return
-    for rows, bodies in _decompressed(raw, records, queue, on_damage):
+    for rows, bodies in _decompressed(raw, records, path, on_damage):
         if len(rows):
-            some = locate_columns(run.data, starts[rows], sizes[rows], path=f"{queue}/COMMIT_LOG")
-            yield _batch(raw, some, pa.array(bodies, pa.binary()), schema)
+            yield _batch(raw, records.taken(rows), pa.array(bodies, pa.binary()), schema)
 
 
 def _batch(
@@ -104,7 +125,10 @@ def _batch(
 
 
 def _decompressed(
-    raw: NDArray[np.uint8], records: RecordColumns, queue: QueueId, on_damage: OnDamage | None
+    raw: NDArray[np.uint8],
+    records: RecordColumns,
+    path: str,
+    on_damage: Callable[[int, Corrupt], None] | None,
 ) -> Iterator[tuple[NDArray[np.int64], list[bytes]]]:
     """Rows and their bodies, some at a time, so that what is held at once is bounded."""
     view = raw.data
@@ -117,14 +141,14 @@ def _decompressed(
         position = int(records.headers["physical_offset"][row])
         try:
             body = (
-                decompress(view[start:end], flags[row], path=str(queue), position=position)
+                decompress(view[start:end], flags[row], path=path, position=position)
                 if end > start
                 else b""
             )
         except Corrupt as error:
             if on_damage is None:
                 raise
-            on_damage(queue, int(records.headers["queue_offset"][row]), error)
+            on_damage(int(records.headers["queue_offset"][row]), error)
             continue
         rows.append(row)
         bodies.append(body)

@@ -1,0 +1,154 @@
+"""Splits of whole tiers: ours, in an object store, and those that RocketMQ wrote."""
+
+import pickle
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import fsspec
+import pyarrow as pa
+import pytest
+
+from container.names.queue_id import QueueId
+from container.record.blank import Coda
+from provider.errors import NotFound
+from tests.support.cli import run, settings
+from tests.support.golden import (
+    GOLDEN_TREES,
+    ROCKETMQ_533,
+    VARIANTS_520,
+    GoldenSet,
+    tree_name,
+    unpacked,
+)
+from tieredstore import offline, sync
+from tieredstore.config.sources import ConfigError
+from tieredstore.offline.planning import splits
+from tieredstore.offline.scanner import scan
+from tieredstore.offline.sources import source_of
+from tieredstore.offline.split import ScanReport, Split, where_not_met
+
+SPLIT_BYTES = (64 << 10, 1 << 20, 1 << 40)
+WHOLE = {"tieredStoreExtentMaxSize": 1 << 30}
+
+
+@pytest.fixture(scope="module")
+def tier(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tier of the golden store; read only."""
+    root = tmp_path_factory.mktemp("planning") / "tier"
+    tree = unpacked(ROCKETMQ_533)
+    run(*settings(tree, root), "tier", tree.store)
+    return root
+
+
+def all_of(planned: Sequence[Split], *, verify_bodies: bool = True) -> pa.Table:
+    """What workers find that know nothing but their split; proves that the splits meet."""
+    batches: list[pa.RecordBatch] = []
+    reports: list[ScanReport] = []
+    for sent in map(pickle.dumps, planned):
+        split: Split = pickle.loads(sent)
+        reports.append(ScanReport(split))
+        source = source_of(split.place)
+        batches += scan(source, split, verify_bodies=verify_bodies, report=reports[-1])
+        source.close()
+    assert where_not_met(reports) == []
+    return pa.Table.from_batches(batches)
+
+
+def all_by_reader(reader: sync.SyncTier) -> pa.Table:
+    return pa.concat_tables([reader.to_arrow(topic).read_all() for topic in reader.topics()])
+
+
+@pytest.mark.parametrize("split_bytes", SPLIT_BYTES)
+def test_splits_of_our_tier_hold_what_a_reader_sees(tier: Path, split_bytes: int) -> None:
+    planned = splits(tier, split_bytes)
+    with sync.open(tier) as reader:
+        assert all_of(planned) == all_by_reader(reader)
+    assert all(split.anchor is not None for split in planned), "extents tell where records begin"
+
+
+@pytest.mark.parametrize("split_bytes", [5_000, 1 << 40])
+@pytest.mark.parametrize(("golden", "kind"), GOLDEN_TREES, ids=tree_name)
+def test_splits_of_a_java_tier_hold_what_a_reader_sees(
+    golden: GoldenSet, kind: str, split_bytes: int
+) -> None:
+    tree = unpacked(golden, kind)
+    planned = splits(tree.tier, split_bytes, java_metadata=tree.java_metadata)
+    with sync.open(tree.tier, java_metadata=tree.java_metadata) as reader:
+        assert all_of(planned) == all_by_reader(reader)
+
+
+def test_codas_of_old_segments_are_inside_splits() -> None:
+    tree = unpacked(VARIANTS_520)
+    planned = splits(tree.tier, java_metadata=tree.java_metadata, topics=["V_Seg"])
+    path = tree.broker_directory / planned[0].pieces[0].object_name
+    Coda.decode(path.read_bytes()[-Coda.SIZE :], path=str(path), position=0)
+
+
+def test_borders_that_extents_do_not_tell_are_found_in_the_units(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("tieredstore.offline.planning.LEAD_BYTES_MAX", 1_000)
+    monkeypatch.setattr("tieredstore.offline.cutting.LEAD_BYTES_MAX", 1_000)
+    tree = unpacked(ROCKETMQ_533)
+    planned = splits(tree.tier, 20_000, java_metadata=tree.java_metadata)
+    assert all(split.anchor == split.start for split in planned)
+    with sync.open(tree.tier, java_metadata=tree.java_metadata) as reader:
+        assert all_of(planned) == all_by_reader(reader)
+
+
+@pytest.fixture
+def url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    yield f"memory://bucket/{tmp_path.name}"
+    fsspec.filesystem("memory").store.clear()
+
+
+@pytest.mark.parametrize("split_bytes", SPLIT_BYTES)
+def test_splits_of_an_object_stores_parts_hold_what_a_reader_sees(
+    url: str, split_bytes: int
+) -> None:
+    tree = unpacked(ROCKETMQ_533)
+    named = {"cluster": ROCKETMQ_533.cluster, "broker": ROCKETMQ_533.broker}
+    sizes = {"tieredStoreCommitLogMaxSize": 1 << 18, "tieredStoreGroupCommitCount": 64}
+    with sync.follow(tree.store, url, settings=sizes, **named) as follower:
+        follower.drain()
+    planned = splits(url, split_bytes)
+    assert max(len(split.pieces) for split in planned) > 1
+    with sync.open(url) as reader:
+        assert all_of(planned) == all_by_reader(reader)
+
+
+def test_topics_queues_offsets_and_times_leave_out_what_nobody_wants(tier: Path) -> None:
+    with sync.open(tier) as reader:
+        rows = reader.to_arrow("G_Orders", 2).read_all()
+    times = rows["store_timestamp"].to_pylist()
+    since, until = times[100], times[500]
+    planned = splits(
+        tier, topics=["G_Orders"], queues=[2], offsets=(50, 450), since=since, until=until
+    )
+    assert {split.queue for split in planned} == {QueueId("G_Orders", 2)}
+    found = all_of(planned)
+    wanted = [n for n, time in enumerate(times) if 50 <= n < 450 and since <= time < until]
+    assert found["queue_offset"].to_pylist() == wanted
+    assert splits(tier, topics=["G_Orders"], offsets=(600, 700)) == []
+
+
+def test_dataset_is_what_to_arrow_reads(tier: Path) -> None:
+    columns = ["topic", "queue_offset", "body"]
+    with sync.open(tier) as reader:
+        wanted = reader.to_arrow("G_Batch", columns=columns).read_all()
+    assert offline.dataset(tier, "G_Batch", columns=columns).read_all() == wanted
+    assert offline.dataset(tier, ["G_Batch"], columns=columns, queues=[9]).read_all().num_rows == 0
+
+
+def test_wrong_use_is_one_sentence(tier: Path, tmp_path: Path) -> None:
+    with pytest.raises(NotFound, match="there is no tier in this directory"):
+        splits(tmp_path)
+    with pytest.raises(NotFound, match="did you mean G_Orders"):
+        splits(tier, topics=["G_Order"])
+    with pytest.raises(ValueError, match="did you mean body"):
+        offline.dataset(tier, columns=["bodi"])
+    with pytest.raises(ValueError, match="a split has bytes"):
+        splits(tier, 0)
+    with pytest.raises(ConfigError, match="not to other"):
+        splits(tier, broker="other")

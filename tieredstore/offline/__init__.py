@@ -1,0 +1,126 @@
+"""Offline work on a tier, by many processes side by side: scan, audit, rebuild, tables.
+
+    import duckdb, tieredstore.offline
+
+    orders = tieredstore.offline.dataset("tier", "G_Orders", columns=["tags", "body"])
+    duckdb.sql("SELECT tags, count(*) FROM orders GROUP BY ALL")
+
+`scanner.py` says how messages are read, `split.py` what one worker reads, `planning.py` how splits
+are found. Neither Spark nor an event loop of the caller's is needed; nothing is loaded before use.
+"""
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    from tieredstore.offline.split import LogGap, Split
+    from tieredstore.reading.arrow import RecordBatch, RecordBatchReader
+    from tieredstore.reading.wanted import Moment
+
+
+def dataset(
+    where: str | os.PathLike[str] | None = None,
+    topic: str | Sequence[str] | None = None,
+    *,
+    columns: Sequence[str] | None = None,
+    queues: Sequence[int] | None = None,
+    since: "Moment | None" = None,
+    until: "Moment | None" = None,
+    on_gap: "Callable[[LogGap], None] | None" = None,
+    verify_bodies: bool = False,
+    cluster: str | None = None,
+    broker: str | None = None,
+    conf: str | os.PathLike[str] | None = None,
+    settings: Mapping[str, object] | None = None,
+    java_metadata: str | os.PathLike[str] | None = None,
+) -> "RecordBatchReader":
+    """The messages of topics as a `pyarrow.RecordBatchReader`: for DuckDB, polars and pandas.
+
+    Reads the metadata at once, and messages when batches are asked for, queue after queue; one
+    batch is held. The columns are those of `to_arrow`; bodies are decompressed. Unlike `to_arrow`
+    it reads the logs from end to end, without ConsumeQueues, caches and a thread of its own. Use it
+    in one thread.
+
+    Args:
+        where: the tier's directory or URL, as in `tieredstore.open`.
+        topic: a topic, or several; None: all.
+        columns: names of columns, in this order; None: all.
+        queues: numbers of queues, of each topic; None: all.
+        since: messages stored at this time or later: a datetime with time zone, or Unix ms.
+        until: messages stored before this time.
+        on_gap: is told of bytes in which no sound message is, and they are passed over; None: the
+            first is an error.
+        verify_bodies: compare the checksum of each body, too.
+        cluster: the broker's cluster; not needed where the tier has only one that fits.
+        broker: the broker's name; likewise.
+        conf: a RocketMQ broker's configuration file.
+        settings: further keys with their values.
+        java_metadata: a `tieredStoreMetadata.json`, for a tier that RocketMQ's own store wrote.
+
+    Raises:
+        ImportError: pyarrow is not installed; says how to install it.
+        ValueError: there is no such column, or a time has no time zone.
+        NotFound, ConfigError, NewerVersion, Corrupt, Denied, Unavailable: as `planning.splits`;
+            Corrupt and Unavailable also when a batch is asked for.
+    """
+    from tieredstore.offline.planning import splits  # noqa: PLC0415 - loaded on first use
+
+    scanner = import_job("scanner")
+    schema = scanner.schema_of(columns)
+    planned = splits(
+        where,
+        topics=[topic] if isinstance(topic, str) else topic,
+        queues=queues,
+        since=since,
+        until=until,
+        cluster=cluster,
+        broker=broker,
+        conf=conf,
+        settings=settings,
+        java_metadata=java_metadata,
+    )
+
+    def batches() -> "Iterator[RecordBatch]":
+        for split in planned:
+            yield from scan_split(split, columns, on_gap=on_gap, verify_bodies=verify_bodies)
+
+    return scanner.reader_of(schema, batches())
+
+
+def import_job(name: str) -> "ModuleType":
+    """A module of this package that needs Arrow, such as `scanner` or `audit`.
+
+    Raises:
+        ImportError: Arrow is not installed; says how to install it.
+    """
+    try:
+        return import_module(f"tieredstore.offline.{name}")
+    except ModuleNotFoundError as error:
+        if error.name != "pyarrow":
+            raise
+        raise ImportError(
+            "tieredstore.offline needs pyarrow: pip install 'tieredstore[arrow]'", name="pyarrow"
+        ) from error
+
+
+def scan_split(
+    split: "Split",
+    columns: Sequence[str] | None = None,
+    *,
+    on_gap: "Callable[[LogGap], None] | None" = None,
+    verify_bodies: bool = False,
+) -> "Iterator[RecordBatch]":
+    """The messages of one split, with a source that is opened here; see `scanner.scan`."""
+    from tieredstore.offline.sources import source_of  # noqa: PLC0415 - loaded on first use
+
+    read = source_of(split.place)
+    try:
+        yield from import_job("scanner").scan(
+            read, split, columns, on_gap=on_gap, verify_bodies=verify_bodies
+        )
+    finally:
+        read.close()

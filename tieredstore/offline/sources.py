@@ -1,0 +1,205 @@
+"""A tier's bytes for a worker: a directory read directly, or an object store with read-ahead.
+
+Made in the worker that reads, never before: clients of object stores must not cross a fork.
+"""
+
+import os
+from collections import deque
+from collections.abc import Sequence
+from concurrent.futures import Future
+from functools import lru_cache
+from pathlib import Path
+from random import SystemRandom
+from typing import NamedTuple, Self
+
+from provider.clock import SystemClock
+from provider.errors import NotFound, OutOfRange
+from provider.object_store import Buffer, ObjectStore
+from provider.ranges import ByteRange
+from provider.retrying import RetryingStore
+from provider.sequential import ByteSource, DirectorySource, ObjectRange
+from tieredstore.config.effective import Config
+from tieredstore.config.location import location_at
+from tieredstore.config.object_keys import OBJECT_STORE
+from tieredstore.offline.split import TierPlace
+from tieredstore.places import directory_of, storage_at
+from tieredstore.threaded import Threaded
+
+REQUEST_BYTES = 4 << 20
+"""Longest range of one request."""
+AHEAD_BYTES_MAX = 4 * REQUEST_BYTES
+"""Bytes that are asked for before they are needed, beside the request that is waited for."""
+AHEAD_REQUESTS_MAX = 32
+"""Requests under way at once: parts of many small commits are short."""
+_SECRET = frozenset({"objectStoreAccessKey", "objectStoreSecretKey"})
+
+
+def place_of(config: Config) -> TierPlace:
+    """The place of the configured broker's tier, which can be sent to workers.
+
+    Raises:
+        ConfigError: `tieredStoreFilePath` is not set.
+    """
+    where = directory_of(config)
+    location = os.path.abspath(where) if isinstance(where, Path) else str(where)  # noqa: PTH100 - no links are followed
+    given = [config.settings[key.name] for key in OBJECT_STORE if key.name not in _SECRET]
+    names = [(one.key.name, str(one.value)) for one in given if one.value != one.key.default]
+    return TierPlace(location, tuple(names))
+
+
+def source_of(place: TierPlace) -> ByteSource:
+    """What reads the tier at a place, for one thread; close it.
+
+    An object store's connections are shared by all sources of the process and stay open.
+
+    Raises:
+        ConfigError: the place is none, or settings in this process's environment are wrong.
+        Denied: nothing is installed for such URLs.
+    """
+    location = location_at(place.location)
+    if isinstance(location, Path):
+        return DirectorySource(location)
+    return StoreSource(_store_of_process(os.getpid(), place))
+
+
+class _OpenStore:
+    """The store at a place, open while its block is entered."""
+
+    def __init__(self, place: TierPlace) -> None:
+        config = Config.load(settings=dict(place.settings))
+        clock = SystemClock()
+        files = storage_at(config, location_at(place.location), clock=clock)
+        self.store: ObjectStore = RetryingStore(files, clock=clock, rng=SystemRandom())
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.store.close()
+
+
+class ThreadedStore(Threaded):
+    """An object store in a thread with an event loop of its own; many threads may use it."""
+
+    def __init__(self, place: TierPlace) -> None:
+        opened = _OpenStore(place)
+        self._store = opened.store
+        super().__init__(opened)
+
+    def read(self, name: str, wanted: ByteRange) -> Future[Buffer]:
+        """Begin a read; `ObjectStore.read`."""
+        return self._running.start_task_soon(self._store.read, name, wanted)
+
+    def size(self, name: str) -> int:
+        """`ObjectStore.size`."""
+        return self._running.call(self._store.size, name)
+
+
+@lru_cache(maxsize=16)
+def _store_of_process(pid: int, place: TierPlace) -> ThreadedStore:
+    """The open store of this process; one that was forked gets another one."""
+    del pid  # part of the key
+    return ThreadedStore(place)
+
+
+class _Block(NamedTuple):
+    """A request that was sent ahead."""
+
+    wanted: ObjectRange
+    answer: Future[Buffer]
+
+
+class StoreSource:
+    """A `ByteSource` over an object store, which reads ahead what it was told to expect.
+
+    Memory: `AHEAD_BYTES_MAX`, and one request.
+    """
+
+    def __init__(self, store: ThreadedStore) -> None:
+        self._store = store
+        self._expected: deque[ObjectRange] = deque()
+        self._ahead: deque[_Block] = deque()
+
+    def __repr__(self) -> str:
+        return f"<StoreSource: {len(self._ahead)} requests ahead>"
+
+    def expect(self, ranges: Sequence[ObjectRange]) -> None:
+        """Read these ahead, in requests of at most 4 MiB; forget what was expected before."""
+        self.close()
+        for name, start, length in ranges:
+            last = self._expected[-1] if self._expected else None
+            if last is not None and (last.name, last.start + last.length) == (name, start):
+                start, length = last.start, last.length + length  # noqa: PLW2901 - one run of bytes
+                self._expected.pop()
+            while length > REQUEST_BYTES:
+                self._expected.append(ObjectRange(name, start, REQUEST_BYTES))
+                start, length = start + REQUEST_BYTES, length - REQUEST_BYTES  # noqa: PLW2901 - as above
+            self._expected.append(ObjectRange(name, start, length))
+
+    def read_into(self, name: str, start: int, view: memoryview) -> int:
+        """`ByteSource.read_into`: from what was read ahead, else one request."""
+        filled = 0
+        while filled < len(view):
+            at = start + filled
+            self._send()
+            while self._ahead and not _holds(self._ahead[0].wanted, name, at):
+                self._ahead.popleft().answer.cancel()
+                self._send()
+            if self._ahead:
+                wanted, answer = self._ahead[0]
+                found = self._answer(wanted, answer)
+                part = memoryview(found)[at - wanted.start :][: len(view) - filled]
+                is_used_up = at + len(part) >= wanted.start + wanted.length
+                ends = len(found) < wanted.length and at + len(part) >= wanted.start + len(found)
+            else:
+                wanted = ObjectRange(name, at, min(len(view) - filled, REQUEST_BYTES))
+                part = memoryview(self._answer(wanted, None))
+                is_used_up, ends = False, len(part) < wanted.length
+            view[filled : filled + len(part)] = part
+            filled += len(part)
+            if is_used_up or (ends and self._ahead):
+                self._ahead.popleft()
+            if ends:
+                break
+        return filled
+
+    def close(self) -> None:
+        """Give up what was asked for ahead. Idempotent."""
+        self._expected.clear()
+        while self._ahead:
+            self._ahead.popleft().answer.cancel()
+
+    def _send(self) -> None:
+        """Ask for what comes next, as far as the bounds allow."""
+        bytes_ahead = sum(block.wanted.length for block in self._ahead)
+        while (
+            self._expected
+            and bytes_ahead < AHEAD_BYTES_MAX
+            and len(self._ahead) < AHEAD_REQUESTS_MAX
+        ):
+            wanted = self._expected.popleft()
+            self._ahead.append(_Block(wanted, self._begin(wanted)))
+            bytes_ahead += wanted.length
+
+    def _begin(self, wanted: ObjectRange) -> Future[Buffer]:
+        return self._store.read(wanted.name, ByteRange(wanted.start, wanted.start + wanted.length))
+
+    def _answer(self, wanted: ObjectRange, answer: Future[Buffer] | None) -> Buffer:
+        """The bytes of a request; fewer where the object ends, or is not there."""
+        try:
+            return (answer or self._begin(wanted)).result()
+        except NotFound:
+            return b""
+        except OutOfRange:
+            pass
+        try:
+            left = self._store.size(wanted.name) - wanted.start
+        except NotFound:
+            return b""
+        if left <= 0:
+            return b""
+        return self._begin(wanted._replace(length=min(left, wanted.length))).result()
+
+
+def _holds(wanted: ObjectRange, name: str, at: int) -> bool:
+    return wanted.name == name and wanted.start <= at < wanted.start + wanted.length
