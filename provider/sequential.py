@@ -78,7 +78,8 @@ class DirectorySource:
 
     def close(self) -> None:
         """Close the open file."""
-        fd, self._fd, self._name = self._fd, -1, ""
+        fd, self._fd = self._fd, -1
+        self._name = ""
         if fd >= 0:
             os.close(fd)
 

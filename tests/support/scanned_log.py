@@ -1,6 +1,6 @@
 """Logs in memory for the offline scanner: records, where they lie, and splits over them."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -18,7 +18,7 @@ OBJECT = "segment"
 class MemorySource:
     """A `ByteSource` of bytes; notes what was read."""
 
-    objects: dict[str, bytes | bytearray]
+    objects: Mapping[str, bytes | bytearray]
     reads: list[ObjectRange] = field(default_factory=list[ObjectRange])
 
     def expect(self, ranges: Sequence[ObjectRange]) -> None:

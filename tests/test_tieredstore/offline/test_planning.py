@@ -3,6 +3,7 @@
 import pickle
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import fsspec
 import pyarrow as pa
@@ -28,7 +29,6 @@ from tieredstore.offline.sources import source_of
 from tieredstore.offline.split import ScanReport, Split, where_not_met
 
 SPLIT_BYTES = (64 << 10, 1 << 20, 1 << 40)
-WHOLE = {"tieredStoreExtentMaxSize": 1 << 30}
 
 
 @pytest.fixture(scope="module")
@@ -108,7 +108,7 @@ def test_splits_of_an_object_stores_parts_hold_what_a_reader_sees(
     url: str, split_bytes: int
 ) -> None:
     tree = unpacked(ROCKETMQ_533)
-    named = {"cluster": ROCKETMQ_533.cluster, "broker": ROCKETMQ_533.broker}
+    named: dict[str, Any] = {"cluster": ROCKETMQ_533.cluster, "broker": ROCKETMQ_533.broker}
     sizes = {"tieredStoreCommitLogMaxSize": 1 << 18, "tieredStoreGroupCommitCount": 64}
     with sync.follow(tree.store, url, settings=sizes, **named) as follower:
         follower.drain()
