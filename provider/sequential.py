@@ -49,7 +49,7 @@ class DirectorySource:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._name = ""
+        self._name: str = ""
         self._fd = -1
 
     def __repr__(self) -> str:
