@@ -69,7 +69,7 @@ def dataset(
     """
     from tieredstore.offline.planning import splits  # noqa: PLC0415 - loaded on first use
 
-    scanner = import_job("scanner")
+    scanner = import_job("tieredstore.offline.scanner")
     schema = scanner.schema_of(columns)
     planned = splits(
         where,
@@ -92,13 +92,13 @@ def dataset(
 
 
 def import_job(name: str) -> "ModuleType":
-    """A module of this package that needs Arrow, such as `scanner` or `audit`.
+    """A module of this package that needs Arrow, by its whole name.
 
     Raises:
         ImportError: Arrow is not installed; says how to install it.
     """
     try:
-        return import_module(f"tieredstore.offline.{name}")
+        return import_module(name)
     except ModuleNotFoundError as error:
         if error.name != "pyarrow":
             raise
@@ -119,7 +119,7 @@ def scan_split(
 
     read = source_of(split.place)
     try:
-        yield from import_job("scanner").scan(
+        yield from import_job("tieredstore.offline.scanner").scan(
             read, split, columns, on_gap=on_gap, verify_bodies=verify_bodies
         )
     finally:
