@@ -208,8 +208,8 @@ async def _boundaries(
                 continue
             with suppress(StoreError):
                 place = await _first_at(container, extent, target)
-                if target <= place < end:
-                    found[begin, target] = place
+                if place >= target:
+                    found[begin, target] = min(place, end)
     return found
 
 
