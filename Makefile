@@ -6,8 +6,8 @@ STAMP := $(VENV)/.installed
 
 # The parts of the tests: three run at a time on two cores, for the soak and the brokers often wait, and the next begins where
 # one ends. What runs alone at the end is short so.
-# Each test is in exactly one of the first five; the last tries the wheel.
-PARTS := test-soak test-broker test-slow test-tieredstore test-fast test-wheel
+# Each test is in exactly one of the first six; the last tries the wheel.
+PARTS := test-soak test-broker test-spark test-slow test-tieredstore test-fast test-wheel
 JOBS ?= 3
 TIEREDSTORE := tests/test_tieredstore
 PYTEST = $(BIN)/python -m pytest -q -o cache_dir=.run/cache/$@ --durations=5
@@ -47,14 +47,18 @@ test-soak: $(STAMP)
 test-broker: $(STAMP)
 	$(PYTEST) -m "rocketmq and not soak" tests/test_interop
 
+# One Java machine with one session for all tests.
+test-spark: $(STAMP)
+	$(PYTEST) -m "spark and not soak and not rocketmq" tests/test_spark
+
 test-slow: $(STAMP)
-	$(PYTEST) -m "slow and not soak and not rocketmq"
+	$(PYTEST) -m "slow and not soak and not rocketmq and not spark"
 
 test-tieredstore: $(STAMP)
-	$(PYTEST) -m "not slow and not soak and not rocketmq" $(TIEREDSTORE)
+	$(PYTEST) -m "not slow and not soak and not rocketmq and not spark" $(TIEREDSTORE)
 
 test-fast: $(STAMP)
-	$(PYTEST) -m "not slow and not soak and not rocketmq" --ignore=$(TIEREDSTORE)
+	$(PYTEST) -m "not slow and not soak and not rocketmq and not spark" --ignore=$(TIEREDSTORE)
 
 # What a wheel can break: modules, files, the command, the dependencies, what the README shows, golden bytes through it all.
 IN_WHEEL := tests/test_tieredstore/test_installed.py tests/test_tieredstore/cli/test_commands.py \

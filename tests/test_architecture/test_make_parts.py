@@ -10,12 +10,12 @@ pytestmark = pytest.mark.checkout
 
 ROOT = Path(__file__).parents[2]
 MAKEFILE = ROOT / "Makefile"
-MARKS = ("soak", "rocketmq", "slow", "checkout")
+MARKS = ("soak", "rocketmq", "slow", "spark", "checkout")
 PART = re.compile(
     r"^(test-\w+): \$\(STAMP\)\n\t\$\(PYTEST\) -m \"(.*)\"(?: (--ignore=)?(\S+))?$", re.MULTILINE
 )
 DIVIDED = "$(TIEREDSTORE)"
-PLACES = {"soak": "tests/soak", "rocketmq": "tests/test_interop"}
+PLACES = {"soak": "tests/soak", "rocketmq": "tests/test_interop", "spark": "tests/test_spark"}
 """Where the tests with a mark are: a part that looks only there collects no others."""
 
 

@@ -14,8 +14,9 @@ from tests.support.cli import COMMAND, run, settings
 from tests.support.golden import ROCKETMQ_533, unpack, unpacked
 from tests.support.patience import HANGS_AFTER_S
 from tests.support.shown_blocks import blocks_of, environment_of, ran
+from tieredstore.offline.spark.requirements import lacking_java
 
-DATA_TOOLS = ("duckdb", "polars", "pandas")
+DATA_TOOLS = ("duckdb", "polars", "pandas", "pyspark")
 """Large, so blocks that need one are passed over where it is missing, except in CI."""
 README = Path(__file__).parents[2] / "README.md"
 
@@ -36,7 +37,10 @@ def test_the_readmes_blocks_run_in_order_and_print_what_they_show(tmp_path: Path
             # The wheel is tried without them, so that its environments stay small.
             is_checkout = (README.parent / "tieredstore").is_dir()
             missing = is_checkout and "CI" in os.environ
-            assert not missing, f"{absent} are in the group `data`"
+            assert not missing, f"{absent} are in the groups `data` and `spark`"
+            continue
+        if "pyspark" in block.text and (sentence := lacking_java()):
+            assert "CI" not in os.environ, sentence
             continue
         ran(block, tmp_path, environment_of(), joined=False)
 

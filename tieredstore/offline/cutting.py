@@ -1,6 +1,6 @@
 """How a queue's log is cut into splits, by what its metadata knows. Pure."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -27,12 +27,21 @@ class Selection:
     """Queue offsets `[from, to)`, of each queue."""
     times_ms: tuple[int, int] = ALL_TIMES
     """Store timestamps `[from, to)` in Unix ms."""
+    by_queue: Mapping[QueueId, tuple[int, int]] | None = None
+    """Only these queues, and of each these offsets, besides `offsets`; None: all."""
 
     def has(self, queue: QueueId) -> bool:
         """Whether messages of a queue are wanted at all."""
-        return (self.topics is None or queue.topic in self.topics) and (
-            self.queue_ids is None or queue.queue_id in self.queue_ids
+        return (
+            (self.topics is None or queue.topic in self.topics)
+            and (self.queue_ids is None or queue.queue_id in self.queue_ids)
+            and (self.by_queue is None or queue in self.by_queue)
         )
+
+    def offsets_of(self, queue: QueueId) -> tuple[int, int]:
+        """Queue offsets `[from, to)` of one queue; none if the first is not below the second."""
+        low, high = ALL_OFFSETS if self.by_queue is None else self.by_queue[queue]
+        return max(low, self.offsets[0]), min(high, self.offsets[1])
 
 
 class LogExtent(NamedTuple):
@@ -111,10 +120,10 @@ def splits_of_queue(
     to `LEAD_BYTES_MAX` of them; else the first record is found by its own bytes, and only
     `where_not_met` proves that it is the right one. No split spans two segments.
     """
-    offsets = (
-        max(wanted.offsets[0], queue.min_offset),
-        min(wanted.offsets[1], queue.next_offset),
-    )
+    low, high = wanted.offsets_of(queue.id)
+    offsets = max(low, queue.min_offset), min(high, queue.next_offset)
+    if offsets[0] >= offsets[1]:
+        return []
     kept = [extent for extent in extents if _may_hold(extent, offsets, wanted.times_ms)]
     made: list[Split] = []
     for run in _runs(kept, split_bytes):

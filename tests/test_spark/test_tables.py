@@ -1,0 +1,189 @@
+"""The tables of a tier in Spark hold what its own readers read."""
+
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from container.names.queue_id import QueueId
+from tests.support.cli import run
+from tests.support.golden import ROCKETMQ_533, unpacked
+from tieredstore import sync
+from tieredstore.message import Message
+from tieredstore.offline import spark as tiers
+from tieredstore.offline.spark.pushdown import narrowed
+from tieredstore.offline.wanted_messages import WantedMessages
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, Row, SparkSession
+
+pytestmark = pytest.mark.spark
+
+
+def read(
+    spark: "SparkSession", tier: Path | str, table: str = "messages", **options: Any
+) -> "DataFrame":
+    tiers.register(spark)
+    return spark.read.format("tieredstore").options(table=table, **options).load(str(tier))
+
+
+def in_order(rows: Iterable["Row"]) -> list["Row"]:
+    return sorted(rows, key=lambda row: (row.topic, row.queue_id, row.queue_offset))
+
+
+def assert_same(rows: Iterable["Row"], messages: Iterable[Message]) -> None:
+    found, wanted = in_order(rows), list(messages)
+    assert [(row.topic, row.queue_id, row.queue_offset, bytes(row.body)) for row in found] == [
+        (one.topic, one.queue_id, one.offset, one.body) for one in wanted
+    ]
+    assert [(row["keys"], row.properties, row.tags, row.msg_id) for row in found] == [
+        (one.keys, one.properties, one.tags or None, one.msg_id) for one in wanted
+    ]
+    assert [int(row.store_timestamp.timestamp() * 1000 + 0.5) for row in found] == [
+        one.store_timestamp for one in wanted
+    ]
+    assert [(row.body_crc, row.born_host, row.sys_flag) for row in found] == [
+        (one.stored.body_crc, one.born_host, one.sys_flag) for one in wanted
+    ]
+
+
+def test_messages_are_those_that_the_fetcher_reads(
+    spark: "SparkSession", golden_tier: Path
+) -> None:
+    rows = read(spark, golden_tier, topics="G_Orders,G_Big", splitBytes=65536).collect()
+    with sync.open(golden_tier) as tier:
+        assert_same(rows, [one for topic in ("G_Big", "G_Orders") for one in tier.messages(topic)])
+
+
+def test_a_tier_of_the_java_store_is_read_with_its_metadata(spark: "SparkSession") -> None:
+    tree = unpacked(ROCKETMQ_533)
+    java = str(tree.java_metadata)
+    rows = read(spark, tree.tier, javaMetadata=java, topics="G_Orders", splitBytes=65536).collect()
+    with sync.open(tree.tier, java_metadata=java) as tier:
+        assert_same(rows, tier.messages("G_Orders"))
+
+
+def test_options_choose_what_is_read(spark: "SparkSession", golden_tier: Path) -> None:
+    with sync.open(golden_tier) as tier:
+        messages = list(tier.messages("G_Orders", 1))
+    since, until = messages[100].store_timestamp, messages[300].store_timestamp
+    found = read(
+        spark,
+        golden_tier,
+        queues="G_Orders/1",
+        startTime=since,
+        endTime=until,
+        startingOffsets='{"G_Orders/1": 120}',
+        endingOffsets='{"G_Orders/1": 280}',
+    )
+    wanted = [m.offset for m in messages[120:280] if since <= m.store_timestamp < until]
+    assert [row.queue_offset for row in in_order(found.select("*").collect())] == wanted
+    assert (
+        read(spark, golden_tier, queues="1,2", topics="G_Tx").select("queue_id").distinct().count()
+        == 2
+    )
+
+
+def test_only_the_named_columns_are_made(spark: "SparkSession", golden_tier: Path) -> None:
+    columns = ["tags", "queue_offset"]
+    frame = tiers.messages(spark, str(golden_tier), columns=columns, queues="G_Orders/0")
+    assert frame.columns == ["tags", "queue_offset"]
+    assert {row.tags for row in frame.where("tags = 'TagA'").collect()} == {"TagA"}
+
+
+def test_filters_choose_what_is_read_on_a_word_where_the_switch_is_on(
+    spark: "SparkSession", golden_tier: Path
+) -> None:
+    with sync.open(golden_tier) as tier:
+        messages = list(tier.messages("G_Orders", 1))
+    since = messages[100].stored_at
+    where = "topic = 'G_Orders' and queue_id in (1, 77) and queue_offset between 50 and 299"
+    columns = ["topic", "queue_id", "queue_offset", "store_timestamp"]
+    spark.conf.set(tiers.PUSHDOWN_KEY, "true")
+    try:
+        frame = tiers.messages(spark, str(golden_tier), columns=columns, pushFilters=True)
+        found = frame.where(where).where(frame.store_timestamp >= since).collect()
+        wanted = [one.offset for one in messages[50:300] if one.stored_at >= since]
+        assert sorted(row.queue_offset for row in found) == wanted
+    finally:
+        spark.conf.unset(tiers.PUSHDOWN_KEY)
+
+
+def test_pushed_filters_narrow_the_reading() -> None:
+    from pyspark.sql.datasource import (  # noqa: PLC0415 - an extra
+        EqualTo,
+        Filter,
+        GreaterThan,
+        In,
+        LessThan,
+        StringContains,
+    )
+
+    filters: list[Filter] = [
+        In(("queue_id",), (1, 2)),
+        EqualTo(("topic",), "T"),
+        GreaterThan(("queue_offset",), 9),
+        LessThan(("queue_offset",), 20),
+        GreaterThan(("store_timestamp",), datetime(2026, 1, 1, tzinfo=UTC)),
+        LessThan(("store_timestamp",), datetime(2026, 1, 1, 0, 0, 0, 1500, tzinfo=UTC)),
+        StringContains(("tags",), "x"),
+    ]
+    found = WantedMessages()
+    for one in filters:
+        found = narrowed(found, one)
+    assert found.has(QueueId("T", 2))
+    assert not found.has(QueueId("T", 3))
+    assert not found.has(QueueId("U", 1))
+    assert found.offsets_of(QueueId("T", 1)) == (10, 20)
+    assert found.times_ms == (1_767_225_600_000, 1_767_225_600_002)
+
+
+def test_units_keys_segments_and_gaps_are_those_of_the_metadata(
+    spark: "SparkSession", golden_tier: Path
+) -> None:
+    units = in_order(read(spark, golden_tier, "units", topics="G_Orders").collect())
+    with sync.open(golden_tier) as tier:
+        messages = list(tier.messages("G_Orders"))
+        state = tier.queues()
+    assert [(row.queue_id, row.queue_offset, row.position, row.size) for row in units] == [
+        (one.queue_id, one.offset, one.stored.physical_offset, one.stored.size) for one in messages
+    ]
+    keys = read(spark, golden_tier, "keys", topics="G_Orders").collect()
+    assert {(row.queue_id, row.position, row.size) for row in keys} <= {
+        (row.queue_id, row.position, row.size) for row in units
+    }
+    segments = [row.asDict() for row in read(spark, golden_tier, "segments").collect()]
+    listed = run("--tier", golden_tier, "segments", "--json").rows
+    assert [(row["path"], row["size"], row["sealed"]) for row in segments] == [
+        (row["path"], row["size"], row["sealed"]) for row in listed
+    ]
+    assert read(spark, golden_tier, "gaps").count() == sum(len(queue.gaps) for queue in state)
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"topics": "G_Order"}, "G_Orders"),
+        ({"topic": "G_Orders"}, "there is no option topic: did you mean topics?"),
+        ({"table": "message"}, "there is no 'message': write messages"),
+        ({"startTime": "yesterday"}, "'yesterday' is no time"),
+        ({"table": "gaps", "startTime": "-2h"}, "the table gaps has no store times"),
+    ],
+)
+def test_a_wrong_option_is_one_sentence(
+    spark: "SparkSession", golden_tier: Path, options: dict[str, str], sentence: str
+) -> None:
+    from pyspark.errors import PySparkException  # noqa: PLC0415 - an extra
+
+    with pytest.raises(PySparkException) as raised:
+        read(spark, golden_tier, **options).collect()
+    assert sentence in str(raised.value)
+
+
+def test_a_path_that_is_no_tier_is_one_sentence(spark: "SparkSession", tmp_path: Path) -> None:
+    from pyspark.errors import PySparkException  # noqa: PLC0415 - an extra
+
+    with pytest.raises(PySparkException, match="there is no tier"):
+        read(spark, tmp_path).collect()

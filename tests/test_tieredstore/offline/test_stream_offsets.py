@@ -1,0 +1,84 @@
+"""How far a batch of a stream goes, and what it must not pass over: without Spark."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from container.metadata.records import Gap
+from provider.ranges import QueueOffset
+from tieredstore.config.sources import ConfigError
+from tieredstore.offline.spark.stream_offsets import (
+    Bounds,
+    MissingMessages,
+    Offsets,
+    capped,
+    parse_offsets,
+    parse_queue,
+    refuse_ahead,
+    stretches,
+)
+
+SPANS = st.tuples(st.integers(0, 50), st.integers(0, 50)).map(sorted)
+BOUNDS = st.dictionaries(
+    st.sampled_from([f"T/{number}" for number in range(6)]),
+    SPANS.map(lambda span: Bounds(span[0], span[1])),
+)
+
+
+@given(BOUNDS, st.one_of(st.none(), st.integers(1, 20)), st.data())
+def test_batches_end_at_the_end_with_each_message_once(
+    bounds: dict[str, Bounds], rows_max: int | None, data: st.DataObject
+) -> None:
+    known = data.draw(st.sets(st.sampled_from(sorted(bounds)))) if bounds else set()
+    start: Offsets = {name: bounds[name].first for name in known}
+    found: list[tuple[str, int]] = []
+    for _ in range(400):
+        end = capped(start, bounds, rows_max)
+        if end == start:
+            break
+        parts = stretches(start, end, bounds, fail_on_data_loss=True)
+        rows = [(str(one.queue), at) for one in parts for at in range(one.start, one.end)]
+        assert rows_max is None or len(rows) <= rows_max
+        assert parts == stretches(start, end, bounds, fail_on_data_loss=True)
+        found += rows
+        start = end
+    assert sorted(found) == [
+        (name, at) for name, one in sorted(bounds.items()) for at in range(one.first, one.end)
+    ]
+
+
+@given(st.integers(1, 100))
+def test_a_queue_with_much_gets_what_the_others_leave(rows_max: int) -> None:
+    bounds = {"T/0": Bounds(0, 3), "T/1": Bounds(0, 1000), "T/2": Bounds(0, 1000)}
+    end = capped(dict.fromkeys(bounds, 0), bounds, rows_max)
+    assert sum(end.values()) == rows_max
+    assert abs(end["T/1"] - end["T/2"]) <= 1
+
+
+def test_what_is_missing_is_named_unless_it_may_be_passed_over() -> None:
+    lost = Gap(QueueOffset(30), QueueOffset(32), "the broker deleted them", 0)
+    bounds = {"T/0": Bounds(10, 40, (lost,))}
+    for start, end, sentence in (
+        (5, 20, "messages 5 to 9 of T/0 expired or were deleted"),
+        (20, 35, "messages 30 to 31 of T/0 were lost before they could be tiered"),
+        (35, 45, "messages 40 to 44 of T/0 were cut off the tier"),
+    ):
+        with pytest.raises(MissingMessages, match=sentence):
+            stretches({"T/0": start}, {"T/0": end}, bounds, fail_on_data_loss=True)
+        kept = stretches({"T/0": start}, {"T/0": end}, bounds, fail_on_data_loss=False)
+        assert [(one.start, one.end) for one in kept] == [(max(start, 10), min(end, 40))]
+    with pytest.raises(MissingMessages, match="messages 3 to 6 of T/1 expired or were deleted"):
+        stretches({"T/1": 3}, {"T/1": 7}, bounds, fail_on_data_loss=True)
+    with pytest.raises(MissingMessages, match="T/0 ends at 40, and the stream has read up to 41"):
+        refuse_ahead({"T/0": 41}, bounds)
+
+
+@pytest.mark.parametrize("text", ["newest", "[1]", '{"T/0": -1}', '{"T/0": true}', '{"T": 1}'])
+def test_offsets_that_are_none_are_refused(text: str) -> None:
+    with pytest.raises(ConfigError):
+        parse_offsets(text, option="startingOffsets")
+
+
+def test_topics_may_have_any_name_in_front_of_the_number() -> None:
+    assert parse_offsets('{"%RETRY%g/0": 7}', option="x") == {"%RETRY%g/0": 7}
+    assert parse_queue("a/b/3") == ("a/b", 3)

@@ -1,0 +1,95 @@
+"""A tier in Spark: tables, a stream, and the engine that runs our jobs on a cluster.
+
+    from tieredstore.offline import spark as tiers
+
+    tiers.register(spark)
+    orders = spark.read.format("tieredstore").option("topics", "G_Orders").load("tier")
+    tiers.messages(spark, "tier", columns=["topic", "queue_offset", "tags", "body"])
+
+Needs the extra `tieredstore[spark]`, and a Java machine where Spark itself runs. Works through
+Spark Connect, too: nothing here asks for a SparkContext. `docs/spark.md` says what workers need.
+
+`options.py` says what may be given; `source.py` is what Spark calls, over `../tables/`;
+`stream_reader.py` and `stream_offsets.py` are the stream, `pushdown.py` filters, `engine.py` the
+engine. Nothing of Spark is imported before it is used.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+FORMAT: Final = "tieredstore"
+PUSHDOWN_KEY: Final = "spark.sql.python.filterPushdown.enabled"
+
+
+class SparkMissing(ImportError):
+    """Install what Spark needs; one sentence says what."""
+
+
+def register(spark: "SparkSession") -> None:
+    """Let `spark.read`, `spark.readStream` and `df.write` have the format `tieredstore`.
+
+    Raises:
+        SparkMissing: PySpark, pandas or pyarrow is not there, or is of a wrong version.
+    """
+    require_spark()
+    from tieredstore.offline.spark.source import TieredStoreSource  # noqa: PLC0415 - needs PySpark
+
+    spark.dataSource.register(TieredStoreSource)
+
+
+def messages(
+    spark: "SparkSession",
+    where: str,
+    *,
+    columns: Sequence[str] | None = None,
+    **options: str | int | bool,
+) -> "DataFrame":
+    """The messages of a tier as a DataFrame that reads and makes only some columns.
+
+    Spark tells a source in Python nothing of the columns that a query needs, so `select` alone
+    saves no work; naming them here does.
+
+    Args:
+        spark: the session; the format is registered.
+        where: the tier's directory or URL.
+        columns: names of columns, in this order; None: all.
+        options: as `.option(name, value)`, such as `topics="G_Orders"`.
+
+    Raises:
+        SparkMissing: as `register`.
+        ConfigError: there is no such column.
+    """
+    return table(spark, where, "messages", columns=columns, **options)
+
+
+def table(
+    spark: "SparkSession",
+    where: str,
+    name: str,
+    *,
+    columns: Sequence[str] | None = None,
+    **options: str | int | bool,
+) -> "DataFrame":
+    """One of the tables of a tier, as `messages`: messages, units, keys, segments or gaps."""
+    register(spark)
+    from tieredstore.offline.tables.schemas import sql_types  # noqa: PLC0415 - needs Arrow
+
+    reader = spark.read.format(FORMAT).schema(sql_types(name, columns)).option("table", name)
+    for option, value in options.items():
+        reader = reader.option(option, value)
+    return reader.load(where)
+
+
+def require_spark() -> None:
+    """Make sure that Spark can be used from this Python.
+
+    Raises:
+        SparkMissing: PySpark, pandas or pyarrow is not there, or is of a wrong version.
+    """
+    from tieredstore.offline.spark.requirements import lacking  # noqa: PLC0415 - looks at versions
+
+    if sentence := lacking():
+        raise SparkMissing(sentence)

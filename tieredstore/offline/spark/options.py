@@ -1,0 +1,244 @@
+"""What may be said in `.option(name, value)`, for tables and for the stream. Pure, without Spark.
+
+Spark compares names of options without regard to case. A name that is neither one of these nor a
+key of the configuration is an error that names the nearest.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Final
+
+from container.names.queue_id import QueueId
+from tieredstore.config.key import Kind
+from tieredstore.config.keys import KEYS
+from tieredstore.config.sources import ConfigError
+from tieredstore.offline.spark.stream_offsets import (
+    EARLIEST,
+    LATEST,
+    Offsets,
+    parse_offsets,
+    parse_queue,
+)
+from tieredstore.offline.wanted_messages import TierAddress, WantedMessages
+from tieredstore.reading.moment import parse_moment
+
+MESSAGES = "messages"
+TABLES: Final = (MESSAGES, "units", "keys", "segments", "gaps")
+"""As `tables/schemas.py` has them, which needs Arrow."""
+SPLIT_BYTES: Final = 128 << 20
+SPLIT_BYTES_MIN: Final = 1 << 10
+REFRESH_MS: Final = 1_000
+_NEAR = 0.6
+
+OPTIONS: Final[Mapping[str, str]] = {
+    "path": "Place of the tier: a directory, or a URL such as s3://bucket/prefix.",
+    "table": "messages (default), units, keys, segments or gaps. A stream has messages only.",
+    "cluster": "The broker's cluster; not needed where the tier has only one that fits.",
+    "broker": "The broker's name; likewise.",
+    "conf": "A broker's configuration file, which is read on the driver.",
+    "javaMetadata": "A tieredStoreMetadata.json, to read a tier that RocketMQ's store wrote.",
+    "topics": "Only these topics, separated by commas.",
+    "queues": "Only these queues, separated by commas: numbers, or topic/queue.",
+    "startingOffsets": "earliest (default) or a JSON object of first queue offsets, such as "
+    '{"Orders/0": 17}; queues that it does not name are read from their beginning. A stream also '
+    "takes latest.",
+    "endingOffsets": "latest (default) or a JSON object of the queue offsets behind the last.",
+    "startTime": "Only what was stored then or later: 2026-11-21T12:00:00Z, -2h or Unix "
+    "milliseconds. A stream begins in each queue at the first message of that time.",
+    "endTime": "Only what was stored before that time.",
+    "splitBytes": "Bytes of messages that one task reads, about; default 134217728.",
+    "damaged": "fail (default): a damaged message ends the job; skip: it is passed over.",
+    "pushFilters": "true: filters on topic, queue_id, queue_offset and store_timestamp choose what "
+    "is read; for one query of a DataFrame only. Needs spark.sql.python.filterPushdown.enabled.",
+    "maxRowsPerTrigger": "Messages of one batch of a stream, at most, shared among the queues.",
+    "failOnDataLoss": "true (default): a stream ends where messages that it should have next are "
+    "not in the tier; false: it goes on behind them.",
+    "refreshInterval": "Milliseconds between two looks at a tier by an idle stream; default 1000, "
+    "at least one request each.",
+}
+"""Every option by name, with its meaning. Keys of the configuration may be given besides."""
+_STREAM_ONLY = ("maxRowsPerTrigger", "failOnDataLoss", "refreshInterval")
+_BATCH_ONLY = ("endingOffsets", "endTime", "pushFilters")
+
+
+@dataclass(frozen=True, slots=True)
+class TableOptions:
+    """What `spark.read` was told."""
+
+    address: TierAddress
+    table: str
+    wanted: WantedMessages
+    split_bytes: int
+    skips_damage: bool
+    pushes_filters: bool
+
+
+@dataclass(frozen=True, slots=True)
+class StreamOptions:
+    """What `spark.readStream` was told."""
+
+    address: TierAddress
+    wanted: WantedMessages
+    """Without offsets and times: they say where the stream begins."""
+    begins_at: str
+    """`earliest` or `latest`, for queues that `starts` does not name."""
+    starts: Offsets
+    since_ms: int | None
+    split_bytes: int
+    skips_damage: bool
+    rows_max: int | None
+    fails_on_loss: bool
+    refresh_s: float
+
+
+def table_named(given: Mapping[str, str]) -> str:
+    """The table that the options of a table or a stream name.
+
+    Raises:
+        ConfigError: there is no such table; names the nearest.
+    """
+    named = {name.lower(): str(value).strip() for name, value in given.items()}
+    table = named.get("table") or MESSAGES
+    if table not in TABLES:
+        near = get_close_matches(table, TABLES, 1) or TABLES
+        raise ConfigError(f"table: there is no {table!r}: write {' or '.join(near)}")
+    return table
+
+
+def table_options(given: Mapping[str, str], *, now_ms: int) -> TableOptions:
+    """What the options of a table mean.
+
+    Raises:
+        ConfigError: an option is unknown, or its value impossible; says what to write.
+    """
+    values = _Values(given, _STREAM_ONLY, "a stream")
+    table = table_named(given)
+    starting = values.text("startingOffsets") or EARLIEST
+    ending = values.text("endingOffsets") or LATEST
+    wanted = WantedMessages(
+        topics=values.topics(),
+        queues=values.queues(),
+        starts={} if starting == EARLIEST else parse_offsets(starting, option="startingOffsets"),
+        ends={} if ending == LATEST else parse_offsets(ending, option="endingOffsets"),
+        since_ms=values.moment("startTime", now_ms),
+        until_ms=values.moment("endTime", now_ms),
+    )
+    return TableOptions(
+        values.address(),
+        table,
+        wanted,
+        values.number("splitBytes", SPLIT_BYTES, least=SPLIT_BYTES_MIN),
+        skips_damage=values.choice("damaged", ("fail", "skip")) == "skip",
+        pushes_filters=values.switch("pushFilters", default=False),
+    )
+
+
+def stream_options(given: Mapping[str, str], *, now_ms: int) -> StreamOptions:
+    """What the options of a stream mean.
+
+    Raises:
+        ConfigError: as `table_options`, or it begins both at offsets and at a time.
+    """
+    values = _Values(given, _BATCH_ONLY, "a table")
+    table = table_named(given)
+    if table != MESSAGES:
+        raise ConfigError(f"table: a stream has {MESSAGES} only, not {table}")
+    starting, since_ms = values.text("startingOffsets"), values.moment("startTime", now_ms)
+    if starting and since_ms is not None:
+        raise ConfigError("a stream begins at startingOffsets or at startTime: give one of them")
+    begins_at = starting if starting in {EARLIEST, LATEST} else EARLIEST
+    starts = (
+        parse_offsets(starting, option="startingOffsets") if starting not in {"", begins_at} else {}
+    )
+    rows_max = values.number("maxRowsPerTrigger", 0, least=1)
+    return StreamOptions(
+        values.address(),
+        WantedMessages(topics=values.topics(), queues=values.queues()),
+        begins_at,
+        starts,
+        since_ms,
+        values.number("splitBytes", SPLIT_BYTES, least=SPLIT_BYTES_MIN),
+        skips_damage=values.choice("damaged", ("fail", "skip")) == "skip",
+        rows_max=rows_max or None,
+        fails_on_loss=values.switch("failOnDataLoss", default=True),
+        refresh_s=values.number("refreshInterval", REFRESH_MS, least=0) / 1000,
+    )
+
+
+class _Values:
+    """Options by their names, whatever case they were given in."""
+
+    def __init__(self, given: Mapping[str, str], foreign: tuple[str, ...], whose: str) -> None:
+        names = {name.lower(): name for name in (*KEYS, *OPTIONS)}
+        self._values: dict[str, str] = {}
+        for written, value in given.items():
+            name = names.get(written.lower())
+            if name is None:
+                near = get_close_matches(written, [*OPTIONS, *KEYS], 1, _NEAR)
+                hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(OPTIONS)}"
+                raise ConfigError(f"there is no option {written}: {hint}")
+            if name in foreign:
+                raise ConfigError(f"{name} is an option of {whose} only")
+            if name in KEYS and KEYS[name].kind is Kind.SECRET:
+                raise ConfigError(f"{name} is a secret: give it in the environment of the workers")
+            self._values[name] = str(value)
+
+    def text(self, name: str) -> str:
+        return self._values.get(name, "").strip()
+
+    def address(self) -> TierAddress:
+        settings = {name: value for name, value in self._values.items() if name in KEYS}
+        return TierAddress(
+            self.text("path") or None,
+            self.text("cluster") or None,
+            self.text("broker") or None,
+            self.text("conf") or None,
+            self.text("javaMetadata") or None,
+            settings,
+        )
+
+    def topics(self) -> frozenset[str] | None:
+        return frozenset(self._listed("topics")) or None
+
+    def queues(self) -> frozenset[QueueId | int] | None:
+        listed = self._listed("queues")
+        numbers = {int(one) for one in listed if one.isascii() and one.isdecimal()}
+        named = {parse_queue(one) for one in listed if not (one.isascii() and one.isdecimal())}
+        return frozenset(numbers | named) or None
+
+    def _listed(self, name: str) -> list[str]:
+        parts = [part.strip() for part in self.text(name).split(",")]
+        return [part for part in parts if part]
+
+    def moment(self, name: str, now_ms: int) -> int | None:
+        text = self.text(name)
+        return self._as(name, text, lambda: parse_moment(text, now_ms=now_ms)) if text else None
+
+    def number(self, name: str, default: int, *, least: int) -> int:
+        text = self.text(name)
+        if not text:
+            return default
+        number = self._as(name, text, lambda: int(text))
+        if number < least:
+            raise ConfigError(f"{name}: {text} is less than {least}")
+        return number
+
+    def switch(self, name: str, *, default: bool) -> bool:
+        text = self.text(name).lower()
+        if text not in {"", "true", "false"}:
+            raise ConfigError(f"{name}: write true or false, not {text!r}")
+        return text == "true" if text else default
+
+    def choice(self, name: str, choices: tuple[str, ...]) -> str:
+        text = self.text(name) or choices[0]
+        if text not in choices:
+            raise ConfigError(f"{name}: write {' or '.join(choices)}, not {text!r}")
+        return text
+
+    def _as(self, name: str, text: str, parse: Callable[[], int]) -> int:
+        try:
+            return parse()
+        except ValueError as error:
+            said = str(error) if text in str(error) and "invalid literal" not in str(error) else ""
+            raise ConfigError(f"{name}: {said or f'{text!r} is no whole number'}") from error

@@ -1,0 +1,34 @@
+"""What Spark needs beside us, and a sentence for what is not there."""
+
+import os
+import shutil
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+INSTALL = "pip install 'tieredstore[spark]'"
+NEEDED = (("pyspark", (4, 3), (5,)), ("pandas", (2, 2), (3,)), ("pyarrow", (20,), (27,)))
+"""Distribution, first version, and the first one that is too new."""
+
+
+def lacking() -> str:
+    """What this Python lacks, as a sentence that says what to do; "" if nothing."""
+    for name, first, too_new in NEEDED:
+        try:
+            text = version(name)
+        except PackageNotFoundError:
+            return f"Spark needs {name}, which is not installed: {INSTALL}"
+        found = tuple(int(part) for part in text.split(".")[:2] if part.isdecimal())
+        if not first <= found < too_new:
+            lowest, highest = (".".join(map(str, one)) for one in (first, too_new))
+            return f"Spark needs {name} from {lowest} up to {highest}, not {text}: {INSTALL}"
+    return ""
+
+
+def lacking_java() -> str:
+    """What a Spark that starts in this process lacks, as a sentence; "" if nothing."""
+    home = os.environ.get("JAVA_HOME")
+    if home:
+        return "" if Path(home, "bin", "java").exists() else f"JAVA_HOME={home} holds no Java"
+    if shutil.which("java"):
+        return ""
+    return "Spark needs a Java machine (17 or 21), and there is none: install one, or set JAVA_HOME"

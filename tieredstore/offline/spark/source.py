@@ -1,0 +1,95 @@
+"""What Spark calls: the data source `tieredstore`. Imports PySpark; see `register`."""
+
+from collections.abc import Iterator
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+from provider.clock import SystemClock
+from tieredstore.offline.spark import FORMAT
+from tieredstore.offline.spark.conversion import ToSpark
+from tieredstore.offline.spark.options import (
+    MESSAGES,
+    TableOptions,
+    stream_options,
+    table_named,
+    table_options,
+)
+from tieredstore.offline.spark.pushdown import PushedFilters
+from tieredstore.offline.spark.stream_reader import MessageStreamReader
+from tieredstore.offline.tables.open_tier import OpenTier
+from tieredstore.offline.tables.parts import Part
+from tieredstore.offline.tables.planning import parts_of_table
+from tieredstore.offline.tables.reading import rows_of
+from tieredstore.offline.tables.schemas import sql_types
+from tieredstore.reading.arrow import RecordBatch
+
+
+class TieredStoreSource(DataSource):
+    """`spark.read.format("tieredstore")` and `spark.readStream.format("tieredstore")`."""
+
+    @classmethod
+    def name(cls) -> str:
+        """The format."""
+        return FORMAT
+
+    def schema(self) -> str:
+        """All columns of the table that is asked for."""
+        return sql_types(table_named(self.options))
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """What reads a table.
+
+        Raises:
+            ConfigError: an option is wrong, or the schema is not that of the table.
+        """
+        options = table_options(self.options, now_ms=SystemClock().now_ms())
+        to_spark = ToSpark.of(options.table, schema)
+        if options.pushes_filters and options.table == MESSAGES:
+            return FilteringReader(options, to_spark)
+        return TableReader(options, to_spark)
+
+    def streamReader(self, schema: StructType) -> MessageStreamReader:  # noqa: N802 - Spark's name
+        """What reads messages as a stream; errors as `reader`."""
+        options = stream_options(self.options, now_ms=SystemClock().now_ms())
+        return MessageStreamReader(options, ToSpark.of(MESSAGES, schema))
+
+
+class TablePartition(InputPartition):
+    """A part of a table, for one task."""
+
+    def __init__(self, part: Part) -> None:
+        super().__init__(part)
+        self.part = part
+
+
+class TableReader(DataSourceReader):
+    """Reads one table. Only `partitions` looks at the tier's metadata, once for each query."""
+
+    def __init__(self, options: TableOptions, to_spark: ToSpark) -> None:
+        self._options = options
+        self._wanted = options.wanted
+        self._to_spark = to_spark
+
+    def partitions(self) -> list[InputPartition]:
+        """One for each part; raises as `parts_of_table`."""
+        options = self._options
+        with OpenTier.at(options.address) as tier:
+            parts = parts_of_table(
+                tier,
+                options.table,
+                self._wanted,
+                options.split_bytes,
+                skips_damage=options.skips_damage,
+            )
+        return [TablePartition(part) for part in parts]
+
+    def read(self, partition: InputPartition | None) -> Iterator[RecordBatch]:
+        """The rows of a part; raises as `rows_of`. Spark gives no part where there is none."""
+        if isinstance(partition, TablePartition):
+            for batch in rows_of(partition.part, self._to_spark.columns):
+                yield self._to_spark.converted(batch)
+
+
+class FilteringReader(PushedFilters, TableReader):
+    """A reader of messages that takes filters; Spark refuses it unless its switch is on."""

@@ -1,0 +1,182 @@
+"""Messages as a stream: Spark asks how far there is something, and reads between two offsets."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+
+from container.metadata.records import Queue
+from container.names.queue_id import QueueId
+from provider.clock import Clock, SystemClock
+from provider.errors import NotFound
+from tieredstore.offline.cutting import Selection
+from tieredstore.offline.spark.conversion import ToSpark
+from tieredstore.offline.spark.options import LATEST, StreamOptions
+from tieredstore.offline.spark.stream_offsets import (
+    Bounds,
+    Offsets,
+    capped,
+    refuse_ahead,
+    stretches,
+)
+from tieredstore.offline.tables.open_tier import OpenTier
+from tieredstore.offline.tables.parts import MessagesPart
+from tieredstore.offline.tables.reading import rows_of
+from tieredstore.reading.arrow import RecordBatch
+
+NEVER_S = float("-inf")
+
+
+class MessagePartition(InputPartition):
+    """A stretch of one queue, for one task."""
+
+    def __init__(self, part: MessagesPart) -> None:
+        super().__init__(part)
+        self.part = part
+
+
+class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """One query's way into a tier. Spark keeps one on the driver, which holds the tier open.
+
+    Every batch consists of the messages between two offsets, whenever it is read, and a message has
+    one offset for ever: so a sink that takes each batch once has each message once.
+    """
+
+    def __init__(
+        self, options: StreamOptions, to_spark: ToSpark, *, clock: Clock | None = None
+    ) -> None:
+        self._options = options
+        self._to_spark = to_spark
+        self._clock = clock or SystemClock()
+        self._tier: OpenTier | None = None
+        self._looked_s = NEVER_S
+        self._seen: dict[str, Bounds] = {}
+        self._cap: Mapping[str, int] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Executors get what was asked for, and open nothing but what they read."""
+        return {**self.__dict__, "_tier": None, "_clock": SystemClock()}
+
+    def initialOffset(self) -> Offsets:  # noqa: N802 - Spark's name
+        """Where a new query begins; a restarted one goes on where its checkpoint is.
+
+        Raises:
+            NotFound: there is no queue of a topic that is wanted, or of one of `startingOffsets`.
+        """
+        options = self._options
+        tier = self._opened()
+        queues = tier.queues(options.wanted)
+        offsets = {
+            str(name): options.starts.get(str(name), self._beginning(tier, name, queue))
+            for name, queue in queues.items()
+        }
+        for name in options.starts:
+            if name not in offsets:
+                raise NotFound(
+                    f"startingOffsets names {name}, which is no queue of the tier that is wanted",
+                    tier.place.location,
+                )
+        return offsets
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
+        """`maxRowsPerTrigger`."""
+        rows_max = self._options.rows_max
+        return ReadAllAvailable() if rows_max is None else ReadMaxRows(rows_max)
+
+    def latestOffset(self, start: Offsets, limit: ReadLimit) -> Offsets:  # noqa: N802 - Spark's name
+        """How far the next batch goes.
+
+        Raises:
+            MissingMessages: the tier has fewer messages than the stream was given.
+            Unavailable, Corrupt: as `OpenTier.refresh`.
+        """
+        bounds = self._bounds()
+        if self._options.fails_on_loss:
+            refuse_ahead(start, bounds)
+        if self._cap is not None:
+            bounds = {
+                name: one._replace(end=min(one.end, self._cap[name]))
+                for name, one in bounds.items()
+                if name in self._cap
+            }
+        return capped(start, bounds, limit.max_rows if isinstance(limit, ReadMaxRows) else None)
+
+    def reportLatestOffset(self) -> Offsets:  # noqa: N802 - Spark's name
+        """Where the tier ends, for the query's progress."""
+        return {name: one.end for name, one in self._bounds().items()}
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
+        """From now on the stream ends where the tier ends now."""
+        self._looked_s = NEVER_S
+        self._cap = {name: one.end for name, one in self._bounds().items()}
+
+    def partitions(self, start: Offsets, end: Offsets) -> list[InputPartition]:
+        """The parts of a batch.
+
+        Raises:
+            MissingMessages: messages of the batch are not in the tier.
+            Unavailable, Corrupt, Denied: of manifests.
+        """
+        bounds, tier = self._bounds(), self._opened()
+        wanted = stretches(start, end, bounds, fail_on_data_loss=self._options.fails_on_loss)
+        selection = Selection(by_queue={one.queue: (one.start, one.end) for one in wanted})
+        found = tier.plan(selection, self._options.split_bytes)
+        return [
+            MessagePartition(MessagesPart(split, skips_damage=self._options.skips_damage))
+            for split in found.splits
+        ]
+
+    def read(self, partition: InputPartition | None) -> Iterator[RecordBatch]:
+        """The messages of a part; raises as `rows_of`."""
+        if isinstance(partition, MessagePartition):
+            for batch in rows_of(partition.part, self._to_spark.columns):
+                yield self._to_spark.converted(batch)
+
+    def commit(self, end: Offsets) -> None:
+        """Nothing: the tier is the same for everybody who reads it."""
+
+    def stop(self) -> None:
+        """Close the tier."""
+        tier, self._tier = self._tier, None
+        if tier is not None:
+            tier.close()
+
+    def _opened(self) -> OpenTier:
+        if self._tier is None:
+            self._tier = OpenTier.at(self._options.address)
+            self._look(self._tier)
+        return self._tier
+
+    def _bounds(self) -> dict[str, Bounds]:
+        """What the tier has of the queues that are wanted; looks at it if that is due."""
+        tier = self._opened()
+        is_due = self._clock.monotonic_s() - self._looked_s >= self._options.refresh_s
+        if is_due and tier.refresh():
+            self._look(tier)
+        elif is_due:
+            self._looked_s = self._clock.monotonic_s()
+        return self._seen
+
+    def _look(self, tier: OpenTier) -> None:
+        wanted = self._options.wanted
+        # A topic that is deleted later on is missing messages, not a wrong option.
+        queues = tier.queues(replace(wanted, topics=None, topics_seen=wanted.topics))
+        self._seen = {str(name): _bounds_of(queue) for name, queue in queues.items()}
+        self._looked_s = self._clock.monotonic_s()
+
+    def _beginning(self, tier: OpenTier, name: QueueId, queue: Queue) -> int:
+        if self._options.since_ms is not None:
+            found = tier.offset_by_time(name, self._options.since_ms)
+            return queue.next_offset if found is None else found
+        return queue.next_offset if self._options.begins_at == LATEST else queue.min_offset
+
+
+def _bounds_of(queue: Queue) -> Bounds:
+    return Bounds(queue.min_offset, queue.next_offset, queue.gaps)

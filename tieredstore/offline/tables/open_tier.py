@@ -1,0 +1,125 @@
+"""A tier that stays open in a thread of its own, for drivers that look at it again and again."""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Self
+
+from container.metadata.records import Queue, Segment
+from container.metadata.state import TierState
+from container.names.queue_id import QueueId, SegmentType
+from fetcher.fetcher import TieredMessageFetcher
+from provider.clock import SystemClock
+from provider.errors import NotFound
+from tieredstore.config.effective import Config
+from tieredstore.offline.cutting import Selection
+from tieredstore.offline.planning import TierPlan, plan_of
+from tieredstore.offline.sources import place_of
+from tieredstore.offline.split import TierPlace
+from tieredstore.offline.wanted_messages import TierAddress, WantedMessages
+from tieredstore.opening import AS_ARGUMENTS, existing_tier
+from tieredstore.reading.opened import OpenedTier, opened_tier
+from tieredstore.summary import absence_text
+from tieredstore.threaded import Threaded
+
+
+class OpenTier(Threaded):
+    """The metadata of one broker's tier; any thread may ask. Close it, or use `with`."""
+
+    def __init__(
+        self,
+        load: Callable[[], Config],
+        java_metadata: str | None = None,
+        *,
+        naming: str = AS_ARGUMENTS,
+    ) -> None:
+        """Open it, at once; the arguments are those of `ReadableTier`.
+
+        `naming` is how the caller's user names a broker.
+
+        Raises:
+            NotFound: there is no tier.
+            ConfigError: a setting is wrong, or the tier is of several brokers; lists them.
+            NewerVersion: a newer program wrote it.
+            Corrupt: the metadata is damaged.
+            Denied, Unavailable: the storage refuses or does not answer.
+        """
+        self._inside = _Inside(lambda: existing_tier(load(), naming), java_metadata)
+        super().__init__(self._inside)
+
+    @classmethod
+    def at(cls, address: TierAddress) -> Self:
+        """The tier at an address; raises as above."""
+        return cls(address.load, address.java_metadata)
+
+    @property
+    def place(self) -> TierPlace:
+        """Where workers find its bytes."""
+        return place_of(self._inside.config)
+
+    def refresh(self) -> bool:
+        """Look for what was published since; one request if there is nothing."""
+        return self._running.call(self._inside.tier.reader.refresh)
+
+    def state(self) -> TierState:
+        """All metadata but what lies in manifests, as of the last look."""
+        return self._running.call(self._inside.tier.reader.state.copy)
+
+    def queues(self, wanted: WantedMessages) -> dict[QueueId, Queue]:
+        """The queues that are wanted, in order.
+
+        Raises:
+            NotFound: there is no queue of a topic that is wanted; names the nearest.
+        """
+        state = self.state()
+        known = {queue.topic for queue in state.queues}
+        for topic in sorted((wanted.topics or frozenset()) - known):
+            raise NotFound(absence_text(topic, None, state.queues), self.place.location)
+        return {name: state.queues[name] for name in sorted(state.queues) if wanted.has(name)}
+
+    def plan(self, selection: Selection, split_bytes: int) -> TierPlan:
+        """The splits of what is selected; `planning.plan_of`."""
+        reader, place = self._inside.tier.reader, self.place
+        return self._running.call(plan_of, reader, place, selection, split_bytes)
+
+    def segments(self, queue: QueueId, kind: SegmentType) -> list[Segment]:
+        """All segments of a flat file, those in manifests too."""
+        container = self._inside.tier.reader.container(queue)
+        return [] if container is None else self._running.call(container.segments, kind)
+
+    def offset_by_time(self, queue: QueueId, moment_ms: int) -> int | None:
+        """The first message of a queue that was stored then or later; None: no such queue."""
+        return self._running.call(self._fetcher.offset_by_time, queue, moment_ms)
+
+    @property
+    def _fetcher(self) -> TieredMessageFetcher:
+        return self._inside.tier.fetcher
+
+
+class _Inside:
+    """What is open while the thread runs."""
+
+    tier: OpenedTier
+    config: Config
+
+    def __init__(self, load: Callable[[], Config], java_metadata: str | None) -> None:
+        self._load = load
+        self._java_metadata = None if java_metadata is None else Path(java_metadata)
+        self._stack = AsyncExitStack()
+
+    async def __aenter__(self) -> Self:
+        self.config = await asyncio.to_thread(self._load)
+        async with AsyncExitStack() as stack:
+            self.tier = await opened_tier(
+                stack,
+                self.config,
+                java_metadata=self._java_metadata,
+                damaged=False,
+                clock=SystemClock(),
+            )
+            self._stack = stack.pop_all()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._stack.aclose()

@@ -1,0 +1,155 @@
+"""The parts of a table: what of it each worker reads, chosen before any of it is read."""
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from container.metadata.object_names import object_name
+from container.metadata.records import IndexFile, Queue, Segment
+from container.metadata.state import TierState
+from container.names.queue_id import FLAT_FILES, QueueId, SegmentType
+from container.names.rocketmq import segment_name
+from container.record.unit import UNIT_BYTES
+from tieredstore.config.sources import ConfigError
+from tieredstore.offline.split import LogPiece, TierPlace, pieces_between
+from tieredstore.offline.tables.open_tier import OpenTier
+from tieredstore.offline.tables.parts import KeysPart, MessagesPart, Part, RowsPart, UnitsPart
+from tieredstore.offline.tables.schemas import GAPS, KEYS, MESSAGES, SEGMENTS, UNITS
+from tieredstore.offline.wanted_messages import WantedMessages
+
+
+def parts_of_table(
+    tier: OpenTier, table: str, wanted: WantedMessages, split_bytes: int, *, skips_damage: bool
+) -> list[Part]:
+    """What workers read of a table. Costs what its metadata cost: manifests, no message.
+
+    Raises:
+        NotFound: there is no queue of a topic that is wanted.
+        ConfigError: the table has no offsets, or no times, to choose by.
+        Corrupt, Denied, Unavailable: of manifests.
+    """
+    _refuse_what_it_has_not(table, wanted)
+    queues = tier.queues(wanted)
+    if table == MESSAGES:
+        found = tier.plan(wanted.selection(queues), split_bytes)
+        return [MessagesPart(split, skips_damage) for split in found.splits]
+    if table == UNITS:
+        return [
+            part
+            for queue in queues.values()
+            for part in units_parts(
+                queue,
+                tier.segments(queue.id, SegmentType.CONSUME_QUEUE),
+                wanted.offsets_of(queue.id),
+                split_bytes,
+                tier.place,
+            )
+        ]
+    if table == KEYS:
+        return list(keys_parts(tier.state(), wanted, tier.place))
+    if table == SEGMENTS:
+        rows = tuple(
+            _segment_row(name, segment)
+            for name in queues
+            for kind in FLAT_FILES
+            for segment in tier.segments(name, kind)
+        )
+        return [RowsPart(SEGMENTS, rows)]
+    return [RowsPart(GAPS, tuple(_gap_rows(queues.values())))]
+
+
+def _refuse_what_it_has_not(table: str, wanted: WantedMessages) -> None:
+    """Refuse what would be ignored."""
+    if table not in {MESSAGES, UNITS} and (wanted.starts or wanted.ends):
+        raise ConfigError(f"the table {table} has no queue offsets to choose by")
+    if table not in {MESSAGES, KEYS} and (wanted.since_ms, wanted.until_ms) != (None, None):
+        raise ConfigError(f"the table {table} has no store times to choose by")
+
+
+def units_parts(
+    queue: Queue,
+    segments: Sequence[Segment],
+    offsets: tuple[int, int],
+    split_bytes: int,
+    place: TierPlace,
+) -> list[UnitsPart]:
+    """The units of a queue that can be read, in parts of some `split_bytes`. Pure."""
+    low, high = max(offsets[0], queue.min_offset), min(offsets[1], queue.next_offset)
+    step = max(1, split_bytes // UNIT_BYTES)
+    made: list[UnitsPart] = []
+    for run in _touching(_pieces(queue.id, segments)):
+        begin = max(low, run[0].position // UNIT_BYTES)
+        end = min(high, run[-1].end // UNIT_BYTES)
+        for first in range(begin, end, step):
+            last = min(first + step, end)
+            pieces = pieces_between(run, first * UNIT_BYTES, last * UNIT_BYTES)
+            made.append(UnitsPart(queue.id, (first, last), pieces, place))
+    return made
+
+
+def _pieces(queue: QueueId, segments: Sequence[Segment]) -> Iterator[LogPiece]:
+    for segment in segments:
+        for extent in segment.extents if segment.is_readable else ():
+            name = object_name(queue, segment, extent)
+            yield LogPiece(
+                segment.base + extent.position, extent.length, name, extent.object_offset
+            )
+
+
+def _touching(pieces: Iterator[LogPiece]) -> Iterator[list[LogPiece]]:
+    """Runs without anything between: a ConsumeQueue has nothing where a gap is."""
+    run: list[LogPiece] = []
+    for piece in pieces:
+        if run and run[-1].end != piece.position:
+            yield run
+            run = []
+        run.append(piece)
+    if run:
+        yield run
+
+
+def keys_parts(state: TierState, wanted: WantedMessages, place: TierPlace) -> Iterator[KeysPart]:
+    """The index files that may have an item of a wanted message. Pure."""
+    topics = {
+        topic.topic_id: name
+        for name, topic in state.topics.items()
+        if wanted.topics is None or name in wanted.topics
+    }
+    low, high = wanted.times_ms
+    for file in sorted(state.index_files.values(), key=lambda one: one.base):
+        if file.begin_timestamp < high and file.end_timestamp >= low and _covers(file, wanted):
+            yield KeysPart(
+                file.object_name, file.size, topics, wanted.queues, place, wanted.times_ms
+            )
+
+
+def _covers(file: IndexFile, wanted: WantedMessages) -> bool:
+    """Whether a file may have items of a wanted queue; Java's do not say what they cover."""
+    return not file.coverage or any(wanted.has(queue) for queue, _, _ in file.coverage)
+
+
+def _segment_row(queue: QueueId, segment: Segment) -> dict[str, object]:
+    return {
+        "topic": queue.topic,
+        "queue_id": queue.queue_id,
+        "type": segment.type.name,
+        "base_offset": segment.base,
+        "size": segment.size,
+        "state": segment.state.name,
+        "sealed": segment.sealed_ms is not None,
+        "begin_timestamp": segment.begin_timestamp,
+        "end_timestamp": segment.end_timestamp,
+        "extents": len(segment.extents),
+        "path": segment_name(queue, segment.type, segment.base),
+    }
+
+
+def _gap_rows(queues: Iterable[Queue]) -> Iterator[dict[str, object]]:
+    for queue in queues:
+        for gap in queue.gaps:
+            yield {
+                "topic": queue.id.topic,
+                "queue_id": queue.id.queue_id,
+                "start_offset": gap.start,
+                "end_offset": gap.end,
+                "reason": gap.reason,
+                "found_timestamp": gap.found_ms,
+            }

@@ -1,0 +1,148 @@
+"""The rows of one part of a table, as record batches. By a worker, with sources of its own."""
+
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownVariableType=false, reportUnknownParameterType=false
+# pyright: reportMissingTypeStubs=false, reportAttributeAccessIssue=false
+# pyarrow ships no types.
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+
+import numpy as np
+import pyarrow as pa
+
+from container.errors import BytesMissing
+from container.index.items import KeyItems
+from container.index.layout import IndexHeader, IndexItem
+from container.index.sealed import SealedIndex
+from container.names.queue_id import QueueId
+from container.record.kernels import decode_units
+from container.record.unit import UNIT_BYTES
+from provider.sequential import ByteSource, ObjectRange
+from tieredstore.offline.scanner import scan
+from tieredstore.offline.sources import source_of
+from tieredstore.offline.split import LogGap, LogPiece
+from tieredstore.offline.tables.parts import KeysPart, MessagesPart, Part, RowsPart, UnitsPart
+from tieredstore.offline.tables.schemas import KEYS, SCHEMAS, UNITS
+from tieredstore.reading.arrow import RecordBatch
+
+LOGGER = logging.getLogger("tieredstore.offline.tables")
+UNITS_AT_ONCE = 1 << 17
+ITEMS_AT_ONCE = 1 << 16
+
+
+def rows_of(part: Part, columns: Sequence[str]) -> Iterator[RecordBatch]:
+    """The rows of a part with these columns, in this order. Memory: as `scan`, or some MiB.
+
+    Raises:
+        Corrupt: bytes contradict the format.
+        BytesMissing: bytes that were published are gone: they expired since the part was planned,
+            or a file must be brought back.
+        Unavailable, Denied: the storage does not answer or refuses.
+    """
+    if isinstance(part, MessagesPart):
+        yield from _messages(part, columns)
+    elif isinstance(part, RowsPart):
+        names = SCHEMAS[part.table]
+        schema = pa.schema([names.field(name) for name in columns])
+        yield pa.RecordBatch.from_pylist([dict(row) for row in part.rows], schema)
+    else:
+        with closing(source_of(part.place)) as read:
+            yield from (
+                _units(read, part, columns)
+                if isinstance(part, UnitsPart)
+                else _keys(read, part, columns)
+            )
+
+
+def _messages(part: MessagesPart, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    with closing(source_of(part.split.place)) as read:
+        yield from scan(read, part.split, columns, on_gap=_pass_over if part.skips_damage else None)
+
+
+def _pass_over(gap: LogGap) -> None:
+    """Say that damage was passed over, in the worker's log."""
+    LOGGER.warning("passed over %s", gap)
+
+
+def _units(read: ByteSource, part: UnitsPart, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    read.expect([
+        ObjectRange(piece.object_name, piece.object_offset, piece.length) for piece in part.pieces
+    ])  # fmt: skip
+    for piece in part.pieces:
+        for at in range(0, piece.length, UNITS_AT_ONCE * UNIT_BYTES):
+            length = min(UNITS_AT_ONCE * UNIT_BYTES, piece.length - at)
+            raw = _read(read, piece, at, length)
+            units = decode_units(raw, path=piece.object_name, position=piece.object_offset + at)
+            first = (piece.position + at) // UNIT_BYTES
+            yield _batch(UNITS, columns, len(units), {
+                "topic": part.queue.topic,
+                "queue_id": part.queue.queue_id,
+                "queue_offset": np.arange(first, first + len(units)),
+                "position": units["position"].astype(np.int64),
+                "size": units["size"].astype(np.int32),
+                "tags_code": units["tag_hash"].astype(np.int64),
+            })  # fmt: skip
+
+
+def _keys(read: ByteSource, part: KeysPart, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    whole = LogPiece(0, part.size, part.object_name, 0)
+    read.expect([ObjectRange(part.object_name, 0, part.size)])
+    head = _read(read, whole, 0, min(IndexHeader.SIZE, part.size))
+    index = SealedIndex.of(head, part.size, path=part.object_name)
+    for at in range(index.first_item, index.items_end, ITEMS_AT_ONCE * IndexItem.SIZE):
+        length = min(ITEMS_AT_ONCE * IndexItem.SIZE, index.items_end - at)
+        items = index.items(_read(read, whole, at, length), position=at)
+        items = items[_are_wanted(items, part)]
+        yield _batch(KEYS, columns, len(items), {
+            "topic": np.array([part.topics[one] for one in items["topic_id"].tolist()], object),
+            "queue_id": items["queue_id"],
+            "key_hash": items["key_hash"],
+            "position": items["position"],
+            "size": items["size"],
+            "store_timestamp": items["store_timestamp"],
+            "index_file": part.object_name,
+        })  # fmt: skip
+
+
+def _are_wanted(items: KeyItems, part: KeysPart) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    times = items["store_timestamp"]
+    wanted = np.isin(items["topic_id"], list(part.topics))
+    wanted &= (times >= part.times_ms[0]) & (times < part.times_ms[1])
+    if part.queues is None:
+        return wanted
+    is_one = np.zeros(len(items), np.bool_)
+    for queue in part.queues:
+        of = items["queue_id"] == (queue.queue_id if isinstance(queue, QueueId) else queue)
+        if isinstance(queue, QueueId):
+            ids = [number for number, name in part.topics.items() if name == queue.topic]
+            of &= np.isin(items["topic_id"], ids)
+        is_one |= of
+    return wanted & is_one
+
+
+def _read(read: ByteSource, piece: LogPiece, at: int, length: int) -> bytearray:
+    """Bytes of a piece, all of them."""
+    raw = bytearray(length)
+    count = read.read_into(piece.object_name, piece.object_offset + at, memoryview(raw))
+    if count < length:
+        raise BytesMissing(
+            "bytes that were published are gone",
+            piece.object_name,
+            piece.object_offset + at + count,
+        )
+    return raw
+
+
+def _batch(
+    table: str, columns: Sequence[str], count: int, made: dict[str, object]
+) -> pa.RecordBatch:
+    """A batch of some columns; a text or number stands for a column of it."""
+    schema = pa.schema([SCHEMAS[table].field(name) for name in columns])
+    arrays = [
+        pa.repeat(pa.scalar(made[field.name], field.type), count)
+        if isinstance(made[field.name], str | int)
+        else pa.array(np.ascontiguousarray(made[field.name])).cast(field.type)
+        for field in schema
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)

@@ -1,0 +1,88 @@
+"""Which tier, and which of its messages: what a job is told. Plain values; all can be pickled."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from container.names.queue_id import QueueId
+from tieredstore.config.effective import Config
+from tieredstore.offline.cutting import Selection
+from tieredstore.offline.split import ALL_OFFSETS, ALL_TIMES
+
+
+@dataclass(frozen=True, slots=True)
+class TierAddress:
+    """Which tier, as `tieredstore.open` takes it. Holds no secret."""
+
+    where: str | None = None
+    cluster: str | None = None
+    broker: str | None = None
+    conf: str | None = None
+    java_metadata: str | None = None
+    settings: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    def load(self) -> Config:
+        """The configuration that it names; reads `conf` and the environment.
+
+        Raises:
+            ConfigError: a setting is wrong.
+        """
+        named = {
+            "tieredStoreFilePath": self.where,
+            "brokerClusterName": self.cluster,
+            "brokerName": self.broker,
+        }
+        given = {name: value for name, value in named.items() if value is not None}
+        conf = None if self.conf is None else Path(self.conf)
+        return Config.load(conf=conf, settings={**self.settings, **given})
+
+
+@dataclass(frozen=True, slots=True)
+class WantedMessages:
+    """Which messages; None: no bound."""
+
+    topics: frozenset[str] | None = None
+    queues: frozenset[QueueId | int] | None = None
+    """Queues by name, or of every topic by number."""
+    starts: Mapping[str, int] = field(default_factory=dict[str, int])
+    """First queue offsets by `topic/queue`."""
+    ends: Mapping[str, int] = field(default_factory=dict[str, int])
+    """Queue offsets behind the last, likewise."""
+    since_ms: int | None = None
+    until_ms: int | None = None
+    topics_seen: frozenset[str] | None = None
+    """Only of these topics, of which some need not be there; filters of a query."""
+    numbers: frozenset[int] | None = None
+    """Only of queues with these numbers, besides `queues`; likewise."""
+    offsets: tuple[int, int] = ALL_OFFSETS
+    """Only these queue offsets `[from, to)`, besides `starts` and `ends`; likewise."""
+
+    @property
+    def times_ms(self) -> tuple[int, int]:
+        """Store timestamps `[from, to)`."""
+        return (
+            ALL_TIMES[0] if self.since_ms is None else self.since_ms,
+            ALL_TIMES[1] if self.until_ms is None else self.until_ms,
+        )
+
+    def has(self, queue: QueueId) -> bool:
+        """Whether messages of a queue may be wanted."""
+        return (
+            (self.topics is None or queue.topic in self.topics)
+            and (self.topics_seen is None or queue.topic in self.topics_seen)
+            and (self.numbers is None or queue.queue_id in self.numbers)
+            and (self.queues is None or queue in self.queues or queue.queue_id in self.queues)
+        )
+
+    def offsets_of(self, queue: QueueId) -> tuple[int, int]:
+        """Queue offsets `[from, to)` of a queue."""
+        name = str(queue)
+        first = max(self.offsets[0], self.starts.get(name, ALL_OFFSETS[0]))
+        return first, max(first, min(self.offsets[1], self.ends.get(name, ALL_OFFSETS[1])))
+
+    def selection(self, queues: Iterable[QueueId]) -> Selection:
+        """The same for a scan; `queues` are those that there are."""
+        mine = [queue for queue in queues if self.has(queue)]
+        return Selection(
+            times_ms=self.times_ms, by_queue={queue: self.offsets_of(queue) for queue in mine}
+        )
