@@ -20,10 +20,11 @@ _RUNTIME_PROCESS: list[int] = []
 
 
 class Clients:
-    """Two clients of one bucket: one repeats what failed, the other never does.
+    """Three clients of one bucket: for reads, for uploads, and for creates.
 
     A create must not be repeated unseen: the second attempt would be refused by what the first one
-    left behind.
+    left behind. To the library an upload stands still until its reply begins, so that a limit of
+    quiet time would end each one that takes longer.
     """
 
     def __init__(self, bucket: str, options: S3Options, *, credentials: object = None) -> None:
@@ -34,8 +35,10 @@ class Clients:
             OSError: this process was forked from one that used S3.
         """
         begin_in_this_process()
-        self.repeating = _client(bucket, options, options.retries_max, credentials)
-        self.single = _client(bucket, options, 0, credentials)
+        quiet_s_max, retries_max = options.quiet_s_max, options.retries_max
+        self.repeating = _client(bucket, options, credentials, retries_max, quiet_s_max)
+        self.uploading = _client(bucket, options, credentials, retries_max)
+        self.single = _client(bucket, options, credentials, 0)
 
 
 def begin_in_this_process() -> None:
@@ -72,7 +75,13 @@ def _wait_at_exit() -> None:
     atexit.register(wait)
 
 
-def _client(bucket: str, options: S3Options, retries_max: int, credentials: object) -> S3Store:
+def _client(
+    bucket: str,
+    options: S3Options,
+    credentials: object,
+    retries_max: int,
+    quiet_s_max: float | None = None,
+) -> S3Store:
     endpoint = endpoint_of(options, os.environ)
     config: dict[str, Any] = {
         # The payload's checksum is verified by the server and stored beside it. It also stands in
@@ -89,21 +98,22 @@ def _client(bucket: str, options: S3Options, retries_max: int, credentials: obje
         config["server_side_encryption"] = options.server_side_encryption
     if options.kms_key_id:
         config["sse_kms_key_id"] = options.kms_key_id
+    patience: dict[str, Any] = {
+        "connect_timeout": timedelta(seconds=min(options.quiet_s_max, options.attempt_s_max)),
+        "timeout": timedelta(seconds=options.attempt_s_max),
+        "pool_idle_timeout": timedelta(seconds=15),
+        "user_agent": "tieredstore",
+    }
+    if quiet_s_max is not None:
+        patience["read_timeout"] = timedelta(seconds=quiet_s_max)
     return S3Store(
         bucket,
         config=config,  # pyright: ignore[reportArgumentType] - a dict of the same keys
-        client_options={
-            "allow_http": endpoint.startswith("http://"),
-            "connect_timeout": timedelta(seconds=min(options.quiet_s_max, options.attempt_s_max)),
-            "read_timeout": timedelta(seconds=options.quiet_s_max),
-            "timeout": timedelta(seconds=options.attempt_s_max),
-            "pool_idle_timeout": timedelta(seconds=15),
-            "user_agent": "tieredstore",
-        },
+        client_options=cast("Any", {**patience, "allow_http": endpoint.startswith("http://")}),
         retry_config={
             "max_retries": retries_max,
             "retry_timeout": timedelta(seconds=options.total_s_max),
-            "backoff": {"init_backoff": timedelta(milliseconds=100), "base": 2},
+            "backoff": {"init_backoff": timedelta(seconds=options.retry_s_min), "base": 2},
         },
         credential_provider=cast("Any", credentials),
     )

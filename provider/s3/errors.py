@@ -18,9 +18,15 @@ from obstore.exceptions import (
 SAID_CHARACTERS_MAX: Final = 200
 _STATUS: Final = re.compile(r"\b(?:status(?: code)?:? |code: )(\d{3})\b")
 _CODE: Final = re.compile(r"<Code>(\w{1,64})</Code>")
-_FORBIDDEN: Final = frozenset(
-    {"AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "InvalidToken"}
-)
+_MEANINGS: Final = {
+    "AccessDenied": "these credentials may not do this (AccessDenied)",
+    "ExpiredToken": "the session's token is over (ExpiredToken)",
+    "InvalidAccessKeyId": "it knows no such access key (InvalidAccessKeyId)",
+    "InvalidToken": "the session's token is none (InvalidToken)",
+    "RequestTimeTooSkewed": "this host's clock is wrong, or its own is (RequestTimeTooSkewed)",
+    "SignatureDoesNotMatch": "the secret key is another one (SignatureDoesNotMatch)",
+}
+"""What a refusal is about, by its code."""
 _TIMED_OUT: Final = re.compile(r"timed? ?out", re.IGNORECASE)
 
 
@@ -61,8 +67,8 @@ def as_os_error(error: BaseError, path: str, where: str) -> OSError:
         number, reason = errno.EAGAIN, f"S3 left open whether it wrote: {said(text)}"
         if status == "412":
             number, reason = errno.EEXIST, "the name is taken"
-    elif denied or status in {"401", "403"} or code in _FORBIDDEN:
-        why = code or status or "no valid credentials"
+    elif denied or status in {"401", "403"} or code in _MEANINGS:
+        why = _MEANINGS.get(code, "") or code or status or "no valid credentials"
         number, reason = errno.EACCES, f"the {where} refuses us: {why}"
     elif status == "416":
         number, reason = errno.ERANGE, "the object ends before the range begins"

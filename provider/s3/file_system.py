@@ -19,6 +19,7 @@ has a deadline.
 
 import asyncio
 import errno
+import os
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -30,7 +31,7 @@ from fsspec.asyn import AsyncFileSystem
 from provider.s3.client import Clients, check_process
 from provider.s3.errors import os_errors
 from provider.s3.keys import directory_of, parse, start_after
-from provider.s3.options import S3Options
+from provider.s3.options import S3Options, endpoint_of
 from provider.s3.payload import Info, Part, directory, info_of, payload
 from provider.s3.whole_file import WholeFile
 
@@ -79,7 +80,7 @@ class S3FileSystem(AsyncFileSystem):
 
         Raises:
             TypeError: there is no such option.
-            ValueError: an option is wrong, or listings are to be kept.
+            ValueError: an option or the environment's endpoint is wrong, or listings would be kept.
         """
         if use_listings_cache:
             raise ValueError("listings of S3 are never kept: other writers change them")
@@ -92,6 +93,7 @@ class S3FileSystem(AsyncFileSystem):
             **options,
         )
         self.options = S3Options(**options)
+        endpoint_of(self.options, os.environ)
         self._credentials = credentials
         self._clients: dict[str, Clients] = {}
         self._slots: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = (
@@ -134,7 +136,7 @@ class S3FileSystem(AsyncFileSystem):
             raise ValueError(f"{size_bytes:,} bytes are too long for one request")
         is_conditional = mode == "create" or bool(if_match)
         async with self._call(path) as (clients, key):
-            client = clients.single if is_conditional else clients.repeating
+            client = clients.single if is_conditional else clients.uploading
             stored = await client.put_async(
                 key,
                 sent,

@@ -40,11 +40,14 @@ class S3Options:
     attempt_s_max: float = 60.0
     """Longest that one request takes, in seconds, from connecting to the last byte of its reply."""
     quiet_s_max: float = 20.0
-    """Longest that a connection or a reply may stand still, in seconds."""
+    """Longest that a connection, or the reply to anything but an upload, stands still, in seconds;
+    of an upload only its whole time is known."""
     total_s_max: float = 120.0
     """Longest that a call takes with all its attempts and the wait for a connection, in seconds."""
     retries_max: int = 5
     """Attempts beside the first, of calls that change nothing or may be repeated."""
+    retry_s_min: float = 0.1
+    """Pause before the first of them, about, in seconds; each further one doubles it."""
     object_bytes_max: int = 5 << 30
     """Longest object that is uploaded, in bytes; S3 takes 5 GiB in one request."""
 
@@ -56,7 +59,13 @@ class S3Options:
             )
         if self.kms_key_id and not self.server_side_encryption.startswith("aws:kms"):
             raise ValueError("a KMS key needs the server-side encryption aws:kms")
-        numbers = (self.connections_max, self.attempt_s_max, self.quiet_s_max, self.total_s_max)
+        numbers = (
+            self.connections_max,
+            self.attempt_s_max,
+            self.quiet_s_max,
+            self.total_s_max,
+            self.retry_s_min,
+        )
         if min(numbers) <= 0 or self.retries_max < 0 or self.object_bytes_max <= 0:
             raise ValueError(f"an S3 client needs connections and time: {self}")
         if self.endpoint:
