@@ -22,6 +22,7 @@ from dispatcher.statistics import DispatchStatistics, Progress
 from dispatcher.topic_filter import TopicFilter
 from provider.clock import Clock, SystemClock
 from provider.errors import Closed, Denied, Unavailable
+from provider.throttled import TransferLimits
 from tieredstore.config.effective import Config
 from tieredstore.config.sources import ConfigError
 from tieredstore.expiring import keep_topic_times, topic_hours
@@ -203,6 +204,11 @@ class Follower:
     def location(self) -> str:
         """Where the broker's tier lies, as a path or a URL."""
         return str(directory_of(self._opened().config))
+
+    @property
+    def limits(self) -> TransferLimits:
+        """Bytes a second to and from an object store: set them at any time."""
+        return self._opened().config.limits
 
     @property
     def registry(self) -> CollectorRegistry:

@@ -18,7 +18,7 @@ from provider.retrying import RetryingStore
 from tieredstore.config.effective import Config
 from tieredstore.config.location import Location, TierUrl
 from tieredstore.config.sources import ConfigError
-from tieredstore.places import brokers_in, directory_of, storage_at
+from tieredstore.places import brokers_in, directory_of, limited, storage_at
 
 AS_OPTIONS = "-D brokerClusterName={cluster} -D brokerName={broker}"
 """How the command line names a broker."""
@@ -125,7 +125,8 @@ async def open_reader(
     directory = directory_of(config)
     clock = SystemClock()
     files = storage_at(config, directory, clock=clock)
-    store = RetryingStore(files, clock=clock, rng=SystemRandom())
+    retrying = RetryingStore(files, clock=clock, rng=SystemRandom())
+    store = limited(config, directory, retrying, clock=clock)
     try:
         with whole_paths(directory):
             if java_metadata is None:

@@ -41,12 +41,15 @@ from tieredstore.owner import (
 )
 from tieredstore.places import (
     directory_of,
+    limited,
+    meter_of,
     names_below,
     owner_lock_path,
     repeating,
     segments_driver,
     storage_at,
 )
+from tieredstore.spending import Spending
 
 LOGGER = logging.getLogger("tieredstore.owner")
 
@@ -82,7 +85,11 @@ async def open_owner(
         await asyncio.to_thread(_refuse_foreign_files, config, directory)
     files = storage_at(config, directory, clock=clock)
     metered = MeteredStore(files, clock=clock, registry=registry)
-    store = repeating(directory, metered, clock=clock, rng=rng)
+    if registry is not None and isinstance(directory, TierUrl):
+        prices = await asyncio.to_thread(lambda: config.prices)
+        registry.register(Spending(meter_of(files), prices))
+    retrying = repeating(directory, metered, clock=clock, rng=rng)
+    store = limited(config, directory, retrying, clock=clock)
     lock = owner_lock_path(config, directory)
     takeover = Takeover(directory, lock, take_over=take_over)
     try:

@@ -27,6 +27,7 @@ from provider.object_store import AppendingStore
 from provider.packed_segments import PackedDriver
 from provider.posix import PosixStore
 from provider.retrying import RetryingStore
+from provider.throttled import ThrottledStore
 from tieredstore.config.effective import Config
 from tieredstore.config.location import Location, TierUrl
 from tieredstore.config.object_keys import SCHEME
@@ -34,6 +35,7 @@ from tieredstore.config.object_store import MASTER_KEYS
 from tieredstore.config.sources import ConfigError, environment_name
 
 if TYPE_CHECKING:
+    from provider.object.requests import RequestMeter
     from provider.object.store import FsspecStore
 
 UPLOAD_BYTES = 64 << 20
@@ -85,6 +87,24 @@ def repeating(
 ) -> AppendingStore:
     """The store of an owner: in an object store, requests that may be repeated are."""
     return store if isinstance(location, Path) else RetryingStore(store, clock=clock, rng=rng)
+
+
+def limited(
+    config: Config, location: Location, store: AppendingStore, *, clock: Clock
+) -> AppendingStore:
+    """The store: in an object store, kept to the bytes a second of `Config.limits`.
+
+    Put it around what repeats requests, whose deadlines should not count a wait for a limit.
+    """
+    if isinstance(location, Path):
+        return store
+    return ThrottledStore(store, clock=clock, limits=config.limits)
+
+
+def meter_of(store: AppendingStore) -> "RequestMeter":
+    """What an object store of `storage_at` counts."""
+    counting: Any = store
+    return counting.meter
 
 
 def segments_driver(

@@ -22,6 +22,12 @@ class ObjectOptions:
     bytes_per_s_min: int = 512 * KIB
     """... and a second more for each of so many bytes, which is what a slow link must carry."""
 
+    upload_bytes_per_s_max: int = 0
+    """Bytes that are written in a second at most, and ..."""
+    download_bytes_per_s_max: int = 0
+    """... that are read; 0 is no limit. The store itself does not look at the two
+    (`provider/throttled.py`)."""
+
     def __post_init__(self) -> None:
         if min(self.requests_max, self.uploads_max, self.request_s_max, self.bytes_per_s_min) <= 0:
             raise ValueError(f"an FsspecStore needs requests, uploads and time: {self}")

@@ -1,8 +1,8 @@
 """A store on any file system of fsspec that can create an object only if there is none."""
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Generator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any, TypeVar
 
 from provider.clock import Clock, SystemClock, within
@@ -11,6 +11,7 @@ from provider.names import TEMPORARY_PREFIX, check_name, check_prefix
 from provider.object.errors import as_verdict, fsspec_errors
 from provider.object.files import DELETES_MAX, ObjectFiles, Page
 from provider.object.options import ObjectOptions
+from provider.object.requests import RequestKind, RequestMeter
 from provider.object_store import Buffer, ObjectEntry
 from provider.ranges import ByteRange
 
@@ -44,6 +45,8 @@ class FsspecStore:
         self._slots = asyncio.Semaphore(self._options.requests_max)
         self._upload_slots = asyncio.Semaphore(self._options.uploads_max)
         self._is_closed = False
+        self.meter = RequestMeter()
+        """Requests made so far."""
 
     def __repr__(self) -> str:
         state = "closed" if self._is_closed else repr(self._files)
@@ -57,13 +60,10 @@ class FsspecStore:
         """
         self._check(name)
         size_bytes = sum(map(len, buffers))
-        with fsspec_errors(name):
-            try:
-                async with self._slot(self._upload_slots):
-                    await self._timed(self._files.create(self._path(name), buffers), size_bytes)
-            except (FileNotFoundError, NotADirectoryError) as error:
-                where = self._root.rstrip("/")
-                raise Denied(f"{where} does not exist, or is no place for it", name) from error
+        with fsspec_errors(name), self._in_its_place(name):
+            async with self._slot(self._upload_slots):
+                create = self._files.create(self._path(name), buffers)
+                await self._timed("PUT", create, size_bytes)
 
     async def read(self, name: str, wanted: ByteRange | None = None) -> Buffer:
         """Read a range, or all; `ObjectStore.read`. One request, and one more where it is short."""
@@ -72,12 +72,12 @@ class FsspecStore:
         with fsspec_errors(name, position):
             async with self._slot(self._slots):
                 if wanted is None:
-                    return await self._timed(self._files.read(path, None, None), WHOLE_BYTES)
+                    return await self._timed("GET", self._files.read(path, None, None), WHOLE_BYTES)
                 found = await self._timed(
-                    self._files.read(path, wanted.start, wanted.end), wanted.length
+                    "GET", self._files.read(path, wanted.start, wanted.end), wanted.length
                 )
                 if len(found) < wanted.length:
-                    size_bytes = await self._timed(self._files.size(path))
+                    size_bytes = await self._timed("HEAD", self._files.size(path))
                     raise _short(len(found), size_bytes, name, wanted)
         if len(found) > wanted.length:
             raise Denied("the storage answers with more than was asked for", name, position)
@@ -99,7 +99,7 @@ class FsspecStore:
         self._check(name)
         with fsspec_errors(name):
             async with self._slot(self._slots):
-                return await self._timed(self._files.size(self._path(name)))
+                return await self._timed("HEAD", self._files.size(self._path(name)))
 
     async def list(self, prefix: str, *, after: str = "") -> list[ObjectEntry]:
         """Objects by name; `ObjectStore.list`. One request per 1,000 where storage has pages.
@@ -107,16 +107,19 @@ class FsspecStore:
         Memory: all entries. The deadline is that of one request for each 1,000 entries found.
 
         Raises also:
-            NotFound: there is no such bucket.
+            Denied: there is no such bucket.
         """
         self._check()
         check_prefix(prefix)
         after_path = self._path(after) if after else ""
         names: dict[str, int] = {}
-        with fsspec_errors(prefix):
+        with fsspec_errors(prefix), self._in_its_place(prefix):
             async with self._slot(self._slots):
                 pages = self._files.pages(self._path(prefix), after_path)
-                while (page := await self._timed(_next(pages))) is not None:
+                self.meter.made("LIST")
+                while (page := await self._timed(None, _next(pages))) is not None:
+                    if names:
+                        self.meter.made("LIST")  # a page behind the first one
                     names.update((path.removeprefix(self._root), size) for path, size in page)
         return [
             ObjectEntry(name, names[name])
@@ -133,13 +136,10 @@ class FsspecStore:
             Denied, Unavailable: as `list`.
         """
         self._check(*([name] if name else []))
-        with fsspec_errors(name):
+        path = self._path(name).rstrip("/")
+        with fsspec_errors(name), self._in_its_place(name):
             async with self._slot(self._slots):
-                path = self._path(name).rstrip("/")
-                try:
-                    found = await self._timed(self._files.directories(path))
-                except (FileNotFoundError, NotADirectoryError):
-                    found = []
+                found = await self._timed("LIST", self._files.directories(path))
         return sorted(one.removeprefix(f"{path}/") for one in found)
 
     async def delete(self, names: Sequence[str]) -> None:
@@ -159,7 +159,7 @@ class FsspecStore:
                 async with self._slot(self._slots):
                     failed = [
                         *failed,
-                        *await self._timed(self._files.remove(paths), len(paths)),
+                        *await self._timed("DELETE", self._files.remove(paths), len(paths)),
                     ]
         if failed:
             raise self._undeleted(failed, len(names))
@@ -196,6 +196,20 @@ class FsspecStore:
     def _path(self, name: str) -> str:
         return f"{self._root}{name}"
 
+    @contextmanager
+    def _in_its_place(self, name: str) -> Generator[None]:
+        """Where no object is asked for, what is absent is the bucket.
+
+        Raises:
+            Denied: it is.
+        """
+        try:
+            yield
+        except (FileNotFoundError, NotADirectoryError) as error:
+            where, why = self._root.rstrip("/"), error.strerror or "no such directory"
+            reason = f"{where} does not exist, or is no place for it: {why}"
+            raise Denied(reason, name) from error
+
     @asynccontextmanager
     async def _slot(self, slots: asyncio.Semaphore) -> AsyncGenerator[None]:
         """A slot; the wait for it has no deadline, for every request that has one ends."""
@@ -204,7 +218,11 @@ class FsspecStore:
                 raise Closed("the store was closed", "")
             yield
 
-    async def _timed(self, request: Coroutine[Any, Any, ResultT], size_bytes: int = 0) -> ResultT:
+    async def _timed(
+        self, kind: RequestKind | None, request: Coroutine[Any, Any, ResultT], size_bytes: int = 0
+    ) -> ResultT:
+        if kind is not None:
+            self.meter.made(kind)
         return await within(self._clock, self._options.deadline_s(size_bytes), request)
 
 

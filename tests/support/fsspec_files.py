@@ -110,7 +110,10 @@ class Paging(AsyncMemory):
         return memoryview(await self._cat_file(path, start, end))
 
     async def _directories(self, path: str) -> list[str]:
-        entries = await self._ls(path, detail=True)
+        try:
+            entries = await self._ls(path, detail=True)
+        except FileNotFoundError:
+            return []
         return [entry["name"].rstrip("/") for entry in entries if entry["type"] == "directory"]
 
     async def _list_after(self, prefix: str, after: str) -> Any:

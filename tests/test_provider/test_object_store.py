@@ -215,6 +215,18 @@ async def test_a_thousand_objects_are_deleted_at_once() -> None:
     assert [call for call, _ in files.calls] == ["delete"] * 3
 
 
+@pytest.mark.parametrize("kind", ["list", "create"])
+async def test_a_bucket_that_is_not_there_is_named(kind: str) -> None:
+    files = Paging()
+    store = store_over(files)
+    await store.create("a", [b"x"])
+    files.failing[kind] = FileNotFoundError(2, "there is no bucket 'bucket'")
+    calls = [store.list("")] if kind == "list" else [store.create("b", [b"x"])]
+    for call in calls:
+        with pytest.raises(Denied, match=r"/bucket/tier does not exist.* no bucket 'bucket'"):
+            await call
+
+
 async def test_directories_are_what_has_objects_below_it() -> None:
     for files in (AsyncMemory(), Paging()):
         store = store_over(files)

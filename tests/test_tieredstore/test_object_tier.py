@@ -238,3 +238,47 @@ def test_config_says_which_defaults_are_those_of_an_object_store(url: str) -> No
     assert by_key["tieredStoreBytesInFlight"]["default"] is True
     given = invoke(url, "-D", "tieredStoreGroupCommitTimeout=500", "config").output
     assert "tieredStoreGroupCommitTimeout = 500 ms   (-D)" in given
+
+
+def test_config_says_what_the_settings_cost(url: str) -> None:
+    shown = invoke(url, "-D", "objectStoreUploadRateMax=67108864", "config").output
+    assert "by the prices of Amazon S3 Standard, us-east-1:" in shown
+    assert "    idle: 0.017 requests a second, 0.22 USD a month\n" in shown
+    assert "    busy, by age: 0.029 requests a second, 0.37 USD a month\n" in shown
+    assert "    uploading all it may: 2.002 requests a second, 25.95 USD a month\n" in shown
+    assert "    each TiB that is stored: 23.55 USD a month\n" in shown
+    rows = [json.loads(row) for row in invoke(url, "config", "--json").stdout.splitlines()]
+    assert [row["value"] for row in rows if row["key"] == "estimate"] == ["idle", "busy, by age"]
+    assert "a month" not in invoke("directory", "config").output
+
+
+async def test_requests_and_their_cost_are_metrics_and_bytes_have_a_limit(
+    tmp_path: Path, url: str
+) -> None:
+    broker = FakeBroker(tmp_path / "store")
+    broker.put_many("Orders", 0, [bytes(300_000)] * 3)
+    settings = {"objectStoreUploadRateMax": 10_000}
+    async with tieredstore.follow(tmp_path / "store", url, settings=settings, **BROKER) as follower:
+        assert follower.limits.upload_bytes_per_s == 10_000
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.5):
+                await follower.drain()
+        follower.limits.upload_bytes_per_s = 0
+        await follower.drain()
+        puts = await asyncio.to_thread(value_of, follower, "requests_total", kind="PUT")
+        assert puts >= 2
+        cost = await asyncio.to_thread(value_of, follower, "request_cost_total", currency="USD")
+        assert cost >= puts * 0.005 / 1000
+    async with tieredstore.open(url) as tier:
+        assert tier.limits.download_bytes_per_s == 0
+
+
+def value_of(follower: tieredstore.Follower, name: str, **labels: str) -> float:
+    whole = f"tieredstore_object_store_{name}"
+    samples = [sample for family in follower.registry.collect() for sample in family.samples]
+    (found,) = [
+        sample.value
+        for sample in samples
+        if sample.name == whole and labels.items() <= sample.labels.items()
+    ]
+    return found

@@ -1,6 +1,7 @@
 """`tieredstore config`: every effective setting with its unit, origin and meaning."""
 
 import shutil
+from collections.abc import Iterator
 
 import click
 
@@ -11,6 +12,7 @@ from tieredstore.config.java_keys import JAVA_ONLY
 from tieredstore.config.key import PORT, Kind
 from tieredstore.config.keys import SECTIONS
 from tieredstore.config.object_store import OBJECT_ORIGIN
+from tieredstore.config.prices import estimates
 from tieredstore.config.template import config_template
 
 FOREIGN = "Keys that only the broker knows, or a plug-in"
@@ -33,7 +35,9 @@ def command(invocation: Invocation, *, template: bool, as_json: bool) -> None:
         return
     config = invocation.load_config()
     if as_json:
-        write_json([*map(_row, config.settings.values()), *_ignored(config)])
+        write_json(
+            [*map(_row, config.settings.values()), *_ignored(config), *_estimate_rows(config)]
+        )
         return
     for title, keys in SECTIONS:
         click.echo(f"{title}\n")
@@ -49,10 +53,41 @@ def command(invocation: Invocation, *, template: bool, as_json: bool) -> None:
         for given in config.foreign:
             click.echo(f"{given.name}   ({given.origin})")
         click.echo("")
+    for line in _estimate_lines(config):
+        click.echo(line)
     most = size_text(config.memory_bytes_max)
     more = size_text(config.hot_write.memory_bytes_max)
     click.echo(f"With these settings tiering and reading hold at most {most} in memory.")
     click.echo(f"Our own hot log (`run`, `put`) holds at most {more} more.")
+
+
+def _estimate_rows(config: Config) -> list[Row]:
+    """What requests to the object store come to; none for a tier in a directory."""
+    if not config.in_object_store:
+        return []
+    prices = config.prices
+    return [
+        {
+            "key": "estimate",
+            "value": one.state,
+            "requests_per_s": one.requests_per_s,
+            f"{prices.currency}_a_month": one.currency_a_month,
+            "prices": prices.name,
+        }
+        for one in estimates(config.request_limits, prices)
+    ]
+
+
+def _estimate_lines(config: Config) -> Iterator[str]:
+    if not config.in_object_store:
+        return
+    prices = config.prices
+    yield f"What the object store bills at these settings, by the prices of {prices.name}:"
+    for one in estimates(config.request_limits, prices):
+        cost = f"{one.currency_a_month:,.2f} {prices.currency} a month"
+        yield f"    {one.state}: {one.requests_per_s:,.3f} requests a second, {cost}"
+    stored = prices.stored_gib_month * 1024
+    yield f"    each TiB that is stored: {stored:,.2f} {prices.currency} a month\n"
 
 
 def _show(setting: Setting) -> None:

@@ -6,7 +6,7 @@ The only module that knows all layers' options, and the only one that asks the e
 import os
 import socket
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
@@ -20,6 +20,7 @@ from dispatcher.options import DRAIN_PATIENCE_S, DispatchOptions
 from fetcher.options import FetcherOptions
 from provider.object.options import ObjectOptions
 from provider.options import PosixOptions
+from provider.throttled import TransferLimits
 from tieredstore.config.building import Setting, build, in_keys
 from tieredstore.config.java_keys import JAVA_ONLY
 from tieredstore.config.key import Key, Kind, Value
@@ -45,6 +46,7 @@ from tieredstore.config.sources import (
 from tieredstore.following.options import HotLogOptions
 
 if TYPE_CHECKING:
+    from tieredstore.config.prices import Limits, PriceTable
     from tieredstore.hot.options import HotWriteOptions
     from tieredstore.hot.retention import RetentionOptions
 
@@ -97,6 +99,8 @@ class Config:
     hot: HotLogOptions
     fetcher: FetcherOptions
     index: IndexOptions
+    limits: TransferLimits = field(default_factory=TransferLimits, compare=False)
+    """Bytes a second to and from an object store: the part that may change while it is used."""
 
     @classmethod
     def load(
@@ -134,6 +138,7 @@ class Config:
             if reason is not None:
                 raise ConfigError(f"{name} ({effective[name].origin}) is part of a path: {reason}")
         try:
+            objects = build(ObjectOptions, effective)
             return cls(
                 settings=effective,
                 java_only=[pair for name, pair in last.items() if name in JAVA_ONLY],
@@ -144,12 +149,15 @@ class Config:
                 journal=build(JournalOptions, effective),
                 upkeep=_upkeep(effective, is_object=is_object),
                 posix=build(PosixOptions, effective),
-                objects=build(ObjectOptions, effective),
+                objects=objects,
                 storage=ObjectStorage.of(effective, environment),
                 dispatch=_dispatch(effective, is_object=is_object),
                 hot=_hot(effective),
                 fetcher=_fetcher(effective),
                 index=build(IndexOptions, effective),
+                limits=TransferLimits(
+                    objects.upload_bytes_per_s_max, objects.download_bytes_per_s_max
+                ),
             )
         except ConfigError:
             raise
@@ -269,6 +277,31 @@ class Config:
     def gives(self, name: str) -> bool:
         """Whether a key was given anywhere, so that its value is not the default."""
         return self.settings[name].origin not in {DEFAULT_ORIGIN, OBJECT_ORIGIN}
+
+    @property
+    def prices(self) -> "PriceTable":
+        """What the object store bills, by `objectStorePriceTable`. Blocks.
+
+        Raises:
+            ConfigError: the table cannot be read.
+        """
+        from tieredstore.config.prices import PriceTable  # noqa: PLC0415 - directories need none
+
+        return PriceTable.read(str(self.settings["objectStorePriceTable"].value))
+
+    @property
+    def request_limits(self) -> "Limits":
+        """The settings that decide how many requests an object store gets."""
+        from tieredstore.config.prices import Limits  # noqa: PLC0415 - likewise
+
+        return Limits(
+            round_age_s=self.dispatch.batch_age_s_max,
+            round_bytes=self.dispatch.round_bytes_due or self.dispatch.round_bytes_max,
+            snapshot_age_s=self.upkeep.snapshot_age_s_max,
+            owner_check_s=self.owner_check_s,
+            upload_bytes_per_s=self.limits.upload_bytes_per_s,
+            download_bytes_per_s=self.limits.download_bytes_per_s,
+        )
 
     @property
     def memory_bytes_max(self) -> int:

@@ -91,4 +91,28 @@ OBJECT_STORE = (
         "Maximum time of a request that moves no bytes; each 512 KiB give it a second more.",
         "ObjectOptions.request_s_max",
     ),
+    Key(
+        "objectStoreUploadRateMax",
+        Kind.BYTES,
+        0,
+        "Maximum number of bytes that are sent to an object store in a second; 0: any number.",
+        "ObjectOptions.upload_bytes_per_s_max",
+        "bytes a second",
+        least=0,
+    ),
+    Key(
+        "objectStoreDownloadRateMax",
+        Kind.BYTES,
+        0,
+        "Maximum number of bytes that are read from an object store in a second; 0: any number.",
+        "ObjectOptions.download_bytes_per_s_max",
+        "bytes a second",
+        least=0,
+    ),
+    Key(
+        "objectStorePriceTable",
+        Kind.PATH,
+        "",
+        "File with the prices of the object store. Empty: the shipped one, of Amazon S3.",
+    ),
 )

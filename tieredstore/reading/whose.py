@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from pathlib import Path
 
+from provider.throttled import TransferLimits
 from tieredstore.places import directory_of, local_directory
 from tieredstore.reading.opened import OpenedTier
 
@@ -29,6 +30,11 @@ class WhoseTier(ABC):
     def location(self) -> str:
         """Where the broker's tier lies, as a path or a URL."""
         return str(directory_of(self._opened().config))
+
+    @property
+    def limits(self) -> TransferLimits:
+        """Bytes a second from an object store: set them at any time."""
+        return self._opened().config.limits
 
     @abstractmethod
     def _opened(self) -> OpenedTier: ...

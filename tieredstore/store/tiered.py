@@ -18,6 +18,7 @@ from dispatcher.statistics import DispatchStatistics
 from dispatcher.topic_filter import TopicFilter
 from provider.clock import Clock, SystemClock
 from provider.errors import Closed, Unavailable
+from provider.throttled import TransferLimits
 from tieredstore.config.effective import Config
 from tieredstore.hot import Appended, NewMessage
 from tieredstore.lifetime import cause, running
@@ -153,6 +154,11 @@ class TieredMessageStore:
     def location(self) -> str:
         """Where the tier lies, as a path or a URL."""
         return str(directory_of(self._config))
+
+    @property
+    def limits(self) -> TransferLimits:
+        """Bytes a second to and from an object store: set them at any time."""
+        return self._config.limits
 
     @property
     def cold(self) -> ColdSide | None:

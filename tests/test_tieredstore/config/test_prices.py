@@ -1,0 +1,100 @@
+"""The table of prices, and what settings come to."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from provider.object.requests import RequestMeter
+from tieredstore.config.effective import Config
+from tieredstore.config.prices import Limits, PriceTable, estimates
+from tieredstore.config.sources import ConfigError
+
+LIMITS = Limits(
+    round_age_s=75.0,
+    round_bytes=64 << 20,
+    snapshot_age_s=900.0,
+    owner_check_s=60.0,
+    upload_bytes_per_s=0,
+    download_bytes_per_s=0,
+)
+TABLE = """
+name = "Round prices"
+currency = "EUR"
+[per_1000_requests]
+PUT = 10
+LIST = 1
+GET = 2
+HEAD = 2
+DELETE = 0
+[per_gib]
+stored_a_month = 1
+uploaded = 3
+downloaded = 5
+"""
+
+
+def test_the_shipped_table_is_that_of_s3() -> None:
+    prices = PriceTable.read("")
+    assert (prices.name, prices.currency) == ("Amazon S3 Standard, us-east-1", "USD")
+    assert prices.cost({"PUT": 1000, "GET": 1000}) == pytest.approx(0.0054)
+
+
+def test_what_was_requested_is_added_up() -> None:
+    meter = RequestMeter()
+    for kind in ("PUT", "PUT", "LIST", "GET", "HEAD", "DELETE"):
+        meter.made(kind)
+    assert (meter.writes, meter.total) == (3, 6)
+    assert PriceTable.parse(TABLE, path="t").spent(meter) == pytest.approx(0.025)
+
+
+def test_an_idle_tier_and_a_busy_one_cost_what_their_requests_do() -> None:
+    idle, busy = estimates(LIMITS, PriceTable.read(""))
+    assert idle.requests_per_s == pytest.approx(1 / 60)
+    assert idle.currency_a_month == pytest.approx(0.216)
+    assert busy.requests_per_s == pytest.approx(2 / 75 + 2 / 900)
+    assert busy.currency_a_month == pytest.approx(0.3744)
+
+
+def test_limits_of_bytes_are_costs_of_bytes() -> None:
+    limits = replace(LIMITS, upload_bytes_per_s=64 << 20, download_bytes_per_s=1 << 30)
+    _, _, up, down = estimates(limits, PriceTable.parse(TABLE, path="t"))
+    month_s = 30 * 24 * 3600
+    assert up.requests_per_s == pytest.approx(2 + 2 / 900)
+    assert up.currency_a_month == pytest.approx(((2 + 2 / 900) * 0.01 + 3 / 16) * month_s)
+    assert down.requests_per_s == pytest.approx(256)
+    assert down.currency_a_month == pytest.approx((256 * 0.002 + 5) * month_s)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (TABLE.replace("LIST = 1\n", ""), "it lacks 'LIST'"),
+        (TABLE.replace("[per_gib]", "[other]"), "it lacks 'per_gib'"),
+        (TABLE.replace("uploaded = 3", "uploaded = 'much'"), "could not convert"),
+        (TABLE.replace("PUT = 10", "PUT = -1"), "one is negative"),
+        ("name = ", "is no table of prices"),
+        ("per_1000_requests = 3\nper_gib = 4\nname='n'\ncurrency='c'", "is no table of prices"),
+    ],
+)
+def test_a_table_that_is_none_is_one_sentence(text: str, reason: str, tmp_path: Path) -> None:
+    file = tmp_path / "prices.toml"
+    file.write_text(text)
+    config = Config.load(defines=[f"objectStorePriceTable={file}"], environment={})
+    with pytest.raises(ConfigError, match=reason) as caught:
+        _ = config.prices
+    assert str(file) in str(caught.value)
+    file.unlink()
+    with pytest.raises(ConfigError, match="cannot be read"):
+        _ = config.prices
+
+
+def test_limits_of_bytes_are_configured_and_may_change_while_they_are_used() -> None:
+    given = ["tieredStoreFilePath=s3://b/t", "objectStoreUploadRateMax=1000"]
+    config = Config.load(defines=given, environment={})
+    assert config.limits.upload_bytes_per_s == 1000
+    found = config.of_broker("C", "b")
+    found.limits.upload_bytes_per_s = 5
+    assert config.request_limits.upload_bytes_per_s == 5
+    with pytest.raises(ConfigError, match="objectStoreUploadRateMax"):
+        Config.load(defines=["objectStoreUploadRateMax=-1"], environment={})
