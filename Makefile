@@ -15,7 +15,7 @@ PYTEST = $(BIN)/python -m pytest -q -o cache_dir=.run/cache/$@ --durations=5
 # Hundreds of commands and three Pythons start here: none compiles its modules again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: run test check $(PARTS) soak soak-store bench bench-java bench-store plot format clean
+.PHONY: run run-s3 test check $(PARTS) soak soak-store bench bench-java bench-store bench-s3 plot format clean
 
 # uv takes a third of pip's time, but pip alone knows a mirror that pip is told of.
 $(STAMP): pyproject.toml constraints.txt
@@ -26,7 +26,11 @@ $(STAMP): pyproject.toml constraints.txt
 	touch $@
 
 run: $(STAMP)
-	$(BIN)/python tests/support/make_run.py "$(STORE)" "$(TIER)" "$(CONF)"
+	$(BIN)/python -m tests.support.make_run "$(STORE)" "$(TIER)" "$(CONF)"
+
+# The same on S3: a SeaweedFS on loopback, started and ended by this.
+run-s3: $(STAMP)
+	$(BIN)/python -m tests.support.make_run "$(STORE)" s3:// "$(CONF)"
 
 test: $(STAMP)
 	@echo "$(JOBS) at a time, each shown when it ends: check $(PARTS)"
@@ -94,6 +98,11 @@ bench-java: $(STAMP)
 bench-store: $(STAMP)
 	mkdir -p tests/bench/results
 	$(BIN)/python -m tests.bench.store --store-results tests/bench/results $(BENCH)
+
+# A tier on S3 beside its client alone, on a SeaweedFS of its own.
+bench-s3: $(STAMP)
+	mkdir -p tests/bench/results
+	$(BIN)/python -m tests.bench.object_store --store-results tests/bench/results $(BENCH)
 
 # The kept comparisons and the cost of many queues as pictures, .run/figures.png and .run/scale.png.
 plot: $(STAMP)

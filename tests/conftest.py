@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
+from uuid import uuid4
 
 import pytest
 from blockbuster import BlockBuster
@@ -53,6 +54,14 @@ def seaweed(tmp_path_factory: pytest.TempPathFactory) -> Iterator["SeaweedFs"]:
 
     with SeaweedFs(tmp_path_factory.mktemp("seaweed")) as server:
         yield server
+
+
+@pytest.fixture
+def s3_url(seaweed: "SeaweedFs", tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A place of its own on the server, which the environment names; also for processes."""
+    for name, value in {**seaweed.environment, "XDG_RUNTIME_DIR": str(tmp_path)}.items():
+        monkeypatch.setenv(name, value)
+    return f"s3://{seaweed.make_bucket('tiers')}/{uuid4().hex}"
 
 
 @pytest.fixture(autouse=True)

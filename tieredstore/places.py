@@ -102,9 +102,11 @@ def limited(
 
 
 def meter_of(store: AppendingStore) -> "RequestMeter":
-    """What an object store of `storage_at` counts."""
-    counting: Any = store
-    return counting.meter
+    """What the object store at the bottom of `storage_at` counts."""
+    found: Any = store
+    while not hasattr(found, "meter"):
+        found = found.inner
+    return found.meter
 
 
 def segments_driver(

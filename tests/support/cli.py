@@ -21,7 +21,7 @@ def complaints(err: str) -> str:
     return "".join(line for line in err.splitlines(keepends=True) if "Z INFO    " not in line)
 
 
-def invoke(tier: Path, *words: str | Path, status: int = 0) -> Result:
+def invoke(tier: Path | str, *words: str | Path, status: int = 0) -> Result:
     """A command on a tier, in this process; fails if it ends with another status."""
     result = CliRunner().invoke(cli, ["-D", f"tieredStoreFilePath={tier}", *map(str, words)])
     assert result.exit_code == status, result.output
@@ -55,8 +55,8 @@ def run(*arguments: str | Path, status: int | None = 0) -> Done:
     return result
 
 
-def settings(tree: GoldenTree, tier: Path) -> list[str]:
-    """The options that name a golden broker's sizes, and `tier` as the tier's directory."""
+def settings(tree: GoldenTree, tier: Path | str) -> list[str]:
+    """The options that name a golden broker's sizes, and `tier` as the tier's place."""
     golden = tree.golden
     values = {
         "brokerClusterName": golden.cluster,

@@ -1,22 +1,27 @@
 """The main job, for `make run`: tier a store, read some of it back cold, check it.
 
+`make run-s3` does the same to a SeaweedFS that it starts itself, on loopback, and ends.
+
 Without arguments the store is the sample that a real broker 5.3.3 wrote and that is shipped with
 the tests; `make run CONF=... TIER=...` takes one's own, by its broker's file, and `STORE=...` where
 that does not name the store directory.
 """
 
 import json
+import os
 import shlex
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT))
+from tests.support.golden import ROCKETMQ_533, unpack
 
-from tests.support.golden import ROCKETMQ_533, unpack  # noqa: E402 - the path comes first
+ROOT = Path(__file__).parents[2]
 
 WORK = ROOT / ".run"
+ON_S3 = "s3://"
+"""Instead of a place: a server of our own."""
 COMMAND = [sys.executable, "-m", "tieredstore"]
 
 
@@ -40,6 +45,19 @@ def first_queue(options: list[str]) -> tuple[str, str]:
 
 
 def main(store: str, tier: str, conf: str) -> None:
+    """Run the job; on a server of our own if `tier` is `ON_S3`."""
+    if tier != ON_S3:
+        run(store, tier, conf)
+        return
+    from tests.support.seaweedfs import SeaweedFs  # noqa: PLC0415 - obstore is an extra
+
+    with tempfile.TemporaryDirectory() as directory, SeaweedFs(Path(directory)) as server:
+        os.environ.update(server.environment)
+        print(f"SeaweedFS speaks S3 at {server.endpoint}")
+        run(store, f"s3://{server.make_bucket('tiers')}/sample", conf)
+
+
+def run(store: str, tier: str, conf: str) -> None:
     """Run the job on the given store, or on the sample."""
     options: list[str] = ["--conf", conf] if conf else []
     if not store and not conf:

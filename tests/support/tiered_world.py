@@ -1,17 +1,21 @@
 """A tiered store over a hot log on disk and a tier in memory that fails on purpose."""
 
 import random
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from container.index.options import IndexOptions
 from container.options import TierOptions
 from container.tier import Tier, TierIdentity
 from provider.clock import Clock
+from provider.file_segments import SegmentsDriver
 from provider.in_place_segments import InPlaceDriver
 from provider.memory import MemoryStore
+from provider.object_store import ObjectStore
+from provider.packed_segments import PackedDriver
 from provider.testing.faulty import Fault, FaultyObjectStore
 from tests.support.hot_store import SMALL
 from tieredstore.config.effective import Config
@@ -39,13 +43,16 @@ class TieredWorld:
         retention: RetentionOptions = GREEDY,
         tier_options: TierOptions | None = None,
         index: IndexOptions | None = None,
+        objects: Callable[[], ObjectStore] | None = None,
     ) -> None:
+        """`objects`: opens the tier's object store, where it is not a memory with files."""
         self.root = root
         self.clock = clock
         self.options = options
         self.retention = retention
         self.tier_options = tier_options or TierOptions()
         self.index = index
+        self.objects = objects
         self.memory = MemoryStore()
         self.tier_store = FaultyObjectStore(self.memory.another_client(), clock=clock)
         self.local = self._local()
@@ -79,14 +86,19 @@ class TieredWorld:
         """The tier, owned; its journal is the store's to run."""
         faults = self.tier_store.faults
         client = self.memory.another_client()
-        self.tier_store = store = FaultyObjectStore(client, clock=self.clock, faults=faults)
+        files: Any = client if self.objects is None else self.objects()
+        self.tier_store = store = FaultyObjectStore(files, clock=self.clock, faults=faults)
         self._owners += 1
+        rng = random.Random(self._owners)
+        segments: SegmentsDriver = InPlaceDriver(store, clock=self.clock, takeover_wait_s_max=0)
+        if self.objects is not None:
+            segments = PackedDriver(store, rng=random.SystemRandom())
         tier = await Tier.own(
             store,
             TierIdentity("TestCluster", "broker-a", f"owner {self._owners}"),
-            segments=InPlaceDriver(store, clock=self.clock, takeover_wait_s_max=0),
+            segments=segments,
             clock=self.clock,
-            rng=random.Random(self._owners),
+            rng=rng,
             options=self.tier_options,
             index=self.index,
         )
@@ -95,6 +107,8 @@ class TieredWorld:
         finally:
             await tier.journal.close()
             client.kill()
+            if files is not client:
+                await files.close()
 
     def _local(self) -> LocalMessageStore:
         return LocalMessageStore(

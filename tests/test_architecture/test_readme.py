@@ -18,12 +18,16 @@ from tieredstore.offline.spark.requirements import lacking_java
 
 DATA_TOOLS = ("duckdb", "polars", "pandas", "pyspark")
 """Large, so blocks that need one are passed over where it is missing, except in CI."""
+SHOWN_BUCKET = "my-bucket"
+"""Blocks with it need a server that speaks S3."""
 README = Path(__file__).parents[2] / "README.md"
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(HANGS_AFTER_S)
-def test_the_readmes_blocks_run_in_order_and_print_what_they_show(tmp_path: Path) -> None:
+def test_the_readmes_blocks_run_in_order_and_print_what_they_show(
+    tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
     sample = ROCKETMQ_533
     unpack(sample, "closed", tmp_path)
     (tmp_path / "tier").rename(tmp_path / "java-tier")
@@ -31,7 +35,12 @@ def test_the_readmes_blocks_run_in_order_and_print_what_they_show(tmp_path: Path
     blocks = blocks_of(README.read_text())
     assert len(blocks) >= 8
     assert sum(bool(block.shown) for block in blocks) >= 6
+    environment = environment_of()
     for block in blocks:
+        if SHOWN_BUCKET in block.text:
+            server = request.getfixturevalue("seaweed")
+            server.make_bucket(SHOWN_BUCKET)
+            environment |= server.environment
         absent = [name for name in DATA_TOOLS if name in block.text and find_spec(name) is None]
         if absent:
             # The wheel is tried without them, so that its environments stay small.
@@ -42,7 +51,7 @@ def test_the_readmes_blocks_run_in_order_and_print_what_they_show(tmp_path: Path
         if "pyspark" in block.text and (sentence := lacking_java()):
             assert "CI" not in os.environ, sentence
             continue
-        ran(block, tmp_path, environment_of(), joined=False)
+        ran(block, tmp_path, environment, joined=False)
 
 
 @pytest.mark.slow

@@ -20,7 +20,8 @@ class Tieredstore:
     """`tieredstore` with a configuration file and a tier."""
 
     conf: Path
-    tier: Path
+    tier: Path | str
+    """A directory, or a URL."""
 
     def command(self, *arguments: str) -> list[str]:
         options = ["--conf", str(self.conf), "-D", f"tieredStoreFilePath={self.tier}"]

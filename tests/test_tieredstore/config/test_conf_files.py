@@ -33,6 +33,17 @@ def test_differences_from_rocketmqs_defaults_are_said_where_the_key_is() -> None
         assert "RocketMQ:" in KEYS[name].meaning
 
 
+def test_the_file_for_s3_names_keys_that_have_an_effect() -> None:
+    config = Config.load(conf=CONF / "broker.s3.conf", environment={})
+    assert str(config.tier_root) == "s3://my-bucket/tier"
+    assert (config.java_only, config.foreign) == ([], [])
+    assert (config.limits.upload_bytes_per_s, config.limits.download_bytes_per_s) == (
+        20_000_000,
+        50_000_000,
+    )
+    assert config.dispatch.batch_age_s_max == 75.0
+
+
 def test_the_smallest_file_names_broker_and_tier() -> None:
     config = Config.load(conf=CONF / "broker.minimal.conf", environment={})
     given = {name for name, one in config.settings.items() if one.origin != "default"}

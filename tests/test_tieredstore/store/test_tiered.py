@@ -13,6 +13,7 @@ from container.queue.time_boundary import Boundary, TimeRules
 from fetcher.result import FetchStatus
 from provider.clock import SystemClock
 from provider.errors import Closed, Fenced, Unavailable
+from provider.object.opening import open_object_store
 from tests.support.hot_store import new_message
 from tests.support.patience import Patience, until
 from tests.support.tiered_world import OUTAGE, TieredWorld
@@ -38,9 +39,12 @@ class FrozenClock(SystemClock):
         return self._began_ms + self.ahead_ms
 
 
-@pytest.fixture
-def world(tmp_path: Path) -> TieredWorld:
-    return TieredWorld(tmp_path / "store", SystemClock())
+@pytest.fixture(params=["files", "objects"])
+def world(request: pytest.FixtureRequest, tmp_path: Path) -> TieredWorld:
+    """Over a tier of files that grow, or of shared objects in `memory://`."""
+    url = f"memory://worlds/{tmp_path.name}"
+    objects = (lambda: open_object_store(url)) if request.param == "objects" else None
+    return TieredWorld(tmp_path / "store", SystemClock(), objects=objects)
 
 
 async def walked(store: TieredMessageStore, start: int, end: int) -> list[bytes]:
