@@ -21,8 +21,8 @@ class RequestMeter:
 
     @property
     def writes(self) -> int:
-        """Requests of the dear kind: those that store or list, at some ten times a read."""
-        return self.requests["PUT"] + self.requests["LIST"]
+        """Requests that change something."""
+        return self.requests["PUT"] + self.requests["DELETE"]
 
     @property
     def total(self) -> int:
