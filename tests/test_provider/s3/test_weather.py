@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from random import Random
 from typing import Any
 from uuid import uuid4
@@ -11,7 +11,7 @@ import pytest
 
 from provider.clock import SystemClock
 from provider.errors import AlreadyExists, Unavailable
-from provider.file_segments import FileSegments, SegmentSlice
+from provider.file_segments import FileSegments, Placement, SegmentSlice
 from provider.object.opening import open_object_store
 from provider.object.options import ObjectOptions
 from provider.object.store import FsspecStore
@@ -95,13 +95,15 @@ class TestPackedSegmentsInAnyWeather(PackedSegmentsContract):
 class WrittenAgain(PackedSegments):
     """As the layer above does it (S2)."""
 
-    async def write(self, slices: Any) -> Any:
+    async def write(
+        self, slices: Sequence[SegmentSlice], *, alone: bool = False
+    ) -> list[Placement]:
         for _ in range(20):
             try:
-                return await super().write(slices)
+                return await super().write(slices, alone=alone)
             except Unavailable:
                 continue
-        return await super().write(slices)
+        return await super().write(slices, alone=alone)
 
 
 async def test_a_lost_reply_is_settled_by_the_nonce_in_the_name(
