@@ -1,0 +1,62 @@
+"""Every line of `lines.md` names tests that exist."""
+
+import ast
+import re
+from functools import cache
+from itertools import groupby
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+PAGE = Path(__file__).parent / "lines.md"
+
+
+def rows(columns: int) -> list[list[str]]:
+    """The cells of the table with so many columns, without its head."""
+    cells = [
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in PAGE.read_text().splitlines()
+        if line.startswith("| ") and not line.startswith("| ---")
+    ]
+    found = [row for row in cells if len(row) == columns]
+    return found[1:]
+
+
+@cache
+def names_in(path: str) -> set[str]:
+    place = ROOT / path if path.startswith("provider/") else ROOT / "tests" / path
+    tree = ast.parse(place.read_text())
+    functions = (ast.FunctionDef, ast.AsyncFunctionDef)
+    return {node.name for node in ast.walk(tree) if isinstance(node, functions)}
+
+
+def named(cell: str) -> list[str]:
+    return re.findall(r"`([^`]+)`", cell)
+
+
+def test_every_line_names_a_test_that_exists() -> None:
+    assertions, defects = rows(5), rows(3)
+    assert len(assertions) > 90
+    assert len(defects) > 70
+    for row in (*assertions, *defects):
+        cell = row[3] if len(row) == 5 else row[2]
+        assert named(cell), row
+        for one in named(cell):
+            path, _, test = one.partition("::")
+            assert test.startswith("test_"), one
+            assert test in names_in(path), one
+
+
+def test_the_lines_of_a_class_are_numbered_from_1() -> None:
+    for name, group in groupby(rows(5), key=lambda row: row[0]):
+        numbers = [int(row[1]) for row in group]
+        assert numbers == list(range(1, len(numbers) + 1)), name
+
+
+def test_what_found_its_way_here_is_in_the_page() -> None:
+    mine = {
+        f"test_acceptance/{path.name}::{name}"
+        for path in Path(__file__).parent.glob("test_*_lines.py")
+        for name in names_in(f"test_acceptance/{path.name}")
+        if name.startswith("test_")
+    }
+    assert mine <= set(named(PAGE.read_text()))
