@@ -6,11 +6,7 @@ tier on purpose only, so a start asks for the lock that a living owner holds bef
 
 import asyncio
 import logging
-import os
-import re
-import socket
 from collections.abc import Callable
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TypeVar
 
@@ -28,35 +24,13 @@ from provider.posix_lock import OwnerLock
 from tieredstore.config.effective import Config
 from tieredstore.config.location import Location
 from tieredstore.places import directory_of, make_lock_directory, owner_lock_path, storage_at
+from tieredstore.process_name import process_words
 
 LOGGER = logging.getLogger("tieredstore.owner")
 NAMING_S_MAX = 5.0
 """Seconds that a fenced owner takes to find out who fenced it."""
 
 ResultT = TypeVar("ResultT")
-
-_OWNER = re.compile(r"(?P<host>.+):(?P<pid>[0-9]+)(?: since (?P<since>\S+))?")
-
-
-def owner_text(clock: Clock) -> str:
-    """Host, process and time of this owner, for the journal: `host:17 since 2026-...Z`."""
-    now = datetime.fromtimestamp(clock.now_ms() / 1000, UTC)
-    return f"{socket.gethostname()}:{os.getpid()} since {now:%Y-%m-%dT%H:%M:%SZ}"
-
-
-def owner_words(owner: str) -> str:
-    """The same for people; versions before wrote no time."""
-    found = _OWNER.fullmatch(owner)
-    if found is None:
-        return owner or "an unnamed process"
-    since = f" (since {found['since']})" if found["since"] else ""
-    return f"process {found['pid']} on {found['host']}{since}"
-
-
-def is_of_this_host(owner: str) -> bool:
-    """Whether an owner ran under the name that this host has now."""
-    found = _OWNER.fullmatch(owner)
-    return found is not None and found["host"] == socket.gethostname()
 
 
 class Takeover:
@@ -117,7 +91,7 @@ class Takeover:
 
 def owned_error(broker: Broker, where: Location) -> Owned:
     """What a start is told that may not take the tier."""
-    return Owned(f"{owner_words(broker.owner)} owns the tier and lives", str(where))
+    return Owned(f"{process_words(broker.owner)} owns the tier and lives", str(where))
 
 
 async def refuse_living_owner(config: Config, *, clock: Clock) -> None:
@@ -179,4 +153,4 @@ async def name_successor(
 
     await wait_at_most(clock, NAMING_S_MAX, find())
     if broker is not None:
-        fenced.reason = f"{owner_words(broker.owner)} took this tier over"
+        fenced.reason = f"{process_words(broker.owner)} took this tier over"

@@ -32,13 +32,7 @@ from tieredstore.following.options import HotLogOptions
 from tieredstore.lifetime import cause
 from tieredstore.naming import refuse_other_store
 from tieredstore.opening import whole_paths
-from tieredstore.owner import (
-    Takeover,
-    is_of_this_host,
-    name_successor,
-    owner_text,
-    owner_words,
-)
+from tieredstore.owner import Takeover, name_successor
 from tieredstore.places import (
     directory_of,
     limited,
@@ -49,6 +43,7 @@ from tieredstore.places import (
     segments_driver,
     storage_at,
 )
+from tieredstore.process_name import is_of_this_host, process_name, process_words
 from tieredstore.spending import Spending
 
 LOGGER = logging.getLogger("tieredstore.owner")
@@ -96,7 +91,7 @@ async def open_owner(
         with whole_paths(directory):
             tier = await Tier.own(
                 store,
-                TierIdentity(config.cluster, config.broker, owner_text(clock)),
+                TierIdentity(config.cluster, config.broker, process_name(clock)),
                 segments=segments_driver(config, directory, store, clock=clock, rng=rng),
                 clock=clock,
                 rng=rng,
@@ -125,11 +120,11 @@ def _log_start(takeover: Takeover) -> None:
     """Tell whom a fence may have taken the tier from; a dead owner of this host needs no word."""
     earlier = takeover.earlier
     if takeover.earlier_lives:
-        LOGGER.warning("the tier was taken over from %s", owner_words(earlier.owner))
+        LOGGER.warning("the tier was taken over from %s", process_words(earlier.owner))
     elif earlier.epoch and not is_of_this_host(earlier.owner):
         LOGGER.info(
             "the tier was last owned by %s; if that still runs, it ends now",
-            owner_words(earlier.owner),
+            process_words(earlier.owner),
         )
 
 

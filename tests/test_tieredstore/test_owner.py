@@ -23,7 +23,8 @@ from tests.support.cli import COMMAND, run
 from tests.support.fake_broker import FakeBroker
 from tests.support.patience import communicated
 from tieredstore.cli.main import cli
-from tieredstore.owner import Takeover, owner_text, owner_words, watch_ownership
+from tieredstore.owner import Takeover, watch_ownership
+from tieredstore.process_name import process_name, process_words
 
 assert tieredstore.Follower  # its imports read files, so they are not left to a running loop
 
@@ -127,9 +128,9 @@ async def test_a_start_that_comes_second_sees_the_one_that_came_first(tmp_path: 
     for one in (first, second):  # both read that nobody has the tier
         await one.permit(Broker("C", "b"))
     with pytest.raises(Owned):  # the fence of the first landed
-        await second.permit(Broker("C", "b", 1, owner_text(ManualClock())))
+        await second.permit(Broker("C", "b", 1, process_name(ManualClock())))
     first.close()
-    await second.permit(Broker("C", "b", 1, owner_text(ManualClock())))
+    await second.permit(Broker("C", "b", 1, process_name(ManualClock())))
     assert not second.earlier_lives
     second.close()
 
@@ -156,8 +157,8 @@ async def test_a_stopped_owner_before_the_last_one_is_not_taken_for_it(tmp_path:
     ],
 )
 def test_an_owner_is_named_for_people(owner: str, words: str) -> None:
-    assert owner_words(owner) == words
-    assert US in owner_words(owner_text(ManualClock()))
+    assert process_words(owner) == words
+    assert US in process_words(process_name(ManualClock()))
 
 
 class Listings(MemoryStore):

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from container.names.queue_id import QueueId
+from provider.clock import ManualClock
 from tests.support.cli import COMMAND, run, settings
 from tests.support.golden import ROCKETMQ_533, unpacked
 from tests.support.hot_store import appender_at, contents
@@ -151,13 +153,14 @@ def test_what_the_store_cannot_be_is_said(
 
 def test_a_store_that_another_process_writes_is_refused_by_its_name(tmp_path: Path) -> None:
     directory = StoreDirectory(tmp_path / "store")
-    directory.begin()
+    directory.begin(ManualClock(1_795_262_400_000))
     try:
         done = put(tmp_path, "Orders", "x")
     finally:
         directory.close()
     assert (done.exit_code, done.stdout) == (4, "")
-    sentence = f"Process {os.getpid()} writes the store {tmp_path / 'store'}: stop it first"
+    writer = f"Process {os.getpid()} on {socket.gethostname()} (since 2026-11-21T12:00:00Z)"
+    sentence = f"{writer} writes the store {tmp_path / 'store'}: stop it first"
     assert done.stderr == f"tieredstore: {sentence}\n"
 
 
