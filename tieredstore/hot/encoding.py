@@ -5,7 +5,7 @@ from functools import lru_cache
 from ipaddress import ip_address
 from struct import Struct
 from struct import error as StructError  # noqa: N812 - a class, although named as a function
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from container.names.path_component import check_path_component
 from container.names.queue_id import QueueId
@@ -100,10 +100,9 @@ def prepare(message: NewMessage, now_ms: int, options: HotWriteOptions) -> Prepa
     Raises:
         MessageRefused: it breaks a limit of RocketMQ's or of the format; the text names it.
     """
+    _refuse_other_types(message)
     queue, magic, topic = queue_of(message.topic, message.queue_id)
     body = message.body
-    if body is None:  # pyright: ignore[reportUnnecessaryComparison] - for callers without types
-        raise MessageRefused("The body is None; an empty one is b''.")
     if len(body) > options.message_bytes_max:
         raise MessageRefused(
             f"The body has {len(body)} bytes, more than {options.message_bytes_max}"
@@ -144,6 +143,30 @@ def prepare(message: NewMessage, now_ms: int, options: HotWriteOptions) -> Prepa
         raise MessageRefused(f"A number does not fit its field: {error}.") from error
     has_unit = sys_flag & TRANSACTION_MASK not in WITHOUT_UNIT
     return Prepared(queue, has_unit, size, tag_code, now_ms, fixed, body, after, size)
+
+
+def _refuse_other_types(message: object) -> None:
+    """Say in one sentence what callers without a type checker get wrong.
+
+    Raises:
+        MessageRefused: topic, queue id, body or properties are of another type.
+    """
+    if not isinstance(message, NewMessage):
+        raise MessageRefused(f"The message is of type {type(message).__name__}, not NewMessage.")
+    topic, queue_id, body, properties, *_ = cast("tuple[object, ...]", message)
+    if not isinstance(body, bytes | bytearray | memoryview):
+        if body is None:
+            raise MessageRefused("The body is None; an empty one is b''.")
+        if isinstance(body, str):
+            raise MessageRefused("The body is text, not bytes: say body.encode().")
+        raise MessageRefused(f"The body is of type {type(body).__name__}, not bytes.")
+    if not isinstance(topic, str):
+        raise MessageRefused(f"The topic is of type {type(topic).__name__}, not str.")
+    if not isinstance(queue_id, int):
+        raise MessageRefused(f"The queue id is of type {type(queue_id).__name__}, not int.")
+    if not isinstance(properties, bytes | Mapping):
+        kind = type(properties).__name__
+        raise MessageRefused(f"The properties are of type {kind}, neither a mapping nor bytes.")
 
 
 def kept_together(records: Sequence[Prepared], options: HotWriteOptions) -> list[Prepared]:

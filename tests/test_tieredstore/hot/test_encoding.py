@@ -1,6 +1,7 @@
 """New messages as records: equal to the records of `StoredMessage.compose`, and within limits."""
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,8 +15,10 @@ from container.record.layout import TRANSACTION_MASK
 from container.record.message import StoredMessage
 from container.record.properties import TAGS, decode_properties
 from container.record.unit import ConsumeQueueUnit
+from provider.clock import SystemClock
 from tests.support.hot_store import as_new
 from tests.support.messages import messages, property_maps, topics, with_record_crc
+from tieredstore.hot import open_hot_log
 from tieredstore.hot.append_plan import plan_append
 from tieredstore.hot.encoding import MessageRefused, NewMessage, prepare
 from tieredstore.hot.options import HotWriteOptions
@@ -77,6 +80,11 @@ def test_a_tag_is_hashed_as_it_is_stored() -> None:
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "body": ({"body": bytes(OPTIONS.message_bytes_max + 1)}, "more than 4194304 .maxMessageSize"),
     "no body": ({"body": None}, "The body is None"),
+    "text body": ({"body": "hello"}, r"The body is text, not bytes: say body.encode\(\)"),
+    "number body": ({"body": 17}, "The body is of type int, not bytes"),
+    "topic type": ({"topic": b"T"}, "The topic is of type bytes, not str"),
+    "queue type": ({"queue_id": "0"}, "The queue id is of type str, not int"),
+    "properties type": ({"properties": "TAGS"}, "of type str, neither a mapping nor bytes"),
     "properties": ({"properties": b"x" * 32768}, "32768 bytes, more than 32767"),
     "separator": ({"properties": {"a": "b\x02"}}, "holds a separator"),
     "torn": ({"properties": b"a\x01b\0"}, "look like a torn record"),
@@ -96,6 +104,19 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 def test_a_message_that_no_record_holds_is_refused(changes: dict[str, Any], text: str) -> None:
     with pytest.raises(MessageRefused, match=text):
         prepare(NewMessage("T", 0, b"body")._replace(**changes), 1, OPTIONS)
+
+
+async def test_one_of_another_type_is_named_and_none_of_its_call_is_appended(
+    tmp_path: Path,
+) -> None:
+    good = NewMessage("T", 0, b"body")
+    wrong: list[Any] = [good._replace(body="text"), good._replace(body=17), {"body": b""}, None]  # type: ignore[arg-type]
+    async with open_hot_log(tmp_path, options=OPTIONS, clock=SystemClock()) as log:
+        for one in wrong:
+            for many in ([one], [good, one], [good, good, good, one, good]):
+                with pytest.raises(MessageRefused, match=r"(not bytes|not NewMessage)"):
+                    await log.append_many(many)
+        assert (await log.append(good)).queue_offset == 0
 
 
 def test_the_largest_message_of_each_limit_is_taken() -> None:
