@@ -19,6 +19,7 @@ NEAR = 0.85
 """Similarity from which a key counts as a misspelling of a known one."""
 RESEMBLING = frozenset(
     {
+        "accessMessageInMemoryHotRatio",
         "brokerIP2",
         "haListenPort",
         "mappedFileSizeConsumeQueueExt",

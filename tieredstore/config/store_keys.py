@@ -131,6 +131,16 @@ _READ = (
         "Maximum bytes of one read of the hot log from its disk; one message may have more.",
         "ReadLimits.disk_bytes_max",
     ),
+    Key(
+        "accessMessageInMemoryMaxRatio",
+        Kind.PERCENT,
+        40,
+        "Share of the machine's memory in which the newest messages are taken to lie, where the "
+        "kernel is not asked.",
+        "ReadLimits.memory_share",
+        least=0,
+        most=100,
+    ),
 )
 
 _KEPT = (

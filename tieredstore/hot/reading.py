@@ -139,11 +139,13 @@ def _runs(
     return runs
 
 
-def are_resident(appender: Appender, queue: QueueId, offset: int, count: int) -> bool:
+def are_resident(
+    appender: Appender, queue: QueueId, offset: int, count: int, estimated_share: float
+) -> bool:
     """Whether the records of `count` messages from `offset` on are in the page cache.
 
     Messages that are not there do not count, but for the first: then the answer is no. Where the
-    kernel does not tell, RocketMQ's estimate decides.
+    kernel does not tell, RocketMQ's estimate decides, by a share of the memory.
 
     Raises:
         OSError: units cannot be read.
@@ -157,7 +159,7 @@ def are_resident(appender: Appender, queue: QueueId, offset: int, count: int) ->
         start, (_, last) = run[0][1].position, run[-1]
         answer = log.is_resident(start, last.position + last.size - start)
         if answer is None:
-            answer = is_estimated_resident(start, appender.end)
+            answer = is_estimated_resident(start, appender.end, estimated_share)
         if not answer:
             return False
     return True

@@ -1,8 +1,8 @@
 """Which bytes of a file the page cache holds: what threads ask for `HotLog`.
 
 Linux says it of a mapping (`mincore`), and since 5.2 only to who may write the file; a hot log is
-written by this process. Where it cannot be asked, the newest 40 % of the memory's size count as
-resident, which is RocketMQ's own estimate.
+written by this process. Where it cannot be asked, RocketMQ's own estimate decides: the newest
+bytes are resident, up to a share of the memory's size (`accessMessageInMemoryMaxRatio`).
 """
 
 import ctypes
@@ -12,7 +12,8 @@ from functools import lru_cache
 from typing import Final
 
 ESTIMATED_SHARE: Final = 0.4
-"""Share of the machine's memory that the CommitLog's newest bytes are taken to occupy."""
+"""Share of the machine's memory that the CommitLog's newest bytes are taken to occupy, if no
+other is configured."""
 _FAILED: Final = ctypes.c_void_p(-1).value
 _IS_RESIDENT: Final = 1
 
@@ -63,11 +64,15 @@ def resident(fd: int, start: int, length: int) -> bool | None:
 
 
 @lru_cache(1)
-def estimated_bytes() -> int:
-    """How many of the newest bytes are taken to be in memory: 40 % of it."""
-    return int(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") * ESTIMATED_SHARE)
+def _memory_bytes() -> int:
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
-def is_estimated_resident(position: int, end: int) -> bool:
+def estimated_bytes(share: float = ESTIMATED_SHARE) -> int:
+    """How many of the newest bytes are taken to be in memory: so large a share of it, 0 to 1."""
+    return int(_memory_bytes() * share)
+
+
+def is_estimated_resident(position: int, end: int, share: float = ESTIMATED_SHARE) -> bool:
     """RocketMQ's estimate for a byte of a CommitLog that ends at `end`. Pure but for the memory."""
-    return end - position <= estimated_bytes()
+    return end - position <= estimated_bytes(share)

@@ -8,7 +8,7 @@ from fetcher.result import FetchStatus
 from fetcher.tag_filter import Subscription
 from tieredstore.hot.hot_log import Bounds
 from tieredstore.hot.reading import Picks
-from tieredstore.hot.residency import is_estimated_resident
+from tieredstore.hot.residency import ESTIMATED_SHARE, is_estimated_resident
 
 EXAMINED_BYTES_MIN = 16_000
 """Bytes of ConsumeQueue units that a read with a subscription looks at, at least."""
@@ -19,8 +19,8 @@ _LOW_32_BITS = 0xFFFF_FFFF
 class ReadLimits:
     """How much one read returns at most, besides what its caller asks; the first always fits.
 
-    A message counts as in memory by RocketMQ's estimate: it is among the newest 40 % of the
-    memory's size.
+    A message counts as in memory by RocketMQ's estimate: it is among the newest bytes of the
+    CommitLog, up to `memory_share` of the memory's size.
     """
 
     memory_messages_max: int = 32
@@ -31,6 +31,8 @@ class ReadLimits:
     """`maxTransferCountOnMessageInDisk`."""
     disk_bytes_max: int = 65_536
     """`maxTransferBytesOnMessageInDisk`."""
+    memory_share: float = ESTIMATED_SHARE
+    """`accessMessageInMemoryMaxRatio`, 0 to 1."""
 
     def __post_init__(self) -> None:
         for name in (
@@ -38,6 +40,8 @@ class ReadLimits:
         ):  # fmt: skip
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}, but at least 1 is needed")
+        if not 0 <= self.memory_share <= 1:
+            raise ValueError(f"memory_share is {self.memory_share}, not within 0 to 1")
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +105,7 @@ def _is_full(count: int, size: int, position: int, end: int, wish: Wish) -> bool
     limits = wish.limits
     if count >= wish.messages_max or (wish.bytes_max is not None and size > wish.bytes_max):
         return True
-    if is_estimated_resident(position, end):
+    if is_estimated_resident(position, end, limits.memory_share):
         return count >= limits.memory_messages_max or size > limits.memory_bytes_max
     return count >= limits.disk_messages_max or size > limits.disk_bytes_max
 
