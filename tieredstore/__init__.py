@@ -36,7 +36,8 @@ Tiering      follow, Follower, DispatchStatistics, QueueStatistics, QueueState, 
              TopicSummary, Loss, ScanStatistics, UpkeepStatistics
 Storing      open_store, TieredMessageStore, LocalMessageStore, MessageStore, Level, NewMessage,
              Appended, GetMessageResult, MessageRefused, InUse, HotWriteOptions,
-             RetentionOptions, UntieredPolicy, ReadLimits, ForwardingMessageStore, PluginContext
+             RetentionOptions, UntieredPolicy, ReadLimits, ForwardingMessageStore, PluginContext,
+             PluggedStore
 Settings     Config, ConfigError
 Errors       StoreError, the base of: AlreadyExists, BytesMissing, Closed, Corrupt, Denied,
              Fenced, NewerVersion, NotAStore, NotFound, OutOfRange, Owned, Refused, Unavailable
@@ -98,6 +99,7 @@ if TYPE_CHECKING:
     from tieredstore.store.levels import Level
     from tieredstore.store.local import LocalMessageStore
     from tieredstore.store.local_read import ReadLimits
+    from tieredstore.store.plugged import PluggedStore
     from tieredstore.store.plugins import PluginContext
     from tieredstore.store.protocol import GetMessageResult, MessageStore
     from tieredstore.store.tiered import TieredMessageStore
@@ -151,6 +153,7 @@ __all__ = [  # noqa: RUF022 - grouped by purpose
     "ReadLimits",
     # Plug-ins
     "ForwardingMessageStore",
+    "PluggedStore",
     "PluginContext",
     # Settings
     "Config",
@@ -210,6 +213,7 @@ _HOMES: Mapping[str, tuple[str, ...]] = {
     "tieredstore.store.levels": ("Level",),
     "tieredstore.store.local": ("LocalMessageStore",),
     "tieredstore.store.local_read": ("ReadLimits",),
+    "tieredstore.store.plugged": ("PluggedStore",),
     "tieredstore.store.plugins": ("PluginContext",),
     "tieredstore.store.protocol": ("GetMessageResult", "MessageStore"),
     "tieredstore.store.tiered": ("TieredMessageStore",),
@@ -327,11 +331,12 @@ def open_store(
     retention: "RetentionOptions | None" = None,
     limits: "ReadLimits | None" = None,
     take_over: bool = False,
-) -> "TieredMessageStore":
+) -> "TieredMessageStore | PluggedStore":
     """A message store with a cold tier: `async with tieredstore.open_store("store", "tier", ...)`.
 
     Entering the block reads nothing but what it opens: the hot log in `directory`, then the tier,
     and raises what `TieredMessageStore.__aenter__` says. Without a tier, use `LocalMessageStore`.
+    Plug-ins that `messageStorePlugIn` names are imported by this call, and are a part of the store.
 
     Args:
         directory: the hot log, in RocketMQ's local format; made if missing.
@@ -348,26 +353,26 @@ def open_store(
         take_over: take the tier from an owner that lives, too.
 
     Raises:
-        ConfigError: a setting is wrong.
+        ConfigError: a setting is wrong, or a plug-in fails.
         ValueError: there is no such level.
     """
-    from pathlib import Path  # noqa: PLC0415 - loaded on first use
-
-    from tieredstore.store.configured import read_limits  # noqa: PLC0415 - likewise
-    from tieredstore.store.local import LocalMessageStore  # noqa: PLC0415 - likewise
-    from tieredstore.store.tiered import TieredMessageStore  # noqa: PLC0415 - likewise
+    from provider.clock import SystemClock  # noqa: PLC0415 - loaded on first use
+    from tieredstore.store.configured import plan_store  # noqa: PLC0415 - likewise
+    from tieredstore.store.levels import Level  # noqa: PLC0415 - likewise
+    from tieredstore.store.plugged import PluggedStore, tiering_of  # noqa: PLC0415 - likewise
 
     given = {"storePathRootDir": os.fspath(directory), **(settings or {})}
-    config = _config(where, cluster, broker, conf, given)
-    kept = retention or config.retention
-    local = LocalMessageStore(
-        Path(directory),
-        options=hot or config.hot_write,
-        retention=kept,
-        limits=limits or read_limits(config),
-        trim_interval_s=kept.interval_s,
+    context, layers = plan_store(
+        _config(where, cluster, broker, conf, given),
+        clock=SystemClock(),
+        take_over=take_over,
+        level=None if level is None else Level.of(level),
+        hot=hot,
+        retention=retention,
+        limits=limits,
     )
-    return TieredMessageStore(local, local=local, config=config, level=level, take_over=take_over)
+    tiered = tiering_of(context, layers)
+    return tiered if len(layers.plug_ins) == 1 else PluggedStore(context, layers)
 
 
 def _config(

@@ -151,7 +151,7 @@ async def _metrics(run: Running) -> AsyncGenerator[None]:
     if tiered is None:
         yield
         return
-    registry = metrics_of(run.config, run.moment, tiered.registry)
+    registry = metrics_of(run.config, run.moment, run.context.registry)
     async with served_metrics(run.config, run.moment, registry):
         yield
 

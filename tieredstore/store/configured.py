@@ -1,9 +1,11 @@
-"""The store of a configuration: hot log, plug-ins and tier, as `run` and `put` open it."""
+"""The store of a configuration: hot log, plug-ins and tier, as all open it that configure one."""
 
 from provider.clock import Clock
 from tieredstore.config.building import build
 from tieredstore.config.effective import ROCKSDB, Config
 from tieredstore.config.sources import ConfigError
+from tieredstore.hot import HotWriteOptions, RetentionOptions
+from tieredstore.store.levels import Level
 from tieredstore.store.local import LocalMessageStore
 from tieredstore.store.local_read import ReadLimits
 from tieredstore.store.plugins import OURS, PluginContext, StoreLayers, build_layers
@@ -15,7 +17,15 @@ def read_limits(config: Config) -> ReadLimits:
 
 
 def plan_store(
-    config: Config, *, clock: Clock, take_over: bool = False, tiers: bool = True
+    config: Config,
+    *,
+    clock: Clock,
+    take_over: bool = False,
+    tiers: bool = True,
+    level: Level | None = None,
+    hot: HotWriteOptions | None = None,
+    retention: RetentionOptions | None = None,
+    limits: ReadLimits | None = None,
 ) -> tuple[PluginContext, StoreLayers]:
     """Make the store that `config` describes. Opens nothing; imports plug-ins, which blocks.
 
@@ -24,6 +34,10 @@ def plan_store(
         clock: what all layers ask for the time.
         take_over: take the tier from an owner that lives, too.
         tiers: False leaves the store out that tiers, so that no tier need be there.
+        level: what is read from the tier; None: as configured, as for those that follow.
+        hot: how the hot log is written.
+        retention: how long the hot log keeps what the tier has.
+        limits: how much one read of the hot log returns.
 
     Raises:
         ConfigError: the store is not named, a setting is wrong, or a plug-in fails.
@@ -34,16 +48,18 @@ def plan_store(
             "-D storePathRootDir=DIRECTORY"
         )
     _refuse_what_is_only_read(config)
-    retention = config.retention
+    retention = retention or config.retention
     local = LocalMessageStore(
         config.store_dir,
-        options=config.hot_write,
+        options=hot or config.hot_write,
         retention=retention,
-        limits=read_limits(config),
+        limits=limits or read_limits(config),
         trim_interval_s=retention.interval_s,
         clock=clock,
     )
-    context = PluginContext(config, local, clock, take_over)
+    if not tiers and not set(OURS).isdisjoint(config.plug_ins):
+        local.hold_back(lambda _: 0)  # nobody knows what the tier lacks
+    context = PluginContext(config, local, clock, take_over, level)
     names = [name for name in config.plug_ins if tiers or name not in OURS]
     return context, build_layers(context, names)
 

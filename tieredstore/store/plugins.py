@@ -9,7 +9,7 @@ import sys
 import traceback
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
@@ -18,6 +18,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import cast
 
+from prometheus_client import CollectorRegistry
+
 from provider.clock import Clock
 from provider.errors import StoreError
 from tieredstore.config.effective import Config
@@ -25,8 +27,9 @@ from tieredstore.config.key import Value
 from tieredstore.config.sources import ConfigError
 from tieredstore.config.store_keys import OUR_PLUG_IN, PLUG_IN_NOTE
 from tieredstore.lifetime import cause
+from tieredstore.store.levels import Level
 from tieredstore.store.local import LocalMessageStore
-from tieredstore.store.protocol import CoreStore, MessageStore
+from tieredstore.store.protocol import MessageStore
 from tieredstore.store.tiered import TieredMessageStore
 
 GROUP = "tieredstore.plugins"
@@ -40,7 +43,7 @@ JAVA_ROOTS = ("org.", "com.", "net.", "io.", "cn.")
 """How names of Java classes begin."""
 CALLS = [
     name
-    for name, _ in getmembers(CoreStore, isfunction)
+    for name, _ in getmembers(MessageStore, isfunction)
     if not name.startswith("_") or name in ("__aenter__", "__aexit__")
 ]
 """What a message store has."""
@@ -59,6 +62,11 @@ class PluginContext:
     """Ask it for the time, and sleep by it."""
     take_over: bool = False
     """Take the tier from an owner that lives, too."""
+    level: Level | None = None
+    """What is read from the tier; None: `tieredStorageLevel`."""
+    registry: CollectorRegistry = field(default_factory=CollectorRegistry)
+    """What is counted, and what the metrics page of `run` shows: a plug-in registers its metrics
+    here, by names of its own. The page adds the labels cluster and node_id."""
 
     @property
     def settings(self) -> Mapping[str, Value]:
@@ -121,7 +129,7 @@ def build_layers(context: PluginContext, names: Sequence[str] | None = None) -> 
         if wanted.count(name) > 1:
             raise _refused(context, name, "is named twice")
     found = [(name, _found(context, name)) for name in wanted]
-    outermost = _whole(context.local)
+    outermost: MessageStore = context.local
     plug_ins: list[tuple[str, MessageStore]] = []
     for name, plug_in in reversed(found):
         try:
@@ -201,19 +209,15 @@ def _place_of(name: str) -> EntryPoint:
 
 def _tiered(context: PluginContext, inner: MessageStore) -> MessageStore:
     """Our own plug-in."""
-    tiered = TieredMessageStore(
+    return TieredMessageStore(
         inner,
         local=context.local,
         config=context.config,
+        level=context.level,
         take_over=context.take_over,
         clock=context.clock,
+        registry=context.registry,
     )
-    return _whole(tiered)
-
-
-def _whole(store: CoreStore) -> MessageStore:
-    """A store of ours as plug-ins see it. Calls that it lacks yet raise AttributeError."""
-    return cast("MessageStore", store)
 
 
 def _not_loaded(

@@ -1,6 +1,8 @@
 """`messageStorePlugIn`: what is found and built, in which order, and how a failure is said."""
 
+import ast
 import asyncio
+import inspect
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,13 +10,17 @@ from typing import Any, cast
 
 import pytest
 
+import tieredstore
 from provider.clock import ManualClock
+from provider.errors import Closed
 from tests.support.hot_store import SMALL, new_message
 from tieredstore.config.effective import Config
 from tieredstore.config.sources import ConfigError
+from tieredstore.store import protocol
 from tieredstore.store.forwarding import ForwardingMessageStore
 from tieredstore.store.local import LocalMessageStore
-from tieredstore.store.plugins import PluginContext, StoreLayers, build_layers, opened
+from tieredstore.store.plugged import PluggedStore
+from tieredstore.store.plugins import CALLS, PluginContext, StoreLayers, build_layers, opened
 from tieredstore.store.protocol import MessageStore
 from tieredstore.store.tiered import TieredMessageStore
 
@@ -186,6 +192,67 @@ def test_a_plug_in_that_fails_is_named_and_nothing_is_left(
     assert words in text
 
 
+def shape_of(call: object) -> list[tuple[str, object, object]]:
+    """What a call takes: names, kinds and defaults."""
+    parameters = inspect.signature(cast("Any", call)).parameters.values()
+    return [(one.name, one.kind, one.default) for one in parameters]
+
+
+@pytest.mark.parametrize(
+    "kind", [LocalMessageStore, TieredMessageStore, ForwardingMessageStore, PluggedStore]
+)
+def test_every_store_has_exactly_the_calls_of_the_protocol(kind: type) -> None:
+    written = ast.parse(Path(protocol.__file__).read_text()).body
+    (declared,) = [
+        one for one in written if isinstance(one, ast.ClassDef) and one.name == "MessageStore"
+    ]
+    calls = [
+        one.name for one in declared.body if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef)
+    ]
+    assert sorted(calls) == sorted(CALLS)
+    assert len(calls) >= 20
+    for name in calls:
+        assert shape_of(getattr(kind, name)) == shape_of(getattr(MessageStore, name)), name
+
+
+def test_what_lacks_one_call_is_no_store(tmp_path: Path) -> None:
+    """Such as a plug-in of before that call came."""
+    (tmp_path / "acme_older.py").write_text(
+        "from tieredstore.store.forwarding import ForwardingMessageStore\n"
+        "class Older(ForwardingMessageStore):\n"
+        "    def __init__(self, context, inner):\n"
+        "        super().__init__(inner)\n"
+        "        self.delete_topics = None\n"
+    )
+    assert "it lacks delete_topics; derive it from" in refused(tmp_path, "acme_older.Older")
+
+
+async def test_a_plug_in_counts_in_the_registry_that_the_metrics_page_shows(tmp_path: Path) -> None:
+    (tmp_path / "acme_counting.py").write_text(
+        "from prometheus_client import Counter\n"
+        "from tieredstore.store.forwarding import ForwardingMessageStore\n"
+        "class Counting(ForwardingMessageStore):\n"
+        "    def __init__(self, context, inner):\n"
+        "        super().__init__(inner)\n"
+        "        self.put = Counter('acme_put', 'Messages.', registry=context.registry)\n"
+        "    async def put_message(self, message):\n"
+        "        self.put.inc()\n"
+        "        return await super().put_message(message)\n"
+    )
+    context = context_of(tmp_path, "acme_counting.Counting", "tieredstore.TieredMessageStore")
+    layers = await asyncio.to_thread(build_layers, context)
+    assert layers.tiered is not None
+    assert layers.tiered.registry is context.registry
+    with pytest.raises(Closed):
+        await layers.outermost.put_message(new_message(0))
+    counted = {
+        sample.name: (sample.value, sample.labels)
+        for family in context.registry.collect()
+        for sample in family.samples
+    }
+    assert counted["acme_put_total"] == (1, {})
+
+
 def test_a_plug_in_is_named_once(tmp_path: Path) -> None:
     assert "is named twice" in refused(tmp_path, "acme_stores.Outer", "acme_stores.Outer")
 
@@ -243,3 +310,38 @@ async def test_a_users_package_is_taken_by_its_entry_point(tmp_path: Path) -> No
         await cast("ManualClock", context.clock).advance(1)
         await store.put_message(new_message(2))
         assert store.statistics()["quota_refused"] == 1
+
+
+async def test_open_store_has_the_plug_ins_that_are_configured(tmp_path: Path) -> None:
+    names = "acme_stores.Outer,tieredstore.TieredMessageStore,acme_stores.Inner"
+    given = {"messageStorePlugIn": names}
+    where = tmp_path / "store", tmp_path / "tier"
+    store = await asyncio.to_thread(
+        tieredstore.open_store, *where, broker="b", settings=given, hot=SMALL, level="FORCE"
+    )
+    assert isinstance(store, PluggedStore)
+    assert chain(store) == ["PluggedStore", "Outer", "TieredMessageStore"]
+    async with store:
+        assert store.level.name == "FORCE"
+        await store.put_messages([new_message(number) for number in range(30)])
+        await store.set_level("NOT_IN_DISK")
+        assert (await store.get_message("g", "Orders", 0, 0)).messages
+        assert store.location == str(store.directory)
+        assert store.dispatch_statistics() is not None
+    async with store:  # what was put was tiered at the end
+        assert await store.commit_offset("Orders", 0) == 30
+        await store.delete_topics(["Orders"])
+        assert store.topics() == {}
+    alone = await asyncio.to_thread(tieredstore.open_store, *where, broker="b", hot=SMALL)
+    assert isinstance(alone, TieredMessageStore)
+
+
+def test_open_store_says_what_fails_of_its_plug_ins(tmp_path: Path) -> None:
+    for names, words in (
+        ("acme_stores.Outer", "nothing would be tiered: add it"),
+        ("acme_stores.Failing,tieredstore.TieredMessageStore", "cannot be made: KeyError"),
+    ):
+        given = {"messageStorePlugIn": names}
+        with pytest.raises(ConfigError, match=words):
+            tieredstore.open_store(tmp_path / "s", tmp_path / "t", broker="b", settings=given)
+    assert list(tmp_path.glob("[st]")) == []
