@@ -68,6 +68,13 @@ class QueueDescriptions:
         """A queue is there, or changed."""
         self._noted[queue.id] = queue
 
+    def forget(self, queue: QueueId) -> None:
+        """A queue is no more."""
+        with self._lock:
+            self._noted.pop(queue, None)
+            self._restless.pop(queue, None)
+            self._is_stale |= self._described.pop(queue, None) is not None
+
     def at(self, now_s: float) -> tuple[tuple[QueueStatistics, ...], tuple[QueueStatistics, ...]]:
         """All queues in the order in which they came, and those of them that do not rest.
 

@@ -6,7 +6,7 @@ now has landed. `work.py` says what the workers do, `round_plan.py` which queues
 
 import asyncio
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import Executor
 from contextlib import suppress
 from random import Random
@@ -127,6 +127,14 @@ class TieredDispatcher:
             self._work.alarm.ring()
         while self._serving:
             await self._work.alarm.wait(None)
+
+    def forget(self, topics: Collection[str]) -> None:
+        """The hot log deleted these topics: queues of such names begin anew, if there are any.
+
+        Nothing is working: `run` was cancelled and has ended. O(queues).
+        """
+        assert not self._serving, f"whoever works on the queues is stopped first: {self}"
+        self._work.table.forget(topics)
 
     def check(self) -> None:
         """Assert D1 to D4 of `DispatchWork`; for tests, whenever none of its steps is under way."""

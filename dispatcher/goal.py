@@ -44,7 +44,9 @@ class Backlog:
         return True
 
     def _is_done(self, queue: QueueId, offset: QueueOffset) -> bool:
-        progress = self._work.table[queue]
+        progress = self._work.table.get(queue)
+        if progress is None:
+            return True  # its topic was deleted
         reached = progress.is_active and progress.commit_offset >= offset
         return progress.is_halted or reached
 

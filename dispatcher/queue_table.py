@@ -1,7 +1,7 @@
 """All queues, and which of them want what next. State without I/O."""
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 from operator import attrgetter
 from typing import ClassVar
@@ -58,6 +58,19 @@ class QueueTable:
 
     def __getitem__(self, queue: QueueId) -> QueueProgress:
         return self._queues[queue]
+
+    def get(self, queue: QueueId) -> QueueProgress | None:
+        """The queue of that name, if there is one."""
+        return self._queues.get(queue)
+
+    def forget(self, topics: Collection[str]) -> None:
+        """The queues of these topics are no more; no worker is at them. O(queues)."""
+        for name in [name for name in self._queues if name.topic in topics]:
+            queue = self._queues.pop(name)
+            queue.references.clear()
+            for place in (self._to_open, self._opening, self._ready, self._needs_references):
+                place.pop(name, None)
+            self.descriptions.forget(name)
 
     def check(self) -> None:
         """Assert Q1, Q2, and what holds of each queue and its description. O(references)."""

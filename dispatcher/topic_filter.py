@@ -19,18 +19,18 @@ SYSTEM_TOPICS = frozenset(
 """RocketMQ's own topics, as its class `TopicValidator` lists them."""
 
 
+def is_system_topic(topic: str) -> bool:
+    """Whether a topic is RocketMQ's own, or a light-weight queue, which no call deletes. O(1)."""
+    return topic in SYSTEM_TOPICS or topic.startswith((SYSTEM_PREFIX, LMQ_PREFIX))
+
+
 def is_excluded(topic: str, *, cluster: str, broker: str) -> bool:
     """Whether a topic of this broker is never tiered. O(1).
 
     Excluded are blank names, system topics (by list and by prefix), light-weight queues, and the
     topics named like the cluster and the broker. Retry and dead-letter topics are tiered.
     """
-    return (
-        not topic.strip()
-        or topic in SYSTEM_TOPICS
-        or topic.startswith((SYSTEM_PREFIX, LMQ_PREFIX))
-        or topic in (cluster, broker)
-    )
+    return not topic.strip() or is_system_topic(topic) or topic in (cluster, broker)
 
 
 class TopicFilter:

@@ -15,7 +15,7 @@ each call means, costs and raises is said in `tieredstore.ReadableTier`, `tiered
 """
 
 import os
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -37,6 +37,7 @@ from tieredstore.readable_tier import ReadableTier
 from tieredstore.reading.arrow import RecordBatchReader, import_arrow
 from tieredstore.reading.wanted import Moment, OnDamage, OnGap, Wanted
 from tieredstore.store.levels import Level
+from tieredstore.store.plugged import PluggedStore
 from tieredstore.store.protocol import GetMessageResult
 from tieredstore.store.tiered import TieredMessageStore
 from tieredstore.summary import Loss, QueueSummary, TopicSummary
@@ -316,7 +317,7 @@ class SyncFollower(Threaded):
 class SyncStore(Threaded):
     """A message store with a cold tier: `tieredstore.TieredMessageStore` without `await`."""
 
-    def __init__(self, store: TieredMessageStore) -> None:
+    def __init__(self, store: TieredMessageStore | PluggedStore) -> None:
         """Opens it; see `open_store`."""
         self._store = store
         super().__init__(store)
@@ -363,6 +364,18 @@ class SyncStore(Threaded):
     def max_offset(self, topic: str, queue_id: int) -> int:
         """The offset after the last message."""
         return self._running.call(self._store.max_offset, topic, queue_id)
+
+    def delete_topics(self, topics: Collection[str]) -> None:
+        """Delete topics with all their messages, from hot log and tier."""
+        self._running.call(self._store.delete_topics, topics)
+
+    def clean_unused_topics(self, retained: Collection[str]) -> list[str]:
+        """Delete every topic that is neither in `retained` nor a system topic; returns those."""
+        return self._running.call(self._store.clean_unused_topics, retained)
+
+    def topics(self) -> Mapping[str, int]:
+        """The topics of hot log and tier, with how many queues."""
+        return self._running.call(self._store.topics)
 
     def wait_for_message(self, topic: str, queue_id: int, offset: int, timeout_s: float) -> bool:
         """Wait until there is a message at `offset`; False after the timeout."""

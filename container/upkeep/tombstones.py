@@ -1,11 +1,13 @@
 """Tombstones that are due: their objects are deleted, then the tombstones dropped."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from container.metadata.operations import AddTombstones, DropTombstones, Operation
 from container.metadata.records import Tombstone
+from container.metadata.state import StateChange
 from container.upkeep.deletion import failed_again, plan_deletions, still_due
 from container.upkeep.step import OwnedTier, Step
+from container.upkeep.topic_deletion import DELETED
 from provider.errors import Closed, Fenced, StoreError
 
 
@@ -18,6 +20,17 @@ class TombstoneStep(Step):
     def __init__(self, tier: OwnedTier) -> None:
         super().__init__(tier)
         self._deleted = 0
+        self._frees_names = False
+
+    @property
+    def urgent(self) -> bool:
+        """Whether a topic was deleted: a queue of such a name waits for its files to be gone."""
+        return self._frees_names
+
+    def published(self, changes: Sequence[StateChange]) -> None:
+        """Notice files of deleted topics."""
+        new = (one for change in changes for one in change.tombstones.changed.values())
+        self._frees_names |= any(one is not None and one.reason == DELETED for one in new)
 
     async def step(self) -> None:
         """Delete what is due. Five requests; one more per object where they fail together.
@@ -27,6 +40,7 @@ class TombstoneStep(Step):
             Fenced: a newer owner has the tier.
         """
         tier, options = self.tier, self.tier.options
+        self._frees_names = False
         unclear = tier.deletions.unclear
         due = plan_deletions(tier.state, tier.clock.now_ms(), options, unclear=unclear)
         if due.drop:
@@ -50,6 +64,8 @@ class TombstoneStep(Step):
             operations.append(AddTombstones(again))
         await tier.journal.publish(operations)
         self._deleted += len(gone)
+        left = tier.state.tombstones.values()
+        self._frees_names |= bool(gone) and any(one.reason == DELETED for one in left)
         if error is not None:
             raise error
 

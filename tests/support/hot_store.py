@@ -13,7 +13,7 @@ from tieredstore.hot.appender import Appender
 from tieredstore.hot.directory import StoreDirectory
 from tieredstore.hot.encoding import NewMessage, prepare
 from tieredstore.hot.options import HotWriteOptions
-from tieredstore.hot.reading import read_messages
+from tieredstore.hot.reading import first_with_record, read_messages
 
 SMALL = HotWriteOptions(commit_log_bytes=4096, consume_queue_bytes=200, files_open_max=3)
 """Files that a few messages fill."""
@@ -65,12 +65,14 @@ def put(appender: Appender, messages: Sequence[NewMessage], now_ms: int = 1) -> 
 
 
 def contents(appender: Appender) -> dict[QueueId, list[StoredMessage]]:
-    """Every message that can be read, each verified by its record."""
+    """Every message that can be read, each verified by its record; a queue may begin above 0."""
     found: dict[QueueId, list[StoredMessage]] = {}
     for queue, end in appender.next_offsets.items():
         messages = found[queue] = []
-        while len(messages) < end:
-            messages += read_messages(appender, queue, len(messages), end - len(messages), 1 << 30)
+        at = first_with_record(appender, queue)
+        while at < end:
+            messages += read_messages(appender, queue, at, end - at, 1 << 30)
+            at = messages[-1].queue_offset + 1
     return found
 
 

@@ -60,6 +60,7 @@ class TracedCalls:
             "rename": self._rename,
             "replace": self._rename,
             "unlink": self._unlink,
+            "rmdir": self._rmdir,
         }
         self._real = {verb: getattr(os, verb) for verb in verbs}
         with patch.multiple(os, **verbs):
@@ -146,5 +147,10 @@ class TracedCalls:
 
     def _unlink(self, path: Any, **options: Any) -> None:
         self._real["unlink"](path, **options)
+        if self._is_ours(path):
+            self.calls.append(("unlink", os.fspath(path)))
+
+    def _rmdir(self, path: Any, **options: Any) -> None:
+        self._real["rmdir"](path, **options)
         if self._is_ours(path):
             self.calls.append(("unlink", os.fspath(path)))

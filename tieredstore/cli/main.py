@@ -44,6 +44,10 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "query": ("tieredstore.cli.query", "Find messages of a topic by one of their keys."),
     "check": ("tieredstore.cli.check", "Verify a tier: metadata and bytes, in both directions."),
     "metadata": ("tieredstore.cli.metadata", "Exchange metadata with RocketMQ's own tiered store."),
+    "delete-topic": (
+        "tieredstore.cli.delete_topic",
+        "Delete topics from a store of our own, from a tier, or from both.",
+    ),
     "repair": ("tieredstore.cli.repair", "Cut a stopped queue back to what the broker still has."),
     "rewrap-keys": (
         "tieredstore.cli.rewrap_keys",

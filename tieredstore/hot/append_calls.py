@@ -1,13 +1,13 @@
 """The calls that append: how much of them may wait, and who carries them out."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from provider.clock import Clock
 from provider.errors import Closed
 from tieredstore.hot.append_plan import Appended
-from tieredstore.hot.append_thread import AppendGroup, AppendRequest, AppendThread
-from tieredstore.hot.appender import Appender
+from tieredstore.hot.append_thread import AppendGroup, AppendRequest, AppendThread, Errand
+from tieredstore.hot.appender import Appender, Deletion
 from tieredstore.hot.encoding import NewMessage
 from tieredstore.hot.ends import QueueEnds
 
@@ -51,7 +51,7 @@ class AppendCalls:
         self, messages: Sequence[NewMessage], *, together: bool
     ) -> list[Appended]:
         """See `HotLog.append_many`."""
-        size = sum([len(message.body or b"") for message in messages]) + OVERHEAD * len(messages)
+        size = _bytes_of(messages)
         while not self._has_room.is_set():
             await self._has_room.wait()
         if self._closed:
@@ -68,6 +68,38 @@ class AppendCalls:
             self._here_messages = 0
             await self._clock.sleep(0)
         return await request.acknowledged
+
+    async def delete_topics(
+        self, topics: Collection[str], gone: Callable[[Deletion], None]
+    ) -> None:
+        """Delete topics behind all that was handed in; `gone` is told, before later appends are.
+
+        Cancelling does not take it back.
+
+        Raises:
+            StoreError: as `Appender.delete_topics`; then `gone` is not told. Or something that was
+                deleted is still on the disk.
+        """
+        outcome: list[Deletion | Exception] = []
+        told: asyncio.Future[None] = self._loop.create_future()
+
+        def work() -> None:
+            try:
+                outcome.append(self._appender.delete_topics(topics))
+            except Exception as error:  # noqa: BLE001 - told to the caller
+                outcome.append(error)
+
+        def done() -> None:
+            if isinstance(outcome[0], Deletion):
+                gone(outcome[0])
+            if not told.done():
+                told.set_result(None)
+
+        self._thread.send(Errand(work, done))
+        await told
+        failed = outcome[0].failed if isinstance(outcome[0], Deletion) else outcome[0]
+        if failed is not None:
+            raise failed
 
     def close(self) -> None:
         """Take no more; who waits for room is told."""
@@ -100,6 +132,15 @@ class AppendCalls:
         if group.plan is not None:
             self._ends.written(group.plan, group.requests)
             self._on_written()
+
+
+def _bytes_of(messages: Sequence[NewMessage]) -> int:
+    """What messages count for while they wait."""
+    try:
+        bodies = sum([len(message.body) for message in messages])
+    except (TypeError, AttributeError):
+        bodies = 0  # one has no bytes as its body, for which `prepare` refuses all
+    return bodies + OVERHEAD * len(messages)
 
 
 OVERHEAD = 256

@@ -52,6 +52,16 @@ class AppendGroup:
     """What was done; None if nothing was."""
 
 
+@dataclass(frozen=True, slots=True)
+class Errand:
+    """Something else that changes the files, between two groups."""
+
+    work: Callable[[], None]
+    """Done by the thread; never raises."""
+    done: Callable[[], None]
+    """Called on the loop afterwards, before it is told of a later group."""
+
+
 ALIKE_MESSAGES_MIN = 4
 """Fewer are planned one by one, which takes less time than columns of them do."""
 
@@ -71,7 +81,9 @@ class AppendThread:
         self._clock = clock
         self._loop = loop
         self._on_written = written
-        self._inbox: queue.SimpleQueue[AppendRequest | None] = queue.SimpleQueue()
+        self._inbox: queue.SimpleQueue[AppendRequest | Errand | None] = queue.SimpleQueue()
+        self._errand: Errand | None = None
+        """To be done behind the group that was taken."""
         self._ended = False
         self._untold = 0
         """Requests that the thread was handed and has not told about; on the loop."""
@@ -87,6 +99,11 @@ class AppendThread:
         """Have the messages appended; returns at once."""
         self._untold += 1
         self._inbox.put(request)
+
+    def send(self, errand: Errand) -> None:
+        """Have it done behind what was put; returns at once. Until it is told, nothing is idle."""
+        self._untold += 1
+        self._inbox.put(errand)
 
     def append_here(self, request: AppendRequest) -> bool:
         """Append at once, by the calling thread, the loop's; `is_idle` was true.
@@ -112,13 +129,18 @@ class AppendThread:
                 assert group is not None, "only the loop is in a hurry"
                 with suppress(RuntimeError):  # the loop was closed: nobody waits any more
                     self._loop.call_soon_threadsafe(self._tell_of, group, len(taken))
+            if (errand := self._errand) is not None:
+                self._errand = None
+                errand.work()
+                with suppress(RuntimeError):
+                    self._loop.call_soon_threadsafe(self._tell_of_errand, errand)
 
     def _take(self) -> list[AppendRequest]:
-        """What waits, up to `group_bytes_max`; waits for the first. Notices the end."""
+        """What waits, up to `group_bytes_max` or an errand; waits for the first, or for the end."""
         taken: list[AppendRequest] = []
         size = 0
         request = self._inbox.get()
-        while request is not None:
+        while isinstance(request, AppendRequest):
             taken.append(request)
             size += request.bytes
             if size >= self._appender.options.group_bytes_max:
@@ -127,7 +149,7 @@ class AppendThread:
                 request = self._inbox.get_nowait()
             except queue.Empty:
                 return taken
-        self._ended = True
+        self._errand, self._ended = request, request is None
         return taken
 
     def _append(self, taken: list[AppendRequest], *, quickly: bool = False) -> AppendGroup | None:
@@ -182,6 +204,10 @@ class AppendThread:
     def _tell_of(self, group: AppendGroup, requests: int) -> None:
         self._untold -= requests
         self._tell(group)
+
+    def _tell_of_errand(self, errand: Errand) -> None:
+        self._untold -= 1
+        errand.done()
 
     def _tell(self, group: AppendGroup) -> None:
         for request, error in group.failed:

@@ -7,8 +7,9 @@ A3  After a failed sync, or a write that cannot be taken back, nothing is append
 """
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, replace
 
 from container.names.queue_id import QueueId
 from container.record.unit import UNIT_BYTES
@@ -20,11 +21,25 @@ from tieredstore.hot.append_plan import AppendPlan, plan_append
 from tieredstore.hot.checkpoint import Checkpoint
 from tieredstore.hot.commit_log import CommitLogWriter
 from tieredstore.hot.consume_queues import QueueFiles
+from tieredstore.hot.deleted_queues import DeletedQueue, DeletedQueues
 from tieredstore.hot.directory import StoreDirectory
 from tieredstore.hot.encoding import NewMessage, Prepared
 from tieredstore.hot.options import HotWriteOptions
-from tieredstore.hot.recovery import LogEnd, recover
+from tieredstore.hot.recovery import LogEnd, finish_deletion, recover
 from tieredstore.hot.topics import TopicsFile
+
+
+@dataclass(frozen=True, slots=True)
+class Deletion:
+    """What became of a deletion of topics."""
+
+    flushed: int
+    """Position up to which the CommitLog is durable: all that was appended before."""
+    queues: frozenset[QueueId] = frozenset()
+    """Those that are gone."""
+    failed: Exception | None = None
+    """Why something of them is still on the disk; it goes when the call is repeated, or with the
+    next start."""
 
 
 class Appender:
@@ -51,9 +66,16 @@ class Appender:
         directory.refuse_other_queues()
         self._topics = TopicsFile(directory.topics)
         was_closed, checkpoint = directory.was_closed, directory.checkpoint()
-        directory.begin()
+        directory.begin(clock)
+        self.deleted = DeletedQueues(directory.deleted_queues)
+        """Queues that were deleted, and may be made again."""
+        left = finish_deletion(self.queues, self.deleted)
         self.recovered: LogEnd = recover(
-            self.log, self.queues, was_closed=was_closed, checkpoint=checkpoint
+            self.log,
+            self.queues,
+            was_closed=was_closed,
+            checkpoint=checkpoint,
+            deleted=self.deleted,
         )
         """What the start found."""
         self.end = self.recovered.position
@@ -62,6 +84,9 @@ class Appender:
         """The offset of each queue's next message."""
         self._begins: dict[QueueId, tuple[int, int]] = {}
         """Where queues without a message begin, and what their next offset was when it was said."""
+        self._left: set[QueueId] = set()
+        """Deleted queues of which files may be there."""
+        self.begin_queues({queue: one.next_offset for queue, one in self.deleted.items()})
         stamp = self.recovered.store_timestamp or checkpoint.log_timestamp
         self._store_timestamp = stamp
         self._checkpoint = Checkpoint(
@@ -72,6 +97,8 @@ class Appender:
         self._checkpointing = threading.Lock()
         self.broken = ""
         """Why nothing can be appended any more; "" while it can."""
+        alive = {queue.topic for queue in self.next_offsets}
+        self._topics.forget({queue.topic for queue in left} - alive, clock.now_ms())
         self._topics.enter(self.next_offsets, options.topic_queues, clock.now_ms())
         directory.write_checkpoint(self._checkpoint)
 
@@ -82,6 +109,11 @@ class Appender:
     def flushed(self) -> int:
         """Position up to which the CommitLog is durable."""
         return self._flushed
+
+    def next_offset(self, queue: QueueId) -> int:
+        """The offset that the next message of a queue gets."""
+        _, begin = self._begins.get(queue, (0, 0))
+        return max(begin, self.next_offsets.get(queue, 0))
 
     def append(self, messages: Sequence[Prepared]) -> AppendPlan:
         """`plan` and `carry_out`; returns what was done."""
@@ -135,6 +167,7 @@ class Appender:
         new = [queue for queue in plan.next_offsets if queue not in self.next_offsets]
         try:
             if new:
+                self._drop(self._left.intersection(new))
                 self._topics.enter(new, self.options.topic_queues, self._clock.now_ms())
             for queue, offset in plan.starts.items():
                 self.queues.begin(queue, offset)
@@ -164,6 +197,8 @@ class Appender:
         """
         for queue, offset in offsets.items():
             known = self.next_offsets.get(queue, 0)
+            if queue in self._begins and self._begins[queue][1] >= offset:
+                continue
             if known < offset and self._is_empty(queue, known, offset):
                 self._begins[queue] = (known, offset)
 
@@ -175,6 +210,54 @@ class Appender:
             return not known
         is_unused = known == base // UNIT_BYTES or self.queues.unit(queue, known - 1).is_filler
         return bases == [base] and is_unused
+
+    def delete_topics(self, topics: Collection[str]) -> Deletion:
+        """Delete all queues of topics, in the thread that appends.
+
+        It is done once `config/deletedQueues.json` says so, which is durable first; then the topics
+        go from `config/topics.json`, and the ConsumeQueues' files. The records stay in the
+        CommitLog until its files expire. A queue of such a name goes on above the old end.
+
+        Raises:
+            Unavailable, Denied: the store cannot be written; nothing was deleted.
+        """
+        self._refuse_if_broken()
+        ends = {queue: end for queue, end in self.next_offsets.items() if queue.topic in topics}
+        for queue, (_, begin) in self._begins.items():
+            if queue.topic in topics:
+                ends[queue] = max(begin, ends.get(queue, 0))
+        left = {queue for queue in self._left if queue.topic in topics}
+        if not (ends or left or self._topics.has(topics)):
+            return Deletion(self._flushed)
+        self.flush_queues()  # else a power failure could take the log's end below the position
+        gone = {queue: DeletedQueue(end, self.end) for queue, end in ends.items()}
+        try:
+            alive = self.next_offsets
+            kept = self.deleted.still_needed(alive, self.log.min_position)
+            self.deleted.replace(kept | gone)
+        except OSError as error:
+            raise self._verdict(error) from error
+        for queue, end in ends.items():
+            self.next_offsets.pop(queue, None)
+            self._begins[queue] = (0, end)
+        self._left |= ends.keys()
+        try:
+            self._topics.forget(topics, self._clock.now_ms())
+            self._drop(left | ends.keys())
+        except OSError as error:
+            return Deletion(self._flushed, frozenset(ends), self._verdict(error))
+        return Deletion(self._flushed, frozenset(ends))
+
+    def _drop(self, queues: Collection[QueueId]) -> None:
+        """Delete the files of deleted queues, and say in the checkpoint how many there are."""
+        if not queues:
+            return
+        self.queues.drop(queues)
+        self._left.difference_update(queues)
+        with self._checkpointing:
+            self._checkpoint = replace(self._checkpoint, queues=len(self.queues.bases))
+            with suppress(OSError):  # a wrong number only makes the next start slower
+                self.directory.write_checkpoint(self._checkpoint)
 
     def flush(self) -> int:
         """Make the CommitLog durable up to its end at the moment of the call; returns that.

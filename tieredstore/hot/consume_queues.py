@@ -1,9 +1,10 @@
 """The ConsumeQueues' files, as their only writer sees them: units in place, by queue offset."""
 
+import errno
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 from container.names.queue_id import QueueId
@@ -202,6 +203,8 @@ class QueueFiles:
         while len(bases) > 1 and bases[0] + self.file_bytes <= offset * UNIT_BYTES:
             base = bases[0]
             with self._lock:  # first, so that a search that misses the file begins anew
+                if queue not in self.bases:  # deleted as a whole meanwhile
+                    return deleted
                 bases = self.bases[queue] = self.bases[queue][1:]
             try:
                 self.path(queue, base).unlink(missing_ok=True)
@@ -211,6 +214,36 @@ class QueueFiles:
                 raise
             deleted += 1
         return deleted
+
+    def drop(self, queues: Collection[QueueId]) -> None:
+        """Delete all files of queues, and the directories that are empty then. Durable.
+
+        Raises:
+            OSError: of some there are files left; they are known as before.
+        """
+        for queue in queues:
+            if (known := self._open.pop(queue, None)) is not None:
+                os.close(known[1])
+            directory = self.path(queue, 0).parent
+            for base in self.bases.get(queue, []):
+                self.path(queue, base).unlink(missing_ok=True)
+            _remove_if_empty(directory)
+            _remove_if_empty(directory.parent)
+            with self._lock:
+                self.bases.pop(queue, None)
+                self._dirty = {one for one in self._dirty if one[0] != queue}
+        sync_directories(
+            {self.directory, *(self.directory / queue.topic for queue in queues)} if queues else ()
+        )
+
+    def remove_empty(self, topics: Collection[str]) -> None:
+        """Delete the directories of these topics that have nothing in them.
+
+        Raises:
+            OSError: one cannot be deleted.
+        """
+        for topic in topics:
+            _remove_if_empty(self.directory / topic)
 
     def close(self) -> None:
         """Close all files. Idempotent."""
@@ -238,6 +271,14 @@ class QueueFiles:
         if is_new:
             self.touch(queue)
         return fd
+
+
+def _remove_if_empty(directory: Path) -> None:
+    try:
+        directory.rmdir()
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOENT):
+            raise
 
 
 def _directories_in(directory: Path) -> Sequence[Path]:

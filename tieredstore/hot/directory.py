@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import Final
 
 from container.errors import InUse
+from provider.clock import Clock
 from provider.errors import Denied
 from provider.posix_files import sync_directory
 from tieredstore.hot.checkpoint import Checkpoint
 from tieredstore.hot.files import FLAGS, write_all
+from tieredstore.process_name import moment_text, process_name, process_words
 
 _F_OFD_SETLK: Final = 37  # linux/fcntl.h, the same on every architecture
 _FLOCK: Final = struct.Struct("hhqqi4x")  # struct flock: type, whence, start, length, pid
@@ -82,6 +84,11 @@ class StoreDirectory:
         return self.root / "config" / "topics.json"
 
     @property
+    def deleted_queues(self) -> Path:
+        """The file of the queues that were deleted."""
+        return self.root / "config" / "deletedQueues.json"
+
+    @property
     def was_closed(self) -> bool:
         """Whether whoever wrote it last ended cleanly."""
         return not (self.root / ABORT).exists()
@@ -123,15 +130,17 @@ class StoreDirectory:
         finally:
             os.close(fd)
 
-    def begin(self) -> None:
-        """Say that it is written from now on, and by which process. Durable.
+    def begin(self, clock: Clock) -> None:
+        """Say that it is written from now on, by which process, and since when. Durable.
+
+        The first line is what a Java broker writes, the number of the process.
 
         Raises:
             OSError: it cannot be written.
         """
         fd = os.open(self.root / ABORT, FLAGS | os.O_CREAT | os.O_TRUNC, 0o644)
         try:
-            write_all(fd, 0, str(os.getpid()).encode())
+            write_all(fd, 0, f"{os.getpid()}\n{process_name(clock)}".encode())
             os.fsync(fd)
         finally:
             os.close(fd)
@@ -173,8 +182,13 @@ def _refuse_other_store(root: Path, commit_log: Path) -> None:
 
 
 def _writer_of(root: Path) -> str:
+    """Who writes a store, by its `abort`, of which a Java broker writes the first line alone."""
     try:
-        number = (root / ABORT).read_text().strip()
-    except OSError:
-        number = ""
-    return f"Process {number}" if number.isdecimal() else "Another process"
+        number, _, name = (root / ABORT).read_text().strip().partition("\n")
+        since = moment_text(int((root / ABORT).stat().st_mtime * 1000))
+    except (OSError, ValueError):
+        number = name = since = ""
+    if name:
+        words = process_words(name)
+        return words[0].upper() + words[1:]
+    return f"Process {number} (since {since})" if number.isdecimal() else "Another process"

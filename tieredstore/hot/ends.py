@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
 from container.names.queue_id import QueueId
@@ -24,7 +24,7 @@ class _Unflushed:
 
 
 class QueueEnds:
-    """The ends of the queues of one log; neither of the two ever goes back."""
+    """The ends of the queues of one log; neither of the two goes back while a queue is there."""
 
     def __init__(self, next_offsets: Mapping[QueueId, int], *, is_sync: bool) -> None:
         self.visible: dict[QueueId, int] = dict(next_offsets)
@@ -74,6 +74,12 @@ class QueueEnds:
             for request in entry.requests:
                 request.acknowledge()
             self.news.set()
+
+    def forget(self, queues: Collection[QueueId]) -> None:
+        """These queues were deleted, and all that was written of them before is durable."""
+        for queue in queues:
+            self.visible.pop(queue, None)
+            self.durable.pop(queue, None)
 
     def fail(self, error: StoreError) -> None:
         """What is not durable never will be, as far as we know."""

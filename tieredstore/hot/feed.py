@@ -1,8 +1,9 @@
 """What the dispatcher tiers of our own hot log: the follow reader, held to what is durable."""
 
-from collections.abc import AsyncGenerator, Collection, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import partial
 
 from container.names.queue_id import QueueId
 from container.record.batch import MessageBatch
@@ -21,6 +22,9 @@ FOLLOWING = HotLogOptions(scan_s_min=0.1)
 """New queues show within 0.1 s; looking for them takes 0.5 % of the time at most."""
 
 
+OpenReader = Callable[[], Awaitable[RocketMqHotLog]]
+
+
 @asynccontextmanager
 async def open_feed(
     log: HotLog,
@@ -36,7 +40,9 @@ async def open_feed(
     Raises:
         Denied, Unavailable: the store directory cannot be read.
     """
-    reader = await RocketMqHotLog.open(
+    topics = topics or TopicFilter(cluster, broker)
+    open_reader = partial(
+        RocketMqHotLog.open,
         log.root,
         options=replace(options, commit_log_path=str(log.commit_log)),
         clock=clock,
@@ -44,10 +50,11 @@ async def open_feed(
         broker=broker,
         topics=topics,
     )
+    feed = HotLogFeed(log, await open_reader(), clock, topics, open_reader)
     try:
-        yield HotLogFeed(log, reader, clock, topics or TopicFilter(cluster, broker))
+        yield feed
     finally:
-        await reader.close()
+        await feed.close()
 
 
 class HotLogFeed:
@@ -58,10 +65,16 @@ class HotLogFeed:
     """
 
     def __init__(
-        self, log: HotLog, reader: RocketMqHotLog, clock: Clock, topics: TopicFilter
+        self,
+        log: HotLog,
+        reader: RocketMqHotLog,
+        clock: Clock,
+        topics: TopicFilter,
+        open_reader: OpenReader,
     ) -> None:
         self._log = log
         self._reader = reader
+        self._open_reader = open_reader
         self._clock = clock
         self._topics = topics
         self._seen: dict[QueueId, HotQueue] = {}
@@ -98,6 +111,29 @@ class HotLogFeed:
         """The part of a queue that is durable."""
         end = min(seen.max_offset, max(self._log.durable_offset(seen.id), seen.min_offset))
         return replace(seen, max_offset=QueueOffset(end))
+
+    @asynccontextmanager
+    async def without(self, topics: Collection[str]) -> AsyncGenerator[None]:
+        """Forget topics that the block deletes from the log; nobody polls or reads meanwhile.
+
+        A new reader goes on afterwards: it does not know that queues of these names were there, so
+        nothing of them is told as lost. Its first poll looks at all queues.
+
+        Raises:
+            Denied, Unavailable: the store directory cannot be read; the block is not entered.
+        """
+        reader = await self._open_reader()
+        try:
+            yield
+        finally:
+            old, self._reader = self._reader, reader
+            self._seen.clear()
+            for known in (self._told, self._released):
+                for queue in [queue for queue in known if queue.topic in topics]:
+                    del known[queue]
+            for queue, offset in self._released.items():
+                await reader.release(queue, QueueOffset(offset))
+            await old.close()
 
     async def look_at_all(self) -> None:
         """Let the next poll tell of all that is durable; see `RocketMqHotLog.look_at_all`."""

@@ -1,8 +1,9 @@
 """Our own hot log: appended to by many tasks, read by queue offset, in RocketMQ's local format."""
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Executor
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -15,7 +16,7 @@ from provider.errors import Closed, OutOfRange, StoreError, Unavailable
 from provider.posix_errors import posix_errors
 from tieredstore.hot.append_calls import AppendCalls
 from tieredstore.hot.append_plan import Appended
-from tieredstore.hot.appender import Appender
+from tieredstore.hot.appender import Appender, Deletion
 from tieredstore.hot.encoding import NewMessage
 from tieredstore.hot.ends import QueueEnds
 from tieredstore.hot.reading import (
@@ -26,6 +27,7 @@ from tieredstore.hot.reading import (
     pick_messages,
     read_messages,
 )
+from tieredstore.hot.residency import ESTIMATED_SHARE
 from tieredstore.hot.retention import RetentionOptions, Trim
 from tieredstore.hot.time_search import search_time, store_time
 from tieredstore.hot.trimming import HoldsBack, trim
@@ -55,6 +57,7 @@ class HotLog:
         self._ends = QueueEnds(appender.next_offsets, is_sync=self.is_sync)
         self._first: dict[QueueId, tuple[int, int]] = {}
         """First offset with a record, and the least position for which that was found out."""
+        self._deletions = 0
         self._flush_due = asyncio.Event()
         self._calls = AppendCalls(appender, self._ends, clock, self._flush_due.set)
         self._trimming = asyncio.Lock()
@@ -161,8 +164,11 @@ class HotLog:
         least = self._appender.log.min_position
         known = self._first.get(queue)
         if known is None or known[0] != least:
+            deletions = self._deletions
             first = await self._do(lambda: first_with_record(self._appender, queue))
-            known = self._first[queue] = (least, first)
+            known = (least, first)
+            if deletions == self._deletions:  # else it may be that of a queue that is gone
+                self._first[queue] = known
         return Bounds(min(known[1], end), end)
 
     async def get(
@@ -252,20 +258,24 @@ class HotLog:
             return None
         return await self._do(lambda: pick_messages(self._appender, queue, offset, count, choose))
 
-    async def is_resident(self, queue: QueueId, offset: int, count: int = 1) -> bool:
+    async def is_resident(
+        self,
+        queue: QueueId,
+        offset: int,
+        count: int = 1,
+        *,
+        estimated_share: float = ESTIMATED_SHARE,
+    ) -> bool:
         """Whether `count` messages from `offset` on are in memory, as far as the kernel tells.
 
-        No if there is none at `offset`. One hop, some 20 us.
-
-        Raises:
-            Unavailable, Denied: its files cannot be read.
-            Closed: the log was closed.
+        No if there is none at `offset`. One hop, some 20 us. Errors as `get`.
         """
         self._refuse_if_closed()
         count = min(max(count, 1), self._ends.visible.get(queue, 0) - offset)
         if offset < 0 or count <= 0:
             return False
-        return await self._do(lambda: are_resident(self._appender, queue, offset, count))
+        ask = partial(are_resident, self._appender, queue, offset, count, estimated_share)
+        return await self._do(ask)
 
     def durable_offset(self, queue: QueueId) -> int:
         """The offset after the last message of a queue that is on the disk for certain."""
@@ -284,6 +294,29 @@ class HotLog:
         async with self._trimming:
             now_s = self._clock.now_ms() / 1000
             return await self._do(lambda: trim(self._appender, holds_back, options, now_s))
+
+    async def delete_topics(self, topics: Collection[str]) -> None:
+        """Delete all queues of topics with what was handed in before; other topics go on meanwhile.
+
+        It is durable when the call returns. The records stay in the CommitLog until its files
+        expire. A queue of such a name begins above the old end. A topic that is not there is
+        passed over. Some ten syncs in all, and one for each topic; appends wait for them.
+
+        Raises:
+            Unavailable, Denied: the disk failed. Call it again: what is not deleted is there, or is
+                deleted already and still takes room.
+            Closed: the log was closed.
+        """
+        self._refuse_if_closed()
+        async with self._trimming:
+            await self._calls.delete_topics(topics, self._forget)
+
+    def _forget(self, deletion: Deletion) -> None:
+        self._deletions += 1
+        self._ends.flushed(deletion.flushed)
+        self._ends.forget(deletion.queues)
+        for queue in deletion.queues:
+            self._first.pop(queue, None)
 
     async def flush(self) -> None:
         """Make all that was acknowledged durable.

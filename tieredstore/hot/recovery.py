@@ -8,7 +8,9 @@ R2  A queue's units are those of its records before that end, in order. Units th
     differ are made anew from the records; units beyond the end become zeros.
 R3  Records are looked at from the checkpoint on: what lies before it is durable with its units. A
     Java broker's checkpoint is a time, which says that of all files but those from that time on.
-R4  What is looked at is written anew before it counts as durable: after a sync that failed, the
+R4  Records of a deleted queue below the position that `config/deletedQueues.json` has for it are
+    no messages, and files with units of theirs, which a crash amid the deletion left, go.
+R5  What is looked at is written anew before it counts as durable: after a sync that failed, the
     kernel has bytes that the disk lacks, and no later sync would write them.
 """
 
@@ -32,6 +34,7 @@ from provider.errors import Corrupt
 from tieredstore.hot.checkpoint import Checkpoint
 from tieredstore.hot.commit_log import CommitLogWriter
 from tieredstore.hot.consume_queues import QueueFiles
+from tieredstore.hot.deleted_queues import DeletedQueues
 from tieredstore.hot.encoding import tag_code_of
 
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_" + 4 * "X"
@@ -70,6 +73,7 @@ class _Scan:
     """First offset and units of each queue."""
     store_timestamp: int = 0
     messages: int = 0
+    deleted: DeletedQueues | None = None
 
     def note(self, message: StoredMessage, position: int) -> None:
         self.messages += 1
@@ -78,6 +82,8 @@ class _Scan:
         if message.sys_flag & TRANSACTION_MASK in _WITHOUT_UNIT:
             return
         queue = QueueId(message.topic, message.queue_id)
+        if self.deleted is not None and self.deleted.has_record(queue, position):
+            return
         first, units = self.units.setdefault(queue, (message.queue_offset, bytearray()))
         if message.queue_offset != first + len(units) // UNIT_BYTES:
             raise QueueJump(f"offset {message.queue_offset} of {queue} at {position}")
@@ -85,7 +91,12 @@ class _Scan:
 
 
 def recover(
-    log: CommitLogWriter, queues: QueueFiles, *, was_closed: bool, checkpoint: Checkpoint
+    log: CommitLogWriter,
+    queues: QueueFiles,
+    *,
+    was_closed: bool,
+    checkpoint: Checkpoint,
+    deleted: DeletedQueues | None = None,
 ) -> LogEnd:
     """Find the end, cut what is torn, and bring the ConsumeQueues there. Durable afterwards.
 
@@ -98,13 +109,13 @@ def recover(
     """
     start = _start(log, queues, was_closed=was_closed, checkpoint=checkpoint)
     try:
-        known, scan = _scanned(log, queues, start)
+        known, scan = _scanned(log, queues, start, deleted)
     except QueueJump:
         start = (
             log.min_position
         )  # ConsumeQueue files are missing: make their units from all records
         try:
-            known, scan = _scanned(log, queues, start)
+            known, scan = _scanned(log, queues, start, deleted)
         except QueueJump as jump:
             raise Corrupt(f"queue offsets contradict: {jump}", str(log.directory), start) from jump
     log.cut(scan.end)
@@ -135,17 +146,40 @@ def _start(
     return _rescan_base(log, checkpoint)
 
 
+def finish_deletion(queues: QueueFiles, deleted: DeletedQueues) -> set[QueueId]:
+    """Delete the files of deleted queues that a crash left: R4. Returns those queues.
+
+    Reads some 20 units for each deleted queue that has files.
+
+    Raises:
+        OSError: some cannot be read or deleted.
+    """
+    known = queues.bases.keys() & deleted.keys()
+    left = {queue for queue in known if _is_left(queues, queue, deleted)}
+    queues.drop(left)
+    queues.remove_empty({queue.topic for queue in deleted})
+    return left
+
+
+def _is_left(queues: QueueFiles, queue: QueueId, deleted: DeletedQueues) -> bool:
+    """Whether files have no message of a queue that was made again, whose units are above."""
+    first = queues.partition_point(queue, lambda unit: unit.is_filler)
+    unit = queues.unit(queue, first)
+    return unit.size <= 0 or deleted.has_record(queue, unit.position)
+
+
 def _scanned(
-    log: CommitLogWriter, queues: QueueFiles, start: int
+    log: CommitLogWriter, queues: QueueFiles, start: int, deleted: DeletedQueues | None
 ) -> tuple[dict[QueueId, int], _Scan]:
     """Next offsets by the units of records before `start`, and the records after it."""
     known = {queue: _next_offset(log, queues, queue, start) for queue in queues.bases}
-    scan = _scan(log, start)
+    scan = _scan(log, start, deleted)
     for queue, (first, _) in scan.units.items():
         if first < known.get(queue, 0):
             raise QueueJump(f"offset {first} of {queue} after {known[queue]}")
-        if first > known.get(queue, 0) and start > log.min_position:
-            raise QueueJump(f"offset {first} of {queue} after {known.get(queue, 0)}")
+        expected = known.get(queue, _beginning_of(queue, deleted))
+        if first > expected and start > log.min_position:
+            raise QueueJump(f"offset {first} of {queue} after {expected}")
     return known, scan
 
 
@@ -177,6 +211,11 @@ def _is_good_unit(
     return message is not None and place == (message.topic, message.queue_id, message.queue_offset)
 
 
+def _beginning_of(queue: QueueId, deleted: DeletedQueues | None) -> int:
+    """The offset of the first message of a queue that has no files yet."""
+    return 0 if deleted is None or queue not in deleted else deleted[queue].next_offset
+
+
 def _end_by_units(log: CommitLogWriter, queues: QueueFiles) -> int | None:
     """Where the record of the last unit of all ends; None where a last unit is not right."""
     end = log.min_position
@@ -202,8 +241,8 @@ def _rescan_base(log: CommitLogWriter, checkpoint: Checkpoint) -> int:
     return log.min_position
 
 
-def _scan(log: CommitLogWriter, start: int) -> _Scan:
-    scan = _Scan(start)
+def _scan(log: CommitLogWriter, start: int, deleted: DeletedQueues | None) -> _Scan:
+    scan = _Scan(start, deleted=deleted)
     place = start
     for base in [base for base in log.bases if base + log.file_bytes > start]:
         if place != max(base, start):

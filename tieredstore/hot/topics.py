@@ -1,7 +1,7 @@
 """`config/topics.json`: the topics of a store, in RocketMQ's form. Pure but for `TopicsFile`."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any, cast
 
@@ -68,13 +68,34 @@ class TopicsFile:
             return
         document = json.loads(json.dumps(self._document))
         if with_queues(document, new, queues_min):
-            version = document.setdefault("dataVersion", {"counter": 0, "stateVersion": 0})
-            version["counter"] = version.get("counter", 0) + 1
-            version["timestamp"] = now_ms
-            raw = json.dumps(document, ensure_ascii=False, indent="\t").encode()
-            replace_file(self._path, raw, backup=self._backup)
-            self._document = document
+            self._write(document, now_ms)
         self._known |= new
+
+    def has(self, topics: Collection[str]) -> bool:
+        """Whether one of these topics is in the file."""
+        return not self._document.get("topicConfigTable", {}).keys().isdisjoint(topics)
+
+    def forget(self, topics: Collection[str], now_ms: int) -> None:
+        """Have none of these topics in the file; nothing is written where they are not. Durable.
+
+        Raises:
+            OSError: it cannot be written; the old file is there.
+        """
+        self._known = {queue for queue in self._known if queue.topic not in topics}
+        if not self.has(topics):
+            return
+        document = json.loads(json.dumps(self._document))
+        for topic in topics:
+            document["topicConfigTable"].pop(topic, None)
+        self._write(document, now_ms)
+
+    def _write(self, document: dict[str, Any], now_ms: int) -> None:
+        version = document.setdefault("dataVersion", {"counter": 0, "stateVersion": 0})
+        version["counter"] = version.get("counter", 0) + 1
+        version["timestamp"] = now_ms
+        raw = json.dumps(document, ensure_ascii=False, indent="\t").encode()
+        replace_file(self._path, raw, backup=self._backup)
+        self._document = document
 
 
 def _parsed(raw: bytes, path: Path) -> dict[str, Any]:

@@ -1,13 +1,14 @@
 """The tier of a message store: owned, fed from the hot log, and read at once."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
 from random import SystemRandom
 
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, Metric
+from prometheus_client.registry import Collector
 
 from container.names.queue_id import QueueId
 from container.tier import Tier
@@ -51,6 +52,8 @@ class ColdSide:
         self._uploads = asyncio.Event()
         self._pauses = asyncio.Event()
         self._pauses.set()
+        self._rests = asyncio.Event()
+        self._rests.set()
 
     def __repr__(self) -> str:
         return f"<ColdSide {self.tier!r}>"
@@ -101,10 +104,45 @@ class ColdSide:
         """
         while True:
             await self._uploads.wait()
-            async with asyncio.TaskGroup() as group:
-                work = group.create_task(self.dispatcher.run())
-                await self._pauses.wait()
-                work.cancel()
+            self._rests.clear()
+            try:
+                async with asyncio.TaskGroup() as group:
+                    work = group.create_task(self.dispatcher.run())
+                    await self._pauses.wait()
+                    work.cancel()
+            finally:
+                self._rests.set()
+
+    async def delete_topics(
+        self, topics: Collection[str], delete: Callable[[], Awaitable[None]]
+    ) -> None:
+        """Delete topics from the tier, and with `delete` from the hot log before.
+
+        Tiering rests meanwhile: a batch that was read before would bring messages back. Where it
+        ends half-way, calling it again ends it.
+
+        Raises:
+            StoreError: of the hot log, or as `Tier.delete_topic`.
+        """
+        was_paused = self.is_paused
+        self.pause()
+        try:
+            await self._rests.wait()
+            queues = [one for one in self.tier.state.queues.values() if one.id.topic in topics]
+            for queue in queues:
+                await self.tier.settle(queue.id)
+            async with self.feed.without(topics):
+                # A queue that the tier alone has does not begin again below the tier's end.
+                await self._log.begin_queues({queue.id: queue.next_offset for queue in queues})
+                try:
+                    await delete()
+                finally:
+                    self.dispatcher.forget(topics)
+            for topic in sorted({queue.id.topic for queue in queues}):
+                await self.tier.delete_topic(topic)
+        finally:
+            if not was_paused:
+                self.resume()
 
     async def commit_rest(self) -> None:
         """Tier what is in the hot log now, for at most `tieredStoreShutdownTimeout`.
@@ -118,6 +156,17 @@ class ColdSide:
             await self._log.flush()
             await self.feed.look_at_all()
         await self.dispatcher.close()
+
+
+class _Counted(Collector):
+    """What is counted while a tier is open: one registry may see it opened again and again."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+
+    def collect(self) -> Iterable[Metric]:
+        """All that is counted."""
+        return self.registry.collect()
 
 
 @asynccontextmanager
@@ -143,8 +192,17 @@ async def open_configured_tier(
     await asyncio.to_thread(refuse_unnamed, config, store_dir)
     if not take_over:
         await refuse_living_owner(config, clock=clock)
-    async with open_owner(config, clock=clock, registry=registry, take_over=take_over) as tier:
-        yield tier
+    counted = _Counted()
+    if registry is not None:
+        registry.register(counted)
+    try:
+        async with open_owner(
+            config, clock=clock, registry=counted.registry, take_over=take_over
+        ) as tier:
+            yield tier
+    finally:
+        if registry is not None:
+            registry.unregister(counted)
 
 
 @asynccontextmanager

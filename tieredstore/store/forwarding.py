@@ -183,6 +183,10 @@ class ForwardingMessageStore:
         """See `MessageStore.topics`."""
         return self._inner.topics()
 
+    def queue_ids(self, topic: str) -> Sequence[int]:
+        """See `MessageStore.queue_ids`."""
+        return self._inner.queue_ids(topic)
+
     def statistics(self) -> Mapping[str, float]:
         """See `MessageStore.statistics`."""
         return self._inner.statistics()

@@ -4,7 +4,7 @@ from collections.abc import AsyncGenerator
 
 from container.record.message import StoredMessage
 from fetcher.result import FetchStatus
-from tieredstore.store.protocol import CoreStore
+from tieredstore.store.protocol import MessageStore
 
 MESSAGES_AT_ONCE = 256
 """Messages that are asked for at once; a store may give fewer."""
@@ -13,7 +13,7 @@ WAIT_S = 3600.0
 
 
 async def messages_of(
-    store: CoreStore, group: str, topic: str, queue_id: int, start: int
+    store: MessageStore, group: str, topic: str, queue_id: int, start: int
 ) -> AsyncGenerator[StoredMessage, None]:
     """Every message of a queue from `start` on, and those that come, until it is left.
 
@@ -21,7 +21,7 @@ async def messages_of(
     a start above the end waits until the queue has come there.
 
     Raises:
-        StoreError: as `CoreStore.get_message`; no message is passed over then.
+        StoreError: as `MessageStore.get_message`; no message is passed over then.
     """
     offset = start
     while True:

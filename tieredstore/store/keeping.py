@@ -6,6 +6,7 @@ from contextlib import AbstractAsyncContextManager
 
 from provider.errors import Closed
 from tieredstore.store.cold_side import ColdSide
+from tieredstore.store.levels import Level
 from tieredstore.store.tiered_reads import TieredReads
 
 
@@ -28,6 +29,8 @@ class TierKeeper:
         self._wanted = asyncio.Event()
         self._closing = asyncio.Event()
         self._ended = asyncio.Event()
+        self.changing = asyncio.Lock()
+        """Held while the level changes, or topics are deleted."""
 
     def __repr__(self) -> str:
         return f"<TierKeeper of {self._reads.cold!r}, {len(self._waiting)} waiting>"
@@ -41,10 +44,24 @@ class TierKeeper:
         """
         if self._reads.cold is not None:
             return
+        if self._ended.is_set():
+            raise Closed("the store was closed, or another process took its tier", repr(self))
         opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append(opened)
         self._wanted.set()
         await opened
+
+    async def change_level(self, wanted: Level) -> None:
+        """Let reads go by a level, and tier or not; opens the tier if it is needed.
+
+        Raises: as `want`; the level stays as it is.
+        """
+        async with self.changing:
+            if wanted is not Level.DISABLE:
+                await self.want()
+            if (cold := self._reads.cold) is not None:
+                (cold.pause if wanted is Level.DISABLE else cold.resume)()
+            self._reads.level = wanted
 
     async def run(self) -> None:
         """Open the tier when it is wanted, and keep it until `end`.

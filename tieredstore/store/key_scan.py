@@ -5,14 +5,14 @@ from collections.abc import Mapping
 from container.index.keys import has_key
 from container.lookup.query import SCAN_BYTES_MAX, Found, KeyQuery
 from container.queue.time_boundary import Boundary
-from tieredstore.store.protocol import CoreStore
+from tieredstore.store.protocol import MessageStore
 
 WINDOW_MESSAGES = 256
 """Messages of one queue that are read before those before them, where the newest come first."""
 
 
 async def scan_for_key(
-    store: CoreStore,
+    store: MessageStore,
     query: KeyQuery,
     found: Found,
     *,
@@ -34,10 +34,10 @@ async def scan_for_key(
         How many messages were not looked at.
 
     Raises:
-        StoreError: as `CoreStore.get_message`.
+        StoreError: as `MessageStore.get_message`.
     """
     left, unsearched = bytes_max, 0
-    for queue_id in range(store.topics().get(query.topic, 0)):
+    for queue_id in store.queue_ids(query.topic):
         place = query.topic, queue_id
         begin = max(await store.min_offset(*place), starts.get(queue_id, 0))
         if query.begin_ms > 0:
@@ -56,7 +56,7 @@ async def scan_for_key(
 
 
 async def _scan_window(
-    store: CoreStore, query: KeyQuery, found: Found, window: tuple[int, int, int]
+    store: MessageStore, query: KeyQuery, found: Found, window: tuple[int, int, int]
 ) -> int:
     """Look at the messages of a queue from one offset up to another; the bytes that were read."""
     queue_id, first, last = window

@@ -2,7 +2,7 @@
 
 import logging
 from collections import Counter
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from types import TracebackType
@@ -39,6 +39,7 @@ from tieredstore.store.local_read import (
     status_of,
 )
 from tieredstore.store.protocol import MESSAGES_MAX, GetMessageResult
+from tieredstore.store.topic_deletion import deletable, unused
 
 LOGGER = logging.getLogger("tieredstore.store")
 TRIM_INTERVAL_S = 10.0
@@ -306,7 +307,9 @@ class LocalMessageStore:
         Raises:
             Unavailable, Denied, Closed: as `get_message`.
         """
-        return await self.log.is_resident(QueueId(topic, queue_id), offset, messages)
+        return await self.log.is_resident(
+            QueueId(topic, queue_id), offset, messages, estimated_share=self._limits.memory_share
+        )
 
     async def wait_for_message(
         self, topic: str, queue_id: int, offset: int, timeout_s: float
@@ -332,12 +335,26 @@ class LocalMessageStore:
         """
         return messages_of(self, group, topic, queue_id, start)
 
+    async def delete_topics(self, topics: Collection[str]) -> None:
+        """Delete topics; see `HotLog.delete_topics`. ValueError for a system topic."""
+        await self.log.delete_topics(deletable(topics))
+
+    async def clean_unused_topics(self, retained: Collection[str]) -> list[str]:
+        """Delete every topic that is neither in `retained` nor a system topic; returns those."""
+        names = unused(self.topics(), retained)
+        await self.delete_topics(names)
+        return names
+
     def topics(self) -> Mapping[str, int]:
         """The topics that have or had messages, with how many queues: 0 to one less. O(queues)."""
         counts: dict[str, int] = {}
         for topic, queue_id in self.log.queues():
             counts[topic] = max(counts.get(topic, 0), queue_id + 1)
         return counts
+
+    def queue_ids(self, topic: str) -> Sequence[int]:
+        """The queues of a topic that have or had messages, ascending. O(queues)."""
+        return [queue_id for name, queue_id in self.log.queues() if name == topic]
 
     def statistics(self) -> Mapping[str, float]:
         """Figures of now, by name. O(queues)."""

@@ -6,6 +6,7 @@ from types import TracebackType
 from typing import Self
 
 from dispatcher.statistics import DispatchStatistics
+from provider.throttled import TransferLimits
 from tieredstore.config.sources import ConfigError
 from tieredstore.store.cold_side import ColdSide
 from tieredstore.store.forwarding import ForwardingMessageStore
@@ -60,6 +61,11 @@ class PluggedStore(ForwardingMessageStore):
     def location(self) -> str:
         """See `TieredMessageStore.location`."""
         return self._tiered.location
+
+    @property
+    def limits(self) -> TransferLimits:
+        """See `TieredMessageStore.limits`."""
+        return self._tiered.limits
 
     @property
     def cold(self) -> ColdSide | None:

@@ -34,8 +34,8 @@ class GetMessageResult:
     messages: Sequence[StoredMessage] = ()
 
 
-class CoreStore(Protocol):
-    """What a store must do to be wrapped by a tiered one: put, read, find, wait.
+class MessageStore(Protocol):
+    """A store of messages in queues of topics: put, read, find, wait, delete.
 
     `async with` opens it with all that it wraps, and closes it in the reverse order. Calls before
     and after that raise Closed. Times are Unix ms; offsets count the messages of one queue.
@@ -141,19 +141,23 @@ class CoreStore(Protocol):
         """The topics that are there, with the number of their queues."""
         ...
 
+    def queue_ids(self, topic: str) -> Sequence[int]:
+        """The queues of a topic that have or had messages, ascending; none if it is not there."""
+        ...
+
     def statistics(self) -> Mapping[str, float]:
         """Figures of now, by name."""
         ...
 
-
-class MessageStore(CoreStore, Protocol):
-    """A store of messages in queues of topics, which can be deleted, too.
-
-    As `CoreStore` says, `async with` opens and closes it.
-    """
-
     async def delete_topics(self, topics: Collection[str]) -> None:
-        """Delete topics with all their messages. A topic that is not there is passed over."""
+        """Delete topics with all their messages, in hot log and tier; durable when it returns.
+
+        A topic that is not there is passed over. One that is made again goes on above the old end
+        of its queues. Where it fails, calling it again ends it.
+
+        Raises:
+            ValueError: one of them is a system topic; none is deleted.
+        """
         ...
 
     async def clean_unused_topics(self, retained: Collection[str]) -> list[str]:

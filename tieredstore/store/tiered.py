@@ -1,7 +1,6 @@
 """A message store with a cold tier: any message store, and the tier of what it puts."""
 
-import asyncio
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
@@ -17,12 +16,13 @@ from container.record.message import StoredMessage
 from dispatcher.statistics import DispatchStatistics
 from dispatcher.topic_filter import TopicFilter
 from provider.clock import Clock, SystemClock
-from provider.errors import Closed, Unavailable
+from provider.errors import Closed
 from provider.throttled import TransferLimits
 from tieredstore.config.effective import Config
 from tieredstore.hot import Appended, NewMessage
 from tieredstore.lifetime import cause, running
 from tieredstore.places import directory_of, local_directory
+from tieredstore.store import topic_deletion
 from tieredstore.store.cold_side import (
     ColdSide,
     OpenTier,
@@ -33,10 +33,8 @@ from tieredstore.store.iteration import messages_of
 from tieredstore.store.keeping import TierKeeper
 from tieredstore.store.levels import Level
 from tieredstore.store.local import LocalMessageStore
-from tieredstore.store.protocol import MESSAGES_MAX, CoreStore, GetMessageResult
+from tieredstore.store.protocol import MESSAGES_MAX, GetMessageResult, MessageStore
 from tieredstore.store.tiered_reads import Request, TieredReads
-
-TRIES = 3
 
 
 class TieredMessageStore:
@@ -53,7 +51,7 @@ class TieredMessageStore:
 
     def __init__(
         self,
-        inner: CoreStore,
+        inner: MessageStore,
         *,
         local: LocalMessageStore,
         config: Config,
@@ -61,6 +59,7 @@ class TieredMessageStore:
         take_over: bool = False,
         open_tier: OpenTier | None = None,
         clock: Clock | None = None,
+        registry: CollectorRegistry | None = None,
     ) -> None:
         """Nothing is read or written before the block is entered.
 
@@ -72,14 +71,16 @@ class TieredMessageStore:
             take_over: take the tier from an owner that lives, too.
             open_tier: opens another tier than the directory that `config` names.
             clock: None: the machine's.
+            registry: what requests to the storage are counted in; None: one of its own.
         """
         self._inner = inner
         self._local = local
         self._config = config
         self._first_level = Level.of(config.level if level is None else level)
         self._clock = clock = clock or SystemClock()
-        self.registry = CollectorRegistry()
-        """What requests to the storage are counted in."""
+        self.registry = registry or CollectorRegistry()
+        self._has_tier = open_tier is not None or config.gives("tieredStoreFilePath")
+        self._own_topics = (config.cluster, config.broker)
         self._open_tier = open_tier or partial(
             open_configured_tier,
             config,
@@ -90,7 +91,6 @@ class TieredMessageStore:
         )
         self._reads = TieredReads(inner, TopicFilter(config.cluster, config.broker))
         self._stack: AsyncExitStack | None = None
-        self._changing = asyncio.Lock()
         self._keeper = self._new_keeper()
 
     def __repr__(self) -> str:
@@ -114,7 +114,7 @@ class TieredMessageStore:
             await stack.enter_async_context(self._inner)
             await stack.enter_async_context(running([self._keeper.run]))
             stack.push_async_callback(self._keeper.end)
-            await self._change_level(self._first_level)
+            await self._keeper.change_level(self._first_level)
             self._stack = stack.pop_all()
         return self
 
@@ -178,7 +178,7 @@ class TieredMessageStore:
             Closed: the store is not open.
         """
         self._check_open()
-        await self._change_level(Level.of(level))
+        await self._keeper.change_level(Level.of(level))
 
     def _new_keeper(self) -> TierKeeper:
         return TierKeeper(
@@ -187,14 +187,6 @@ class TieredMessageStore:
             ),
             self._reads,
         )
-
-    async def _change_level(self, wanted: Level) -> None:
-        async with self._changing:
-            if wanted is not Level.DISABLE and self._reads.cold is None:
-                await self._keeper.want()
-            if (cold := self._reads.cold) is not None:
-                (cold.pause if wanted is Level.DISABLE else cold.resume)()
-            self._reads.level = wanted
 
     async def put_message(self, message: NewMessage) -> Appended:
         """Append one message; returns once it is as durable as `flushDiskType` says."""
@@ -254,8 +246,7 @@ class TieredMessageStore:
     async def commit_offset(self, topic: str, queue_id: int) -> int:
         """The offset after the last message that is in the tier; 0 if none is."""
         self._check_open()
-        cold = self._reads.cold
-        span = None if cold is None else cold.span(QueueId(topic, queue_id))
+        span = None if self.cold is None else self.cold.span(QueueId(topic, queue_id))
         return 0 if span is None else span.end
 
     async def offset_by_time(
@@ -280,22 +271,11 @@ class TieredMessageStore:
     async def earliest_message_time(self, topic: str, queue_id: int) -> int | None:
         """Store time of the first message that can be read; None if there is none.
 
-        One read of the hot log, or two small ones of the tier.
-
         Raises:
             Unavailable, Corrupt, Denied, Closed: as `get_message`.
         """
         self._check_open()
-        queue = QueueId(topic, queue_id)
-        for _ in range(TRIES):
-            joined = await self._reads.joined(queue)
-            first = joined.next_from(joined.min_offset)
-            if first is None:
-                return None
-            found = await self._reads.store_time(queue, first)
-            if found is not None:
-                return found
-        raise Unavailable("messages are deleted faster than they are read", str(queue))
+        return await self._reads.earliest_time(QueueId(topic, queue_id))
 
     async def message_store_time(self, topic: str, queue_id: int, offset: int) -> int | None:
         """Store time of one message; None if it is not there.
@@ -356,31 +336,64 @@ class TieredMessageStore:
         """
         return messages_of(self, group, topic, queue_id, start)
 
+    async def delete_topics(self, topics: Collection[str]) -> None:
+        """Delete topics with all their messages, from hot log and tier; durable when it returns.
+
+        By DISABLE from the tier, too, which is opened for it. Tiering rests meanwhile. The tier's
+        files go with its upkeep, the hot log's with its retention. A topic that is made again goes
+        on above the old end. Where it fails or is cancelled, calling it again ends it.
+
+        Raises:
+            ValueError: one of them is a system topic; none is deleted.
+            Unavailable, Denied: hot log or tier cannot be written now.
+            ConfigError, Owned: the tier cannot be opened; nothing was deleted.
+            Fenced, Closed: store or tier are not ours any more.
+        """
+        names = topic_deletion.deletable(topics, self._own_topics)
+        async with self._keeper.changing:
+            cold = await self._whole_tier()
+            await topic_deletion.delete_topics(names, self._inner, cold)
+
+    async def clean_unused_topics(self, retained: Collection[str]) -> list[str]:
+        """Delete all topics but those in `retained` and system topics; as `delete_topics`."""
+        async with self._keeper.changing:
+            cold = await self._whole_tier()
+            there = topic_deletion.topics_of(self._inner, cold)
+            names = topic_deletion.unused(there, retained, self._own_topics)
+            await topic_deletion.delete_topics(names, self._inner, cold)
+        return names
+
+    async def _whole_tier(self) -> ColdSide | None:
+        """The tier, opened by DISABLE, too; None if none is configured."""
+        self._check_open()
+        if self._has_tier:
+            await self._keeper.want()
+        return self._reads.cold
+
+    def queue_ids(self, topic: str) -> Sequence[int]:
+        """The queues of a topic in hot log and tier, ascending. O(queues)."""
+        self._check_open()
+        return topic_deletion.queue_ids_of(topic, self._inner, self._reads.tier)
+
     def topics(self) -> Mapping[str, int]:
         """The topics of hot log and tier, with how many queues: 0 to one less. O(queues)."""
         self._check_open()
-        counts = dict(self._inner.topics())
-        if self._reads.level is not Level.DISABLE and self._reads.cold is not None:
-            for topic, queue_id in self._reads.cold.tier.state.queues:
-                counts[topic] = max(counts.get(topic, 0), queue_id + 1)
-        return counts
+        return topic_deletion.topics_of(self._inner, self._reads.tier)
 
     def statistics(self) -> Mapping[str, float]:
         """Figures of now, by name: those of the inner store, and of the tier. O(queues)."""
         self._check_open()
-        cold = self._reads.cold
         figures = {**self._inner.statistics(), "level": self.level, **self._reads.counts}
-        return figures if cold is None else {**figures, **cold.figures()}
+        return figures if self.cold is None else {**figures, **self.cold.figures()}
 
     def dispatch_statistics(self) -> DispatchStatistics | None:
         """How far tiering is, queue by queue, and what fails now; None while there is no tier."""
         self._check_open()
-        return None if self._reads.cold is None else self._reads.cold.dispatcher.statistics()
+        return None if self.cold is None else self.cold.dispatcher.statistics()
 
     def _holds_back(self, queue: QueueId) -> int | None:
         """What the hot log must keep: all that the tier lacks; all of it without a tier."""
-        cold = self._reads.cold
-        return 0 if cold is None else cold.feed.holds_back(queue)
+        return 0 if self.cold is None else self.cold.feed.holds_back(queue)
 
     def _check_open(self) -> None:
         if self._stack is None:

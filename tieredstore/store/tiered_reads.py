@@ -17,7 +17,7 @@ from tieredstore.store.cold_side import ColdSide
 from tieredstore.store.joined import JoinedQueue, Span
 from tieredstore.store.key_scan import scan_for_key
 from tieredstore.store.levels import Level, Source, who_serves
-from tieredstore.store.protocol import CoreStore, GetMessageResult
+from tieredstore.store.protocol import GetMessageResult, MessageStore
 
 TRIES = 3
 """Times that a read begins anew because its messages moved meanwhile."""
@@ -49,7 +49,7 @@ class TieredReads:
         one asked for that any side has.
     """
 
-    def __init__(self, inner: CoreStore, topics: TopicFilter) -> None:
+    def __init__(self, inner: MessageStore, topics: TopicFilter) -> None:
         self._inner = inner
         self._topics = topics
         self.level = Level.DISABLE
@@ -62,7 +62,8 @@ class TieredReads:
         return f"<TieredReads {self.level.name}: {dict(self.counts)}>"
 
     @property
-    def _tier(self) -> ColdSide | None:
+    def tier(self) -> ColdSide | None:
+        """The tier that is read; none by DISABLE."""
         return None if self.level is Level.DISABLE else self.cold
 
     def _refuse_if_ended(self) -> None:
@@ -72,7 +73,7 @@ class TieredReads:
 
     def is_tiered_above(self, queue: QueueId, offset: int) -> bool:
         """Whether the tier has messages at or above `offset`; no by DISABLE."""
-        tier = self._tier
+        tier = self.tier
         span = None if tier is None else tier.span(queue)
         return span is not None and offset < span.end
 
@@ -84,7 +85,7 @@ class TieredReads:
         """
         self._refuse_if_ended()
         topic, queue_id = queue
-        tier = self._tier
+        tier = self.tier
         cold = None if tier is None else tier.span(queue)  # first: what moves is then in both
         end = await self._inner.max_offset(topic, queue_id)
         hot = Span(await self._inner.min_offset(topic, queue_id), end) if end else None
@@ -148,6 +149,22 @@ class TieredReads:
             queue, offset, 1, from_hot, lambda cold: cold.fetcher.message_timestamp(queue, offset)
         )
 
+    async def earliest_time(self, queue: QueueId) -> int | None:
+        """Store time of the first message that any side has; None if there is none.
+
+        Raises:
+            StoreError: as `get`.
+        """
+        for _ in range(TRIES):
+            joined = await self.joined(queue)
+            first = joined.next_from(joined.min_offset)
+            if first is None:
+                return None
+            found = await self.store_time(queue, first)
+            if found is not None:
+                return found
+        raise Unavailable("messages are deleted faster than they are read", str(queue))
+
     async def offset_by_time(self, queue: QueueId, moment_ms: int, boundary: Boundary) -> int:
         """The offset that a moment stands for, in both sides together.
 
@@ -157,7 +174,7 @@ class TieredReads:
         Raises:
             StoreError: as `get`.
         """
-        tier, inner = self._tier, self._inner
+        tier, inner = self.tier, self._inner
         joined = await self.joined(queue)
         if tier is None or joined.tier is None or joined.hot is None:
             decides = joined.tier is None or tier is None
@@ -180,7 +197,7 @@ class TieredReads:
             StoreError: as `get`; a side that fails is never without messages.
         """
         self._refuse_if_ended()
-        found, tier = Found(query), self._tier
+        found, tier = Found(query), self.tier
         if not query.key or query.messages_max < 1:
             return QueryResult((), is_complete=True)
         if tier is None:
@@ -214,7 +231,7 @@ class TieredReads:
             first = await self._source(queue, offset, messages)
             other = Source.HOT if first is Source.TIER else Source.TIER
             for source in (first, other):
-                cold = self._tier
+                cold = self.tier
                 if source is other and not await self._has(source, queue, offset):
                     continue
                 try:
@@ -236,7 +253,7 @@ class TieredReads:
 
     async def _source(self, queue: QueueId, offset: int, messages: int) -> Source:
         """Who is asked first, by the level."""
-        tier = self._tier
+        tier = self.tier
         span = None if tier is None else tier.span(queue)
         commit = None if span is None else span.end
         is_filtered = self._topics.excludes(queue.topic)
@@ -253,7 +270,7 @@ class TieredReads:
         return Source.HOT if source is Source.ASK_MEMORY else source
 
     async def _has(self, source: Source, queue: QueueId, offset: int) -> bool:
-        tier = self._tier
+        tier = self.tier
         span = None if tier is None else tier.span(queue)
         is_tiered = span is not None and span.has(offset)
         if source is Source.TIER:

@@ -1,4 +1,4 @@
-"""Nothing that was acknowledged as durable is lost, whatever a power failure drops."""
+"""What was acknowledged as durable is there, and what was deleted is not, whatever power drops."""
 
 import errno
 import os
@@ -50,6 +50,9 @@ class Run:
                 waiting: list[tuple[QueueId, int, NewMessage]] = []
                 for _ in range(GROUPS):
                     waiting += self.append(store)
+                    if self.rng.random() < 0.05:
+                        self.delete(store, self.rng.choice(["Orders", "Refunds"]))
+                        waiting = [one for one in waiting if one[0] in store.next_offsets]
                     if self.rng.random() < 0.7:
                         store.flush()
                         self.calls.note("durable", waiting)
@@ -61,6 +64,13 @@ class Run:
         except (StoreError, OSError):
             return  # a disk that failed: the next life finds out what it holds
 
+    def delete(self, store: Appender, topic: str) -> None:
+        queues = [queue for queue in QUEUES if queue.topic == topic]
+        self.calls.note("deleting", queues)
+        deletion = store.delete_topics({topic})
+        if deletion.failed is None:
+            self.calls.note("deleted", {queue: store.next_offset(queue) for queue in queues})
+
     def append(self, store: Appender) -> list[tuple[QueueId, int, NewMessage]]:
         messages: list[NewMessage] = []
         for _ in range(self.rng.randint(1, 4)):
@@ -71,10 +81,10 @@ class Run:
             )
             self.number += 1
         found: list[tuple[QueueId, int, NewMessage]] = []
-        offsets = dict(store.next_offsets)
+        offsets = {queue: store.next_offset(queue) for queue in QUEUES}
         for message in messages:
             queue = QueueId(message.topic, message.queue_id)
-            offset = offsets.get(queue, 0)
+            offset = offsets[queue]
             offsets[queue] = offset + 1
             self.handed_in.setdefault((queue, offset), []).append(message.body)
             found.append((queue, offset, message))
@@ -95,13 +105,19 @@ def test_what_was_flushed_is_there_after_a_power_failure(seed: int, tmp_path: Pa
     disk = Disk(str(base), rng)
     moments = sorted(rng.randrange(len(run.calls.calls)) for _ in range(STATES))
     durable: dict[tuple[QueueId, int], NewMessage] = {}
+    deleted: dict[QueueId, int] = {}
     made = recovered = 0
     for number, moment in enumerate(moments):
         for call in run.calls.calls[made:moment]:
-            if call[0] == "note":
-                durable |= {(queue, offset): m for queue, offset, m in call[2]}  # type: ignore[misc,attr-defined]
-            else:
-                disk.apply(call)
+            match call:
+                case ("note", "durable", list(messages)):
+                    durable |= {(queue, offset): m for queue, offset, m in messages}
+                case ("note", "deleting", list(queues)):
+                    durable = {place: m for place, m in durable.items() if place[0] not in queues}
+                case ("note", "deleted", dict(ends)):
+                    deleted |= ends
+                case _:
+                    disk.apply(call)
         made = moment
         state = tmp_path / f"state-{number}"
         disk.lose_power(state, rng)
@@ -110,15 +126,14 @@ def test_what_was_flushed_is_there_after_a_power_failure(seed: int, tmp_path: Pa
             continue
         with appender_at(state / "store", OPTIONS) as store:
             found = {
-                (queue, offset): m
-                for queue, ms in contents(store).items()
-                for offset, m in enumerate(ms)
+                (queue, m.queue_offset): m for queue, ms in contents(store).items() for m in ms
             }
             for place, message in durable.items():
                 assert found[place].body == message.body, (number, place)
                 assert found[place].property_map == message.properties
-            for place, message in found.items():
-                assert message.body in run.handed_in[place], (number, place)
+            for (queue, offset), message in found.items():
+                assert message.body in run.handed_in[queue, offset], (number, queue, offset)
+                assert offset >= deleted.get(queue, 0), (number, queue, offset)
             for queue, end in store.next_offsets.items():
                 assert units_after(store, queue, end) == []
             recovered += len(found)

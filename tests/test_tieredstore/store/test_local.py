@@ -258,3 +258,33 @@ async def test_an_iteration_gives_what_is_there_and_what_comes(tmp_path: Path) -
             await store.put_message(new_message(number))
         for start, reader in zip((0, 49, 70), readers, strict=True):
             assert await reader == list(range(start, 80))
+
+
+async def test_a_query_looks_at_the_queues_that_are_there_however_large_their_numbers(
+    tmp_path: Path,
+) -> None:
+    ids = [0, 7, 2**31 - 1]
+    async with local(tmp_path) as store:
+        for queue_id in ids:
+            await store.put_messages([new_message(1, queue_id=queue_id), new_message(2)])
+        assert store.queue_ids("Orders") == ids
+        assert store.queue_ids("Others") == []
+        found = await store.query_message("Orders", "key-1")
+        assert sorted(message.queue_id for message in found.messages) == ids
+
+
+async def test_the_share_of_the_memory_that_counts_as_holding_the_newest_is_configured(
+    tmp_path: Path,
+) -> None:
+    """`accessMessageInMemoryMaxRatio`, for limits of a read, and where the kernel does not tell."""
+    few = ReadLimits(memory_share=0, disk_messages_max=3)
+    with patch("tieredstore.hot.commit_log.resident", lambda *_: None):
+        for limits, count in ((few, 3), (ReadLimits(), 10)):
+            async with local(tmp_path, limits=limits) as store:
+                if not await store.max_offset("Orders", 0):
+                    await store.put_messages(put_many(40))
+                found = await store.get_message("g", "Orders", 0, 0)
+                assert len(found.messages) == count
+                assert await store.is_in_memory("Orders", 0, 0) == (count == 10)
+    with pytest.raises(ValueError, match="not within 0 to 1"):
+        ReadLimits(memory_share=1.1)

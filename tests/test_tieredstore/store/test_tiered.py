@@ -154,7 +154,7 @@ async def test_a_tier_that_fails_is_replaced_by_the_hot_log_where_that_has_the_m
         assert await walked(store, 0, 101) == expected(0, 101)
 
 
-async def _no(*_: object) -> bool:
+async def _no(*_: object, **__: object) -> bool:
     return False
 
 

@@ -1,0 +1,96 @@
+"""`tieredstore delete-topic`: deletes topics from a store of our own, from a tier, or from both."""
+
+import asyncio
+from collections.abc import Sequence
+
+import click
+
+from provider.clock import SystemClock
+from tieredstore.cli.exit_status import FINDINGS
+from tieredstore.cli.invocation import (
+    Invocation,
+    json_option,
+    pass_invocation,
+    take_over_option,
+)
+from tieredstore.cli.output import Row, count_text, size_text, write_json, write_table
+from tieredstore.cli.reading import TOPIC
+from tieredstore.config.sources import ConfigError
+from tieredstore.deleting import DeletedTopic, Places, delete_topics, places_of, topics_in
+
+COLUMNS = ("topic", "queues", "queues in tier", "messages in tier", "size in tier")
+
+
+@click.command("delete-topic")
+@click.argument("topics", type=TOPIC, nargs=-1, required=True, metavar="TOPIC...")
+@click.option("--dry-run", is_flag=True, help="Print what would be deleted; change nothing.")
+@click.option(
+    "--tier-only",
+    is_flag=True,
+    help="Leave the store directory alone, such as that of a broker whose tier it is.",
+)
+@take_over_option
+@json_option
+@pass_invocation
+def command(
+    invocation: Invocation,
+    *,
+    topics: tuple[str, ...],
+    dry_run: bool,
+    tier_only: bool,
+    take_over: bool,
+    as_json: bool,
+) -> int:
+    """Delete topics with all their messages, for good. Nothing is asked.
+
+    From the store in storePathRootDir, which no process may be writing, and from its tier in
+    tieredStoreFilePath; or from a tier alone, which no process may own. What is deleted can no
+    longer be read; the tier's files go by the end of the command, or with the next owner, and the
+    records in the store's CommitLog when its files expire. A topic that is made again goes on above
+    its old end. What was interrupted is ended by the same command.
+
+    Prints what there was of each topic. Exit status 1: of one of them there was nothing.
+    """
+    places = places_of(invocation.load_config(), tier_only=tier_only)
+    found = asyncio.run(_delete(places, topics, dry_run=dry_run, take_over=take_over))
+    if as_json:
+        write_json(map(_row, found))
+    else:
+        numbers = frozenset(COLUMNS[1:])
+        write_table(COLUMNS, map(_cells, found), numbers=numbers)
+    absent = [one.topic for one in found if not one.is_there]
+    for topic in absent:
+        click.echo(f"tieredstore: there is no topic {topic}", err=True)
+    return FINDINGS if absent else 0
+
+
+async def _delete(
+    places: Places, topics: Sequence[str], *, dry_run: bool, take_over: bool
+) -> Sequence[DeletedTopic]:
+    try:
+        found = await topics_in(places, topics)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+    if not dry_run:  # also what is not there: an interrupted deletion may have left something
+        await delete_topics(places, topics, clock=SystemClock(), take_over=take_over)
+    return found
+
+
+def _row(one: DeletedTopic) -> Row:
+    return {
+        "topic": one.topic,
+        "store_queues": one.store_queues,
+        "tier_queues": one.tier_queues,
+        "tier_messages": one.tier_messages,
+        "tier_bytes": one.tier_bytes,
+    }
+
+
+def _cells(one: DeletedTopic) -> list[str]:
+    return [
+        one.topic,
+        str(one.store_queues),
+        str(one.tier_queues),
+        count_text(one.tier_messages),
+        size_text(one.tier_bytes),
+    ]

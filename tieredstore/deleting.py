@@ -1,0 +1,153 @@
+"""Deleting topics by command: from a store directory with its tier, or from a tier alone."""
+
+import asyncio
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from provider.clock import Clock
+from provider.errors import NotFound
+from tieredstore.config.effective import Config
+from tieredstore.config.sources import ConfigError
+from tieredstore.lifetime import running
+from tieredstore.opening import existing_tier
+from tieredstore.owner import refuse_living_owner
+from tieredstore.owning import open_owner
+from tieredstore.readable_tier import ReadableTier
+from tieredstore.store.configured import plan_store
+from tieredstore.store.levels import Level
+from tieredstore.store.plugins import opened
+from tieredstore.store.topic_deletion import deletable
+
+
+@dataclass(frozen=True, slots=True)
+class DeletedTopic:
+    """What there is of a topic before it is deleted."""
+
+    topic: str
+    store_queues: int
+    """Queues that the store directory has."""
+    tier_queues: int
+    """Queues that the tier has."""
+    tier_messages: int
+    """Messages of them that can be read."""
+    tier_bytes: int
+    """Length of their records together."""
+
+    @property
+    def is_there(self) -> bool:
+        """Whether there is anything of it."""
+        return self.store_queues + self.tier_queues > 0
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Where topics are deleted: in a store directory, in a tier, or in both."""
+
+    config: Config
+    store: Path | None
+    has_tier: bool
+
+
+def places_of(config: Config, *, tier_only: bool) -> Places:
+    """The store and the tier that are configured and there. Blocks for some listings.
+
+    Raises:
+        ConfigError: none is named; or there is no store where one is named; or several brokers fit.
+        NotFound: a tier alone is named, and there is none.
+    """
+    names_store = config.gives("storePathRootDir") and not tier_only
+    names_tier = config.gives("tieredStoreFilePath")
+    if not (names_store or names_tier):
+        raise ConfigError(
+            "nothing is named to delete from: give storePathRootDir, tieredStoreFilePath or both, "
+            "in the file given to --conf or with -D"
+        )
+    if not names_store:
+        return Places(existing_tier(config), None, has_tier=True)
+    store = config.store_dir
+    if not (store / "consumequeue").is_dir():
+        raise ConfigError(
+            f"there is no store in {store} (storePathRootDir): --tier-only leaves the store alone"
+        )
+    if names_tier:
+        try:
+            return Places(existing_tier(config), store, has_tier=True)
+        except NotFound:
+            pass  # nothing was tiered yet, and a tier is not begun to delete from it
+    return Places(config, store, has_tier=False)
+
+
+async def topics_in(places: Places, topics: Collection[str]) -> Sequence[DeletedTopic]:
+    """What there is of each topic, in order. Reads names in the store, and the tier's metadata.
+
+    Raises:
+        ValueError: one of them is a system topic.
+        StoreError: the tier cannot be read.
+    """
+    names = sorted(deletable(topics, (places.config.cluster, places.config.broker)))
+    local = {} if places.store is None else await asyncio.to_thread(_local, places.store, names)
+    if not places.has_tier:
+        return [DeletedTopic(name, local[name], 0, 0, 0) for name in names]
+    found: list[DeletedTopic] = []
+    async with ReadableTier(lambda: places.config) as tier:
+        for name in names:
+            queues = tier.queues(name) if name in tier.topics() else []
+            messages = sum(queue.messages for queue in queues)
+            size = sum(queue.commit_log_bytes for queue in queues)
+            found.append(DeletedTopic(name, local.get(name, 0), len(queues), messages, size))
+    return found
+
+
+def _local(store: Path, topics: Collection[str]) -> dict[str, int]:
+    """How many queues a store directory has of each topic."""
+    counts: dict[str, int] = {}
+    for topic in topics:
+        directory = store / "consumequeue" / topic
+        counts[topic] = len(list(directory.iterdir())) if directory.is_dir() else 0
+    return counts
+
+
+async def delete_topics(
+    places: Places, topics: Collection[str], *, clock: Clock, take_over: bool
+) -> None:
+    """Delete topics where they are; nothing is tiered meanwhile. Calling it again ends it.
+
+    Raises:
+        InUse: another process writes the store.
+        Owned: a process that lives owns the tier; nothing was deleted.
+        ConfigError, StoreError: as `TieredMessageStore`, `open_owner` and `Tier.delete_topic`.
+    """
+    config = places.config
+    if places.has_tier and not take_over:
+        await refuse_living_owner(config, clock=clock)
+    if places.store is None:
+        await _delete_from_tier(config, topics, clock=clock, take_over=take_over)
+        return
+    context, layers = await asyncio.to_thread(
+        lambda: plan_store(
+            config,
+            clock=clock,
+            take_over=take_over,
+            tiers=places.has_tier,
+            level=Level.DISABLE,
+        )
+    )
+    async with opened(context, layers):
+        await layers.outermost.delete_topics(topics)
+    if places.has_tier and layers.tiered is None:  # no plug-in of the configuration tiers
+        await _delete_from_tier(config, topics, clock=clock, take_over=take_over)
+
+
+async def _delete_from_tier(
+    config: Config, topics: Collection[str], *, clock: Clock, take_over: bool
+) -> None:
+    async with (
+        open_owner(config, clock=clock, take_over=take_over) as tier,
+        running([tier.run]),
+    ):
+        try:
+            for topic in sorted(topics):
+                await tier.delete_topic(topic)
+        finally:
+            await tier.close()

@@ -1,0 +1,67 @@
+"""Deleting topics of a store: which may be, and from hot log and tier in the order that is safe."""
+
+from collections.abc import Collection, Iterable
+
+from dispatcher.topic_filter import is_system_topic
+from tieredstore.store.cold_side import ColdSide
+from tieredstore.store.protocol import MessageStore
+
+
+def deletable(topics: Collection[str], own: Collection[str] = ()) -> frozenset[str]:
+    """The topics that a call names, each once. Pure.
+
+    Args:
+        topics: what the call names.
+        own: topics that a broker makes for itself: those named like the cluster and the broker.
+
+    Raises:
+        ValueError: one of them is a system topic, or the call names one text in place of several.
+    """
+    names = _names(topics)
+    for topic in sorted(names):
+        if is_system_topic(topic) or topic in own:
+            raise ValueError(f"{topic} is a system topic, which is not deleted")
+    return names
+
+
+def unused(
+    topics: Iterable[str], retained: Collection[str], own: Collection[str] = ()
+) -> list[str]:
+    """The topics that are neither retained nor system topics, in order. Pure.
+
+    Raises:
+        ValueError: `retained` is one text in place of several.
+    """
+    kept = {*_names(retained), *own}
+    return sorted(one for one in topics if one not in kept and not is_system_topic(one))
+
+
+async def delete_topics(
+    topics: Collection[str], inner: MessageStore, cold: ColdSide | None
+) -> None:
+    """Delete topics from a store, and from its tier if it has one; see `ColdSide.delete_topics`."""
+    if cold is None:
+        await inner.delete_topics(topics)
+    else:
+        await cold.delete_topics(topics, lambda: inner.delete_topics(topics))
+
+
+def topics_of(inner: MessageStore, cold: ColdSide | None) -> dict[str, int]:
+    """The topics of hot log and tier, with how many queues: 0 to one less. O(queues)."""
+    counts = dict(inner.topics())
+    for topic, queue_id in () if cold is None else cold.tier.state.queues:
+        counts[topic] = max(counts.get(topic, 0), queue_id + 1)
+    return counts
+
+
+def queue_ids_of(topic: str, inner: MessageStore, cold: ColdSide | None) -> list[int]:
+    """The queues of a topic in hot log and tier, ascending. O(queues)."""
+    ids = set(inner.queue_ids(topic))
+    ids |= {one for name, one in (() if cold is None else cold.tier.state.queues) if name == topic}
+    return sorted(ids)
+
+
+def _names(topics: Collection[str]) -> frozenset[str]:
+    if isinstance(topics, str):
+        raise ValueError(f"the topics are one text, {topics!r}: give a list of names")  # noqa: TRY004 - as other wrong arguments
+    return frozenset(topics)
