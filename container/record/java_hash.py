@@ -9,11 +9,23 @@ def java_hash(text: str) -> int:
 
     Java hashes UTF-16 code units, so a character beyond U+FFFF counts as two. O(length).
     """
-    units = memoryview(text.encode("utf-16-le", "surrogatepass")).cast("B").cast("H")
-    value = 0
+    return (continued_hash(0, text) ^ _SIGN) - _SIGN
+
+
+def continued_hash(before: int, text: str) -> int:
+    """The low 32 bits of the hash of two texts in a row, of the first of which `before` is that.
+
+    So the hash of a prefix is made once for many texts. O(length of `text`), some 40 ns a
+    character.
+    """
+    if text.isascii():
+        units = text.encode()
+    else:
+        units = memoryview(text.encode("utf-16-le", "surrogatepass")).cast("B").cast("H")
+    value = before
     for unit in units:
         value = (31 * value + unit) & _MASK
-    return (value ^ _SIGN) - _SIGN
+    return value
 
 
 def tag_hash(tags: str) -> int:
@@ -29,5 +41,10 @@ def key_hash(text: str) -> int:
 
     The absolute value of the hash, except that the smallest number, which has none, becomes 0.
     """
-    value = abs(java_hash(text))
+    return unsigned(continued_hash(0, text))
+
+
+def unsigned(low_bits: int) -> int:
+    """The hash in an index item for the low 32 bits of a Java hash."""
+    value = abs((low_bits ^ _SIGN) - _SIGN)
     return 0 if value == _SIGN else value
