@@ -2,7 +2,7 @@
 
 Each round the JVM puts all messages into a local store; both sides tier that very store and read
 their tiers back, in turn, each of them first in every other round. A second store of the round is
-tiered by the Java with its key index. Rounds before the first timed one warm both sides up: the JVM
+tiered by both with their key index. Rounds before the first timed one warm both sides up: the JVM
 and the process that tiers for us are the same for all rounds of a case. One JSON file a case.
 """
 
@@ -51,6 +51,7 @@ class Rounds:
     ours: list[Figure] = field(default_factory=list)
     java: list[JavaFigure] = field(default_factory=list)
     java_indexed: list[JavaFigure] = field(default_factory=list)
+    ours_indexed: list[Figure] = field(default_factory=list)
 
 
 def measure_case(
@@ -88,8 +89,20 @@ def measure_case(
             for side in in_turn if number % 2 else reversed(in_turn):
                 side()
             java.ask("end")
-            java.ask("put_indexed")
-            found.java_indexed.append(java.ask(TIER))
+            keyed = java.ask("put_indexed")
+
+            def ours_indexed(store: Path = keyed.store, found: Rounds = found) -> None:
+                with java.paused():
+                    figure = worker.tier(store, directory / "tier", made, indexed=True)
+                    found.ours_indexed.append(figure)
+                    shutil.rmtree(directory / "tier")
+
+            def javas_indexed(found: Rounds = found) -> None:
+                found.java_indexed.append(java.ask(TIER))
+
+            in_turn = [ours_indexed, javas_indexed]
+            for side in in_turn if number % 2 else reversed(in_turn):
+                side()
             java.ask("end")
     result = BenchResult(made, warm_up_rounds, rounds, lines_of(timed.ours), peak_bytes)
     return compared_rows(as_rows(result), timed)
@@ -105,20 +118,23 @@ def compared_rows(rows: list[dict[str, Any]], timed: Rounds) -> list[dict[str, A
         wanted = JAVA_OF.get(metric, metric)
         row["java"] = _java([figure for figure in timed.java if figure.metric == wanted])
         row["java_indexed"] = _java([one for one in timed.java_indexed if one.metric == wanted])
+        row["indexed"] = _java(timed.ours_indexed) if metric == TIER else None
         for name, ratio in (("messages_s", "to_java"), ("cpu_us", "cpu_to_java")):
             java = row["java"]
             row[ratio] = row[name]["median"] / java[name]["median"] if java else None
     return rows
 
 
-def _java(figures: Sequence[JavaFigure]) -> dict[str, Any] | None:
+def _java(figures: Sequence[Figure]) -> dict[str, Any] | None:
     if not figures:
         return None
     return {
         "messages_s": spread([figure.messages_s for figure in figures])._asdict(),
         "bytes_s": spread([figure.bytes_s for figure in figures])._asdict(),
         "cpu_us": spread([figure.cpu_us for figure in figures])._asdict(),
-        "wrong_messages": sum(figure.wrong_messages for figure in figures),
+        "wrong_messages": sum(
+            figure.wrong_messages for figure in figures if isinstance(figure, JavaFigure)
+        ),
     }
 
 
@@ -142,7 +158,22 @@ def print_case(rows: list[dict[str, Any]]) -> None:
             print(
                 f"{METRICS[row['metric']]}: {row['java']['wrong_messages']:,} wrong of the Java's"
             )
+    for row in measured:
+        if row["indexed"] and row["java_indexed"]:
+            print(f"{METRICS[row['metric']]} with index: {_indexed(row)}")
     print(flush=True)
+
+
+def _indexed(row: dict[str, Any]) -> str:
+    ours, java = (
+        (side["messages_s"]["median"], side["cpu_us"]["median"])
+        for side in (row["indexed"], row["java_indexed"])
+    )
+    return (
+        f"{ours[0] / 1e3:,.0f} k/s ({ours[1]:.2f} us) against {java[0] / 1e3:,.0f} "
+        f"({java[1]:.2f} us): {ours[0] / java[0]:.1f} times the rate, "
+        f"{ours[1] / java[1]:.2f} of the CPU"
+    )
 
 
 def _cells(row: dict[str, Any]) -> list[str]:

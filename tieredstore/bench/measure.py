@@ -8,6 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from random import Random
 
+from container.index.options import IndexOptions
 from container.names.queue_id import QueueId
 from container.options import TierOptions
 from container.tier import Tier, TierIdentity
@@ -28,6 +29,7 @@ from tieredstore.lifetime import running
 from tieredstore.reading.arrow import import_arrow
 
 TIER = "tier"
+TIER_INDEXED = "tier_indexed"
 CLUSTER = "BenchCluster"
 BROKER = "bench-a"
 CLIENT_BATCH_MESSAGES = 32
@@ -66,7 +68,7 @@ READ_SHAPES = (
 
 
 @asynccontextmanager
-async def _owned_tier(directory: Path) -> AsyncGenerator[Tier]:
+async def _owned_tier(directory: Path, index: IndexOptions | None = None) -> AsyncGenerator[Tier]:
     store = PosixStore(directory)
     clock = SystemClock()
     identity = TierIdentity(CLUSTER, BROKER, "bench")
@@ -79,6 +81,7 @@ async def _owned_tier(directory: Path) -> AsyncGenerator[Tier]:
         segments=segments,
         clock=clock,
         rng=Random(),  # noqa: S311 - no secret
+        index=index,
     )
     try:
         async with running([tier.run]):
@@ -88,10 +91,15 @@ async def _owned_tier(directory: Path) -> AsyncGenerator[Tier]:
         await store.close()
 
 
-async def measure_tiering(store_dir: Path, tier_dir: Path, made: SyntheticStore) -> Figure:
-    """From opening the hot log until everything in it is committed, everything at defaults."""
+async def measure_tiering(
+    store_dir: Path, tier_dir: Path, made: SyntheticStore, *, indexed: bool = False
+) -> Figure:
+    """From opening the hot log until everything in it is committed, everything at defaults.
+
+    `indexed`: with the keys of all messages, files of which are sealed meanwhile.
+    """
     clock = SystemClock()
-    async with _owned_tier(tier_dir) as tier:
+    async with _owned_tier(tier_dir, IndexOptions() if indexed else None) as tier:
         hot = await RocketMqHotLog.open(
             store_dir, options=HotLogOptions(), clock=clock, cluster=CLUSTER, broker=BROKER
         )
@@ -105,7 +113,8 @@ async def measure_tiering(store_dir: Path, tier_dir: Path, made: SyntheticStore)
             await hot.close()
         offsets = sum(queue.next_offset for queue in tier.state.queues.values())
     assert offsets == made.messages, f"{offsets} of {made.messages} messages were tiered"
-    return Figure(TIER, done.messages, done.bytes, elapsed.seconds, elapsed.cpu_seconds)
+    metric = TIER_INDEXED if indexed else TIER
+    return Figure(metric, done.messages, done.bytes, elapsed.seconds, elapsed.cpu_seconds)
 
 
 async def measure_reading(tier_dir: Path, made: SyntheticStore, shape: ReadShape) -> Figure:

@@ -40,10 +40,15 @@ class Worker:
     ) -> None:
         self._process.shutdown()
 
-    def tier(self, store_dir: Path, tier_dir: Path, made: SyntheticStore) -> Figure:
-        """Tier the whole store at `store_dir` into the empty `tier_dir`, everything at defaults."""
+    def tier(
+        self, store_dir: Path, tier_dir: Path, made: SyntheticStore, *, indexed: bool = False
+    ) -> Figure:
+        """Tier the whole store at `store_dir` into the empty `tier_dir`, everything at defaults.
+
+        `indexed`: with its keys.
+        """
         settle(made.memory_bytes)
-        return self._call(_tier, store_dir, tier_dir, made)
+        return self._call(_tier, store_dir, tier_dir, made, indexed=indexed)
 
     def read(self, tier_dir: Path, made: SyntheticStore) -> list[Figure]:
         """Read the whole tier once in each of `READ_SHAPES`."""
@@ -61,8 +66,8 @@ class Worker:
         return self._process.submit(function, *args, **kwargs).result()
 
 
-def _tier(store_dir: Path, tier_dir: Path, made: SyntheticStore) -> Figure:
-    return asyncio.run(measure_tiering(store_dir, tier_dir, made))
+def _tier(store_dir: Path, tier_dir: Path, made: SyntheticStore, *, indexed: bool) -> Figure:
+    return asyncio.run(measure_tiering(store_dir, tier_dir, made, indexed=indexed))
 
 
 def _read(tier_dir: Path, made: SyntheticStore, shape: ReadShape) -> Figure:

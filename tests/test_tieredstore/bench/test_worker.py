@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from provider.errors import StoreError
-from tieredstore.bench.measure import READ_SHAPES, TIER
+from tieredstore.bench.measure import READ_SHAPES, TIER, TIER_INDEXED
 from tieredstore.bench.synthetic_store import SyntheticStore, write_synthetic_store
 from tieredstore.bench.worker import Worker
 
@@ -20,9 +20,11 @@ def test_one_process_tiers_and_reads_everything(tmp_path: Path) -> None:
         process = worker._call(os.getpid)
         tiered = worker.tier(tmp_path / "store", tmp_path / "tier", MADE)
         read = worker.read(tmp_path / "tier", MADE)
+        indexed = worker.tier(tmp_path / "store", tmp_path / "indexed", MADE, indexed=True)
         assert worker._call(os.getpid) == process != os.getpid()
         assert worker.peak_bytes() > 1 << 20
     assert (tiered.metric, tiered.messages, tiered.bytes) == (TIER, 200, size + 20 * 200)
+    assert (indexed.metric, indexed.messages) == (TIER_INDEXED, 200)
     assert [figure.metric for figure in read] == [shape.metric for shape in READ_SHAPES]
     assert [figure.messages for figure in read] == [200 * shape.readers for shape in READ_SHAPES]
     for figure in (tiered, *read):
