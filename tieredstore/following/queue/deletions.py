@@ -42,6 +42,9 @@ class Deletions:
         self._deleted: dict[QueueId, DeletedQueue] = {}
         self._end_positions: dict[QueueId, int] = {}
         """Where the last message of each deleted queue ends in the CommitLog; 0: not known."""
+        self.begin_positions: dict[QueueId, int] = {}
+        """Where the first message lies of each queue that was made again and is followed: records
+        of its name below are an earlier one's, be they known or not."""
         self._remains = Remains(log.files)
         self._kept = KeptRemains(log.notes, consume_queue)
         self._has_begun = False
@@ -254,18 +257,21 @@ class Deletions:
         place = self._end_positions[queue]
         lives = lives_behind(self._log.files, queue, place, bound, end=end, findings=self._findings)
         waiting = 0
+        is_other = True
         for life in lives:
+            if life.end <= end:
+                continue  # its offsets are taken; it may even be there, and go on
+            is_other &= not life.goes_on
             self._end_positions[queue] = life.end_position
             waiting += max(0, life.end - max(life.start, end))
             if life.goes_on and rests:
                 self._remains.extend(queue, life.end, life.end_position)
-            elif life.end > end:
+            else:
                 start, place = max(life.start, end), life.position
                 rest = Remainder(start, life.end, position=place, end_position=life.end_position)
                 self._remains.add(queue, rest)
-            end = max(end, life.end)
-        if lives and not rests and queue in self._remains:
-            is_other = not lives[0].goes_on
+            end = life.end
+        if waiting and not rests:
             self._deleted[queue] = replace(self._deleted[queue], is_made_again=is_other)
         self._hidden.pop(queue, None)
         self._untold.add(queue)
@@ -292,7 +298,7 @@ class Deletions:
         low, high = shown.min_offset, shown.max_offset
         wanted = max(released, low)
         if wanted < high and self._log.has_pins and tail.end_position:
-            place = tail.needed_position
+            place = max(tail.needed_position, self.begin_positions.get(queue, 0))
             rest = Remainder(wanted, high, position=place, end_position=tail.end_position)
             self._remains.add(queue, rest)
         else:
@@ -326,6 +332,7 @@ class Deletions:
         else:
             made_again = replace(self._deleted[queue], is_made_again=True)
             self._deleted[queue] = self._successors[queue] = made_again
+            self.begin_positions[queue] = first[1].position
         self._untold.add(queue)
         return True
 

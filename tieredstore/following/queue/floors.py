@@ -34,8 +34,10 @@ class Floors:
     last two CommitLog files used. Guarded by its caller.
     """
 
-    def __init__(self, log: CommitLogFiles) -> None:
+    def __init__(self, log: CommitLogFiles, begins: Mapping[QueueId, int] | None = None) -> None:
+        """`begins` are positions below which records of a name are an earlier queue's."""
         self._log = log
+        self._begins: Mapping[QueueId, int] = {} if begins is None else begins
         self._floors: dict[QueueId, int] = {}
         self._found_for: dict[QueueId, int] = {}
         """First offset of each queue's files when the floors were looked for."""
@@ -184,8 +186,17 @@ class Floors:
                 found = units_in(self._log, base, self._wanted, self.findings)
             except OutOfRange:
                 found = {}  # it went: nothing of it can be served
-            kept = self._kept[base] = {queue: _last_run(*units) for queue, units in found.items()}
+            own = {queue: self._own(queue, *units) for queue, units in found.items()}
+            kept = {queue: _last_run(*units) for queue, units in own.items() if len(units[1])}
+            self._kept[base] = kept
         return kept
+
+    def _own(
+        self, queue: QueueId, offsets: NDArray[np.int64], units: Units
+    ) -> tuple[NDArray[np.int64], Units]:
+        """What is the queue's own of records with its name."""
+        own = units["position"] >= self._begins.get(queue, 0)
+        return offsets[own], units[own]
 
     def _forget(self, bases: Iterable[int]) -> None:
         for base in bases:

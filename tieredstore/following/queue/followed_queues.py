@@ -56,7 +56,6 @@ class FollowedQueues:
         self._directories = directories
         self._statistics = statistics
         self._watch = DirectoryWatch()
-        self._floors = Floors(log.files)
         self._budget = RebuildBudget()
         self._tails: dict[QueueId, ConsumeQueueTail] = {}
         self._has_missed = False
@@ -64,6 +63,7 @@ class FollowedQueues:
         self._unscanned: dict[QueueId, StoreError] = {}
         """What kept the last scan from looking into directories of queues."""
         self._deletions = Deletions(log, directories.root)
+        self._floors = Floors(log.files, self._deletions.begin_positions)
         self.found = FoundQueues()
         """What the last scan of the directories found."""
         self.told = ToldQueues()
@@ -200,6 +200,8 @@ class FollowedQueues:
         files = ConsumeQueueFiles(self._mapped, directory, self._budget)
         if not self._deletions.has(queue) or self._deletions.succeeds(queue, files):
             self._tails[queue] = ConsumeQueueTail(queue, files)
+            if self._deletions.has(queue):
+                self._floors.forget()  # they were looked for in what an earlier queue left
 
     def _look_at_hidden(self, queue: QueueId, directory: Path) -> None:
         """Note what can be read of a queue that comes after what waits of an earlier one."""

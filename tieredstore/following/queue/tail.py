@@ -114,6 +114,8 @@ class ConsumeQueueTail:
                 seen = self._begin(log, confirmed)
             elif has_news:
                 seen = self._advance(seen, log, confirmed)
+            if has_news and self._begun and self._is_superseded(log):
+                return self.seen  # what was read may be of the files that came in between
             while self._mend(seen.id, seen.max_offset, log):
                 seen = replace(seen, state=HotQueueState.READY, detail="")
                 seen = self._advance(seen, log, confirmed)
