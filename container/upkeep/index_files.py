@@ -2,11 +2,13 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
+from container.errors import BytesMissing
 from container.index.items import KeyItems, joined
 from container.index.keys import items_of_records
 from container.index.options import INLINE_ITEMS_MAX
@@ -15,13 +17,15 @@ from container.index.unsealed import Collected
 from container.lookup.coverage import Span, without
 from container.lookup.key_collector import KeyCollector
 from container.metadata.operations import PutIndexFile
+from container.metadata.records import Queue
 from container.metadata.state import TierState
 from container.names.index_base import INDEX_PREFIX, IndexBase
-from container.names.queue_id import QueueId
+from container.names.queue_id import QueueId, SegmentType
 from container.queue.collected_keys import CommitKeys
 from container.queue.manifest import ManifestReader
 from container.queue.message_queue_container import MessageQueueContainer
 from container.queue.sound_records import read_sound_records
+from container.record.unit import UNIT_BYTES
 from container.upkeep.index_writer import IndexBuilding, IndexWriter
 from container.upkeep.step import OwnedTier, Step
 from provider.errors import Corrupt, Denied, OutOfRange, StoreError, Unavailable
@@ -178,6 +182,9 @@ class IndexStep(Step):
             for span in without(spans, damaged):
                 try:
                     left = await self._read(queue, span, left)
+                except BytesMissing as error:
+                    first = first or error
+                    left = await self._read_around(queue, span, left)
                 except (Corrupt, Denied, OutOfRange) as error:
                     first = first or error
                     break  # of this queue; the others are read
@@ -187,6 +194,38 @@ class IndexStep(Step):
                 break
         if first is not None:
             raise first
+
+    async def _read_around(self, queue: QueueId, span: Span, left: int) -> int:
+        """Take the keys of a span some of whose files are lost, file by file; what is left.
+
+        The next run tries the lost ones again, for they may be brought back.
+        """
+        record = self.tier.state.queues.get(queue)
+        if record is None:
+            return left
+        try:
+            edges = await self._edges(record)
+        except (Corrupt, Denied, OutOfRange):
+            return left  # of a manifest that is lost, too, nothing can be told
+        for missing in self._keys.missing().get(queue, []):
+            begin, end = max(missing[0], span[0]), min(missing[1], span[1])
+            inside = [edge for edge in edges if begin < edge < end]
+            for part in pairwise([begin, *inside, end]) if begin < end else ():
+                if left <= 0:
+                    return left
+                with suppress(Corrupt, Denied, OutOfRange):
+                    left = await self._read(queue, part, left)
+        return left
+
+    async def _edges(self, record: Queue) -> list[int]:
+        """The offsets at which a queue's files begin, of both kinds. A request a manifest."""
+        container = MessageQueueContainer(
+            record.id, lambda _: record, self.tier.store, self._manifests
+        )
+        logs = await container.segments(SegmentType.COMMIT_LOG)
+        units = await container.segments(SegmentType.CONSUME_QUEUE)
+        edges = {int(one.extents[0].first_offset) for one in logs if one.extents}
+        return sorted(edges | {one.base // UNIT_BYTES for one in units})
 
     async def _read(self, queue: QueueId, span: Span, left: int) -> int:
         """Take the keys of a span, as far as `left` bytes go; how many are left."""

@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from container.errors import BytesMissing
 from container.index.items import KEY_ITEM_DTYPE
 from container.index.options import IndexOptions
 from container.index.unsealed import UnsealedIndex
@@ -363,3 +364,33 @@ async def test_a_file_of_rocketmq_with_a_part_of_an_address_as_its_newest_time_s
         gone = replace(made, begin_timestamp=before_ms, end_timestamp=before_ms)
         state.index_files = {made.object_name: gone}
         assert expired(state) == [made.object_name]
+
+
+async def test_messages_behind_a_lost_file_are_read_and_the_file_is_tried_again() -> None:
+    options = TierOptions(
+        cut_grace_hours=0, commit_log_bytes_max=2_000, consume_queue_bytes_max=600
+    )
+    over = OwnedWorld(options, UPKEEP, index=None)
+    async with over.owned() as tier:
+        for _ in range(6):
+            await put(tier, 10, QUEUE, OTHER)
+    over.kill_all()
+    lost = [
+        sorted(await over.names(f"{TOPIC}/0/COMMIT_LOG/"))[1],
+        max(await over.names(f"{TOPIC}/0/CONSUME_QUEUE/")),
+    ]
+    objects = over.memory._shared.objects
+    kept = {name: objects.pop(name) for name in lost}
+    over.index = INDEX
+    async with over.owned() as tier:
+        await over.pass_time(30)
+        read = figures(tier)["index_messages_read"]
+        kinds = [type(error) for error in tier.upkeep.statistics().errors.values()]
+        objects.update(kept)
+        await over.pass_time(700)
+        assert 60 + 10 < read < 110, "the other queue, and what is around the lost files"
+        assert kinds == [BytesMissing]
+        assert figures(tier)["index_messages_read"] == 120, "each once"
+        assert "index" not in tier.upkeep.statistics().errors
+        assert await offsets(tier, "key-59") == [(1, 59), (0, 59)]
+    assert await over.findings() == []
