@@ -8,8 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from container.index.options import IndexOptions
+from container.names.queue_id import QueueId
 from container.options import TierOptions
 from container.tier import Tier, TierIdentity
+from container.upkeep.options import UpkeepOptions
+from container.upkeep.retention import RetentionStep
+from container.upkeep.step import OwnedTier
 from provider.clock import Clock
 from provider.file_segments import SegmentsDriver
 from provider.in_place_segments import InPlaceDriver
@@ -44,6 +48,7 @@ class TieredWorld:
         tier_options: TierOptions | None = None,
         index: IndexOptions | None = None,
         objects: Callable[[], ObjectStore] | None = None,
+        upkeep: UpkeepOptions | None = None,
     ) -> None:
         """`objects`: opens the tier's object store, where it is not a memory with files."""
         self.root = root
@@ -52,6 +57,7 @@ class TieredWorld:
         self.retention = retention
         self.tier_options = tier_options or TierOptions()
         self.index = index
+        self.upkeep = upkeep or UpkeepOptions()
         self.objects = objects
         self.memory = MemoryStore()
         self.tier_store = FaultyObjectStore(self.memory.another_client(), clock=clock)
@@ -101,6 +107,7 @@ class TieredWorld:
             rng=rng,
             options=self.tier_options,
             index=self.index,
+            upkeep_options=self.upkeep,
         )
         try:
             yield tier
@@ -122,6 +129,23 @@ class TieredWorld:
         await self.local.log.flush()
         await cold.feed.look_at_all()
         await cold.dispatcher.drain()
+
+    async def expire(self, store: TieredMessageStore) -> dict[QueueId, int]:
+        """Run retention once; the first offset that the tier has of each queue then."""
+        cold = store.cold
+        assert cold is not None
+        tier = cold.tier
+        owned = OwnedTier(
+            tier.journal,
+            tier.store,
+            self.clock,
+            random.Random(0),
+            self.upkeep,
+            tier.upkeep.deletions,
+            tier.upkeep.topic_hours,
+        )
+        await RetentionStep(owned).step()
+        return {queue: int(one.min_offset) for queue, one in tier.state.queues.items()}
 
     async def move(self, store: TieredMessageStore) -> int:
         """Have all tiered, and delete what may go of the hot log; how many files went."""

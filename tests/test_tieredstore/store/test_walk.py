@@ -4,7 +4,7 @@ import asyncio
 import shutil
 import tempfile
 from collections.abc import Coroutine
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -19,17 +19,39 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from container.index.options import IndexOptions
+from container.names.queue_id import QueueId
+from container.options import HOUR_MS, TierOptions
 from container.queue.time_boundary import Boundary
+from container.upkeep.options import UpkeepOptions
 from fetcher.result import FetchStatus
 from provider.clock import SystemClock
 from provider.errors import Unavailable
 from tests.support.hot_store import SMALL, new_message
+from tests.support.patience import Patience, until
+from tests.support.store_reader import findings
 from tests.support.tiered_world import OUTAGE, TieredWorld
 from tieredstore.hot.options import Flush
 
 T = TypeVar("T")
-QUEUES = (0, 1, 2)
+TOPICS = ("Orders", "Refunds")
+QUEUES = tuple(QueueId(topic, number) for topic in TOPICS for number in (0, 1))
 LEVELS = ("NOT_IN_DISK", "NOT_IN_MEM", "FORCE")
+RETENTION_HOURS = 1
+TIER = TierOptions(commit_log_bytes_max=2_000, consume_queue_bytes_max=400, extent_bytes_max=1_000)
+UPKEEP = UpkeepOptions(
+    interval_s=0.05,
+    expires=True,
+    retention_hours=RETENTION_HOURS,
+    expiry_interval_s=1e6,  # only when the machine says so
+    grace_s=0.0,
+    sealed_segments_max=1,
+    manifests_per_level_max=2,
+    snapshot_entries_max=10,
+)
+INDEX = IndexOptions(items_max=40, covered_bytes_max=5_000, age_s_max=0.2)
+
+queues = st.sampled_from(QUEUES)
 
 
 class JumpingClock(SystemClock):
@@ -41,14 +63,40 @@ class JumpingClock(SystemClock):
         return super().now_ms() + self.ahead_ms
 
 
+@dataclass
+class QueueModel:
+    """The messages of one queue that can be read."""
+
+    first: int
+    numbers: list[int] = field(default_factory=list[int])
+    stored_ms: list[int] = field(default_factory=list[int])
+    may_begin: int = 0
+    """Messages below have expired in the tier, and are visible for as long as the hot log has
+    them."""
+
+    @property
+    def end(self) -> int:
+        return self.first + len(self.numbers)
+
+    def begin_at(self, first: int) -> None:
+        assert self.first <= first <= max(self.first, self.may_begin), f"{first} of {self}"
+        gone = first - self.first
+        self.first, self.numbers, self.stored_ms = (
+            first, self.numbers[gone:], self.stored_ms[gone:],
+        )  # fmt: skip
+
+
 class History(RuleBasedStateMachine):
-    """Puts, reads at every level, commits, deletions, restarts, crashes, outages, clock jumps."""
+    """Puts, reads at every level, keys, commits, expiry, deleted topics, restarts, crashes,
+    outages, clock jumps."""
 
     def __init__(self) -> None:
         super().__init__()
         self.directory = Path(tempfile.mkdtemp())
         self.runner = asyncio.Runner()
-        self.model: dict[int, list[bytes]] = {queue: [] for queue in QUEUES}
+        self.model: dict[QueueId, QueueModel] = {}
+        self.begins: dict[QueueId, int] = {}
+        """Where queues of deleted topics go on."""
         self.clock = JumpingClock()
         self.began_ms = self.clock.now_ms()
         self.number = self.stores = 0
@@ -57,89 +105,179 @@ class History(RuleBasedStateMachine):
     @initialize(flush=st.sampled_from(["SYNC_FLUSH", "ASYNC_FLUSH"]))
     def open(self, flush: Flush) -> None:
         options = replace(SMALL, flush=flush)
-        self.world = TieredWorld(self.directory / "0", self.clock, options=options)
+        self.world = TieredWorld(
+            self.directory / "0",
+            self.clock,
+            options=options,
+            tier_options=TIER,
+            upkeep=UPKEEP,
+            index=INDEX,
+        )
         self.store = self.world.store()
         self.run(self.store.__aenter__())
 
     def run(self, work: Coroutine[None, None, T]) -> T:
         return self.runner.run(work)
 
-    @rule(queue=st.sampled_from(QUEUES), count=st.integers(1, 40))
-    def put(self, queue: int, count: int) -> None:
-        messages = [new_message(self.number + n, queue_id=queue) for n in range(count)]
+    def body(self, queue: QueueId, number: int) -> bytes:
+        return new_message(number, topic=queue.topic, queue_id=queue.queue_id).body
+
+    def looked_at(self, queue: QueueId) -> QueueModel | None:
+        """The model of a queue, with the first offset that the store says."""
+        there = self.model.get(queue)
+        if there is not None:
+            there.begin_at(self.run(self.store.min_offset(*queue)))
+        return there
+
+    @rule(queue=queues, count=st.integers(1, 40))
+    def put(self, queue: QueueId, count: int) -> None:
+        numbers = range(self.number, self.number + count)
+        messages = [new_message(n, topic=queue.topic, queue_id=queue.queue_id) for n in numbers]
         self.number += count
+        there = self.model.setdefault(queue, QueueModel(self.begins.get(queue, 0)))
         for number, place in enumerate(self.run(self.store.put_messages(messages))):
-            assert place.queue_offset == len(self.model[queue]) + number
-        self.model[queue] += [message.body for message in messages]
+            assert place.queue_offset == there.end + number
+        there.numbers += numbers
+        there.stored_ms += [self.clock.now_ms()] * count
 
     @rule(
-        queue=st.sampled_from(QUEUES),
+        queue=queues,
         share=st.floats(-0.05, 1.05),
         messages_max=st.integers(1, 50),
         level=st.sampled_from(LEVELS),
     )
-    def read(self, queue: int, share: float, messages_max: int, level: str) -> None:
-        there = self.model[queue]
-        offset = round(share * len(there))
+    def read(self, queue: QueueId, share: float, messages_max: int, level: str) -> None:
         self.run(self.store.set_level(level))
+        there = self.looked_at(queue)
+        first, end = (there.first, there.end) if there else (0, 0)
+        offset = first + round(share * (end - first))
         try:
-            found = self.run(
-                self.store.get_message("g", "Orders", queue, offset, messages_max=messages_max)
-            )
+            found = self.run(self.store.get_message("g", *queue, offset, messages_max=messages_max))
         except Unavailable:
             assert self.is_out
-            assert not self.run(self.store.is_in_store("Orders", queue, offset))
+            assert not self.run(self.store.is_in_store(*queue, offset))
             return
-        if not there:
+        if there is None:
             assert found.status is FetchStatus.NO_MATCHED_LOGIC_QUEUE
             return
-        assert (found.min_offset, found.max_offset) == (0, len(there))
-        if 0 <= offset < len(there):
+        assert (found.min_offset, found.max_offset) == (first, end)
+        following = found.next_offset
+        if first <= offset < end:
             assert found.status is FetchStatus.FOUND
             assert 0 < len(found.messages) <= messages_max
-            assert found.next_offset == offset + len(found.messages)
-            assert [m.body for m in found.messages] == there[offset : found.next_offset]
-            assert [m.queue_offset for m in found.messages] == list(
-                range(offset, found.next_offset)
-            )
-        elif offset < 0:
-            assert (found.status, found.next_offset) == (FetchStatus.OFFSET_TOO_SMALL, 0)
-        elif offset == len(there):
-            assert (found.status, found.next_offset) == (FetchStatus.OFFSET_OVERFLOW_ONE, offset)
+            assert following == offset + len(found.messages)
+            numbers = there.numbers[offset - first : following - first]
+            assert [m.body for m in found.messages] == [self.body(queue, n) for n in numbers]
+            assert [m.queue_offset for m in found.messages] == list(range(offset, following))
+        elif offset < first:
+            assert (found.status, following) == (FetchStatus.OFFSET_TOO_SMALL, first)
+        elif offset == end:
+            assert (found.status, following) == (FetchStatus.OFFSET_OVERFLOW_ONE, offset)
         else:
-            assert found.status is FetchStatus.OFFSET_OVERFLOW_BADLY
-            assert found.next_offset == len(there)
+            assert (found.status, following) == (FetchStatus.OFFSET_OVERFLOW_BADLY, end)
+
+    @precondition(lambda self: not self.is_out and self.number)
+    @rule(topic=st.sampled_from(TOPICS), share=st.floats(0, 1), level=st.sampled_from(LEVELS))
+    def query(self, topic: str, share: float, level: str) -> None:
+        self.run(self.store.set_level(level))
+        number = round(share * (self.number - 1))
+        found = self.run(self.store.query_message(topic, f"key-{number}"))
+        wanted: list[tuple[int, int]] = []
+        for queue in QUEUES:
+            there = self.looked_at(queue) if queue.topic == topic else None
+            if there is not None and number in there.numbers:
+                wanted.append((queue.queue_id, there.first + there.numbers.index(number)))
+        assert [(m.queue_id, m.queue_offset) for m in found.messages] == wanted
 
     @precondition(lambda self: not self.is_out)
-    @rule(queue=st.sampled_from(QUEUES), boundary=st.sampled_from(list(Boundary)))
-    def find_by_time(self, queue: int, boundary: Boundary) -> None:
-        there = self.model[queue]
-        if not there or self.has_jumped:
+    @rule(queue=queues, boundary=st.sampled_from(list(Boundary)))
+    def find_by_time(self, queue: QueueId, boundary: Boundary) -> None:
+        there = self.looked_at(queue)
+        if there is None or not there.numbers or self.has_jumped:
             return
         find = self.store.offset_by_time
-        assert self.run(find("Orders", queue, self.began_ms - 1, boundary)) == 0
-        end = len(there) if boundary is Boundary.LOWER else len(there) - 1
-        assert self.run(find("Orders", queue, self.clock.now_ms() + 1000, boundary)) == end
+        assert self.run(find(*queue, self.began_ms - 1, boundary)) == there.first
+        end = there.end if boundary is Boundary.LOWER else there.end - 1
+        assert self.run(find(*queue, self.clock.now_ms() + 1000, boundary)) == end
 
     @precondition(lambda self: not self.is_out)
     @rule()
     def commit(self) -> None:
         self.run(self.store.set_level("NOT_IN_DISK"))
         self.run(self.world.commit(self.store))
-        for queue, there in self.model.items():
-            assert self.run(self.store.commit_offset("Orders", queue)) == len(there)
+        for queue in QUEUES:
+            there = self.model.get(queue)
+            end = 0 if there is None else there.end
+            assert self.run(self.store.commit_offset(*queue)) == end
 
     @rule()
     def trim(self) -> None:
         self.run(self.world.local.trim())
 
+    @precondition(lambda self: not self.is_out)
+    @rule()
+    def expire(self) -> None:
+        """Of the tier goes what is old, in whole segments; the hot log's own goes when it may."""
+        expired = self.run(self.world.expire(self.store))
+        moment_ms = self.clock.now_ms() - RETENTION_HOURS * HOUR_MS
+        for queue, there in self.model.items():
+            begin = expired.get(queue, 0)
+            there.may_begin = max(there.may_begin, begin)
+            gone = there.stored_ms[: max(0, begin - there.first)]
+            assert all(stored_ms <= moment_ms for stored_ms in gone), (queue, moment_ms, gone)
+
+    @precondition(lambda self: not self.is_out)
+    @rule(topic=st.sampled_from(TOPICS))
+    def delete_topic(self, topic: str) -> None:
+        self.run(self.store.delete_topics([topic]))
+        self.deleted(topic)
+
+    @precondition(lambda self: not self.is_out)
+    @rule(retained=st.sampled_from([(), ("Orders",), TOPICS]))
+    def clean_unused_topics(self, retained: tuple[str, ...]) -> None:
+        there = sorted({queue.topic for queue in self.model} - set(retained))
+        assert self.run(self.store.clean_unused_topics(retained)) == there
+        for topic in there:
+            self.deleted(topic)
+
+    @precondition(lambda self: not self.is_out)
+    @rule(topic=st.sampled_from(TOPICS), ends=st.sampled_from(["cancelled", "crash", "waits"]))
+    def delete_topic_in_an_outage(self, topic: str, ends: str) -> None:
+        """The call waits for the tier; whatever ends it, calling it again ends the deletion."""
+        self.run(self.store.set_level("NOT_IN_DISK"))
+        self.world.tier_store.faults = OUTAGE
+
+        async def delete() -> None:
+            deleting = asyncio.create_task(self.store.delete_topics([topic]))
+            gone = Patience("the hot log does not delete it")
+            await until(lambda: deleting.done() or topic not in self.world.local.topics(), gone)
+            if ends == "waits":
+                self.world.tier_store.faults = ()
+                await deleting
+            else:
+                deleting.cancel()
+                await asyncio.wait([deleting])
+                self.world.tier_store.faults = ()
+
+        self.run(delete())
+        if ends == "crash":
+            self.crash()
+        self.run(self.store.delete_topics([topic]))
+        self.deleted(topic)
+
+    def deleted(self, topic: str) -> None:
+        for queue in [queue for queue in self.model if queue.topic == topic]:
+            self.begins[queue] = self.model.pop(queue).end
+        assert topic not in self.store.topics()
+
     @rule()
     def disable_and_enable(self) -> None:
         self.run(self.store.set_level("DISABLE"))
         for queue, there in self.model.items():
-            first = self.run(self.world.local.min_offset("Orders", queue))
-            assert self.run(self.store.min_offset("Orders", queue)) == first
-            assert self.run(self.store.max_offset("Orders", queue)) == len(there)
+            end = self.run(self.world.local.max_offset(*queue))
+            assert self.run(self.store.max_offset(*queue)) == end == there.end
+            first = self.run(self.world.local.min_offset(*queue))
+            assert self.run(self.store.min_offset(*queue)) == first
         self.run(self.store.set_level("NOT_IN_DISK"))
 
     @rule(is_out=st.booleans())
@@ -149,7 +287,7 @@ class History(RuleBasedStateMachine):
 
     @rule(hours=st.integers(-100, 100))
     def jump(self, hours: int) -> None:
-        self.clock.ahead_ms = hours * 3_600_000
+        self.clock.ahead_ms = hours * HOUR_MS
         self.has_jumped = True
 
     @precondition(lambda self: not self.is_out)
@@ -179,18 +317,23 @@ class History(RuleBasedStateMachine):
             self.world.tier_store.faults = ()
             for level in LEVELS:
                 self.run(self.store.set_level(level))
-                for queue, there in self.model.items():
-                    assert self.run(self.walked(queue, len(there))) == there
+                for queue in QUEUES:
+                    there = self.looked_at(queue)
+                    numbers = there.numbers if there else []
+                    walked = self.run(self.walked(queue, there))
+                    assert walked == [self.body(queue, number) for number in numbers]
+            assert self.store.topics().keys() == {queue.topic for queue in self.model}
             self.run(self.store.__aexit__(None, None, None))
+            assert self.run(findings(self.world.memory.another_client())) == []
         self.runner.close()
         shutil.rmtree(self.directory)
 
-    async def walked(self, queue: int, end: int) -> list[bytes]:
+    async def walked(self, queue: QueueId, there: QueueModel | None) -> list[bytes]:
         bodies: list[bytes] = []
-        if end:
-            async for message in self.store.messages("g", "Orders", queue):
+        if there is not None and there.numbers:
+            async for message in self.store.messages("g", *queue, there.first):
                 bodies.append(message.body)
-                if message.queue_offset + 1 == end:
+                if message.queue_offset + 1 == there.end:
                     break
         return bodies
 
