@@ -43,6 +43,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     ),
     "query": ("tieredstore.cli.query", "Find messages of a topic by one of their keys."),
     "check": ("tieredstore.cli.check", "Verify a tier: metadata and bytes, in both directions."),
+    "export": ("tieredstore.cli.export", "Write messages as Parquet files, by topic and day."),
     "metadata": ("tieredstore.cli.metadata", "Exchange metadata with RocketMQ's own tiered store."),
     "delete-topic": (
         "tieredstore.cli.delete_topic",

@@ -1,0 +1,84 @@
+"""The engine on Spark gives what the engine in one process gives, errors too."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from provider.errors import Corrupt, Unavailable
+from tests.test_tieredstore.offline.test_export import files_of, planned
+from tieredstore.offline.engine import OneProcess, Piece
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from tieredstore.offline.spark.engine import SparkEngine
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture
+def engine(spark: "SparkSession") -> "SparkEngine":
+    from tieredstore.offline.spark.engine import SparkEngine  # noqa: PLC0415 - imports PySpark
+
+    return SparkEngine(spark)
+
+
+def digits(number: int) -> Iterator[Piece]:
+    """A piece for each of a number's digits."""
+    for order, digit in enumerate(str(number)):
+        yield Piece(digit, order, b"%d;" % number)
+
+
+def joined(target: str, pieces: Sequence[Piece]) -> Iterable[Piece]:
+    """All numbers that have a digit."""
+    assert [piece.order for piece in pieces] == sorted(piece.order for piece in pieces)
+    numbers = sorted({int(piece.payload[:-1]) for piece in pieces})
+    yield Piece(target, 1, b"last")
+    yield Piece(target, 0, repr(numbers).encode())
+
+
+def refused(number: int) -> Iterator[Piece]:
+    yield Piece("T", 0, b"")
+    if number >= 3:
+        raise Corrupt(f"item {number} is damaged", "T/0", number)
+
+
+def refusing(target: str, pieces: Sequence[Piece]) -> Iterable[Piece]:
+    raise ValueError(f"{target} has {len(pieces)} pieces")
+
+
+def unavailable(number: int) -> Iterator[Piece]:
+    raise Unavailable("the storage does not answer", "T/0", number)
+    yield
+
+
+def test_pieces_meet_by_target_as_in_one_process(engine: "SparkEngine") -> None:
+    items = [1, 12, 123, 31, 7, 70]
+    told: list[int] = []
+    found = engine.map_group(items, digits, joined, progress=told.append)
+    assert found == OneProcess().map_group(items, digits, joined)
+    assert sorted(told) == [*range(len(items))]
+    assert engine.map_group([], digits, joined) == []
+
+
+def test_an_error_of_a_worker_is_raised_as_it_was(engine: "SparkEngine") -> None:
+    with pytest.raises(Corrupt) as raised:
+        engine.map_group([1, 4, 3], refused, joined)
+    assert raised.value.args == ("item 4 is damaged", "T/0", 4)
+    with pytest.raises(ValueError, match="T has 2 pieces"):
+        engine.map_group([1, 2], refused, refusing)
+    with pytest.raises(Unavailable, match="the storage does not answer"):
+        engine.map_group([1], unavailable, joined)
+
+
+def test_an_export_is_the_same_on_both_engines(
+    engine: "SparkEngine", golden_tier: Path, tmp_path: Path
+) -> None:
+    one, two = tmp_path / "one", tmp_path / "two"
+    topics = ("G_Keys", "G_Tx")
+    planned(golden_tier, one, topics=topics).run(OneProcess())
+    report = planned(golden_tier, two, topics=topics).run(engine)
+    assert [topic.messages for topic in report.topics] == [360, 60]
+    assert files_of(two) == files_of(one)

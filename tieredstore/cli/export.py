@@ -1,0 +1,190 @@
+"""`tieredstore export`: messages as Parquet files, partitioned by topic and day."""
+
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tieredstore.cli.exit_status import FINDINGS
+from tieredstore.cli.invocation import (
+    GIVEN_PATH,
+    Invocation,
+    json_option,
+    pass_invocation,
+)
+from tieredstore.cli.jobs import engine_of, engine_options
+from tieredstore.cli.moment import MOMENT
+from tieredstore.cli.output import count_text, size_text, write_json, write_table
+from tieredstore.cli.progress import bytes_bar
+from tieredstore.cli.reading import QUEUE, TOPIC, java_metadata_option
+from tieredstore.config.sources import ConfigError
+from tieredstore.opening import AS_OPTIONS
+from tieredstore.summary import counted
+
+if TYPE_CHECKING:
+    from tieredstore.offline.export.job import Export, ExportOptions, ExportReport
+
+NUMBERS = frozenset({"messages", "files", "size", "queues", "offsets", "damaged"})
+
+
+def _options(command: Callable[..., int]) -> Callable[..., int]:
+    """The options that say which messages, and what of them."""
+    for option in reversed(
+        (
+            click.option(
+                "--topic",
+                "topics",
+                type=TOPIC,
+                multiple=True,
+                help="Only this topic; repeatable. Default: all.",
+            ),
+            click.option(
+                "--queue",
+                "queues",
+                type=QUEUE,
+                multiple=True,
+                metavar="N",
+                help="Only the queues of this number; repeatable. Default: all.",
+            ),
+            click.option(
+                "--since",
+                type=MOMENT,
+                metavar="TIME",
+                help="Only what was stored at TIME or later: 2026-11-21T12:00:00Z, -2h"
+                " (s, m, h, d or w before now) or Unix milliseconds. UTC without a time zone.",
+            ),
+            click.option(
+                "--until", type=MOMENT, metavar="TIME", help="Only what was stored before TIME."
+            ),
+            click.option(
+                "--tag", "tags", multiple=True, help="Only messages with this tag; repeatable."
+            ),
+            click.option(
+                "--columns",
+                metavar="NAMES",
+                help="Columns of the files, separated by commas, named as in `read --json`."
+                " Default: all. The topic is in the names of the directories.",
+            ),
+            click.option(
+                "--skip-damaged",
+                is_flag=True,
+                help="Pass over damaged messages, count them, and exit with 1.",
+            ),
+            click.option(
+                "--dry-run", is_flag=True, help="Print what would be read, and write nothing."
+            ),
+        )
+    ):
+        command = option(command)
+    return command
+
+
+@click.command("export")
+@click.argument("directory", type=GIVEN_PATH)
+@_options
+@engine_options
+@java_metadata_option
+@json_option
+@pass_invocation
+def command(
+    invocation: Invocation,
+    *,
+    directory: Path,
+    split_bytes: int,
+    skip_damaged: bool,
+    dry_run: bool,
+    java_metadata: Path | None,
+    engine: str,
+    processes: int | None,
+    as_json: bool,
+    **given: Any,  # noqa: ANN401 - the fields of `ExportOptions`
+) -> int:
+    """Write messages into DIRECTORY as Parquet files, bodies decompressed, properties as a map.
+
+    The files are DIRECTORY/topic=TOPIC/day=YYYY-MM-DD/*.parquet, by the day in UTC when the broker
+    stored the messages. A run that was ended goes on where it was; a run on a complete export adds
+    the messages that came since, each exactly once. Exit status 1: damaged messages were passed
+    over.
+    """
+    try:
+        from tieredstore.offline.export.job import planned_export  # noqa: PLC0415 - needs Arrow
+    except ModuleNotFoundError as error:
+        if error.name != "pyarrow":
+            raise
+        raise ConfigError("export needs pyarrow: pip install 'tieredstore[arrow]'") from error
+    options = _export_options(given)
+    export = planned_export(
+        invocation.load_config(),
+        directory,
+        options,
+        split_bytes=split_bytes,
+        skips_damage=skip_damaged,
+        java_metadata=java_metadata,
+        naming=AS_OPTIONS,
+    )
+    if dry_run:
+        _show_plan(export, as_json=as_json)
+        return 0
+    bar = bytes_bar("exporting", export.bytes_waiting)
+    with engine_of(engine, processes) as made, bar as progress:
+        report = export.run(made, progress)
+    _show_report(report, as_json=as_json)
+    return FINDINGS if any(topic.damaged for topic in report.topics) else 0
+
+
+def _export_options(given: dict[str, Any]) -> "ExportOptions":
+    from tieredstore.offline.export.job import ExportOptions  # noqa: PLC0415 - as above
+
+    since, until = given["since"], given["until"]
+    if since is not None and until is not None and until <= since:
+        raise click.UsageError("--until is not later than --since")
+    names = [name.strip() for name in (given["columns"] or "").split(",") if name.strip()]
+    if given["columns"] is not None and not names:
+        raise ConfigError("--columns names no column")
+    return ExportOptions(
+        topics=tuple(sorted(set(given["topics"]))) or None,
+        queues=tuple(sorted(set(given["queues"]))) or None,
+        since_ms=since,
+        until_ms=until,
+        tags=tuple(sorted(set(given["tags"]))) or None,
+        columns=tuple(names) or None,
+    )
+
+
+def _show_plan(export: "Export", *, as_json: bool) -> None:
+    """What a run would read, by queue."""
+    if as_json:
+        write_json(
+            {"topic": queue.topic, "queue_id": queue.queue_id, "from": first, "to": end}
+            for queue, (first, end) in sorted(export.queues.items())
+        )
+        return
+    rows = [
+        (queue.topic, str(queue.queue_id), f"{count_text(first)} to {count_text(end - 1)}")
+        for queue, (first, end) in sorted(export.queues.items())
+        if first < end
+    ]
+    if rows:
+        write_table(("topic", "queue", "offsets"), rows, numbers=NUMBERS)
+    click.echo(f"{counted(len(export.waiting), 'task')}, {size_text(export.bytes_waiting)} to read")
+
+
+def _show_report(report: "ExportReport", *, as_json: bool) -> None:
+    if as_json:
+        write_json({"run": report.run, **asdict(topic)} for topic in report.topics)
+        return
+    rows = [
+        (one.topic, count_text(one.messages), count_text(one.files), size_text(one.bytes),
+         count_text(one.damaged) if one.damaged else "")
+        for one in report.topics
+    ]  # fmt: skip
+    if rows:
+        write_table(("topic", "messages", "files", "size", "damaged"), rows, numbers=NUMBERS)
+    else:
+        click.echo("there is nothing new to export")
+    if report.tasks_before:
+        click.echo(
+            f"{report.tasks_before} of {counted(report.tasks, 'task')} were done by an earlier run"
+        )

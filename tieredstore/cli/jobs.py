@@ -1,0 +1,66 @@
+"""What the offline jobs' commands share: where the work is done, and in which portions."""
+
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from typing import TypeVar
+
+import click
+
+from tieredstore.cli.invocation import WholeNumber
+from tieredstore.config.sources import ConfigError
+from tieredstore.offline.cutting import SPLIT_BYTES
+from tieredstore.offline.engine import Engine, LocalEngine
+
+CommandT = TypeVar("CommandT", bound=Callable[..., object])
+LOCAL, SPARK = "local", "spark"
+PROCESSES_MAX = 1024
+SPLIT_BYTES_MAX = 1 << 40
+
+
+def engine_options(command: CommandT) -> CommandT:
+    """The options that say where a job's work is done."""
+    engine = click.option(
+        "--engine",
+        type=click.Choice([LOCAL, SPARK]),
+        default=LOCAL,
+        help="Where the work is done: by processes of this machine (default), or by Spark, as "
+        "spark-submit, SPARK_REMOTE or spark-defaults.conf say.",
+    )
+    processes = click.option(
+        "--processes",
+        type=WholeNumber(1, PROCESSES_MAX),
+        metavar="N",
+        help="Worker processes on this machine. Default: one for each core.",
+    )
+    split_bytes = click.option(
+        "--split-bytes",
+        type=WholeNumber(1, SPLIT_BYTES_MAX),
+        default=SPLIT_BYTES,
+        metavar="BYTES",
+        help="What one worker scans at a time. Default: 128 MiB.",
+    )
+    return engine(processes(split_bytes(command)))
+
+
+@contextmanager
+def engine_of(name: str, processes: int | None) -> Generator[Engine]:
+    """The engine that was asked for; it ends with the block.
+
+    Raises:
+        ConfigError: Spark is wanted, and something that it needs is not there.
+    """
+    if name == LOCAL:
+        with LocalEngine(processes) as engine:
+            yield engine
+        return
+    if processes is not None:
+        raise ConfigError("--processes is for the local engine: Spark has settings of its own")
+    from tieredstore.offline.spark.session import session  # noqa: PLC0415 - loaded on first use
+
+    spark = session()
+    from tieredstore.offline.spark.engine import SparkEngine  # noqa: PLC0415 - imports PySpark
+
+    try:
+        yield SparkEngine(spark)
+    finally:
+        spark.stop()

@@ -1,0 +1,164 @@
+"""The Parquet files of one task: one for each day, complete under their names or not there."""
+
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownVariableType=false, reportUnknownParameterType=false
+# pyright: reportMissingTypeStubs=false, reportAttributeAccessIssue=false
+# pyarrow ships no types.
+import os
+import secrets
+from contextlib import suppress
+from datetime import date
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+from urllib.parse import quote
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+DAY_MS = 86_400_000
+NO_DAY = "__HIVE_DEFAULT_PARTITION__"
+"""The day of messages whose time is in no year from 1 to 9999; readers take it for null."""
+ROW_GROUP_BYTES = 32 << 20
+"""Of rows as Arrow has them: held for each open day."""
+ROW_GROUP_ROWS_MAX = 1 << 20
+DAYS_OPEN_MAX = 8
+"""Days with an open file. Messages come nearly in the order of their times, so a task has few."""
+TEMPORARY_SUFFIX = ".tmp"
+_FIRST_DAY, _LAST_DAY = (date.min - date(1970, 1, 1)).days, (date.max - date(1970, 1, 1)).days
+
+
+class WrittenFile(NamedTuple):
+    """A file that is complete."""
+
+    path: str
+    """Below the export's directory."""
+    rows: int
+    bytes: int
+
+
+def partition_of(topic: str, day: int) -> str:
+    """The directory of a topic's day, counted from 1970: `topic=Orders/day=2026-11-21`.
+
+    Characters that Hive writes as `%XX` are written so.
+    """
+    is_day = _FIRST_DAY <= day <= _LAST_DAY
+    text = date.fromordinal(date(1970, 1, 1).toordinal() + day).isoformat() if is_day else NO_DAY
+    return f"topic={quote(topic, safe=' !$&(),-.;@^_`|~')}/day={text}"
+
+
+class DayFiles:
+    """Writes messages of one topic into files by day of their store time, in UTC.
+
+    A file is written under a temporary name, synced and renamed, so nobody sees a part of one. The
+    same messages in the same batches give the same bytes. Memory: `ROW_GROUP_BYTES` a day.
+    """
+
+    def __init__(self, directory: Path, topic: str, name: str, schema: pa.Schema) -> None:
+        """`name`: of every file, without the suffix; no other task has it in this directory."""
+        self._directory = directory
+        self._topic = topic
+        self._name = name
+        self._schema = schema
+        self._nonce = secrets.token_hex(4)
+        self._open: dict[int, _OpenFile] = {}
+        self._parts: dict[int, int] = {}
+        self.written: list[WrittenFile] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Complete the files; after an exception, remove what is not complete."""
+        while self._open:
+            day, file = next(iter(self._open.items()))
+            if kind is None:
+                self._complete(day)
+            else:
+                del self._open[day]
+                file.remove()
+
+    def write(self, batch: pa.RecordBatch, days: np.ndarray[Any, np.dtype[np.int64]]) -> None:
+        """Add messages; `days[i]` is the day of row i, from 1970 on."""
+        if not len(days):
+            return
+        cuts = np.flatnonzero(np.diff(days)) + 1
+        if len(np.unique(days)) == len(cuts) + 1:  # days one after another: slices are enough
+            for first, last in zip([0, *cuts.tolist()], [*cuts.tolist(), len(days)], strict=True):
+                self._file(int(days[first])).add(batch.slice(first, last - first))
+            return
+        for day in np.unique(days).tolist():
+            self._file(day).add(batch.filter(pa.array(days == day)))
+
+    def _file(self, day: int) -> "_OpenFile":
+        if day not in self._open:
+            if len(self._open) == DAYS_OPEN_MAX:
+                self._complete(next(iter(self._open)))
+            partition = self._directory / partition_of(self._topic, day)
+            partition.mkdir(parents=True, exist_ok=True)
+            hidden = partition / f".{self._name}.{self._nonce}{TEMPORARY_SUFFIX}"
+            self._open[day] = _OpenFile(hidden, self._schema)
+        return self._open[day]
+
+    def _complete(self, day: int) -> None:
+        file = self._open.pop(day)
+        part = self._parts.get(day, 0)
+        self._parts[day] = part + 1
+        name = f"{self._name}{f'-{part}' if part else ''}.parquet"
+        path = f"{partition_of(self._topic, day)}/{name}"
+        rows, size = file.complete(self._directory / path)
+        self.written.append(WrittenFile(path, rows, size))
+
+
+class _OpenFile:
+    """A file under its temporary name."""
+
+    def __init__(self, path: Path, schema: pa.Schema) -> None:
+        self._path = path
+        self._schema = schema
+        self._writer = pq.ParquetWriter(path, schema, compression="zstd")
+        self._held: list[pa.RecordBatch] = []
+        self._held_rows = 0
+        self._held_bytes = 0
+        self._rows = 0
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Add rows; writes them when they are enough for a row group."""
+        self._held.append(batch)
+        self._held_rows += batch.num_rows
+        self._held_bytes += batch.nbytes
+        self._rows += batch.num_rows
+        if self._held_bytes >= ROW_GROUP_BYTES or self._held_rows >= ROW_GROUP_ROWS_MAX:
+            self._flush()
+
+    def complete(self, target: Path) -> tuple[int, int]:
+        """Give the file its name, durably; returns its rows and bytes."""
+        self._flush()
+        self._writer.close()
+        with self._path.open("rb") as file:
+            os.fsync(file.fileno())
+        size = self._path.stat().st_size
+        self._path.replace(target)
+        sync_directory(target.parent)
+        return self._rows, size
+
+    def remove(self) -> None:
+        """Give it up."""
+        with suppress(Exception):  # what was held is lost on purpose
+            self._writer.close()
+        self._path.unlink(missing_ok=True)
+
+    def _flush(self) -> None:
+        if self._held:
+            table = pa.Table.from_batches(self._held, self._schema)
+            self._writer.write_table(table, row_group_size=self._held_rows)
+        self._held, self._held_rows, self._held_bytes = [], 0, 0
+
+
+def sync_directory(path: Path) -> None:
+    """Make names in a directory durable."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

@@ -1,0 +1,203 @@
+"""What an export's directory says of itself: what was planned, and which tasks are done.
+
+    _tieredstore/export.json          whose messages, which of them, and which columns
+    _tieredstore/plan-000001.json     the tasks of the first run, of the second, ...
+    _tieredstore/done-000001/000017   what task 17 of the first run wrote
+    _tieredstore/lock                 held by the process that writes the export
+
+A task is done once its line is there, which is written after its files. Readers of partitioned
+tables pass over names that begin with `_` or `.`.
+"""
+
+import fcntl
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NamedTuple, Self, cast
+
+import orjson
+
+from container.errors import InUse
+from container.names.queue_id import QueueId
+from provider.errors import Corrupt
+from tieredstore.config.sources import ConfigError
+from tieredstore.offline.export.day_files import TEMPORARY_SUFFIX, WrittenFile, sync_directory
+
+LEDGER = "_tieredstore"
+FORMAT = 1
+
+
+class PlannedTask(NamedTuple):
+    """A part of a queue's log that one worker writes."""
+
+    queue: QueueId
+    start: int
+    end: int
+    """It has the records that start in `[start, end)` of the queue's log."""
+    anchor: int | None
+    limit: int
+    """As in `Split`."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedRun:
+    """What one run of an export is to write."""
+
+    number: int
+    offsets: Mapping[QueueId, tuple[int, int]]
+    """Queue offsets `[from, to)` of each queue. The next run begins where they end."""
+    tasks: Sequence[PlannedTask]
+
+
+class DoneTask(NamedTuple):
+    """What a task wrote."""
+
+    files: tuple[WrittenFile, ...]
+    damaged: int
+    """Stretches of the log in which no message could be read."""
+
+    @property
+    def rows(self) -> int:
+        """Messages in the files."""
+        return sum(file.rows for file in self.files)
+
+    @property
+    def bytes(self) -> int:
+        """Length of the files."""
+        return sum(file.bytes for file in self.files)
+
+
+class Ledger:
+    """The export in a directory. Nothing is written before `begin`."""
+
+    def __init__(self, directory: Path) -> None:
+        self._root = directory / LEDGER
+        self._directory = directory
+        self._lock = -1
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        fd, self._lock = self._lock, -1
+        if fd >= 0:
+            os.close(fd)
+
+    def about(self) -> dict[str, Any] | None:
+        """Whose and which messages the export has; None if there is none in the directory.
+
+        Raises:
+            ConfigError: a newer program wrote it, or the directory has something else.
+            Corrupt: the ledger is damaged.
+        """
+        path = self._root / "export.json"
+        try:
+            raw = path.read_bytes()
+        except FileNotFoundError:
+            entries = self._directory.iterdir() if self._directory.is_dir() else ()
+            if any(entry.name != LEDGER for entry in entries):
+                raise ConfigError(
+                    f"{self._directory} is not empty, and holds no export: name another directory"
+                ) from None
+            return None
+        found = _parsed(raw, path)
+        if found.get("format") != FORMAT:
+            raise ConfigError(
+                f"{self._directory} holds an export of format {found.get('format')}: install a "
+                f"newer tieredstore"
+            )
+        return found["about"]
+
+    def begin(self, about: Mapping[str, Any]) -> None:
+        """Take the directory for this process, and say what the export is about.
+
+        Raises:
+            InUse: another process writes this export.
+            OSError: the directory cannot be written.
+        """
+        self._root.mkdir(parents=True, exist_ok=True)
+        self._lock = os.open(self._root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise InUse(
+                "another process writes this export: wait until it has ended", str(self._directory)
+            ) from error
+        path = self._root / "export.json"
+        if not path.exists():
+            _write(path, {"format": FORMAT, "about": dict(about)})
+
+    def last_run(self) -> PlannedRun | None:
+        """The newest run that was planned."""
+        paths = sorted(self._root.glob("plan-*.json"))
+        if not paths:
+            return None
+        found = _parsed(paths[-1].read_bytes(), paths[-1])
+        offsets = {QueueId(topic, one): (a, b) for topic, one, a, b in found["offsets"]}
+        tasks = [PlannedTask(QueueId(row[0], row[1]), *row[2:]) for row in found["tasks"]]
+        return PlannedRun(found["number"], offsets, tasks)
+
+    def plan(self, run: PlannedRun) -> None:
+        """Keep what a run is to write."""
+        offsets = [[*queue, *span] for queue, span in sorted(run.offsets.items())]
+        tasks = [[*task.queue, *task[1:]] for task in run.tasks]
+        found = {"number": run.number, "offsets": offsets, "tasks": tasks}
+        self._done(run.number).mkdir(exist_ok=True)
+        _write(self._root / f"plan-{run.number:06d}.json", found)
+
+    def done(self, run: int) -> dict[int, DoneTask]:
+        """The tasks of a run that are done, by number."""
+        found: dict[int, DoneTask] = {}
+        for path in sorted(self._done(run).glob("[0-9]*")):
+            if path.name.isdecimal():
+                row = _parsed(path.read_bytes(), path)
+                files = tuple(WrittenFile(*file) for file in row["files"])
+                found[int(path.name)] = DoneTask(files, row["damaged"])
+        return found
+
+    def remove_remains(self) -> int:
+        """Delete what a run that was ended in the middle left under temporary names."""
+        count = 0
+        for pattern in (f"topic=*/day=*/.*{TEMPORARY_SUFFIX}", f"{LEDGER}/**/.*{TEMPORARY_SUFFIX}"):
+            for path in self._directory.glob(pattern):
+                path.unlink(missing_ok=True)
+                count += 1
+        return count
+
+    def _done(self, run: int) -> Path:
+        return self._root / f"done-{run:06d}"
+
+
+def write_done(directory: Path, run: int, number: int, files: Iterable[WrittenFile],
+               damaged: int) -> None:  # fmt: skip
+    """Say that a task is done; its files are durable. By the worker that did it."""
+    path = directory / LEDGER / f"done-{run:06d}" / f"{number:06d}"
+    _write(path, {"files": [list(file) for file in files], "damaged": damaged})
+
+
+def _write(path: Path, value: object) -> None:
+    """A small file, whole or not there."""
+    hidden = path.with_name(f".{path.name}.{os.getpid()}{TEMPORARY_SUFFIX}")
+    with hidden.open("wb") as file:
+        file.write(orjson.dumps(value))
+        file.flush()
+        os.fsync(file.fileno())
+    hidden.replace(path)
+    sync_directory(path.parent)
+
+
+def _parsed(raw: bytes, path: Path) -> dict[str, Any]:
+    try:
+        found: Any = orjson.loads(raw)
+    except orjson.JSONDecodeError as error:
+        raise Corrupt(f"the ledger of the export is damaged: {error}", str(path), 0) from error
+    if not isinstance(found, dict):
+        raise Corrupt("the ledger of the export is damaged", str(path), 0)
+    return cast("dict[str, Any]", found)

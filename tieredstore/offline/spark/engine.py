@@ -1,0 +1,168 @@
+"""Our jobs on Spark: `mapInArrow`, a shuffle by target, `applyInArrow`. Works through Connect."""
+
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownVariableType=false, reportUnknownParameterType=false
+# pyright: reportMissingTypeStubs=false, reportAttributeAccessIssue=false
+# pyarrow ships no types.
+import pickle
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from provider.errors import StoreError, Unavailable
+from tieredstore.offline.engine import Mapper, Piece, Progress, Reducer
+
+PAYLOAD_BYTES = 16 << 20
+"""Of the pieces in one record batch: a binary column holds at most 2 GiB."""
+FAILED = "!failed"
+"""The target of an error, which goes the way of the pieces; no job has a target of this name."""
+AFTER_ALL_ITEMS = 1 << 62
+"""Order of a reducer's error: one of a mapper came first."""
+PIECE_COLUMNS = "target string, piece_order bigint, payload binary"
+_RAISED = re.compile(r"[a-zA-Z_][\w.]*: .", re.ASCII)
+_SCHEMA = pa.schema([
+    ("target", pa.string()),
+    ("piece_order", pa.int64()),
+    ("payload", pa.binary()),
+])  # fmt: skip
+
+
+class SparkEngine:
+    """An `Engine` on a Spark session. What it runs must be importable on the workers.
+
+    Spark repeats a task whose worker died (`spark.task.maxFailures`), but not in `local[N]`. All
+    pieces of one target are in one worker's memory at once.
+    """
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._spark = spark
+
+    def __repr__(self) -> str:
+        return f"<SparkEngine {self._spark.version}>"
+
+    def map_group(
+        self,
+        items: Sequence[Any],
+        mapper: Mapper,
+        reducer: Reducer,
+        *,
+        progress: Progress | None = None,
+    ) -> list[Piece]:
+        """`Engine.map_group`: a task for each item. `progress` is told all of them at the end.
+
+        Raises:
+            what the mapper or the reducer raised.
+            Unavailable: Spark gave up: workers died, or the storage did not answer.
+        """
+        if not items:
+            return []
+        try:
+            rows = self._results(items, mapper, reducer).collect()
+        except PySparkException as error:
+            raise Unavailable(f"Spark gave up the job: {said_by(error)}", "") from error
+        pieces = [Piece(row.target, row.piece_order, bytes(row.payload)) for row in rows]
+        failures = [piece for piece in pieces if piece.target == FAILED]
+        if failures:
+            first = min(failures, key=lambda piece: piece.order)
+            raise pickle.loads(first.payload)  # noqa: S301 - our own worker's
+        for index in range(len(items)):
+            if progress is not None:
+                progress(index)
+        return sorted(pieces, key=lambda piece: (piece.target, piece.order))
+
+    def _results(self, items: Sequence[Any], mapper: Mapper, reducer: Reducer) -> DataFrame:
+        rows = [(number, pickle.dumps(item)) for number, item in enumerate(items)]
+        asked = self._spark.createDataFrame(rows, "number bigint, item binary")
+        # With as many ranges as items, each has a task of its own.
+        mapped = asked.repartitionByRange(len(items), "number").mapInArrow(
+            _Mapping(mapper), PIECE_COLUMNS
+        )
+        reducing = _Reducing(reducer)
+
+        def reduced(table: pa.Table) -> pa.Table:  # Spark counts the arguments of a function
+            return reducing(table)
+
+        return mapped.groupBy("target").applyInArrow(reduced, PIECE_COLUMNS)
+
+
+@dataclass(frozen=True, slots=True)
+class _Mapping:
+    """From batches of items to batches of pieces, in a worker."""
+
+    mapper: Mapper
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            numbers = batch.column("number").to_pylist()
+            for number, item in zip(numbers, batch.column("item").to_pylist(), strict=True):
+                yield from _in_batches(self._mapped(number, item))
+
+    def _mapped(self, number: int, item: bytes) -> Iterator[Piece]:
+        try:
+            yield from self.mapper(pickle.loads(item))  # noqa: S301 - our own driver's
+        except (StoreError, ValueError) as error:
+            yield _failure(number, error)
+
+
+@dataclass(frozen=True, slots=True)
+class _Reducing:
+    """From all pieces of a target to the reducer's, in a worker."""
+
+    reducer: Reducer
+
+    def __call__(self, table: pa.Table) -> pa.Table:
+        names = table.column("target").to_pylist()
+        orders = table.column("piece_order").to_pylist()
+        payloads = table.column("payload").to_pylist()
+        pieces = sorted(map(Piece, names, orders, payloads), key=lambda piece: piece.order)
+        target = pieces[0].target
+        if target == FAILED:
+            return table
+        try:
+            found = list(self.reducer(target, pieces))
+        except (StoreError, ValueError) as error:
+            found = [_failure(AFTER_ALL_ITEMS, error)]
+        return pa.Table.from_batches(_in_batches(found), _SCHEMA)
+
+
+def _failure(number: int, error: Exception) -> Piece:
+    """An error as a piece; what may succeed the next time is left to Spark, which tries again.
+
+    Raises:
+        Unavailable: that was it.
+    """
+    if isinstance(error, Unavailable):
+        raise error
+    return Piece(FAILED, number, pickle.dumps(error))
+
+
+def _in_batches(pieces: Iterable[Piece]) -> Iterator[pa.RecordBatch]:
+    """Pieces as batches of some `PAYLOAD_BYTES`."""
+    held: list[Piece] = []
+    size = 0
+    for piece in pieces:
+        held.append(piece)
+        size += len(piece.payload)
+        if size >= PAYLOAD_BYTES:
+            yield _batch(held)
+            held, size = [], 0
+    if held:
+        yield _batch(held)
+
+
+def _batch(pieces: Sequence[Piece]) -> pa.RecordBatch:
+    columns = zip(*pieces, strict=True)
+    arrays = [pa.array(values, field.type) for values, field in zip(columns, _SCHEMA, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=_SCHEMA)
+
+
+def said_by(error: PySparkException) -> str:
+    """The last line of a worker's traceback, which says what it was; else what Spark says first."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    raised = [line for line in lines if _RAISED.match(line)]
+    return (raised[-1:] or lines or [type(error).__name__])[0]
