@@ -15,7 +15,7 @@ PYTEST = $(BIN)/python -m pytest -q -o cache_dir=.run/cache/$@ --durations=5
 # Hundreds of commands and three Pythons start here: none compiles its modules again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: run run-s3 test check $(PARTS) soak soak-store bench bench-java bench-store bench-s3 plot format clean
+.PHONY: run run-s3 test check $(PARTS) soak soak-store simulate bench bench-java bench-store bench-s3 plot format clean
 
 # uv takes a third of pip's time, but pip alone knows a mirror that pip is told of.
 $(STAMP): pyproject.toml constraints.txt
@@ -84,6 +84,10 @@ soak: $(STAMP)
 # An hour of a message store with a tier: 64 queues, producers, 20 groups, retention; SOAK_SECONDS=60 for less.
 soak-store: $(STAMP)
 	SOAK_SECONDS=$${SOAK_SECONDS:-3600} $(BIN)/python -m pytest -s -m soak tests/soak/test_store_soak.py
+
+# Owners, merges and deletions over a faulty object store, from seeds: SEEDS of them, from FIRST on, which a failure names.
+simulate: $(STAMP)
+	SEEDS=$${SEEDS:-2000} $(BIN)/python -m pytest -q tests/test_faults/test_object_simulation.py
 
 # This machine, beside its raw limits: a minute or two.
 bench: $(STAMP)

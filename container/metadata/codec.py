@@ -10,6 +10,7 @@ its writer.
 
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from sys import intern
 from typing import Any, get_args
 
 import orjson
@@ -39,7 +40,7 @@ _SHORT_COVERAGE = b'"coverage":["'
 EXTENT_FIELDS_MIN = 6
 EXTENT_FIELDS_MAX = 8
 _EXTENT_TYPES = (int, int, int, int, int, int, str, int)
-_CRC_AT = 2
+_CRC_AT, _NAME_AT = 2, 6
 _PARTS = "parts"
 _COUNTED_AT = "parts_counted_at"
 """The entry behind which the parts were counted. Another one than the snapshot's: an older program
@@ -63,12 +64,13 @@ def _encode_extent(extent: Extent) -> list[Any]:
 def _decode_extent(raw: object) -> Extent:
     items = json_list(raw)
     if len(items) == EXTENT_FIELDS_MIN:
-        items += ("", items[0])
+        items = [*items, "", items[0]]
     if len(items) != EXTENT_FIELDS_MAX:
         raise NewerVersion(f"an extent of {len(items)} fields is of a newer version", "")
     for at, wanted in enumerate(_EXTENT_TYPES):
         if type(items[at]) is not wanted and not (at == _CRC_AT and items[at] is None):
             raise DecodeError(f"extent with {items[at]!r:.50}")
+    items[_NAME_AT] = intern(items[_NAME_AT])  # thousands of extents name one part
     return Extent(*items)
 
 

@@ -44,6 +44,7 @@ class Run(NamedTuple):
     """Of the part that they will lie in."""
     sealed_ms: int
     """When the segment was closed for good, Unix ms; 0 while it is open."""
+    segment_bytes: int
 
     @property
     def bytes(self) -> int:
@@ -140,6 +141,7 @@ def _run(queue: Queue, segment: Segment, extents: tuple[Extent, ...], level_of: 
         extents,
         level,
         segment.sealed_ms or 0,
+        segment.size,
     )
 
 

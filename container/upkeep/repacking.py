@@ -115,10 +115,10 @@ class RepackStep(Step):
         extents = sum(len(run.extents) for run in merges)
         if merges and (crowded or extents >= options.merge_extents_min):
             await self._do_all(merges, damaged)
-        large = [run for run in gathered if run.bytes >= options.seal_bytes_min]
+        large = [run for run in gathered if run.segment_bytes >= options.seal_bytes_min]
         for run in large:
             await self._do([run], damaged)
-        small = [run for run in gathered if run.bytes < options.seal_bytes_min]
+        small = [run for run in gathered if run.segment_bytes < options.seal_bytes_min]
         if self._is_worth_it(small):
             await self._do_all(small, damaged)
         if damaged:

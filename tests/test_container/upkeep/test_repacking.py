@@ -1,0 +1,215 @@
+"""Merging small parts and gathering closed segments, beside commits, cuts and damage."""
+
+import random
+from dataclasses import replace
+
+import pytest
+
+from container.errors import Refused
+from container.metadata.operations import Release, RepackedRun, RepackSegments
+from container.metadata.records import Queue, Segment
+from container.names.queue_id import FLAT_FILES, QueueId
+from container.names.rocketmq import parse_segment_name
+from container.options import TierOptions
+from container.queue.tail_cut import cut_queue
+from container.tier import Tier
+from container.tier_reader import TierReader
+from container.upkeep.options import UpkeepOptions
+from provider.packed_segments import PartName
+from provider.ranges import QueueOffset
+from tests.support.messages import TOPIC, make_batch
+from tests.support.owned_tier import OwnedWorld, planned
+from tests.support.owned_tier import put as put_any
+from tests.support.store_reader import queue_contents
+
+QUEUES = [QueueId(TOPIC, number) for number in range(5)]
+TIER = TierOptions(cut_grace_hours=0)
+UPKEEP = UpkeepOptions(
+    interval_s=1.0,
+    snapshot_entries_max=1_000,
+    grace_s=5.0,
+    extents_max=8,
+    merge_fan=4,
+    merge_extents_min=30,
+    seal_bytes_min=20_000,
+    seal_wait_s_max=100.0,
+    repack_bytes_max=40_000,
+)
+EXTENTS_MAX = 3 * 3 + 1
+"""Of a segment after 64 rounds: three of each level."""
+
+
+def world(**tier: int) -> OwnedWorld:
+    return OwnedWorld(replace(TIER, **tier), UPKEEP, packed=True)
+
+
+async def put(tier: Tier, count: int, *queues: QueueId) -> None:
+    await put_any(tier, count, *queues, body_bytes=60)
+
+
+def segments_of(tier: Tier) -> list[Segment]:
+    return [
+        segment
+        for queue in tier.state.queues.values()
+        for kind in FLAT_FILES
+        for segment in queue.segments(kind)
+    ]
+
+
+async def test_many_rounds_of_thin_queues_leave_few_extents_and_few_parts() -> None:
+    w = world()
+    async with w.owned() as tier:
+        for _ in range(64):
+            await put(tier, 1, *QUEUES)
+            await w.clock.advance(1.0)
+        await w.pass_time(20.0)
+        assert max(len(segment.extents) for segment in segments_of(tier)) <= EXTENTS_MAX
+        assert await w.names("@parts/") == tier.state.parts.keys()
+        assert len(tier.state.parts) <= EXTENTS_MAX
+        figures = tier.upkeep.statistics().figures
+        content = 64 * len(QUEUES) * (20 + len(make_batch(0, 1, 60, random.Random(0)).data))
+        assert 0 < figures["repacked_bytes"] <= 3.5 * content
+        assert figures["repack_jobs"] <= 24
+        assert tier.upkeep.statistics().last_error == ""
+    assert [await w.reads_back(queue) for queue in QUEUES] == [64] * 5
+
+
+async def test_a_commit_that_was_planned_before_a_merge_lands_behind_it() -> None:
+    w = world()
+    async with w.owned() as tier:
+        for _ in range(9):
+            await put(tier, 1, QUEUES[0])
+        late = planned(tier, 2, QUEUES[0])
+        await w.pass_time(10.0)
+        (log,) = late.planned_on.commit_log
+        now = tier.queue(QUEUES[0])
+        assert now is not None
+        assert len(now.commit_log[0].extents) < len(log.extents)
+        await tier.commit([late])
+    assert await w.reads_back(QUEUES[0]) == 11
+
+
+async def test_a_cut_that_was_planned_before_a_merge_is_planned_again() -> None:
+    w = world()
+    async with w.owned() as tier:
+        for _ in range(9):
+            await put(tier, 1, QUEUES[0])
+        container = tier.container(QUEUES[0])
+        assert container is not None
+        cut = await cut_queue(container, w.memory, QueueOffset(7), now_ms=1)
+        await w.pass_time(10.0)
+        with pytest.raises(Refused, match="planned on"):
+            await tier.journal.publish([tier._cut_operation(cut, "late", ())])
+        await tier.cut_queue(QUEUES[0], QueueOffset(7), "now")
+        await put(tier, 1, QUEUES[0])
+        await w.pass_time(20.0)
+    assert await w.reads_back(QUEUES[0]) == 8
+
+
+async def test_a_merge_that_is_late_is_refused_by_the_state() -> None:
+    w = world()
+    async with w.owned() as tier:
+        for _ in range(4):
+            await put(tier, 1, QUEUES[0])
+        record = tier.queue(QUEUES[0])
+        assert record is not None
+        extents = record.commit_log[0].extents
+        whole = replace(extents[0], length=extents[-1].end)
+
+        def merge(position: int, replaced: int, repacks: int = 0) -> RepackSegments:
+            run = RepackedRun(record.commit_log[0].type, 0, position, replaced, (whole,))
+            return RepackSegments(QUEUES[0], record.generation, repacks, 1, (run,), Release(1))
+
+        for late in (merge(0, 4, repacks=1), merge(0, 3), merge(0, 5), merge(7, 4)):
+            with pytest.raises(Refused):
+                tier.state.plan([late])
+        changed = tier.state.plan([merge(0, 4)]).queues.get(QUEUES[0])
+        assert isinstance(changed, Queue)
+        assert changed.repacks == 1
+
+
+async def test_closed_segments_are_gathered_small_ones_together() -> None:
+    w = world(commit_log_bytes_max=3_000, consume_queue_bytes_max=200)
+    async with w.owned(replace(UPKEEP, sealed_segments_max=100)) as tier:
+        for _ in range(60):
+            await put(tier, 1, *QUEUES)
+            await w.clock.advance(1.0)
+        await w.pass_time(120.0)
+        closed = [one for one in segments_of(tier) if one.sealed_ms is not None]
+        assert len(closed) > 20
+        assert {len({e.object_name for e in one.extents}) for one in closed} == {1}
+        assert await w.names("@parts/") == tier.state.parts.keys()
+        assert len(tier.state.parts) < 15
+        assert tier.upkeep.statistics().last_error == ""
+    assert [await w.reads_back(queue) for queue in QUEUES] == [60] * 5
+
+
+async def test_a_large_closed_segment_gets_objects_of_its_own_with_its_name() -> None:
+    w = world(commit_log_bytes_max=90_000, extent_bytes_max=2_000)
+    async with w.owned() as tier:
+        for _ in range(30):
+            await put(tier, 40, *QUEUES[:2])
+            await w.clock.advance(1.0)
+        await w.pass_time(20.0)
+        closed = [one for one in segments_of(tier) if one.sealed_ms is not None]
+        assert closed
+        for segment in closed:
+            names = {extent.object_name for extent in segment.extents}
+            assert len(names) <= 1 + 2 * (segment.size // UPKEEP.repack_bytes_max)
+            whole = [part.segment for name in names if (part := PartName.parse(name))]
+            parsed = [parse_segment_name(name) for name in whole if name]
+            assert parsed
+            said = {one and (one.type, one.base) for one in parsed}
+            assert said == {(segment.type, segment.base)}
+    assert [await w.reads_back(queue) for queue in QUEUES[:2]] == [1200, 1200]
+
+
+@pytest.mark.leaves_findings("checksum", "body-crc", "record", why="a bit of a part is flipped")
+async def test_damaged_bytes_are_never_copied_and_hold_up_no_other_queue() -> None:
+    w = world()
+    async with w.owned(replace(UPKEEP, interval_s=50.0, extents_max=64)) as tier:
+        for _ in range(8):
+            await put(tier, 1, *QUEUES)
+        record = tier.queue(QUEUES[2])
+        assert record is not None
+        hurt = record.commit_log[0].extents[1]
+        w.memory._shared.objects[hurt.object_name][hurt.object_offset + 50] ^= 1
+        await w.pass_time(60.0)
+        assert "CRC-32C" in tier.upkeep.statistics().last_error
+        lengths = {
+            queue.id: len(queue.commit_log[0].extents) for queue in tier.state.queues.values()
+        }
+        assert lengths.pop(QUEUES[2]) == 8
+        assert set(lengths.values()) == {1}
+        now = tier.queue(QUEUES[2])
+        assert now is not None
+        assert hurt in now.commit_log[0].extents
+        await put(tier, 1, *QUEUES)
+        await w.pass_time(60.0)
+        assert tier.upkeep.statistics().last_error == "", "it is told once"
+
+
+async def test_a_reader_with_an_old_record_reads_on_after_one_refresh() -> None:
+    w = world()
+    async with w.owned() as tier:
+        for _ in range(8):
+            await put(tier, 1, *QUEUES)
+        reader = await TierReader.open(w.memory, verify=True)
+        await w.pass_time(3.0)
+        assert tier.upkeep.statistics().figures["repack_jobs"] > 0
+        assert len((await queue_contents(reader, QUEUES[0])).offsets) == 8, "within the grace time"
+        await w.pass_time(20.0)
+        await reader.refresh()
+        assert len((await queue_contents(reader, QUEUES[0])).offsets) == 8
+
+
+async def test_idle_queues_cost_no_request() -> None:
+    w = world()
+    async with w.owned() as tier:
+        for _ in range(8):
+            await put(tier, 1, *QUEUES)
+        await w.pass_time(60.0)
+        before = w.stores[0].calls.copy()
+        await w.pass_time(100.0)
+        assert w.stores[0].calls == before
+        assert tier.upkeep.statistics().last_error == ""
