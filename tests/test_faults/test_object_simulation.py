@@ -15,7 +15,7 @@ from tests.support.store_simulation import simulate_store
 
 CHUNKS = 8
 STEPS = 6
-SEEDS = int(os.environ.get("SEEDS", "2000" if os.environ.get("CI") else "160"))
+SEEDS = int(os.environ.get("SEEDS", "800" if os.environ.get("CI") else "80"))
 FIRST = int(os.environ.get("FIRST", "0"))
 
 
