@@ -6,12 +6,16 @@ broken. What a mutant breaks may be hidden by chance in one seed, so a test give
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from container.journal import journal, truncation
+from container.journal import journal, reader, truncation
 from container.journal.entry_writer import EntryWriter, Outcome, Written
+from container.journal.group_commit import Transaction
+from container.journal.snapshot import encode_snapshot
 from container.journal.truncation import VerifiedSnapshot
 from container.metadata import part_counts
 from container.metadata.operations import Release
@@ -22,6 +26,8 @@ from container.tier import Tier
 from container.upkeep import repacking as upkeep_repacking
 from container.upkeep import retention
 from container.upkeep.parts import PartsStep
+from container.upkeep.repacking import RepackStep
+from container.upkeep.step import OwnedTier
 from provider.errors import AlreadyExists, Unavailable
 from provider.file_segments import Placement
 from provider.object_store import Buffer
@@ -261,6 +267,103 @@ def transactions_are_planned_on_what_is_published(patch: pytest.MonkeyPatch) -> 
     patch.setattr(journal.Journal, "_accept", published)
 
 
+def a_merge_checks_only_its_first_extent(patch: pytest.MonkeyPatch) -> None:
+    """The checksum of a merged extent is that of its first piece."""
+    joined = upkeep_repacking._joined
+
+    def hasty(run: Any, bodies: Any, bytes_max: int) -> Any:
+        done = joined(run, bodies, bytes_max)
+        first = replace(done.extents[0], crc32c=run.extents[0].crc32c)
+        return done._replace(extents=(first, *done.extents[1:]))
+
+    patch.setattr(upkeep_repacking, "_joined", hasty)
+
+
+def a_merge_mixes_up_its_queues(patch: pytest.MonkeyPatch) -> None:
+    """The places of a job's slices are given out in the wrong order."""
+    operations = RepackStep._operations
+
+    def mixed(self: RepackStep, copied: Any, placed: Sequence[Placement]) -> Any:
+        return operations(self, copied, placed[::-1])
+
+    patch.setattr(RepackStep, "_operations", mixed)
+
+
+def a_name_is_used_twice(patch: pytest.MonkeyPatch) -> None:
+    """All parts of an owner have one name, and whoever finds it taken is content."""
+
+    async def content(self: PackedSegments, name: str, buffers: Sequence[Buffer]) -> None:
+        del name
+        self.settled += 1
+        with suppress(AlreadyExists):
+            await self._store.create(f"@parts/{self._epoch:010d}/{0:032x}", buffers)
+
+    write = PackedSegments.write
+
+    async def same(self: PackedSegments, slices: Any, *, alone: bool = False) -> list[Placement]:
+        placed = await write(self, slices, alone=alone)
+        name = f"@parts/{self._epoch:010d}/{0:032x}"
+        return [Placement(name, one.object_offset) for one in placed]
+
+    patch.setattr(PackedSegments, "_make", content)
+    patch.setattr(PackedSegments, "write", same)
+
+
+def units_are_not_counted_in_a_changed_record(patch: pytest.MonkeyPatch) -> None:
+    """A change of a whole record counts the extents of its CommitLog only."""
+    patch.setattr(part_counts, "FLAT_FILES", part_counts.FLAT_FILES[:1])
+
+
+def upkeep_believes_what_is_not_published(patch: pytest.MonkeyPatch) -> None:
+    """Snapshots, manifests and deletions go by accepted transactions, durable or not."""
+    patch.setattr(OwnedTier, "state", property(lambda self: self.journal.planned))
+
+
+def a_transaction_is_acknowledged_before_it_is_durable(patch: pytest.MonkeyPatch) -> None:
+    """`publish` returns once the transaction is accepted."""
+    accept = journal.Journal._accept
+
+    async def hasty(self: journal.Journal, operations: Any) -> int:
+        transaction = Transaction(*accept(self, tuple(operations)))
+        self._waiting.append(transaction)
+        self._idle.clear()
+        self._wake.set()
+        return self._state.sequence + 1
+
+    patch.setattr(journal.Journal, "publish", hasty)
+
+
+def nobody_looks_at_the_boundary(patch: pytest.MonkeyPatch) -> None:
+    """Readers and owners believe what lies below the boundary."""
+    posted = reader.JournalReader.posted
+
+    async def lowest(self: reader.JournalReader) -> reader.Posted:
+        return (await posted(self))._replace(boundary=0)
+
+    patch.setattr(reader.JournalReader, "posted", lowest)
+
+
+def long_listings_are_believed(patch: pytest.MonkeyPatch) -> None:
+    """A listing that took longer than boundaries stay is believed."""
+
+    async def listed(self: reader.JournalReader, prefix: str, *, after: str = "") -> Any:
+        return await self._store.list(prefix, after=after)
+
+    patch.setattr(reader.JournalReader, "listed", listed)
+
+
+def a_snapshot_is_not_read_back(patch: pytest.MonkeyPatch) -> None:
+    """A snapshot counts as soon as it is written, damaged or not."""
+
+    async def write(store: Any, state: Any, *, epoch: int, rng: Any, clock: Any) -> SnapshotName:
+        nonce = rng.randbytes(16)
+        name, raw = await encode_snapshot(state.copy(), epoch=epoch, nonce=nonce, clock=clock)
+        await store.create(str(name), [raw])
+        return name
+
+    patch.setattr("container.upkeep.snapshots.write_snapshot", write)
+
+
 OF_STORES: list[Mutant] = [
     a_part_goes_one_reference_early,
     a_commit_counts_every_part_once,
@@ -276,6 +379,11 @@ OF_STORES: list[Mutant] = [
     a_commit_is_published_before_it_is_durable,
     a_taken_number_counts_as_ours,
     transactions_are_planned_on_what_is_published,
+    a_merge_checks_only_its_first_extent,
+    a_merge_mixes_up_its_queues,
+    a_name_is_used_twice,
+    units_are_not_counted_in_a_changed_record,
+    upkeep_believes_what_is_not_published,
 ]
 """Mutants that the simulation of whole stores kills."""
 
@@ -284,5 +392,9 @@ OF_JOURNALS: list[Mutant] = [
     an_unclear_entry_counts_as_landed,
     the_boundary_passes_the_newest_snapshot,
     entries_go_before_the_boundary_stands,
+    a_transaction_is_acknowledged_before_it_is_durable,
+    nobody_looks_at_the_boundary,
+    long_listings_are_believed,
+    a_snapshot_is_not_read_back,
 ]
 """Mutants that the simulation of the journal alone kills."""
