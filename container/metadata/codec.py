@@ -40,7 +40,7 @@ _SHORT_COVERAGE = b'"coverage":["'
 EXTENT_FIELDS_MIN = 6
 EXTENT_FIELDS_MAX = 8
 _EXTENT_TYPES = (int, int, int, int, int, int, str, int)
-_CRC_AT = 2
+_CRC_AT, _NAME_AT = 2, 6
 _PARTS = "parts"
 _COUNTED_AT = "parts_counted_at"
 """The entry behind which the parts were counted. Another one than the snapshot's: an older program
@@ -70,8 +70,8 @@ def _decode_extent(raw: object) -> Extent:
     for at, wanted in enumerate(_EXTENT_TYPES):
         if type(items[at]) is not wanted and not (at == _CRC_AT and items[at] is None):
             raise DecodeError(f"extent with {items[at]!r:.50}")
-    *figures, name, place = items
-    return Extent(*figures, intern(name), place)  # thousands of extents name one part
+    items[_NAME_AT] = intern(items[_NAME_AT])  # thousands of extents name one part
+    return Extent(*items)
 
 
 EXTENT = FieldCodec(_encode_extent, _decode_extent)
