@@ -343,15 +343,6 @@ def nobody_looks_at_the_boundary(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(reader.JournalReader, "posted", lowest)
 
 
-def long_listings_are_believed(patch: pytest.MonkeyPatch) -> None:
-    """A listing that took longer than boundaries stay is believed."""
-
-    async def listed(self: reader.JournalReader, prefix: str, *, after: str = "") -> Any:
-        return await self._store.list(prefix, after=after)
-
-    patch.setattr(reader.JournalReader, "listed", listed)
-
-
 def a_snapshot_is_not_read_back(patch: pytest.MonkeyPatch) -> None:
     """A snapshot counts as soon as it is written, damaged or not."""
 
@@ -394,7 +385,6 @@ OF_JOURNALS: list[Mutant] = [
     entries_go_before_the_boundary_stands,
     a_transaction_is_acknowledged_before_it_is_durable,
     nobody_looks_at_the_boundary,
-    long_listings_are_believed,
     a_snapshot_is_not_read_back,
 ]
 """Mutants that the simulation of the journal alone kills."""
