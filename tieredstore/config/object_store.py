@@ -25,6 +25,7 @@ _URL = re.compile(r"([a-z][a-z0-9+.-]*)://", re.IGNORECASE)
 _WITHIN = {
     "tieredStoreGroupCommitSize": "tieredStoreBytesInFlight",
     "tieredStoreGroupCommitCount": "tieredStoreWaitingMax",
+    "readAheadMessageSizeThreshold": "readAheadCacheSize",
 }
 """Keys whose default must not be above the value of another one, if that was given."""
 

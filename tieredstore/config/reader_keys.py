@@ -43,6 +43,7 @@ COLD_TO_READER = (
         16 * MIB,
         "Maximum bytes of records in one read from storage; a larger message is read alone.",
         "FetcherOptions.run_bytes_max",
+        object_default=32 * MIB,
     ),
     Key(
         "readAheadBytesInFlight",

@@ -1,0 +1,145 @@
+"""What a tier in an object store costs in requests, with the settings that it has by default.
+
+Every byte is real, in memory, and time is simulated. The requests are those that a service bills:
+`FsspecStore` counts them where they are sent.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from random import Random
+
+import fsspec
+import pytest
+
+from container.tier import Tier, TierIdentity
+from container.tier_reader import TierReader
+from dispatcher.dispatcher import TieredDispatcher
+from fetcher.fetcher import TieredMessageFetcher
+from provider.clock import Clock, SystemClock
+from provider.object.opening import open_object_store
+from provider.object.store import FsspecStore
+from provider.packed_segments import PackedDriver
+from tests.support.memory_tier import InlineExecutor
+from tests.support.simulated_time import SimulatedClock, simulated
+from tests.support.uniform_hot_log import UniformHotLog
+from tieredstore.config.effective import Config
+from tieredstore.owner import watch_ownership
+
+URL = "memory://costs/tier"
+HOUR_S = 3600
+GIB = 1 << 30
+BUSY_QUEUES, BUSY_BODY_BYTES = 8, 16 << 10
+
+
+@pytest.fixture(autouse=True)
+def nothing_stays() -> Iterator[None]:
+    fsspec.filesystem("memory").store.clear()
+    yield
+    fsspec.filesystem("memory").store.clear()
+
+
+def configured() -> Config:
+    return Config.load(defines=[f"tieredStoreFilePath={URL}"], environment={})
+
+
+def store_on(clock: Clock, config: Config) -> FsspecStore:
+    return open_object_store(URL, options=config.objects, clock=clock)
+
+
+@asynccontextmanager
+async def tiering(
+    hot: UniformHotLog, store: FsspecStore, clock: Clock, config: Config
+) -> AsyncIterator[TieredDispatcher]:
+    """An owner with all that it does in the background, as a follower has it."""
+    rng = Random(1)
+    tier = await Tier.own(
+        store,
+        TierIdentity("C", "b", "a test"),
+        segments=PackedDriver(store, rng=rng),
+        clock=clock,
+        rng=rng,
+        options=config.tier,
+        journal_options=config.journal,
+        upkeep_options=config.upkeep,
+        index=config.index,
+    )
+    dispatcher = TieredDispatcher(
+        hot, tier, options=config.dispatch, clock=clock, executor=InlineExecutor(), rng=Random(2)
+    )
+    async with asyncio.TaskGroup() as group:
+        tasks = [
+            group.create_task(tier.run()),
+            group.create_task(dispatcher.run()),
+            group.create_task(
+                watch_ownership(tier.journal, clock=clock, interval_s=config.owner_check_s)
+            ),
+        ]
+        yield dispatcher
+        await dispatcher.close()
+        await tier.close()
+        for task in tasks:
+            task.cancel()
+
+
+async def tier_a_gibibyte(config: Config) -> tuple[FsspecStore, int]:
+    """8 busy queues with a GiB of records between them, tiered; the store, and the messages."""
+    clock = SystemClock()
+    store, hot = (
+        store_on(clock, config),
+        UniformHotLog(clock, BUSY_QUEUES, body_bytes=BUSY_BODY_BYTES),
+    )
+    each = GIB // BUSY_QUEUES // hot.record_bytes
+    async with tiering(hot, store, clock, config) as dispatcher:
+        for queue in hot.ends:
+            hot.extend(queue, each)
+        await dispatcher.drain()
+    return store, each
+
+
+@pytest.mark.slow
+def test_a_gibibyte_tiers_in_40_writes_and_reads_back_in_300_gets() -> None:
+    config = configured()
+
+    async def run() -> None:
+        store, each = await tier_a_gibibyte(config)
+        print(f"tiered: {store.meter}")
+        assert store.meter.writes <= 40, store.meter
+        cold = store_on(SystemClock(), config)
+        reader = await TierReader.open(cold)
+        async with TieredMessageFetcher(reader, options=config.fetcher) as fetcher:
+            for queue in reader.state.queues:
+                at = 0
+                while at < each:
+                    found = await fetcher.get_message(
+                        "g", *queue, at, messages_max=1024, bytes_max=None
+                    )
+                    assert found.next_offset > at
+                    at = found.next_offset
+        print(f"read: {cold.meter}")
+        assert cold.meter.requests["GET"] <= 300, cold.meter
+        assert cold.meter.requests["HEAD"] == 0, "nobody asks for a length before a read"
+
+    asyncio.run(run())
+
+
+def test_an_idle_tier_costs_a_look_at_its_journal_a_minute() -> None:
+    config = configured()
+
+    async def run() -> None:
+        clock = SimulatedClock()
+        store = store_on(clock, config)
+        hot = UniformHotLog(clock, 8, body_bytes=100)
+        async with tiering(hot, store, clock, config) as dispatcher:
+            for queue in hot.ends:
+                hot.extend(queue, 10)
+            await dispatcher.drain()
+            await clock.sleep(HOUR_S)  # snapshots and deletions that the start gave cause for
+            before = store.meter.requests.copy()
+            await clock.sleep(HOUR_S)
+            made = store.meter.requests - before
+        print(f"idle for an hour: {dict(made)}")
+        assert 0 < made["LIST"] <= 60
+        assert made.total() == made["LIST"], "nothing else"
+
+    simulated(run())
