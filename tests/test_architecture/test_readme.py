@@ -35,7 +35,7 @@ def test_the_readmes_blocks_run_in_order_and_print_what_they_show(
     blocks = blocks_of(README.read_text())
     assert len(blocks) >= 8
     assert sum(bool(block.shown) for block in blocks) >= 6
-    environment = environment_of()
+    environment = {**environment_of(), "SPARK_LOCAL_IP": "127.0.0.1"}
     for block in blocks:
         if SHOWN_BUCKET in block.text:
             server = request.getfixturevalue("seaweed")
