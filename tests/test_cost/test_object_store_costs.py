@@ -12,6 +12,7 @@ from random import Random
 import fsspec
 import pytest
 
+from container.check.tier import check_tier
 from container.tier import Tier, TierIdentity
 from container.tier_reader import TierReader
 from dispatcher.dispatcher import TieredDispatcher
@@ -30,6 +31,10 @@ URL = "memory://costs/tier"
 HOUR_S = 3600
 GIB = 1 << 30
 BUSY_QUEUES, BUSY_BODY_BYTES = 8, 16 << 10
+THIN_QUEUES, THIN_BODY_BYTES = 100, 100
+"""A tenth of a thousand queues: rounds come by age, and a thousand fill no object either."""
+STEP_S = 25
+"""Messages of thin queues are added so many seconds apart, as many at once as seconds."""
 
 
 @pytest.fixture(autouse=True)
@@ -121,6 +126,30 @@ def test_a_gibibyte_tiers_in_40_writes_and_reads_back_in_300_gets() -> None:
         assert cold.meter.requests["HEAD"] == 0, "nobody asks for a length before a read"
 
     asyncio.run(run())
+
+
+@pytest.mark.slow
+def test_thin_queues_cost_150_writes_an_hour() -> None:
+    config = configured()
+
+    async def run() -> None:
+        clock = SimulatedClock()
+        store = store_on(clock, config)
+        hot = UniformHotLog(clock, THIN_QUEUES, body_bytes=THIN_BODY_BYTES)
+        async with tiering(hot, store, clock, config) as dispatcher:
+            for _ in range(HOUR_S // STEP_S):
+                for queue in hot.ends:
+                    hot.extend(queue, STEP_S)
+                await clock.sleep(STEP_S)
+            spent = store.meter.writes
+            messages = dispatcher.statistics().messages
+        print(f"{messages} messages in an hour: {store.meter}")
+        assert messages >= THIN_QUEUES * (HOUR_S - 100)
+        assert spent <= 150, store.meter
+        reader = await TierReader.open(store)
+        assert [finding async for finding in check_tier(reader)] == []
+
+    simulated(run())
 
 
 def test_an_idle_tier_costs_a_look_at_its_journal_a_minute() -> None:
