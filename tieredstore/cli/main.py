@@ -47,7 +47,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "metadata": ("tieredstore.cli.metadata", "Exchange metadata with RocketMQ's own tiered store."),
     "delete-topic": (
         "tieredstore.cli.delete_topic",
-        "Delete topics from a store of our own, from a tier, or from both.",
+        "Delete topics from a store of our own, a tier, or both.",
     ),
     "repair": ("tieredstore.cli.repair", "Cut a stopped queue back to what the broker still has."),
     "rewrap-keys": (
