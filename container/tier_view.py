@@ -9,6 +9,7 @@ from container.names.queue_id import QueueId
 from container.queue.manifest import ManifestReader
 from container.queue.message_queue_container import Manifests, MessageQueueContainer
 from container.queue.sparse_read import read_records_at
+from container.queue.tiered_segments import TieredSegments
 from provider.errors import NotFound
 from provider.object_store import ObjectStore
 from provider.ranges import QueueOffset
@@ -65,6 +66,11 @@ class TierView:
         return MessageQueueContainer(
             queue, self.queue, self._store, self._manifests, verify=self._verify
         )
+
+    def segments(self, queue: QueueId) -> TieredSegments | None:
+        """Where a queue's messages lie, as its newest metadata say; None if the tier lacks it."""
+        container = self.container(queue)
+        return None if container is None else TieredSegments(container, self.state, self._manifests)
 
     async def messages_at(
         self,

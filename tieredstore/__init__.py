@@ -29,7 +29,7 @@ Keep messages of your own, with the same tier below:
 What there is, by purpose (`help(tieredstore.NAME)` tells each):
 
 Reading      open, ReadableTier, Message, QueueSummary, Gap, QueueCursor, Finding, Boundary,
-             TimeRules
+             TimeRules, TieredSegment, CopyState
 Fetching     TieredMessageFetcher, FetcherOptions, FetchResult, FetchStatus, FetchedMessages,
              FetcherStatistics, StoredMessage, QueryResult
 Tiering      follow, Follower, DispatchStatistics, QueueStatistics, QueueState, Progress,
@@ -61,7 +61,8 @@ if TYPE_CHECKING:
     from container.check.finding import Finding
     from container.errors import BytesMissing, InUse, NewerVersion, Owned, Refused
     from container.lookup.query import QueryResult
-    from container.metadata.records import Gap
+    from container.metadata.records import CopyState, Gap
+    from container.queue.tiered_segments import TieredSegment
     from container.queue.time_boundary import Boundary, TimeRules
     from container.record.message import StoredMessage
     from container.upkeep.upkeep import UpkeepStatistics
@@ -116,6 +117,8 @@ __all__ = [  # noqa: RUF022 - grouped by purpose
     "Finding",
     "Boundary",
     "TimeRules",
+    "TieredSegment",
+    "CopyState",
     # Fetching
     "TieredMessageFetcher",
     "FetcherOptions",
@@ -183,7 +186,8 @@ _HOMES: Mapping[str, tuple[str, ...]] = {
     "container.check.finding": ("Finding",),
     "container.errors": ("BytesMissing", "InUse", "NewerVersion", "Owned", "Refused"),
     "container.lookup.query": ("QueryResult",),
-    "container.metadata.records": ("Gap",),
+    "container.metadata.records": ("CopyState", "Gap"),
+    "container.queue.tiered_segments": ("TieredSegment",),
     "container.queue.time_boundary": ("Boundary", "TimeRules"),
     "container.record.message": ("StoredMessage",),
     "container.upkeep.upkeep": ("UpkeepStatistics",),

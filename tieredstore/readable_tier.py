@@ -25,13 +25,14 @@ from tieredstore.reading.cursor import QueueCursor
 from tieredstore.reading.findings import findings_of
 from tieredstore.reading.key_queries import KeyQueries
 from tieredstore.reading.opened import OpenedTier, opened_tier
+from tieredstore.reading.segment_lookups import SegmentLookups
 from tieredstore.reading.topic import by_store_time, one_by_one, queue_by_queue
 from tieredstore.reading.wanted import Moment, OnDamage, OnGap, Wanted, moment_ms
 from tieredstore.reading.whose import WhoseTier
 from tieredstore.summary import QueueSummary, absence_text
 
 
-class ReadableTier(KeyQueries, WhoseTier):
+class ReadableTier(KeyQueries, SegmentLookups, WhoseTier):
     """The tier of one broker, open for reading. `tieredstore.open` makes it: use `async with`.
 
     Needs no broker and no ownership, and never writes. Any number may read a tier while it is

@@ -111,6 +111,15 @@ class MessageQueueContainer:
         found.update({item.base: item for item in queue.segments(segment_type)})
         return [found[base] for base in sorted(found)]
 
+    async def segment_at(self, segment_type: SegmentType, at: int) -> Segment:
+        """The readable segment that has byte `at` of a flat file. At most one request.
+
+        Raises:
+            OutOfRange: nothing is published there.
+            BytesMissing, Corrupt, Unavailable: of a manifest.
+        """
+        return await self._segment_at(self.record, segment_type, at)
+
     async def stretch_by_time(
         self, moment_ms: int, boundary: Boundary, low: QueueOffset, high: QueueOffset
     ) -> TimeStretch | None:

@@ -4,82 +4,110 @@ from pathlib import Path
 
 import click
 
-from container.metadata.records import CopyState, Segment
-from container.names.queue_id import FLAT_FILES, QueueId
-from container.names.rocketmq import segment_name
-from tieredstore.cli.invocation import Invocation, json_option, pass_invocation
+from container.metadata.records import CopyState
+from container.queue.tiered_segments import TieredSegment
+from provider.errors import NotFound
+from tieredstore.cli.invocation import Invocation, WholeNumber, json_option, pass_invocation
 from tieredstore.cli.output import Row, count_text, size_text, write_json, write_table
 from tieredstore.cli.reading import QUEUE, TOPIC, java_metadata_option, with_tier
 from tieredstore.readable_tier import ReadableTier
+
+OFFSET_MAX = 2**63 - 1
 
 
 @click.command("segments")
 @click.argument("topic", type=TOPIC, required=False)
 @click.argument("queue", type=QUEUE, required=False)
+@click.option(
+    "--state",
+    type=click.Choice([state.name for state in CopyState], case_sensitive=False),
+    metavar="STATE",
+    help="Only segments in this state: COPY_STARTED, COPY_FINISHED (what is published),"
+    " DELETE_STARTED (unpublished, its file waits for its deletion) or DELETE_FINISHED (none: it is"
+    " forgotten).",
+)
+@click.option(
+    "--offset",
+    type=WholeNumber(0, OFFSET_MAX),
+    metavar="N",
+    help="Only the CommitLog segment that has the message with this offset of QUEUE.",
+)
 @java_metadata_option
 @json_option
 @pass_invocation
 def command(
     invocation: Invocation,
+    *,
     topic: str | None,
     queue: int | None,
+    state: str | None,
+    offset: int | None,
     java_metadata: Path | None,
-    *,
     as_json: bool,
 ) -> None:
     """List the segment files of all queues, of the queues of TOPIC, or of one QUEUE."""
+    if offset is not None and queue is None:
+        raise click.UsageError("--offset counts in one queue: name TOPIC and QUEUE")
+    states = None if state is None else {CopyState[state.upper()]}
 
-    async def segments(tier: ReadableTier) -> list[tuple[QueueId, Segment]]:
-        found: list[tuple[QueueId, Segment]] = []
+    async def segments(tier: ReadableTier) -> list[TieredSegment]:
+        if offset is not None:
+            holder = await tier.segment_at(str(topic), int(queue or 0), offset)
+            if holder is None:
+                raise NotFound(f"the tier has no message at offset {offset}", f"{topic}/{queue}")
+            return [holder] if states is None or holder.state in states else []
+        found: list[TieredSegment] = []
         wanted = tier.queues(topic) if queue is None else [tier.queue(str(topic), queue)]
         for summary in wanted:
-            one = QueueId(summary.topic, summary.queue_id)
-            container = tier.reader.container(one)
-            for kind in FLAT_FILES:
-                parts = await container.segments(kind) if container is not None else []
-                found += [(one, segment) for segment in parts]
+            listed = await tier.segments(summary.topic, summary.queue_id, states)
+            found += [one for one in listed if states or one.size_bytes is not None]
         return found
 
     found = with_tier(invocation, java_metadata, segments, topic=topic, queue=queue)
     if as_json:
-        write_json(_row(one, segment) for one, segment in found)
+        write_json(map(_row, found))
         return
     if not found:
-        click.echo("there is no segment yet")
+        click.echo("there is no segment yet" if states is None else f"no segment is {state}")
         return
-    columns = ("topic", "queue", "type", "base", "size", "state")
-    cells = (_cells(one, segment) for one, segment in found)
-    write_table(columns, cells, numbers=frozenset({"queue", "base", "size"}))
+    columns = ("topic", "queue", "type", "base", "offsets", "size", "state")
+    numbers = frozenset({"queue", "base", "offsets", "size"})
+    write_table(columns, map(_cells, found), numbers=numbers)
 
 
-def _row(queue: QueueId, segment: Segment) -> Row:
+def _row(segment: TieredSegment) -> Row:
     return {
-        "topic": queue.topic,
-        "queue_id": queue.queue_id,
+        "topic": segment.queue.topic,
+        "queue_id": segment.queue.queue_id,
         "type": segment.type.name,
         "base_offset": segment.base,
-        "size": segment.size,
+        "size": segment.size_bytes,
         "state": segment.state.name,
-        "sealed": segment.sealed_ms is not None,
+        "sealed": segment.is_sealed,
+        "first_offset": segment.first_offset,
+        "end_offset": segment.end_offset,
+        "epochs": [list(one) for one in segment.epochs],
         "begin_timestamp": segment.begin_timestamp,
         "end_timestamp": segment.end_timestamp,
-        "path": segment_name(queue, segment.type, segment.base),
+        "path": segment.path,
     }
 
 
-def _cells(queue: QueueId, segment: Segment) -> list[str]:
+def _cells(segment: TieredSegment) -> list[str]:
+    first, end = segment.first_offset, segment.end_offset
     return [
-        queue.topic,
-        str(queue.queue_id),
+        segment.queue.topic,
+        str(segment.queue.queue_id),
         segment.type.name,
         count_text(segment.base),
-        size_text(segment.size),
+        "" if first is None or end is None else f"{count_text(first)} to {count_text(end - 1)}",
+        "" if segment.size_bytes is None else size_text(segment.size_bytes),
         _state(segment),
     ]
 
 
-def _state(segment: Segment) -> str:
+def _state(segment: TieredSegment) -> str:
     """For people: growing or sealed, or the state of an unfinished copy or deletion."""
     if segment.state is not CopyState.COPY_FINISHED:
         return segment.state.name
-    return "growing" if segment.sealed_ms is None else "sealed"
+    return "sealed" if segment.is_sealed else "growing"
