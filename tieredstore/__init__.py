@@ -29,7 +29,7 @@ Keep messages of your own, with the same tier below:
 What there is, by purpose (`help(tieredstore.NAME)` tells each):
 
 Reading      open, ReadableTier, Message, QueueSummary, Gap, QueueCursor, Finding, Boundary,
-             TimeRules, TieredSegment, CopyState
+             TimeRules, TieredSegment
 Fetching     TieredMessageFetcher, FetcherOptions, FetchResult, FetchStatus, FetchedMessages,
              FetcherStatistics, StoredMessage, QueryResult
 Tiering      follow, Follower, DispatchStatistics, QueueStatistics, QueueState, Progress,
@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     from container.check.finding import Finding
     from container.errors import BytesMissing, InUse, NewerVersion, Owned, Refused
     from container.lookup.query import QueryResult
-    from container.metadata.records import CopyState, Gap
+    from container.metadata.records import Gap
     from container.queue.tiered_segments import TieredSegment
     from container.queue.time_boundary import Boundary, TimeRules
     from container.record.message import StoredMessage
@@ -118,7 +118,6 @@ __all__ = [  # noqa: RUF022 - grouped by purpose
     "Boundary",
     "TimeRules",
     "TieredSegment",
-    "CopyState",
     # Fetching
     "TieredMessageFetcher",
     "FetcherOptions",
@@ -186,7 +185,7 @@ _HOMES: Mapping[str, tuple[str, ...]] = {
     "container.check.finding": ("Finding",),
     "container.errors": ("BytesMissing", "InUse", "NewerVersion", "Owned", "Refused"),
     "container.lookup.query": ("QueryResult",),
-    "container.metadata.records": ("CopyState", "Gap"),
+    "container.metadata.records": ("Gap",),
     "container.queue.tiered_segments": ("TieredSegment",),
     "container.queue.time_boundary": ("Boundary", "TimeRules"),
     "container.record.message": ("StoredMessage",),

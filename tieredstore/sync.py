@@ -24,7 +24,6 @@ from typing import Any
 import tieredstore
 from container.check.finding import Finding
 from container.lookup.query import QueryResult
-from container.metadata.records import CopyState
 from container.queue.tiered_segments import TieredSegment
 from container.queue.time_boundary import Boundary, TimeRules
 from container.record.message import StoredMessage
@@ -278,15 +277,9 @@ class SyncTier(Threaded):
 
         return self._running.call(query)
 
-    def segments(
-        self, topic: str, queue_id: int, states: Collection[CopyState] | None = None
-    ) -> list[TieredSegment]:
-        """The segments of a queue in these states; as `ReadableTier.segments`."""
-        return self._running.call(self._tier.segments, topic, queue_id, states)
-
-    def segment_at(self, topic: str, queue_id: int, offset: int) -> TieredSegment | None:
-        """The CommitLog segment that has a message; as `ReadableTier.segment_at`."""
-        return self._running.call(self._tier.segment_at, topic, queue_id, offset)
+    def segments(self, topic: str, queue_id: int) -> list[TieredSegment]:
+        """The segments of a queue, in any state; as `ReadableTier.segments`."""
+        return self._running.call(self._tier.segments, topic, queue_id)
 
     def check(self, *, bodies: bool = False) -> list[Finding]:
         """Everything that is wrong with the tier; reads every byte once. See `ReadableTier`."""

@@ -25,18 +25,29 @@ async def check_index_files(tier: TierView, sizes: Mapping[str, int]) -> AsyncIt
     again. Holds the findings of one file.
     """
     for name in sorted(tier.state.index_files):
-        for look in range(LOOKS_MAX):
-            index = tier.state.index_files.get(name)
-            if index is None:
-                break
-            before = _basis(tier, index)
-            found = [finding async for finding in _look(tier, index, sizes.get(name))]
-            if found:
-                await take_newer(tier)
-            if _basis(tier, tier.state.index_files.get(name)) == before or look == LOOKS_MAX - 1:
-                for finding in found:
-                    yield finding
-                break
+        for finding in await check_index_file(tier, name, sizes.get(name)):
+            yield finding
+
+
+async def check_index_file(
+    tier: TierView, name: str, size: int | None = None, *, contents: bool = True
+) -> list[Finding]:
+    """What is wrong with one file, as above; `contents`: compare it with the messages, too.
+
+    `size` is its length, None if it was not listed.
+    """
+    found: list[Finding] = []
+    for _ in range(LOOKS_MAX):
+        index = tier.state.index_files.get(name)
+        if index is None:
+            return []
+        before = _basis(tier, index)
+        found = [finding async for finding in _look(tier, index, size, contents=contents)]
+        if found:
+            await take_newer(tier)
+        if _basis(tier, tier.state.index_files.get(name)) == before:
+            break
+    return found
 
 
 def _basis(tier: TierView, index: IndexFile | None) -> object:
@@ -45,7 +56,9 @@ def _basis(tier: TierView, index: IndexFile | None) -> object:
     return index, [None if one is None else one.generation for one in queues]
 
 
-async def _look(tier: TierView, index: IndexFile, size: int | None) -> AsyncIterator[Finding]:
+async def _look(
+    tier: TierView, index: IndexFile, size: int | None, *, contents: bool
+) -> AsyncIterator[Finding]:
     """What is wrong with one file; `size` is its length, None if it was not listed."""
     name = index.object_name
     try:
@@ -63,7 +76,7 @@ async def _look(tier: TierView, index: IndexFile, size: int | None) -> AsyncIter
         finding = Finding("unreadable", name, error.position, error.reason)
     if finding is not None:
         yield finding
-    elif index.coverage:
+    elif index.coverage and contents:
         async for wrong in _contents(tier, index):
             yield wrong
 

@@ -17,6 +17,7 @@ from container.names.tier_objects import (
     KeptName,
     ManifestName,
     MetadataName,
+    ScrubName,
     SnapshotName,
     parse_name,
 )
@@ -187,6 +188,7 @@ def _check_known(state: TierState, sizes: Mapping[str, int]) -> Iterator[Finding
             continue
         parsed = parse_name(name) or KeptName.parse(name) or PartName.parse(name)
         parsed = parsed or FollowedName.parse(name) or ClaimName.parse(name)
+        parsed = parsed or ScrubName.parse(name)
         if parsed is None and name != LOCK_NAME and not name.startswith(PROBE_PREFIX):
             detail = f"nothing in a tier is called so: {sizes[name]} bytes"
             yield Finding("unknown-object", name, 0, detail)

@@ -58,14 +58,18 @@ async def look_at_queue(
     for kind, segments in flat.items():
         known.update(object_names(container.id, segments))
         flat[kind] = [segment for segment in segments if segment.is_readable]
-    now = ChainMap(await _grown(store, container.id, flat, sizes), sizes)
-    yield list(_check_segments(container.record, flat, now))
+    now = ChainMap(await grown(store, container.id, flat, sizes), sizes)
+    found = list(check_joins(container.record, flat))
+    for segments in flat.values():
+        for segment in segments:
+            found += check_extents(container.id, segment, now)
+    yield found
     look = _QueueLook(container, store, flat, now, progress, bodies=bodies)
     async for batch in look.batches():
         yield batch
 
 
-async def _grown(
+async def grown(
     store: ObjectStore,
     queue: QueueId,
     flat: Mapping[SegmentType, Sequence[Segment]],
@@ -87,10 +91,8 @@ async def _grown(
     return grown
 
 
-def _check_segments(
-    queue: Queue, flat: Mapping[SegmentType, Sequence[Segment]], sizes: Mapping[str, int]
-) -> Iterator[Finding]:
-    """Yield what is wrong with the metadata of a queue's segments, and objects that are short."""
+def check_joins(queue: Queue, flat: Mapping[SegmentType, Sequence[Segment]]) -> Iterator[Finding]:
+    """Yield where a queue's segments do not join, or its units do not reach its end. Pure."""
     jumps = {UNIT_BYTES * gap.start: UNIT_BYTES * gap.end for gap in queue.gaps}
     for kind, segments in flat.items():
         for before, after in pairwise(segments):
@@ -100,9 +102,6 @@ def _check_segments(
                 yield Finding(
                     "segments-do-not-join", name, 0, f"the one before ends at {before.end}"
                 )
-        for segment in segments:
-            name = segment_name(queue.id, kind, segment.base)
-            yield from _check_extents(queue.id, segment, name, sizes)
     units = flat[SegmentType.CONSUME_QUEUE]
     end = units[-1].end if units else UNIT_BYTES * queue.next_offset
     if jumps.get(end, end) != UNIT_BYTES * queue.next_offset:
@@ -110,10 +109,9 @@ def _check_segments(
         yield Finding("units-and-commit-offset", str(queue.id), queue.next_offset, detail)
 
 
-def _check_extents(
-    queue: QueueId, segment: Segment, name: str, sizes: Mapping[str, int]
-) -> Iterator[Finding]:
-    end = 0
+def check_extents(queue: QueueId, segment: Segment, sizes: Mapping[str, int]) -> Iterator[Finding]:
+    """Yield extents of a segment that do not join, and objects that are missing or short. Pure."""
+    name, end = segment_name(queue, segment.type, segment.base), 0
     for extent in segment.extents:
         if extent.position != end or extent.length <= 0:
             yield Finding("extents-do-not-join", name, extent.position, f"expected {end}")

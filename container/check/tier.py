@@ -5,7 +5,7 @@ nothing is told before the metadata was refreshed: what it was judged by must st
 judged again. An unchanged tier is read once.
 """
 
-from collections.abc import AsyncIterator, Callable, Collection
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 
 from container.check.finding import Finding
 from container.check.index_files import check_index_files
@@ -32,7 +32,7 @@ from container.queue.manifest import ManifestReader
 from container.queue.message_queue_container import MessageQueueContainer
 from container.tier_view import TierView
 from provider.clock import Clock
-from provider.errors import Corrupt, Denied, NotFound, OutOfRange
+from provider.errors import Corrupt, Denied, NotFound, OutOfRange, StoreError
 from provider.packed_segments import PartName
 
 
@@ -69,7 +69,7 @@ async def check_tier(
     """
     sizes = {entry.name: entry.size_bytes for entry in await tier.store.list("")}
     if journal:
-        async for finding in _check_journal(tier, sizes):
+        async for finding in check_metadata(tier, sizes):
             yield finding
     async for finding in check_index_files(tier, sizes):
         yield finding
@@ -80,10 +80,10 @@ async def check_tier(
     async for finding in check_parts(tier):
         yield finding
     unclaimed = [name for name in sorted(sizes.keys() - known) if not is_metadata(name)]
-    async for finding in _check_unclaimed(tier, unclaimed, sizes):
+    async for finding in check_unclaimed(tier, unclaimed, sizes):
         yield finding
     if clock is not None:
-        async for finding in _check_behind(tier, unclaimed, sizes, clock, behind_s):
+        async for finding in check_behind(tier, unclaimed, sizes, clock, behind_s):
             yield finding
 
 
@@ -112,7 +112,7 @@ def may_be_a_commit(state: TierState, name: str) -> bool:
     return queue is None or parsed.base >= queue.flat_end(parsed.type)
 
 
-async def _check_journal(tier: TierView, sizes: dict[str, int]) -> AsyncIterator[Finding]:
+async def check_metadata(tier: TierView, sizes: Mapping[str, int]) -> AsyncIterator[Finding]:
     """Tell what two looks in a row find, or one, if nothing has changed since."""
     seen, before = sizes, tier.state.sequence
     found = [finding async for finding in check_journal(tier.store, tier.state, seen)]
@@ -190,26 +190,19 @@ async def _list_again(tier: TierView, queue: QueueId, sizes: dict[str, int]) -> 
     sizes.update({entry.name: entry.size_bytes for entry in await tier.store.list(prefix)})
 
 
-async def _check_unclaimed(
-    tier: TierView, names: list[str], sizes: dict[str, int]
+async def check_unclaimed(
+    tier: TierView, names: Sequence[str], sizes: Mapping[str, int]
 ) -> AsyncIterator[Finding]:
     """Yield objects of no queue, unless a commit may have made them, or they are gone by now."""
     orphans = [name for name in names if not may_be_a_commit(tier.state, name)]
     if not orphans:
         return
     await take_newer(tier)
-    state, known = tier.state, set(own_objects(tier.state))
+    state = tier.state
     owners = {parsed.queue for name in orphans if (parsed := parse_segment_name(name))}
     parts = any(PartName.parse(name) for name in orphans)
-    for queue in state.queues if parts else owners & state.queues.keys():
-        container = tier.container(queue)
-        for kind in FLAT_FILES:
-            if container is None:
-                break
-            try:
-                known.update(object_names(queue, await container.segments(kind)))
-            except (Corrupt, Denied, OutOfRange):
-                continue  # it was told of the queue
+    queues = state.queues if parts else owners & state.queues.keys()
+    known, _ = await published_names(tier, queues)
     for name in orphans:
         if name in known or may_be_a_commit(state, name):
             continue
@@ -222,8 +215,37 @@ async def _check_unclaimed(
         yield Finding("orphan", name, 0, f"nothing refers to these {size} bytes")
 
 
-async def _check_behind(
-    tier: TierView, unclaimed: list[str], sizes: dict[str, int], clock: Clock, behind_s: float
+async def published_names(
+    tier: TierView, queues: Iterable[QueueId]
+) -> tuple[set[str], StoreError | None]:
+    """Objects that these queues and the tier name, and why those in a manifest are not among them.
+
+    One request for each manifest. Memory: the names, about 100 bytes each.
+    """
+    lost: StoreError | None = None
+    names = set(own_objects(tier.state))
+    manifests = ManifestReader(tier.store, extents_max=0)  # each is read once
+    for queue in sorted(queues):
+        record = tier.queue(queue)
+        if record is None:
+            continue
+        names.update(ref.object_name for ref in record.manifests)
+        for kind in FLAT_FILES:
+            names.update(object_names(queue, record.segments(kind)))
+        for ref in record.manifests:
+            try:
+                names.update(object_names(queue, await manifests.segments(ref)))
+            except (Corrupt, Denied, OutOfRange) as error:
+                lost = lost or error
+    return names, lost
+
+
+async def check_behind(
+    tier: TierView,
+    unclaimed: Sequence[str],
+    sizes: Mapping[str, int],
+    clock: Clock,
+    behind_s: float,
 ) -> AsyncIterator[Finding]:
     """Yield what lies behind the published ends, and still does after a while."""
     state = tier.state.copy()

@@ -17,6 +17,7 @@ MANIFEST_PREFIX = "@manifest/"
 BOUNDARY_PREFIX = "@boundary/"
 KEPT_PREFIX = "@cut/"
 FOLLOWED_PREFIX = "@followed/"
+SCRUB_PREFIX = "@scrub/"
 
 SEQUENCE_DIGITS = 20
 EPOCH_DIGITS = 10
@@ -100,6 +101,7 @@ _MANIFEST = re.compile(
     r"-([0-9a-f]{32})\Z"
 )
 _FOLLOWED = re.compile(r"@followed/([0-9]{10})-([0-9]{20})-([0-9]{20})\Z")
+_SCRUB = re.compile(r"@scrub/([0-9]{20})\Z")
 _KEPT = re.compile(r"@cut/([0-9]{10})-([0-9]{20})/(.+)\Z")
 
 
@@ -145,6 +147,21 @@ class FollowedName(NamedTuple):
         """What a name says; None if it is not such an object's."""
         found = _FOLLOWED.match(name)
         return None if found is None else cls(*map(int, found.groups()))
+
+
+class ScrubName(NamedTuple):
+    """Where a run of `tieredstore scrub` ended: `@scrub/<number>`. The highest number counts."""
+
+    number: int
+
+    def __str__(self) -> str:
+        return f"{SCRUB_PREFIX}{self.number:0{SEQUENCE_DIGITS}d}"
+
+    @classmethod
+    def parse(cls, name: str) -> Self | None:
+        """What a name says; None if it is not such an object's."""
+        found = _SCRUB.match(name)
+        return None if found is None else cls(int(found[1]))
 
 
 def _when(epoch: int, sequence: int) -> str:

@@ -41,7 +41,7 @@ def command(
         with bytes_bar("checking", _log_bytes(tier)) as progress:
             async for finding in tier.check(bodies=bodies, progress=progress):
                 found += 1
-                _tell(finding, as_json=as_json)
+                tell(finding, as_json=as_json)
         if not as_json:
             with suppress(BrokenPipeError):
                 click.echo(_verdict(tier, found))
@@ -52,7 +52,7 @@ def command(
     return FINDINGS if with_tier(invocation, java_metadata, check) else 0
 
 
-def _tell(finding: Finding, *, as_json: bool) -> None:
+def tell(finding: Finding, *, as_json: bool) -> None:
     """Print a finding at once. It counts even if the output is closed."""
     with suppress(BrokenPipeError):
         if as_json:

@@ -44,6 +44,10 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "query": ("tieredstore.cli.query", "Find messages of a topic by one of their keys."),
     "check": ("tieredstore.cli.check", "Verify a tier: metadata and bytes, in both directions."),
     "export": ("tieredstore.cli.export", "Write messages as Parquet files, by topic and day."),
+    "scrub": (
+        "tieredstore.cli.scrub",
+        "Verify a part of a tier at each run, and find what nothing refers to.",
+    ),
     "metadata": ("tieredstore.cli.metadata", "Exchange metadata with RocketMQ's own tiered store."),
     "delete-topic": (
         "tieredstore.cli.delete_topic",

@@ -1,0 +1,296 @@
+"""A check in small pieces: each run reads a bounded part, and the next one goes on behind it.
+
+A round goes over all segments of all queues (every published byte once, compared with its
+checksum), then over the index files, then once over the names in storage: what is there and nothing
+refers to, and the metadata. It looks in both directions, as `check` does and with its code; only
+what units and records say of each other, and keys of messages, are `check`'s alone.
+
+It changes nothing of the tier. What nothing refers to is told, and remembered with the time when
+it was seen first, so that `unclaimed_since` can say what has been so for a grace time.
+"""
+
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import replace
+from typing import TypeVar
+
+from container.check.finding import Finding
+from container.check.flat_stream import FlatStream
+from container.check.index_files import check_index_file
+from container.check.parts import check_parts
+from container.check.queue import check_extents, check_joins, grown
+from container.check.refreshing import LOOKS_MAX, take_newer
+from container.check.scrub_mark import UNCLAIMED_MAX, ScrubMark, ScrubPlace
+from container.check.tier import (
+    check_behind,
+    check_metadata,
+    check_unclaimed,
+    is_metadata,
+    published_names,
+)
+from container.metadata.object_names import object_name
+from container.metadata.records import Queue, Segment
+from container.metadata.state import TierState
+from container.names.index_base import IndexBase
+from container.names.queue_id import FLAT_FILES, QueueId
+from container.names.rocketmq import parse_segment_name
+from container.names.tier_objects import KeptName, ManifestName, parse_name
+from container.tier_view import TierView
+from provider.clock import Clock
+from provider.errors import Corrupt, Denied, OutOfRange
+from provider.forwarding import ForwardingStore, Result
+from provider.object_store import ObjectEntry, ObjectStore
+from provider.packed_segments import PartName
+
+QUEUES, INDEX_FILES, STORAGE = 0, 1, 2
+ORPHAN = "orphan"
+PIECE_BYTES = 16 << 20
+ENTRIES_PER_REQUEST = 1_000
+
+ItemT = TypeVar("ItemT")
+
+
+class CountedStore(ForwardingStore):
+    """Counts requests, as an object store does."""
+
+    def __init__(self, inner: ObjectStore) -> None:
+        super().__init__(inner)
+        self.operations = 0
+
+    async def list(self, prefix: str, *, after: str = "") -> list[ObjectEntry]:
+        """Objects by name; `ObjectStore.list`."""
+        found = await super().list(prefix, after=after)
+        self.operations += len(found) // ENTRIES_PER_REQUEST
+        return found
+
+    async def _call(
+        self,
+        verb: str,
+        names: Sequence[str],
+        effect: Callable[[], Awaitable[Result]],
+        size_bytes: int = 0,
+    ) -> Result:
+        self.operations += len(names) if verb == "read_many" else 1
+        return await super()._call(verb, names, effect, size_bytes)
+
+
+class _CountedView(TierView):
+    """A tier whose requests are counted."""
+
+    def __init__(self, tier: TierView, store: CountedStore) -> None:
+        super().__init__(store, tier)
+        self._tier = tier
+
+    async def refresh(self) -> bool:
+        return await self._tier.refresh()
+
+
+class Scrubber:
+    """One run: `run` yields what it finds, and `mark` says afterwards where it ended.
+
+    Memory: one queue's segments, a piece of 16 MiB, and at the end of a round the names in storage.
+    """
+
+    def __init__(
+        self,
+        tier: TierView,
+        mark: ScrubMark,
+        *,
+        operations_max: int,
+        clock: Clock,
+        behind_s: float,
+    ) -> None:
+        """`operations_max`: requests after which no further piece of work begins.
+
+        A piece is a segment (a request for 16 MiB of it), an index file, or all names in storage
+        (one for 1,000 names, one for each journal entry and manifest). `behind_s`: seconds that a
+        commit under way has to be published before what it made is told.
+        """
+        self._store = CountedStore(tier.store)
+        self._tier = _CountedView(tier, self._store)
+        self._operations_max = operations_max
+        self._clock = clock
+        self._behind_s = behind_s
+        began_ms = mark.began_ms or clock.now_ms()
+        self.mark = replace(mark, number=mark.number + 1, began_ms=began_ms)
+        """What is done so far, as the next run is to find it."""
+        self.is_round_over = False
+        self.bytes_read = 0
+
+    def __repr__(self) -> str:
+        return f"<Scrubber round {self.mark.round} at {self.mark.place}>"
+
+    @property
+    def operations(self) -> int:
+        """Requests so far, those for newer metadata not counted."""
+        return self._store.operations
+
+    async def run(self) -> AsyncIterator[Finding]:
+        """Do pieces of work until the quota is used or the round is over.
+
+        `mark` follows each piece, so that what ends a run early loses one piece.
+
+        Raises:
+            Unavailable: the storage does not answer.
+        """
+        async with aclosing(self._work()) as work:
+            async for place, finding in work:
+                if finding is not None:
+                    self.mark = replace(self.mark, findings=self.mark.findings + 1)
+                    yield finding
+                    continue
+                self.mark = replace(self.mark, place=place)
+                if self.operations >= self._operations_max and place.phase != STORAGE:
+                    return
+        self.is_round_over = True
+        self.mark = replace(
+            self.mark, round=self.mark.round + 1, place=ScrubPlace(), began_ms=0, findings=0
+        )
+
+    async def _work(self) -> AsyncGenerator[tuple[ScrubPlace, Finding | None]]:
+        """Findings, and behind those of each piece of work its place without one."""
+        done = self.mark.place
+        for queue in sorted(self._tier.state.queues):
+            if (QUEUES, *queue) >= (done.phase, done.name, done.queue_id):
+                async for each in self._queue(queue, done):
+                    yield each
+        for name in sorted(self._tier.state.index_files):
+            place = ScrubPlace(INDEX_FILES, name)
+            if place > done:
+                for finding in await check_index_file(self._tier, name, contents=False):
+                    yield place, finding
+                yield place, None
+        place = ScrubPlace(STORAGE)
+        async for finding in self._storage():
+            yield place, finding
+        yield place, None
+
+    async def _queue(
+        self, queue: QueueId, done: ScrubPlace
+    ) -> AsyncIterator[tuple[ScrubPlace, Finding | None]]:
+        """The segments of a queue behind `done`."""
+        begin = ScrubPlace(QUEUES, *queue)
+        flat, found = await self._settled(queue, self._segments)
+        if done < begin:
+            for finding in found:
+                yield begin, finding
+            yield begin, None
+        for segment in flat or []:
+            place = begin._replace(type=int(segment.type), base=segment.base)
+            if place <= done:
+                continue
+
+            async def look(record: Queue, at: Segment = segment) -> tuple[None, list[Finding]]:
+                return None, await self._segment(record, at)
+
+            for finding in (await self._settled(queue, look))[1]:
+                yield place, finding
+            yield place, None
+
+    async def _settled(
+        self,
+        queue: QueueId,
+        look: Callable[[Queue], Awaitable[tuple[ItemT | None, list[Finding]]]],
+    ) -> tuple[ItemT | None, list[Finding]]:
+        """What a look finds that still stands when the metadata is the newest."""
+        item: ItemT | None = None
+        found: list[Finding] = []
+        for _ in range(LOOKS_MAX):
+            record = self._tier.queue(queue)
+            if record is None:
+                return None, []
+            item, found = await look(record)
+            if not found:
+                break
+            await take_newer(self._tier)
+            if self._tier.queue(queue) is record:  # else parts may have been merged meanwhile
+                break
+        return item, found
+
+    async def _segments(self, record: Queue) -> tuple[list[Segment] | None, list[Finding]]:
+        """All readable segments of a queue, and whether they join."""
+        container = self._tier.container(record.id)
+        if container is None:
+            return None, []
+        try:
+            flat = {kind: await container.as_of(record).segments(kind) for kind in FLAT_FILES}
+        except (Corrupt, Denied, OutOfRange) as error:
+            return None, [Finding("manifest", error.path, error.position, error.reason)]
+        readable = {kind: [one for one in flat[kind] if one.is_readable] for kind in FLAT_FILES}
+        joined = [segment for kind in FLAT_FILES for segment in readable[kind]]
+        return joined, list(check_joins(record, readable))
+
+    async def _segment(self, record: Queue, segment: Segment) -> list[Finding]:
+        """Read a segment as it is published now; sizes are asked for only where that fails."""
+        queue, now = record.id, self._published(record, segment)
+        if now is None:
+            return []
+        sizes: dict[str, int] = {}
+        for extent in now.extents:
+            name = object_name(queue, now, extent)
+            sizes[name] = max(sizes.get(name, 0), extent.object_offset + extent.length)
+        found = await self._read(queue, now, sizes)
+        if any(one.finding == "unreadable" for one in found):
+            sizes = await grown(self._store, queue, {now.type: [now]}, {})
+            found = await self._read(queue, now, sizes)
+        self.bytes_read += now.size
+        return [*check_extents(queue, now, sizes), *found]
+
+    def _published(self, record: Queue, segment: Segment) -> Segment | None:
+        """The segment as a newer record has it; None if it is cut or trimmed away."""
+        live = record.segments(segment.type)
+        for one in live:
+            if one.base == segment.base:
+                return one if one.is_readable else None
+        refs = [ref for ref in record.manifests if ref.type == segment.type]
+        is_listed = any(ref.base <= segment.base < ref.end for ref in refs)
+        return segment if is_listed else None
+
+    async def _read(
+        self, queue: QueueId, segment: Segment, sizes: Mapping[str, int]
+    ) -> list[Finding]:
+        stream = FlatStream(self._store, queue, [segment], sizes, piece_bytes=PIECE_BYTES)
+        await stream.drain()
+        return stream.findings()
+
+    async def _storage(self) -> AsyncIterator[Finding]:
+        """The metadata, and what is there and nothing refers to; remembers the orphans."""
+        tier, known = self._tier, self.mark.unclaimed
+        sizes = {entry.name: entry.size_bytes for entry in await self._store.list("")}
+        async for finding in check_metadata(tier, sizes):
+            yield finding
+        async for finding in check_parts(tier):
+            yield finding
+        published, _ = await published_names(tier, tier.state.queues)
+        names = sorted(sizes.keys() - published)
+        unclaimed = [name for name in names if not is_metadata(name)]
+        orphans: dict[str, int] = {}
+        now_ms = self._clock.now_ms()
+        for found in (
+            check_unclaimed(tier, unclaimed, sizes),
+            check_behind(tier, unclaimed, sizes, self._clock, self._behind_s),
+        ):
+            async for finding in found:
+                if finding.finding == ORPHAN and len(orphans) < UNCLAIMED_MAX:
+                    orphans[finding.path] = min(known.get(finding.path, now_ms), now_ms)
+                yield finding
+        self.mark = replace(self.mark, unclaimed=orphans)
+
+
+def unclaimed_since(mark: ScrubMark, before_ms: int) -> list[str]:
+    """Objects that nothing refers to, as far as known since before a time, by name. Pure."""
+    return sorted(name for name, seen_ms in mark.unclaimed.items() if seen_ms <= before_ms)
+
+
+def may_be_deleted(state: TierState, name: str) -> bool:
+    """Whether an object that nothing refers to has the name of one that a tier made. Pure.
+
+    What bears any other name is somebody's else, and of a queue that the tier does not have it may
+    be all that is left of messages.
+    """
+    if PartName.parse(name) or KeptName.parse(name) or IndexBase.parse(name):
+        return True
+    if isinstance(parse_name(name), ManifestName):
+        return True
+    parsed = parse_segment_name(name)
+    return parsed is not None and parsed.queue in state.queues

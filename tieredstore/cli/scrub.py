@@ -1,0 +1,176 @@
+"""`tieredstore scrub`: verifies a part of a tier at each run, and finds what nothing refers to."""
+
+import asyncio
+from contextlib import suppress
+from dataclasses import dataclass
+
+import click
+
+from container.check.scrub import Scrubber, unclaimed_since
+from container.check.scrub_mark import ScrubMark, ScrubPlace, read_mark, write_mark
+from container.names.queue_id import SegmentType
+from provider.clock import SystemClock
+from provider.errors import StoreError
+from tieredstore.cli.check import tell
+from tieredstore.cli.exit_status import FINDINGS
+from tieredstore.cli.invocation import (
+    Invocation,
+    WholeNumber,
+    json_option,
+    pass_invocation,
+    take_over_option,
+)
+from tieredstore.cli.output import count_text, size_text, write_json
+from tieredstore.cli.printable import printable
+from tieredstore.cli.reading import with_tier
+from tieredstore.opening import existing_tier
+from tieredstore.readable_tier import ReadableTier
+from tieredstore.scrubbing import give_up
+
+OPERATIONS = 1_000
+GRACE_HOURS = 72
+HOUR_MS = 3_600_000
+BEHIND_S = 2.0
+"""Seconds that a commit under way has to be published before what it made is told."""
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """One run."""
+
+    before: ScrubMark
+    after: ScrubMark
+    is_round_over: bool
+    operations: int
+    bytes_read: int
+    findings: int
+
+
+@click.command("scrub")
+@click.option(
+    "--operations",
+    type=WholeNumber(1, 10**12),
+    default=OPERATIONS,
+    metavar="N",
+    help=f"Requests after which the run ends; default {OPERATIONS:,}. One reads up to 16 MiB.",
+)
+@click.option("--from-start", is_flag=True, help="Begin a round, wherever the last run stopped.")
+@click.option(
+    "--delete",
+    is_flag=True,
+    help="Give up objects that nothing has referred to for --grace hours: the tier is owned for a"
+    " moment, and its owner deletes them when tieredStoreCutGraceTime is over, too.",
+)
+@click.option(
+    "--grace",
+    type=WholeNumber(0, 10**6),
+    default=GRACE_HOURS,
+    metavar="HOURS",
+    help=f"How long nothing must have referred to what --delete gives up; default {GRACE_HOURS}.",
+)
+@take_over_option
+@json_option
+@pass_invocation
+def command(
+    invocation: Invocation,
+    *,
+    operations: int,
+    from_start: bool,
+    delete: bool,
+    grace: int,
+    take_over: bool,
+    as_json: bool,
+) -> int:
+    """Verify the next part of a tier; the run after it goes on there.
+
+    A round reads every published byte once, then compares the names in storage with those that the
+    metadata have. Beside a running `tier --follow`; writes nothing but where it stopped, in @scrub.
+    Exit status 1: there are findings.
+    """
+
+    async def scrub(tier: ReadableTier) -> Done:
+        return await _scrub(tier, operations, from_start=from_start, as_json=as_json)
+
+    done = with_tier(invocation, None, scrub, damaged=False)
+    clock = SystemClock()
+    due = unclaimed_since(done.after, clock.now_ms() - grace * HOUR_MS)
+    given_up: list[str] = []
+    if delete and due:
+        config = existing_tier(invocation.load_config())
+        grace_s = config.tier.cut_grace_hours * HOUR_MS / 1000
+        given_up = asyncio.run(
+            give_up(config, due, grace_s=grace_s, take_over=take_over, clock=clock)
+        )
+    with suppress(BrokenPipeError):
+        _sum_up(done, due, given_up, delete=delete, as_json=as_json)
+    return FINDINGS if done.findings else 0
+
+
+async def _scrub(
+    tier: ReadableTier, operations_max: int, *, from_start: bool, as_json: bool
+) -> Done:
+    """One run, whose mark is left also where the storage ends it."""
+    store, before = tier.reader.store, await read_mark(tier.reader.store)
+    if from_start:
+        before = ScrubMark(before.number, before.round, unclaimed=before.unclaimed)
+    scrubber = Scrubber(
+        tier.reader, before, operations_max=operations_max, clock=SystemClock(), behind_s=BEHIND_S
+    )
+    count = 0
+    try:
+        async for finding in scrubber.run():
+            count += 1
+            tell(finding, as_json=as_json)
+    except StoreError:
+        with suppress(StoreError):  # the first one is told
+            await write_mark(store, scrubber.mark)
+        raise
+    await write_mark(store, scrubber.mark)
+    return Done(
+        before,
+        scrubber.mark,
+        scrubber.is_round_over,
+        scrubber.operations,
+        scrubber.bytes_read,
+        count,
+    )
+
+
+def _sum_up(
+    done: Done, due: list[str], given_up: list[str], *, delete: bool, as_json: bool
+) -> None:
+    if as_json:
+        row = {
+            "round": done.before.round,
+            "round_over": done.is_round_over,
+            "operations": done.operations,
+            "bytes_read": done.bytes_read,
+            "findings": done.findings,
+            "unclaimed": len(done.after.unclaimed),
+            "unclaimed_for_grace": len(due),
+            "given_up": given_up,
+        }
+        write_json([row])
+        return
+    cost = f"{count_text(done.operations)} requests, {size_text(done.bytes_read)} read"
+    found = f"{done.findings} {'finding' if done.findings == 1 else 'findings'}"
+    said = found if done.findings else "nothing is wrong"
+    if done.is_round_over:
+        click.echo(f"{cost}: {said}; round {done.before.round} is over")
+    else:
+        where = printable(_place_text(done.after.place))
+        click.echo(f"{cost}: {said}; round {done.before.round} goes on behind {where}")
+    if given_up:
+        click.echo(f"{count_text(len(given_up))} objects are given up")
+    if due and not delete:
+        click.echo(
+            f"{count_text(len(due))} objects have had no reference for the grace time: --delete "
+            f"gives up those that a tier made"
+        )
+
+
+def _place_text(place: ScrubPlace) -> str:
+    if place.phase:
+        return f"index file {place.name}"
+    queue = f"{place.name}/{place.queue_id}"
+    return queue if place.type < 0 else f"{queue} {SegmentType(place.type).name} {place.base}"
