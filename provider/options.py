@@ -1,6 +1,7 @@
 """Bounds of the providers, and what they cost."""
 
 from dataclasses import dataclass
+from pathlib import Path
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,3 +61,50 @@ class RetryOptions:
     """The first wait is random between nothing and this, in seconds; doubled by every further."""
     wait_s_max: float = 5.0
     """No wait is longer than this, in seconds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RangeOptions:
+    """How `RangeReads` asks a store far away for bytes.
+
+    Raises:
+        ValueError: a request could have no bytes.
+    """
+
+    gap_bytes_max: int = 256 << 10
+    """Bytes between two wanted ranges of an object that are read too, to save a request."""
+    request_bytes_max: int = 8 << 20
+    """Bytes of one request; a longer range is read in pieces side by side."""
+    hedge_after_s: float = 0.0
+    """Seconds after which a second request for the same bytes is made; 0: never."""
+    hedge_share_max: float = 0.05
+    """Share of requests that may be made a second time; the first one always may."""
+
+    def __post_init__(self) -> None:
+        if self.request_bytes_max <= 0 or self.gap_bytes_max < 0:
+            raise ValueError(f"a request has bytes, and a gap has none less than none: {self}")
+
+
+ENTRY_BYTES = 400
+"""Memory of a file's name, its place in the order of use, and its place in its object."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiskCacheOptions:
+    """Where what was read from a store far away is kept on disk, and how much of it."""
+
+    directory: Path | None = None
+    """None: nothing is kept."""
+    bytes_max: int = 10 << 30
+    """Bytes of files; with several processes in one directory an eighth more for moments."""
+    entries_max: int = 200_000
+    """Files; `ENTRY_BYTES` of memory each."""
+    pause_s: float = 60.0
+    """After a write that failed, such as on a full disk, nothing is written for so long."""
+    temporary_age_s_min: float = 3600.0
+    """Files of a writer that died are removed when they are so old."""
+
+    @property
+    def memory_bytes_max(self) -> int:
+        """What is known of the files; nothing if none are kept."""
+        return 0 if self.directory is None else ENTRY_BYTES * self.entries_max

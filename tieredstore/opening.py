@@ -18,7 +18,7 @@ from provider.retrying import RetryingStore
 from tieredstore.config.effective import Config
 from tieredstore.config.location import Location, TierUrl
 from tieredstore.config.sources import ConfigError
-from tieredstore.places import brokers_in, directory_of, limited, storage_at
+from tieredstore.places import brokers_in, directory_of, for_reading, limited, storage_at
 
 AS_OPTIONS = "-D brokerClusterName={cluster} -D brokerName={broker}"
 """How the command line names a broker."""
@@ -126,7 +126,8 @@ async def open_reader(
     clock = SystemClock()
     files = storage_at(config, directory, clock=clock)
     retrying = RetryingStore(files, clock=clock, rng=SystemRandom())
-    store = limited(config, directory, retrying, clock=clock)
+    kept = limited(config, directory, retrying, clock=clock)
+    store = for_reading(config, directory, kept, clock=clock)
     try:
         with whole_paths(directory):
             if java_metadata is None:

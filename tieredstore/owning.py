@@ -35,6 +35,7 @@ from tieredstore.opening import whole_paths
 from tieredstore.owner import Takeover, name_successor
 from tieredstore.places import (
     directory_of,
+    for_reading,
     limited,
     meter_of,
     names_below,
@@ -84,7 +85,8 @@ async def open_owner(
         prices = await asyncio.to_thread(lambda: config.prices)
         registry.register(Spending(meter_of(files), prices))
     retrying = repeating(directory, metered, clock=clock, rng=rng)
-    store = limited(config, directory, retrying, clock=clock)
+    kept = limited(config, directory, retrying, clock=clock)
+    store = for_reading(config, directory, kept, clock=clock)
     lock = owner_lock_path(config, directory)
     takeover = Takeover(directory, lock, take_over=take_over)
     try:

@@ -18,14 +18,16 @@ from typing import TYPE_CHECKING, Any
 from container.names.rocketmq import broker_directory, parse_cluster_directory
 from container.names.tier_objects import JOURNAL_PREFIX
 from provider.clock import Clock, SystemClock
+from provider.disk_cache.store import DiskCachedStore
 from provider.encryption.keys import Rewrapped, rewrap
 from provider.encryption.store import EncryptedStore, PlainStore
 from provider.errors import Denied, StoreError
 from provider.file_segments import SegmentsDriver
 from provider.in_place_segments import LOCK_NAME, InPlaceDriver
-from provider.object_store import AppendingStore
-from provider.packed_segments import PackedDriver
+from provider.object_store import AppendingStore, ObjectStore
+from provider.packed_segments import PackedDriver, PartName
 from provider.posix import PosixStore
+from provider.range_reads import RangeReads
 from provider.retrying import RetryingStore
 from provider.throttled import ThrottledStore
 from tieredstore.config.effective import Config
@@ -72,7 +74,7 @@ def storage_at(config: Config, location: Location, *, clock: Clock) -> Appending
     """
     if isinstance(location, Path):
         return PosixStore(location, options=config.posix, clock=clock)
-    store = _object_store(config, location, clock)
+    store = _kept_on_disk(config, location, _object_store(config, location, clock), clock)
     masters = config.storage.master_keys
     if masters is None:
         return PlainStore(store)
@@ -107,6 +109,39 @@ def meter_of(store: AppendingStore) -> "RequestMeter":
     while not hasattr(found, "meter"):
         found = found.inner
     return found.meter
+
+
+def for_reading(
+    config: Config, location: Location, store: AppendingStore, *, clock: Clock
+) -> AppendingStore:
+    """The same store, whose reads suit one far away: near ranges together, long ones in parallel.
+
+    It belongs above what repeats requests, so that each one is repeated alone.
+    """
+    if isinstance(location, Path):
+        return store
+    return RangeReads(store, clock=clock, options=config.ranges)
+
+
+def _kept_on_disk(
+    config: Config, location: TierUrl, store: "FsspecStore", clock: Clock
+) -> ObjectStore:
+    """The store with the cache on disk, if one is configured: below encryption, as in storage."""
+    if config.disk_cache.directory is None:
+        return store
+    return DiskCachedStore(
+        store,
+        config.disk_cache.directory,
+        scope=f"{config.storage.endpoint} {location}",
+        is_immutable=_is_immutable,
+        clock=clock,
+        options=config.disk_cache,
+    )
+
+
+def _is_immutable(name: str) -> bool:
+    """Whether an object's name can never stand for other bytes: it has a nonce."""
+    return PartName.parse(name) is not None
 
 
 def segments_driver(

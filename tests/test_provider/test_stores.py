@@ -7,6 +7,7 @@ from random import Random
 import pytest
 
 from provider.clock import SystemClock
+from provider.disk_cache.store import DiskCachedStore
 from provider.encryption.keys import MasterKeys
 from provider.encryption.store import EncryptedStore
 from provider.file_segments import FileSegments
@@ -17,9 +18,10 @@ from provider.object.files import files_of
 from provider.object.opening import open_object_store
 from provider.object.store import FsspecStore
 from provider.object_store import AppendingStore, ObjectStore
-from provider.options import PosixOptions
+from provider.options import DiskCacheOptions, PosixOptions, RangeOptions
 from provider.packed_segments import PackedSegments
 from provider.posix import PosixStore
+from provider.range_reads import RangeReads
 from provider.retrying import RetryingStore
 from provider.testing.faulty import Fault, FaultyObjectStore
 from provider.testing.file_segments_contract import InPlaceSegmentsContract, PackedSegmentsContract
@@ -94,6 +96,28 @@ class TestRetrying(AppendingStoreContract):
     @pytest.fixture
     def store(self) -> AppendingStore:
         return RetryingStore(MemoryStore(), clock=SystemClock(), rng=Random(1))
+
+
+class TestRangeReads(AppendingStoreContract):
+    @pytest.fixture
+    def store(self) -> AppendingStore:
+        options = RangeOptions(gap_bytes_max=2, request_bytes_max=3, hedge_after_s=60)
+        return RangeReads(MemoryStore(), clock=SystemClock(), options=options)
+
+
+class TestDiskCached(ObjectStoreContract):
+    @pytest.fixture
+    async def store(self, tmp_path: Path) -> AsyncIterator[ObjectStore]:
+        store = DiskCachedStore(
+            MemoryStore(),
+            tmp_path,
+            scope="memory",
+            is_immutable=lambda name: "/" in name,
+            clock=SystemClock(),
+            options=DiskCacheOptions(),
+        )
+        yield store
+        await store.close()
 
 
 class TestFaultyWithoutFaults(AppendingStoreContract):

@@ -282,3 +282,21 @@ def value_of(follower: tieredstore.Follower, name: str, **labels: str) -> float:
         if sample.name == whole and labels.items() <= sample.labels.items()
     ]
     return found
+
+
+async def test_what_was_read_once_is_read_from_disk_when_the_storage_has_it_no_more(
+    tmp_path: Path, url: str
+) -> None:
+    await tiered(tmp_path / "store", url, count=50)
+    settings = {"readAheadDiskCachePath": str(tmp_path / "cache")}
+    parts = {
+        name: body for name, body in fsspec.filesystem("memory").store.items() if "/@parts/" in name
+    }
+    assert parts
+    for _ in range(2):
+        async with tieredstore.open(url, settings=settings) as tier:
+            found = [one.body async for one in tier.messages("Orders", 0)]
+            assert found == [b"%d" % number for number in range(50)]
+        for name in parts:
+            fsspec.filesystem("memory").store.pop(name, None)
+    fsspec.filesystem("memory").store.update(parts)

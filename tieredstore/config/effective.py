@@ -19,7 +19,7 @@ from container.upkeep.options import UpkeepOptions
 from dispatcher.options import DRAIN_PATIENCE_S, DispatchOptions
 from fetcher.options import FetcherOptions
 from provider.object.options import ObjectOptions
-from provider.options import PosixOptions
+from provider.options import DiskCacheOptions, PosixOptions, RangeOptions
 from provider.throttled import TransferLimits
 from tieredstore.config.building import Setting, build, in_keys
 from tieredstore.config.java_keys import JAVA_ONLY
@@ -32,6 +32,11 @@ from tieredstore.config.object_store import (
     is_object_store,
     object_defaults,
     tier_place,
+)
+from tieredstore.config.reader_options import (
+    disk_cache_options,
+    fetcher_options,
+    range_options,
 )
 from tieredstore.config.sources import (
     ConfigError,
@@ -66,6 +71,7 @@ OBJECT_ROUND_QUEUES_MAX = 1 << 14
 """Queues of one round: each costs a few bytes there, and a file and syncs on a directory."""
 
 OPTIONS = (
+    DiskCacheOptions,
     DispatchOptions,
     FetcherOptions,
     HotLogOptions,
@@ -73,6 +79,7 @@ OPTIONS = (
     JournalOptions,
     ObjectOptions,
     PosixOptions,
+    RangeOptions,
     TierOptions,
     UpkeepOptions,
 )
@@ -98,6 +105,8 @@ class Config:
     dispatch: DispatchOptions
     hot: HotLogOptions
     fetcher: FetcherOptions
+    ranges: RangeOptions
+    disk_cache: DiskCacheOptions
     index: IndexOptions
     limits: TransferLimits = field(default_factory=TransferLimits, compare=False)
     """Bytes a second to and from an object store: the part that may change while it is used."""
@@ -153,7 +162,9 @@ class Config:
                 storage=ObjectStorage.of(effective, environment),
                 dispatch=_dispatch(effective, is_object=is_object),
                 hot=_hot(effective),
-                fetcher=_fetcher(effective),
+                fetcher=fetcher_options(effective),
+                ranges=range_options(effective),
+                disk_cache=disk_cache_options(effective),
                 index=build(IndexOptions, effective),
                 limits=TransferLimits(
                     objects.upload_bytes_per_s_max, objects.download_bytes_per_s_max
@@ -309,7 +320,7 @@ class Config:
         layers = (self.dispatch, self.hot, self.fetcher)
         storage = self.posix.memory_bytes_max
         if self.in_object_store:  # an upload may need its bytes once more, in one buffer
-            storage = self.dispatch.bytes_in_flight_max
+            storage = self.dispatch.bytes_in_flight_max + self.disk_cache.memory_bytes_max
         index = self.index.memory_bytes_max if self.keeps_index else 0
         return index + storage + sum(layer.memory_bytes_max for layer in layers)
 
@@ -384,14 +395,3 @@ def _hot(settings: Mapping[str, Setting]) -> HotLogOptions:
         replicated=bool(replicated),
         round_bytes_max=min(HotLogOptions().round_bytes_max, in_flight),
     )
-
-
-def _fetcher(settings: Mapping[str, Setting]) -> FetcherOptions:
-    cache, run = settings["readAheadCacheSize"], settings["readAheadMessageSizeThreshold"]
-    if int(cache.value) < int(run.value):
-        raise ConfigError(
-            f"readAheadCacheSize ({cache.origin}) must hold one read of "
-            f"readAheadMessageSizeThreshold, {run.value} bytes, not {cache.value}"
-        )
-    extent_bytes_max = int(settings["tieredStoreExtentMaxSize"].value)
-    return build(FetcherOptions, settings, extent_bytes_max=extent_bytes_max)

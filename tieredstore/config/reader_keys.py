@@ -2,7 +2,9 @@
 
 from tieredstore.config.key import Key, Kind
 
+KIB = 1 << 10
 MIB = 1 << 20
+GIB = 1 << 30
 
 COLD_TO_READER = (
     Key(
@@ -61,5 +63,55 @@ COLD_TO_READER = (
         "FetcherOptions.prefetches_max",
         "reads",
         least=0,
+    ),
+    Key(
+        "readAheadGapSize",
+        Kind.BYTES,
+        16 * KIB,
+        "Maximum number of unwanted bytes between two wanted messages that are read too, to save "
+        "a request.",
+        "FetcherOptions.gap_bytes_max",
+        least=0,
+        object_default=256 * KIB,
+    ),
+    Key(
+        "readAheadRequestSize",
+        Kind.BYTES,
+        8 * MIB,
+        "Maximum bytes of one request to an object store; a longer range is read in pieces side "
+        "by side.",
+        "RangeOptions.request_bytes_max",
+        least=KIB,
+    ),
+    Key(
+        "readAheadHedgeDelay",
+        Kind.MILLISECONDS,
+        0,
+        "Time after which a read from an object store that has no answer is asked for a second "
+        "time; 0: never.",
+        "RangeOptions.hedge_after_s",
+        least=0,
+    ),
+    Key(
+        "readAheadHedgeShare",
+        Kind.PERCENT,
+        5,
+        "Maximum share of reads that are asked for a second time (see readAheadHedgeDelay).",
+        "RangeOptions.hedge_share_max",
+        most=100,
+    ),
+    Key(
+        "readAheadDiskCachePath",
+        Kind.PATH,
+        "",
+        "Directory that keeps what was read from an object store, over restarts; processes may "
+        "share it. Empty: none.",
+    ),
+    Key(
+        "readAheadDiskCacheSize",
+        Kind.BYTES,
+        10 * GIB,
+        "Maximum bytes of files in readAheadDiskCachePath; the longest unused go first.",
+        "DiskCacheOptions.bytes_max",
     ),
 )

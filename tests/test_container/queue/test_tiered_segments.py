@@ -56,7 +56,8 @@ async def test_every_offset_is_in_the_segment_that_its_unit_points_into(*, packe
     record, container = reader.queue(QUEUE), reader.container(QUEUE)
     assert record is not None
     assert container is not None
-    assert sum(ref.type == SegmentType.COMMIT_LOG for ref in record.manifests) > 1
+    manifests = sum(ref.type == SegmentType.COMMIT_LOG for ref in record.manifests)
+    assert packed or manifests > 1, "parts are gathered first"
     found = lookups(reader)
     assert (found.first_offset, found.last_offset) == (0, 99)
     for offset in [*range(60), *range(70, 100)]:
@@ -78,7 +79,11 @@ async def test_every_offset_is_in_the_segment_that_its_unit_points_into(*, packe
 
 async def test_lookups_by_epoch_know_which_owner_wrote_what() -> None:
     world = OwnedWorld(OPTIONS, UPKEEP, packed=True)
-    await with_gap(world)
+    async with world.owned() as tier:
+        await put(tier, 60)
+        await tier.record_gap(QUEUE, QueueOffset(60), QueueOffset(70), "a test")
+    async with world.owned() as tier:
+        await put(tier, 30)
     copies = await lookups(await TierReader.open(world.memory)).copies()
     assert (copies.last_offset(1), copies.last_offset(2), copies.last_offset(3)) == (59, 99, None)
     for offset in range(100):
@@ -91,7 +96,6 @@ async def test_what_an_owner_continues_in_a_part_of_its_own_has_two_epochs() -> 
     for _ in range(2):
         async with world.owned() as tier:
             await put(tier, 10)
-            await tier.close()
     segment = (await lookups(await TierReader.open(world.memory)).listed())[0]
     assert segment.epochs == ((1, 0), (2, 10))
 

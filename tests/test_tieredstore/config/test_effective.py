@@ -69,6 +69,8 @@ def field_of(config: Config, sets: str) -> object:
         config.retention,
         read_limits(config),
         config.fetcher,
+        config.ranges,
+        config.disk_cache,
         config.index,
     )
     return getattr(next(one for one in rooms if type(one).__name__ == room), name)

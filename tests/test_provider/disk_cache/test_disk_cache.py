@@ -1,0 +1,264 @@
+"""What is on disk costs no request, is never believed without its checksum, and is bounded."""
+
+import asyncio
+import errno
+import os
+import sys
+from pathlib import Path
+from random import Random
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from provider.clock import ManualClock
+from provider.disk_cache.entry import BLOCK_BYTES, EntryName, key_of
+from provider.disk_cache.files import CacheFiles
+from provider.disk_cache.store import DiskCachedStore
+from provider.errors import Closed, NotFound
+from provider.memory import MemoryStore
+from provider.options import DiskCacheOptions
+from provider.ranges import ByteRange
+from provider.testing.faulty import FaultyObjectStore
+
+BODY = Random(7).randbytes(3 * BLOCK_BYTES + 17)
+KEY = key_of("s3://b", "@parts/x")
+
+
+class Cached:
+    """A store with two objects, behind caches in one directory."""
+
+    def __init__(self, directory: Path, **options: float) -> None:
+        self.directory = directory
+        self.clock = ManualClock()
+        self.memory = MemoryStore()
+        self.stores: list[FaultyObjectStore] = []
+        self.options = DiskCacheOptions(**options)  # pyright: ignore[reportArgumentType]
+
+    async def open(self, scope: str = "s3://b") -> DiskCachedStore:
+        if not self.stores:
+            for name in ("@parts/x", "grows"):
+                await self.memory.create(name, [BODY])
+        self.stores.append(FaultyObjectStore(self.memory.another_client()))
+        return DiskCachedStore(
+            self.stores[-1], self.directory, scope=scope, clock=self.clock, options=self.options,
+            is_immutable=lambda name: name.startswith("@parts/"),
+        )  # fmt: skip
+
+    @property
+    def asked(self) -> int:
+        """Bytes that were asked for below."""
+        return sum(store.bytes["read_many"] + store.bytes["read"] for store in self.stores)
+
+    @property
+    def calls(self) -> int:
+        """Calls below that read."""
+        return sum(store.calls["read_many"] + store.calls["read"] for store in self.stores)
+
+    def files(self) -> list[Path]:
+        return sorted(path for path in self.directory.rglob("*") if path.is_file())
+
+
+@pytest.fixture
+def cached(tmp_path: Path) -> Cached:
+    return Cached(tmp_path / "cache")
+
+
+async def test_a_hit_makes_no_request_also_after_a_restart(cached: Cached) -> None:
+    for number in range(2):
+        store = await cached.open()
+        for start, end in ((0, 100), (50, 90), (0, 1), (99, 100)):
+            found = await store.read("@parts/x", ByteRange(start, end))
+            assert bytes(found) == BODY[start:end]
+        assert cached.asked == 100
+        assert (store.hits, store.misses) == ((3, 1) if not number else (4, 0))
+        await store.close()
+        with pytest.raises(Closed):
+            await store.read("@parts/x", ByteRange(0, 1))
+
+
+async def test_only_holes_are_asked_for_in_one_call(cached: Cached) -> None:
+    store = await cached.open()
+    await store.read_many([("@parts/x", ByteRange(10, 20)), ("@parts/x", ByteRange(40, 50))])
+    before = cached.calls
+    found = await store.read_many([("@parts/x", ByteRange(0, 60)), ("grows", ByteRange(3, 5))])
+    assert [bytes(one) for one in found] == [BODY[:60], BODY[3:5]]
+    assert cached.calls == before + 1
+    assert cached.asked == 20 + 40 + 2
+    assert bytes(await store.read("@parts/x", ByteRange(0, 60))) == BODY[:60]
+    assert cached.asked == 62
+    await store.close()
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=25)
+@given(st.lists(st.tuples(st.integers(0, len(BODY) - 1), st.integers(1, len(BODY))), max_size=12))
+async def test_any_ranges_read_back_and_no_byte_is_asked_for_twice(
+    tmp_path_factory: pytest.TempPathFactory, spans: list[tuple[int, int]]
+) -> None:
+    cached = Cached(tmp_path_factory.mktemp("cache"))
+    store, known = await cached.open(), bytearray(len(BODY))
+    for start, length in spans:
+        end = min(len(BODY), start + length)
+        assert bytes(await store.read("@parts/x", ByteRange(start, end))) == BODY[start:end]
+        known[start:end] = b"\1" * (end - start)
+        assert cached.asked == sum(known)
+    await store.close()
+
+
+async def test_what_may_change_and_other_stores_are_not_mixed_up(cached: Cached) -> None:
+    store, other = await cached.open(), await cached.open("s3://other")
+    for _ in range(2):
+        await store.read("grows", ByteRange(0, 10))
+    assert (cached.asked, cached.files()) == (20, [])
+    for one in (store, other):
+        await one.read("@parts/x", ByteRange(0, 10))
+    assert cached.asked == 40
+    with pytest.raises(NotFound):
+        await store.read("@parts/absent", ByteRange(0, 1))
+    for one in (store, other):
+        await one.close()
+
+
+@pytest.mark.parametrize("place", ["head", "sums", "data", "cut", "empty", "longer"])
+async def test_a_damaged_file_is_a_miss_and_goes(cached: Cached, place: str) -> None:
+    store = await cached.open()
+    await store.read("@parts/x", ByteRange(0, len(BODY)))
+    (file,) = cached.files()
+    raw = bytearray(file.read_bytes())
+    entry = EntryName.parse(file.name)
+    assert entry is not None
+    at = {"head": 9, "sums": entry.data_at - 3, "data": entry.data_at + BLOCK_BYTES + 5}
+    if place in at:
+        raw[at[place]] ^= 4
+    file.write_bytes({"cut": raw[:-1], "empty": b"", "longer": raw + b"x"}.get(place, raw))
+    if place != "longer":
+        found = await store.read("@parts/x", ByteRange(BLOCK_BYTES, len(BODY)))
+        assert bytes(found) == BODY[BLOCK_BYTES:]
+        assert cached.asked == 2 * len(BODY) - BLOCK_BYTES
+        assert store.files.damaged == 1
+    await store.close()
+    again = await cached.open()
+    assert bytes(await again.read("@parts/x", ByteRange(5, 9))) == BODY[5:9]
+    await again.close()
+    assert all(bytes(path.read_bytes()) != bytes(raw) for path in cached.files())
+
+
+async def test_the_longest_unused_go_first_and_the_bound_holds(tmp_path: Path) -> None:
+    size = EntryName(KEY, 0, 1_000).file_bytes
+    cached = Cached(tmp_path / "cache", bytes_max=5 * size)
+    store = await cached.open()
+    for number in range(8):
+        await store.read("@parts/x", ByteRange(number * 1_000, (number + 1) * 1_000))
+        await store.read("@parts/x", ByteRange(0, 1))
+        assert store.files.bytes_held <= 5 * size
+        assert sum(path.stat().st_size for path in cached.files()) == store.files.bytes_held
+    assert {EntryName.parse(path.name).start for path in cached.files()} == {  # pyright: ignore[reportOptionalMemberAccess]
+        0, 4_000, 5_000, 6_000, 7_000,
+    }  # fmt: skip
+    await store.read("@parts/x", ByteRange(10_000, 10_000 + 6 * 1_000))
+    assert len(cached.files()) == 5, "what is longer than the bound is not kept"
+    await store.close()
+
+
+async def test_two_processes_in_one_directory_keep_the_bound_together(tmp_path: Path) -> None:
+    size = EntryName(KEY, 0, 1_000).file_bytes
+    cached = Cached(tmp_path / "cache", bytes_max=16 * size)
+    one, other = await cached.open(), await cached.open()
+    for number in range(40):
+        store = (one, other)[number % 2]
+        part = ByteRange(number * 1_000, (number + 1) * 1_000)
+        assert bytes(await store.read("@parts/x", part)) == BODY[part.start : part.end]
+        held = sum(path.stat().st_size for path in cached.files())
+        assert held <= (16 + 3) * size
+    for start in range(0, 40_000, 1_500):
+        part = ByteRange(start, start + 1_500)
+        for store in (one, other):
+            assert bytes(await store.read("@parts/x", part)) == BODY[part.start : part.end]
+    await one.close()
+    await other.close()
+
+
+async def test_a_full_disk_pauses_writing_and_reading_goes_on(
+    cached: Cached, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, write, full = await cached.open(), os.write, True
+
+    def on_disk(number: int, data: bytes) -> int:
+        if full:
+            write(number, data[: len(data) // 2])
+            raise OSError(errno.ENOSPC, "no space left on device")
+        return write(number, data)
+
+    monkeypatch.setattr("provider.disk_cache.files.os.write", on_disk)
+    for _ in range(3):
+        assert bytes(await store.read("@parts/x", ByteRange(0, 9))) == BODY[:9]
+    assert (store.files.failed_writes, cached.files()) == (1, [])
+    full = False
+    await cached.clock.advance(61)
+    for _ in range(3):
+        await store.read("@parts/x", ByteRange(0, 9))
+    assert (cached.asked, len(cached.files())) == (4 * 9, 1)
+    await store.close()
+
+
+async def test_a_directory_that_cannot_be_used_is_no_error(tmp_path: Path) -> None:
+    (tmp_path / "cache").write_bytes(b"a file")
+    cached = Cached(tmp_path / "cache")
+    store = await cached.open()
+    assert bytes(await store.read("@parts/x", ByteRange(0, 9))) == BODY[:9]
+    await store.close()
+
+
+async def test_what_a_dead_writer_left_goes_and_strangers_stay(cached: Cached) -> None:
+    store = await cached.open()
+    await store.read("@parts/x", ByteRange(0, 9))
+    await store.close()
+    old, new, stranger = (cached.directory / name for name in ("@tmp-1-0", "@tmp-2-0", "notes"))
+    for path in (old, new, stranger):
+        path.write_bytes(b"x")
+    now_s = cached.clock.now_ms() / 1000
+    os.utime(old, (now_s - 4_000, now_s - 4_000))
+    os.utime(new, (now_s - 3_000, now_s - 3_000))
+    again = await cached.open()
+    await again.read("@parts/x", ByteRange(0, 9))
+    assert cached.asked == 9
+    assert not old.exists()
+    assert new.exists()
+    assert stranger.exists()
+    await again.close()
+
+
+WRITES = 20
+KILLED = """
+import sys
+from pathlib import Path
+from provider.clock import SystemClock
+from provider.disk_cache.files import CacheFiles
+from provider.options import DiskCacheOptions
+
+files = CacheFiles(Path(sys.argv[1]), DiskCacheOptions(), SystemClock())
+number = 0
+while True:
+    files.put(sys.argv[2], number * 100_000, bytes([number % 251]) * 100_000)
+    number += 1
+    print(number, flush=True)
+"""
+
+
+async def test_a_process_that_is_killed_while_it_writes_leaves_nothing_that_is_believed(
+    tmp_path: Path,
+) -> None:
+    writer = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", KILLED, str(tmp_path), KEY, stdout=asyncio.subprocess.PIPE
+    )
+    assert writer.stdout is not None
+    for _ in range(WRITES):
+        await writer.stdout.readline()
+    writer.kill()
+    await writer.communicate()
+    files = CacheFiles(tmp_path, DiskCacheOptions(), ManualClock())
+    found = await asyncio.to_thread(files.get, KEY, ByteRange(0, 1 << 40))
+    assert len(found) >= WRITES - 1
+    for part, data in found:
+        assert bytes(data) == bytes([part.start // 100_000 % 251]) * part.length
+    assert files.damaged == 0
