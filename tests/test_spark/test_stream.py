@@ -59,7 +59,9 @@ def into(frame: "DataFrame", sink: Path, *, at_once: bool = True) -> "StreamingQ
     """A query that appends to Parquet files, which take each batch exactly once."""
     writer = frame.writeStream.format("parquet").option("path", str(sink))
     writer = writer.option("checkpointLocation", f"{sink}-checkpoint")
-    timed = writer.trigger(availableNow=True) if at_once else writer.trigger(processingTime="0 s")
+    timed = (
+        writer.trigger(availableNow=True) if at_once else writer.trigger(processingTime="0 seconds")
+    )
     return timed.start()
 
 
