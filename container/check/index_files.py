@@ -16,16 +16,18 @@ from provider.ranges import ByteRange
 PIECE_BYTES = 16 << 20
 
 
-async def check_index_files(tier: TierView, sizes: Mapping[str, int]) -> AsyncIterator[Finding]:
+async def check_index_files(
+    tier: TierView, sizes: Mapping[str, int], *, contents: bool = True
+) -> AsyncIterator[Finding]:
     """Yield index files that are missing, short or changed, and what is wrong in ours.
 
     Reads each whole where its checksum is known, else its header, which is all that can be
     compared of files that an older program imported. Nothing is told of a file before the metadata
     was refreshed; where the file, or a queue that it covers, has changed by then, it is looked at
-    again. Holds the findings of one file.
+    again. Holds the findings of one file. `contents`: compare ours with the messages, too.
     """
     for name in sorted(tier.state.index_files):
-        for finding in await check_index_file(tier, name, sizes.get(name)):
+        for finding in await check_index_file(tier, name, sizes.get(name), contents=contents):
             yield finding
 
 

@@ -38,6 +38,7 @@ async def look_at_queue(
     progress: Callable[[int], None],
     *,
     bodies: bool = False,
+    contents: bool = True,
 ) -> AsyncIterator[list[Finding]]:
     """Yield what is wrong with a queue as its record says, some findings at a time.
 
@@ -64,6 +65,8 @@ async def look_at_queue(
         for segment in segments:
             found += check_extents(container.id, segment, now)
     yield found
+    if not contents:
+        return
     look = _QueueLook(container, store, flat, now, progress, bodies=bodies)
     async for batch in look.batches():
         yield batch

@@ -45,6 +45,7 @@ async def check_tier(
     *,
     journal: bool = True,
     bodies: bool = False,
+    contents: bool = True,
     progress: Callable[[int], None] = _unseen,
     clock: Clock | None = None,
     behind_s: float = 0.0,
@@ -60,6 +61,7 @@ async def check_tier(
         journal: False for a tier of the Java store, which has none.
         bodies: True to decompress every compressed body, too. One that cannot be is the message of
             a producer that made a mistake, and no damage of the tier.
+        contents: False to read neither messages nor index files, for somebody who does (an audit).
         progress: is told the bytes of CommitLogs followed by their units since the last call.
         clock: with it, what lies behind the published ends is told, too.
         behind_s: if anything lies there, seconds that a commit under way has to be published.
@@ -71,11 +73,12 @@ async def check_tier(
     if journal:
         async for finding in check_metadata(tier, sizes):
             yield finding
-    async for finding in check_index_files(tier, sizes):
+    async for finding in check_index_files(tier, sizes, contents=contents):
         yield finding
     known = set(own_objects(tier.state))
     for queue in sorted(tier.state.queues):
-        async for finding in _check_queue(tier, queue, sizes, known, progress, bodies=bodies):
+        looks = _check_queue(tier, queue, sizes, known, progress, bodies=bodies, contents=contents)
+        async for finding in looks:
             yield finding
     async for finding in check_parts(tier):
         yield finding
@@ -146,6 +149,7 @@ async def _check_queue(
     progress: Callable[[int], None],
     *,
     bodies: bool,
+    contents: bool,
 ) -> AsyncIterator[Finding]:
     """Check one queue, again if what its findings were judged by is no more.
 
@@ -159,7 +163,9 @@ async def _check_queue(
             return
         container = MessageQueueContainer(queue, _always(record), tier.store, manifests)
         stands = True
-        looks = look_at_queue(container, tier.store, sizes, known, progress, bodies=bodies)
+        looks = look_at_queue(
+            container, tier.store, sizes, known, progress, bodies=bodies, contents=contents
+        )
         async for batch in looks:
             if not batch:
                 continue

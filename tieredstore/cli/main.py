@@ -43,6 +43,11 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     ),
     "query": ("tieredstore.cli.query", "Find messages of a topic by one of their keys."),
     "check": ("tieredstore.cli.check", "Verify a tier: metadata and bytes, in both directions."),
+    "audit": ("tieredstore.cli.audit", "Compare all of a tier by many processes at once."),
+    "rebuild": (
+        "tieredstore.cli.rebuild",
+        "Make lost ConsumeQueues, index files and metadata again.",
+    ),
     "export": ("tieredstore.cli.export", "Write messages as Parquet files, by topic and day."),
     "scrub": (
         "tieredstore.cli.scrub",

@@ -17,8 +17,13 @@ async def findings_of(
     clock: Clock,
     progress: Callable[[int], None],
     bodies: bool,  # noqa: FBT001 - as above
+    *,
+    contents: bool = True,
 ) -> AsyncIterator[Finding]:
-    """What `ReadableTier.check` iterates over; arguments and errors as there."""
+    """What `ReadableTier.check` iterates over; arguments and errors as there.
+
+    `contents` False: what only the bytes of messages and index files tell is left out.
+    """
     damage = reader.damage
     if damage is not None:
         detail = f"{damage.reason}; what is published behind it cannot be checked"
@@ -30,6 +35,7 @@ async def findings_of(
         reader,
         journal=not is_java,
         bodies=bodies,
+        contents=contents,
         progress=progress,
         clock=None if is_java else clock,
         behind_s=BEHIND_S,

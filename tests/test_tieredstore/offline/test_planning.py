@@ -9,6 +9,7 @@ import fsspec
 import pyarrow as pa
 import pytest
 
+import tieredstore
 from container.names.queue_id import QueueId
 from container.record.blank import Coda
 from provider.errors import NotFound
@@ -21,6 +22,7 @@ from tests.support.golden import (
     tree_name,
     unpacked,
 )
+from tests.support.shown_blocks import blocks_of, environment_of, ran
 from tieredstore import offline, sync
 from tieredstore.config.sources import ConfigError
 from tieredstore.offline.planning import splits
@@ -152,3 +154,14 @@ def test_wrong_use_is_one_sentence(tier: Path, tmp_path: Path) -> None:
         splits(tier, 0)
     with pytest.raises(ConfigError, match="not to other"):
         splits(tier, broker="other")
+
+
+@pytest.mark.slow
+@pytest.mark.checkout
+def test_the_blocks_of_the_guide_print_what_they_show(tier: Path, tmp_path: Path) -> None:
+    (tmp_path / "tier").symlink_to(tier)
+    guide = Path(str(tieredstore.__file__)).parents[1] / "docs/offline.md"
+    blocks = blocks_of(guide.read_text())
+    assert len(blocks) == 1
+    for block in blocks:
+        ran(block, tmp_path, environment_of(), joined=False)

@@ -1,0 +1,89 @@
+"""`tieredstore audit`: compares all of a tier, in both directions, by many processes."""
+
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from tieredstore.cli.exit_status import FINDINGS
+from tieredstore.cli.invocation import Invocation, json_option, pass_invocation
+from tieredstore.cli.jobs import engine_of, engine_options
+from tieredstore.cli.output import count_text, size_text, write_json, write_table
+from tieredstore.cli.printable import printable
+from tieredstore.cli.progress import progress_bar
+from tieredstore.cli.reading import java_metadata_option
+from tieredstore.offline import import_job
+from tieredstore.offline.report import AuditReport
+from tieredstore.summary import counted
+
+
+@click.command("audit")
+@java_metadata_option
+@click.option(
+    "--bodies", is_flag=True, help="Also decompress every compressed body, up to 64 MiB of each."
+)
+@engine_options
+@json_option
+@pass_invocation
+def command(
+    invocation: Invocation,
+    java_metadata: Path | None,
+    *,
+    bodies: bool,
+    engine: str,
+    processes: int | None,
+    split_bytes: int,
+    as_json: bool,
+) -> int:
+    """Compare all of a tier: records, units, checksums, keys, metadata, in both directions.
+
+    Finds what `check` finds, with as many processes as there are cores, and continues after a
+    finding. Exit status 1: there are findings.
+    """
+    job = import_job("tieredstore.offline.audit")
+    config = invocation.load_config()
+    with engine_of(engine, processes) as workers, progress_bar("auditing") as show:
+
+        def told(done: int, total: int) -> None:
+            if show is not None:
+                show(done, total, f"{size_text(done)} of {size_text(total)}")
+
+        report: AuditReport = job.audit(
+            config,
+            workers,
+            split_bytes=split_bytes,
+            bodies=bodies,
+            java_metadata=java_metadata,
+            progress=told,
+        )
+    with suppress(BrokenPipeError):
+        if as_json:
+            write_json([asdict(finding) for finding in report.findings])
+            write_json([{"summary": report.summary}])
+        else:
+            _print(report)
+    return FINDINGS if report.findings else 0
+
+
+def _print(report: AuditReport) -> None:
+    if report.findings:
+        columns = ("finding", "path", "position", "detail")
+        rows = [(one.finding, one.path, str(one.position), one.detail) for one in report.findings]
+        write_table(columns, rows, numbers=frozenset({"position"}))
+    numbers = {name: count_text(number) for name, number in report.counts.items()}
+    numbers["bytes"] = size_text(report.counts["bytes"])
+    names = [name.replace("_", " ") for name in numbers]
+    title = f"{report.cluster}/{report.broker}"
+    write_table(
+        ("compared", title), list(zip(names, numbers.values(), strict=True)),
+        numbers=frozenset({title}),
+    )  # fmt: skip
+    found = len(report.findings) + report.findings_more
+    click.echo("nothing is wrong" if not found else counted(found, "finding"))
+    if report.findings_more:
+        click.echo(f"{report.findings_more:,} of them are not listed: they are of the same parts")
+    if report.changed:
+        names = ", ".join(map(str, report.changed[:8]))
+        more = "" if len(report.changed) <= 8 else " and others"  # noqa: PLR2004 - a line
+        click.echo(printable(f"cut or trimmed meanwhile, so not judged: {names}{more}"))

@@ -1,0 +1,89 @@
+"""`tieredstore rebuild`: makes lost ConsumeQueues, index files and metadata of a tier again."""
+
+from contextlib import suppress
+from dataclasses import asdict
+
+import click
+
+from tieredstore.cli.exit_status import FINDINGS
+from tieredstore.cli.invocation import Invocation, json_option, pass_invocation
+from tieredstore.cli.jobs import engine_of, engine_options
+from tieredstore.cli.output import count_text, size_text, write_json, write_table
+from tieredstore.cli.progress import progress_bar
+from tieredstore.offline import import_job
+from tieredstore.offline.report import RebuildReport
+from tieredstore.summary import counted
+
+FILES_LISTED_MAX = 40
+
+
+@click.command("rebuild")
+@click.option(
+    "--metadata",
+    is_flag=True,
+    help="Make the journal, too, of a tier that has none any more: all that is left of it may be "
+    "its CommitLog files. Readers see everything at once, or nothing.",
+)
+@click.option("--dry-run", is_flag=True, help="Say what would be made, and write nothing.")
+@engine_options
+@json_option
+@pass_invocation
+def command(
+    invocation: Invocation,
+    *,
+    metadata: bool,
+    dry_run: bool,
+    engine: str,
+    processes: int | None,
+    split_bytes: int,
+    as_json: bool,
+) -> int:
+    """Make lost or damaged ConsumeQueue and index files again from the messages, byte for byte.
+
+    Works on a tier in a directory, also while it is in use. Nothing is put at its place before
+    everything is made. Exit status 1: something could not be made, or damage was met.
+    """
+    config = invocation.load_config()
+    if metadata:
+        job = import_job("tieredstore.offline.remake").remake
+    else:
+        job = import_job("tieredstore.offline.restore").restore
+    with engine_of(engine, processes) as workers, progress_bar("rebuilding") as show:
+
+        def told(done: int, total: int) -> None:
+            if show is not None:
+                show(done, total, f"{size_text(done)} of {size_text(total)}")
+
+        report: RebuildReport = job(
+            config, workers, split_bytes=split_bytes, dry_run=dry_run, progress=told
+        )
+    with suppress(BrokenPipeError):
+        if as_json:
+            write_json([asdict(file) for file in report.files])
+            write_json([asdict(finding) for finding in report.findings])
+            write_json([{"summary": report.summary}])
+        else:
+            _print(report)
+    return FINDINGS if report.faults or report.findings else 0
+
+
+def _print(report: RebuildReport) -> None:
+    if report.files:
+        listed = [*report.faults, *(file for file in report.files if not file.fault)]
+        rows = [
+            (file.path, size_text(file.bytes), file.fault) for file in listed[:FILES_LISTED_MAX]
+        ]
+        write_table(("file", "size", "not made because"), rows, numbers=frozenset({"size"}))
+        if len(listed) > FILES_LISTED_MAX:
+            click.echo(f"and {len(listed) - FILES_LISTED_MAX:,} more; --json lists all")
+    if report.findings:
+        rows = [(one.finding, one.path, str(one.position), one.detail) for one in report.findings]
+        write_table(("met", "path", "position", "detail"), rows, numbers=frozenset({"position"}))
+    made = len(report.files) - len(report.faults)
+    what = f"{counted(made, 'file')} of {count_text(report.messages)} messages"
+    if not report.files:
+        click.echo("nothing is missing")
+    elif report.is_dry:
+        click.echo(f"{what} would be made{' and published' if report.makes_metadata else ''}")
+    else:
+        click.echo(f"{what} {'are published' if report.makes_metadata else 'are at their places'}")

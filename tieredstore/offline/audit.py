@@ -1,0 +1,259 @@
+"""An audit: everything that a tier holds, compared in both directions, by many workers at once.
+
+`check` finds the same in one process; an audit needs no more time for a tier ten times as large
+with ten times the workers. What only metadata and listings tell is found as `check` finds it.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import orjson
+from anyio.from_thread import start_blocking_portal
+
+from container.check.finding import Finding
+from container.check.standing import still_stands
+from container.metadata.object_names import object_name
+from container.metadata.records import Extent, IndexFile, Queue, Segment
+from container.names.queue_id import QueueId, SegmentType
+from container.names.rocketmq import parse_segment_name
+from container.record.unit import UNIT_BYTES
+from container.tier_reader import TierReader
+from provider.clock import SystemClock
+from provider.errors import StoreError
+from tieredstore.config.effective import Config
+from tieredstore.offline.audit_job import (
+    AuditReducer,
+    AuditTask,
+    Covered,
+    QueueOffsets,
+    SumTask,
+    audit_item,
+)
+from tieredstore.offline.cutting import SPLIT_BYTES, Selection, extents_of
+from tieredstore.offline.engine import Engine
+from tieredstore.offline.flat_bytes import Sum
+from tieredstore.offline.planning import TierPlan, plan_of
+from tieredstore.offline.report import AuditReport
+from tieredstore.offline.sources import place_of
+from tieredstore.offline.split import LogPiece, Split, TierPlace, pieces_between
+from tieredstore.opening import AS_OPTIONS, existing_tier, open_reader, read_bytes
+from tieredstore.reading.findings import findings_of
+
+SUMS_AT_ONCE = 64
+"""Extents of units in one task."""
+Progress = Callable[[int, int], None]
+"""Is told bytes done, and all bytes."""
+
+
+@dataclass(slots=True)
+class _Tasks:
+    """What workers do, and how many bytes of messages each task has."""
+
+    items: list[AuditTask | SumTask] = field(default_factory=list[AuditTask | SumTask])
+    bytes: list[int] = field(default_factory=list[int])
+
+    def add(self, item: AuditTask | SumTask, size: int) -> None:
+        """Another task."""
+        self.items.append(item)
+        self.bytes.append(size)
+
+
+def audit(
+    config: Config,
+    engine: Engine,
+    *,
+    split_bytes: int = SPLIT_BYTES,
+    bodies: bool = False,
+    java_metadata: Path | None = None,
+    progress: Progress | None = None,
+    naming: str = AS_OPTIONS,
+) -> AuditReport:
+    """Compare all of a tier. Reads every byte once (a few twice); changes nothing.
+
+    Args:
+        config: names the tier.
+        engine: where the work is done.
+        split_bytes: what one task reads.
+        bodies: also decompress every compressed body.
+        java_metadata: a `tieredStoreMetadata.json`, for a tier that RocketMQ's own store wrote.
+        progress: is told how far it came.
+        naming: how the caller's user names a broker.
+
+    Raises:
+        NotFound, ConfigError, NewerVersion, Denied: as `planning.splits`.
+        Corrupt: not even a part of the journal is whole.
+        Unavailable: the storage does not answer, or workers died again and again.
+    """
+
+    async def audited() -> AuditReport:
+        found = await asyncio.to_thread(existing_tier, config, naming)
+        java = None if java_metadata is None else await asyncio.to_thread(read_bytes, java_metadata)
+        async with open_reader(
+            found, java, java_path=str(java_metadata or ""), damaged=True
+        ) as reader:
+            place = await asyncio.to_thread(place_of, found)
+            is_java = java is not None
+            findings = [
+                finding
+                async for finding in findings_of(
+                    reader, is_java, SystemClock(), lambda _: None, bodies=bodies, contents=False
+                )
+            ]
+            return await _audited(
+                reader, place, engine, split_bytes, bodies, is_java, progress, findings
+            )
+
+    with start_blocking_portal() as portal:
+        return portal.call(audited)
+
+
+async def _audited(  # noqa: PLR0917 - one caller
+    reader: TierReader,
+    place: TierPlace,
+    engine: Engine,
+    split_bytes: int,
+    bodies: bool,  # noqa: FBT001 - as above
+    is_java: bool,  # noqa: FBT001 - as above
+    progress: Progress | None,
+    findings: list[Finding],
+) -> AuditReport:
+    plan = await plan_of(reader, place, Selection(), split_bytes)
+    tasks = await _tasks(reader, plan, bodies=bodies, is_java=is_java)
+    queues = {
+        queue.id: QueueOffsets(
+            queue.min_offset, queue.next_offset, tuple((gap.start, gap.end) for gap in queue.gaps)
+        )
+        for queue in plan.state.queues.values()
+    }
+    reducer = AuditReducer(place, queues, plan.state.index_files)
+    total, done = sum(tasks.bytes), 0
+
+    def told(index: int) -> None:
+        nonlocal done
+        done += tasks.bytes[index]
+        if progress is not None:
+            progress(done, total)
+
+    pieces = await asyncio.to_thread(
+        engine.map_group, tasks.items, audit_item, reducer, progress=told
+    )
+    counts = {"queues": 0, "records": 0, "bytes": 0, "units": 0, "extents": 0}
+    counts |= {"index_files": 0, "index_items": 0, "findings_more": 0}
+    for piece in pieces:
+        said = orjson.loads(piece.payload)
+        findings += [Finding(**one) for one in said.pop("findings")]
+        for name, number in said.items():
+            counts[name] += number
+    await reader.refresh()
+    changed = [
+        queue.id
+        for queue in plan.state.queues.values()
+        if not still_stands(queue, reader.queue(queue.id))
+    ]
+    told_of = [one for one in findings if _queue_in(one.path) not in changed]
+    broker = plan.state.broker
+    more = counts.pop("findings_more")
+    counts["messages"] = counts.pop("records")
+    return AuditReport(broker.cluster, broker.name, _once(told_of), counts, changed, more)
+
+
+def _queue_in(path: str) -> QueueId | None:
+    """The queue that a finding's path names; None if it names none."""
+    parsed = parse_segment_name(path)
+    if parsed is not None:
+        return parsed.queue
+    topic, _, number = path.removesuffix("/COMMIT_LOG").rpartition("/")
+    return QueueId(topic, int(number)) if topic and number.isdigit() else None
+
+
+def _once(findings: Sequence[Finding]) -> list[Finding]:
+    """Each kind at each place once: two ways may find the same."""
+    seen = {(one.finding, one.path, one.position): one for one in reversed(findings)}
+    return sorted(seen.values(), key=lambda one: (one.path, one.position, one.finding))
+
+
+async def _tasks(reader: TierReader, plan: TierPlan, *, bodies: bool, is_java: bool) -> _Tasks:
+    """What workers do: splits with their units and keys, and checksums of what no split reads."""
+    tasks = _Tasks()
+    covered = _covered(plan.state.index_files.values())
+    by_queue: dict[QueueId, list[Split]] = {}
+    for split in plan.splits:
+        by_queue.setdefault(split.queue, []).append(split)
+    for queue_id, logs in plan.segments.items():
+        queue, container = plan.state.queues[queue_id], reader.container(queue_id)
+        if container is None:
+            continue
+        try:
+            rows = await container.as_of(queue).segments(SegmentType.CONSUME_QUEUE)
+        except StoreError:
+            continue  # the manifest is told of already
+        known = {extent.piece.position: extent for extent in extents_of(queue, logs)}
+        log_sums = {piece.position: one for piece, one in _sums(queue, logs)}
+        units = [piece for piece, _ in _places(queue, rows)]
+        topic = plan.state.topics.get(queue_id.topic)
+        for split in by_queue.get(queue_id, ()):
+            inside = [piece for piece in split.pieces if _is_within(piece, split)]
+            sums = [log_sums.pop(piece.position) for piece in inside]
+            first = min(known[piece.position].first_offset for piece in split.pieces)
+            behind = max(known[piece.position].next_offset for piece in split.pieces)
+            task = AuditTask(
+                split,
+                -1 if topic is None else topic.topic_id,
+                tuple(one for one in sums if one is not None),
+                pieces_between(units, UNIT_BYTES * first, UNIT_BYTES * behind),
+                tuple(one for one in covered.get(queue_id, ()) if one.start < behind),
+                bodies,
+                not is_java,
+            )
+            tasks.add(task, split.end - split.start)
+        left = [*log_sums.values(), *(one for _, one in _sums(queue, rows))]
+        left = [one for one in left if one is not None]
+        for at in range(0, len(left), SUMS_AT_ONCE):
+            tasks.add(SumTask(plan.place, queue_id, tuple(left[at : at + SUMS_AT_ONCE])), 0)
+    return tasks
+
+
+def _covered(files: Iterable[IndexFile]) -> dict[QueueId, list[Covered]]:
+    """By queue, which offsets have their keys in which file."""
+    found: dict[QueueId, list[Covered]] = {}
+    for file in files:
+        for queue, start, end in file.coverage:
+            found.setdefault(queue, []).append(Covered(file.object_name, start, end))
+    return found
+
+
+def _is_within(piece: LogPiece, split: Split) -> bool:
+    """Whether a split reads all of a piece, and nothing of it comes to it in a second way."""
+    return split.start == split.anchor and split.start <= piece.position and piece.end <= split.end
+
+
+def _places(queue: Queue, segments: Sequence[Segment]) -> list[tuple[LogPiece, Extent]]:
+    return [
+        (
+            LogPiece(
+                segment.base + extent.position,
+                extent.length,
+                object_name(queue.id, segment, extent),
+                extent.object_offset,
+            ),
+            extent,
+        )
+        for segment in segments
+        if segment.is_readable
+        for extent in segment.extents
+    ]
+
+
+def _sums(queue: Queue, segments: Sequence[Segment]) -> list[tuple[LogPiece, Sum | None]]:
+    """Where the bytes of segments lie, with their checksums where they are known."""
+    return [
+        (
+            piece,
+            None
+            if extent.crc32c is None
+            else Sum(piece.object_name, piece.object_offset, piece.length, extent.crc32c),
+        )
+        for piece, extent in _places(queue, segments)
+    ]

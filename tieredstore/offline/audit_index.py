@@ -1,0 +1,100 @@
+"""One index file against the keys of all messages that it covers. Reads the file, nothing else."""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from container.check.finding import Finding
+from container.index.items import KEY_ITEM_DTYPE, KeyItems, joined
+from container.index.sealed import decode_sealed
+from container.metadata.records import IndexFile
+from container.names.queue_id import QueueId
+from container.record.crc32c import crc32c
+from provider.errors import Corrupt
+from provider.sequential import ByteSource
+
+_MARK = -1
+"""Key hash of a row that is no item, but says which positions of a queue were looked at."""
+SECOND_MS = 1_000
+_COLUMNS = ("topic_id", "queue_id", "position", "key_hash", "size", "seconds")
+
+
+def range_marks(queue: QueueId, topic_id: int, positions: NDArray[np.int64]) -> KeyItems:
+    """Two rows that say that all messages between two positions were looked at."""
+    marks = np.zeros(2, KEY_ITEM_DTYPE)
+    marks["key_hash"] = _MARK
+    marks["topic_id"], marks["queue_id"] = topic_id, queue.queue_id
+    marks["position"] = positions[0], positions[-1]
+    return marks
+
+
+def audit_index_file(
+    source: ByteSource, file: IndexFile, rows: Sequence[KeyItems]
+) -> list[Finding]:
+    """What is wrong with an index file; `rows` are the keys of the messages it covers, and marks.
+
+    Holds the file and the keys.
+
+    Raises:
+        Unavailable, Denied: the file cannot be read.
+    """
+    raw = bytearray(file.size)
+    count = source.read_into(file.object_name, 0, memoryview(raw))
+    if count < file.size:
+        return []  # that it is missing or short is told where its length is compared
+    if file.crc32c is not None and (found := crc32c(raw)) != file.crc32c:
+        detail = f"{file.size} bytes have {found:#010x}, published {file.crc32c:#010x}"
+        return [Finding("checksum", file.object_name, 0, detail)]
+    try:
+        index, items = decode_sealed(raw, path=file.object_name)
+    except Corrupt as error:
+        return [Finding("index-file", file.object_name, error.position, error.reason)]
+    if not file.coverage:
+        return []  # one of RocketMQ's does not say what it covers
+    return list(_compared(file.object_name, items, joined(rows), index.header.begin_timestamp))
+
+
+def _compared(name: str, items: KeyItems, expected: KeyItems, begin: int) -> Iterator[Finding]:
+    """Yield keys without an item, and items without a key among the messages looked at."""
+    marks = expected[expected["key_hash"] == _MARK]
+    wanted = _sorted(expected[expected["key_hash"] != _MARK], begin)
+    found = _sorted(items[_looked_at(items, marks)], begin)
+    if len(wanted) == len(found) and (wanted == found).all():
+        return
+    there, known = _rows(found), _rows(wanted)
+    for _, queue_id, position, key_hash, _, _ in sorted(known - there):
+        detail = f"no item for the hash {key_hash} of the message at {position} of queue {queue_id}"
+        yield Finding("index-key-missing", name, position, detail)
+    marked = set(zip(marks["topic_id"].tolist(), marks["queue_id"].tolist(), strict=True))
+    for topic_id, queue_id, position, key_hash, _, _ in sorted(there - known):
+        if (topic_id, queue_id) in marked:
+            detail = f"an item of hash {key_hash} names position {position} of queue {queue_id}"
+            yield Finding("index-item", name, position, f"{detail} in vain")
+
+
+def _rows(sorted_items: NDArray[np.int64]) -> set[tuple[int, ...]]:
+    return {tuple(map(int, row)) for row in sorted_items}
+
+
+def _looked_at(items: KeyItems, marks: KeyItems) -> NDArray[np.bool_]:
+    """Which items name a place between two marks of their queue."""
+    seen = np.zeros(len(items), np.bool_)
+    queues = np.unique(marks[["topic_id", "queue_id"]])
+    for topic_id, queue_id in queues.tolist():
+        mine = (marks["topic_id"] == topic_id) & (marks["queue_id"] == queue_id)
+        bounds = marks["position"][mine].reshape(-1, 2)
+        bounds = bounds[np.argsort(bounds[:, 0], kind="stable")]
+        rows = np.flatnonzero((items["topic_id"] == topic_id) & (items["queue_id"] == queue_id))
+        at = np.searchsorted(bounds[:, 0], items["position"][rows], side="right") - 1
+        inside = (at >= 0) & (items["position"][rows] <= bounds[np.maximum(at, 0), 1])
+        seen[rows[inside]] = True
+    return seen
+
+
+def _sorted(items: KeyItems, begin: int) -> NDArray[np.int64]:
+    """Items as rows of numbers, in one order."""
+    seconds = (items["store_timestamp"] - begin) // SECOND_MS
+    columns = [items[name].astype(np.int64) for name in _COLUMNS[:-1]] + [seconds]
+    rows = np.stack(columns, axis=1) if len(items) else np.empty((0, len(_COLUMNS)), np.int64)
+    return rows[np.lexsort(rows.T[::-1])]

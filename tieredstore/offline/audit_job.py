@@ -1,0 +1,336 @@
+"""What the workers of an audit do: records, units and keys of one split; keys of one index file.
+
+Everything here is pure but for the bytes that it reads. Kinds of findings are those of `check`.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+
+from container.check.finding import Finding
+from container.index.items import KEY_ITEM_DTYPE
+from container.metadata.records import IndexFile
+from container.names.queue_id import QueueId
+from container.record.blank import Coda
+from container.record.body import decompress
+from container.record.checksum import BODY_CRC_MASK, crc32, record_crc_is_valid
+from container.record.kernels import with_record_crc
+from container.record.layout import COMPRESSED
+from provider.errors import Corrupt, Denied
+from tieredstore.offline.audit_index import audit_index_file, range_marks
+from tieredstore.offline.derived import keys_of, units_of
+from tieredstore.offline.engine import Piece
+from tieredstore.offline.flat_bytes import Sum, SumFault, SummingSource, check_sum, read_units
+from tieredstore.offline.log_scan import FoundRecords, LogScan
+from tieredstore.offline.sources import source_of
+from tieredstore.offline.split import LogGap, LogPiece, ScanReport, Split, TierPlace
+
+FINDINGS_MAX = 1_000
+"""Of one split; more are counted, not told."""
+PAYLOAD_BYTES_MAX = 8 << 20
+_INT32_MIN = -(1 << 31)
+SPLIT, INDEX = "split/", "index/"
+"""How the targets of pieces begin: one for each queue, one for each index file."""
+
+
+class Covered(NamedTuple):
+    """Offsets of a queue whose keys are in an index file."""
+
+    index_file: str
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class AuditTask:
+    """One split, and what the metadata says of its messages."""
+
+    split: Split
+    topic_id: int
+    sums: tuple[Sum, ...]
+    """Of the extents that the split reads whole."""
+    units: tuple[LogPiece, ...]
+    """Where its units lie in the queue's ConsumeQueue, by bytes of that flat file."""
+    covered: tuple[Covered, ...]
+    decompresses: bool
+    checks_record_crc: bool = True
+    """False for a tier of RocketMQ's own: its whole-record checksums are those of other places."""
+
+
+@dataclass(frozen=True, slots=True)
+class SumTask:
+    """Extents of which nothing but the checksum is compared here."""
+
+    place: TierPlace
+    queue: QueueId
+    sums: tuple[Sum, ...]
+
+
+@dataclass(slots=True)
+class SplitResult:
+    """What one split showed, as its queue's reducer gets it."""
+
+    start: int
+    end: int
+    first: int | None = None
+    ended: int | None = None
+    records: int = 0
+    units: int = 0
+    extents: int = 0
+    bytes: int = 0
+    offsets: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
+    """Queue offsets `[first, behind)` that were found, in order of the log."""
+    findings: list[Finding] = field(default_factory=list[Finding])
+    findings_more: int = 0
+
+    def add(self, finding: Finding) -> None:
+        """Note a finding, or count it where there are many."""
+        if len(self.findings) < FINDINGS_MAX:
+            self.findings.append(finding)
+        else:
+            self.findings_more += 1
+
+    def piece(self, queue: QueueId) -> Piece:
+        """As the reducer gets it."""
+        return Piece(f"{SPLIT}{queue}", self.start, orjson.dumps(asdict(self)))
+
+
+def audit_item(task: AuditTask | SumTask) -> Iterator[Piece]:
+    """The mapper of an audit. Reads the split's bytes and its units once.
+
+    Raises:
+        Unavailable: try again.
+    """
+    if isinstance(task, SumTask):
+        yield _summed(task)
+        return
+    queue = task.split.queue
+    result = SplitResult(task.split.start, task.split.end)
+    keys: dict[str, list[NDArray[np.void]]] = {}
+    source = SummingSource(source_of(task.split.place), task.sums)
+    beside = source_of(task.split.place)
+    report = ScanReport(task.split)
+    try:
+        scan = LogScan(source, task.split, report=report, on_gap=lambda gap: _tell_gap(result, gap))
+        for found in scan:
+            _check_bodies(found, task, result)
+            offsets = found.columns.headers["queue_offset"].astype(np.int64)
+            _note_offsets(result, offsets)
+            stored = read_units(beside, task.units, int(offsets.min()), int(offsets.max()) + 1)
+            _check_units(queue, found, offsets, stored, result)
+            _collect_keys(found, task, offsets, keys)
+        for one in source.left_out():
+            fault = check_sum(beside, one)
+            result.extents += 1
+            if fault is not None:
+                result.add(_of_sum(fault))
+    except Denied as error:  # of this object; the others are read
+        result.add(Finding("unreadable", error.path, error.position, error.reason))
+    finally:
+        source.close()
+        beside.close()
+    result.extents += source.summed
+    for fault in source.faults:
+        result.add(_of_sum(fault))
+    result.first, result.ended = report.first, report.end
+    result.records, result.bytes = report.records, report.bytes
+    yield result.piece(queue)
+    yield from _key_pieces(task, keys, is_whole=not report.gaps)
+
+
+@dataclass(frozen=True, slots=True)
+class AuditReducer:
+    """Joins the splits of a queue, or compares an index file with the keys that were found."""
+
+    place: TierPlace
+    queues: Mapping[QueueId, "QueueOffsets"]
+    index_files: Mapping[str, IndexFile]
+
+    def __call__(self, target: str, pieces: Sequence[Piece]) -> Iterator[Piece]:
+        """The reducer of an audit: one piece of JSON with findings and counts.
+
+        Raises:
+            Unavailable, Denied: an index file cannot be read.
+        """
+        if target.startswith(INDEX):
+            file = self.index_files[target.removeprefix(INDEX)]
+            rows = [np.frombuffer(piece.payload, KEY_ITEM_DTYPE) for piece in pieces]
+            source = source_of(self.place)
+            try:
+                findings = audit_index_file(source, file, rows)
+            finally:
+                source.close()
+            payload: dict[str, Any] = {"index_files": 1, "index_items": file.items}
+        else:
+            topic, _, number = target.removeprefix(SPLIT).rpartition("/")
+            queue = QueueId(topic, int(number))
+            results = [orjson.loads(piece.payload) for piece in pieces]
+            findings = [Finding(**one) for result in results for one in result["findings"]]
+            findings += _joined(queue, self.queues[queue], results)
+            payload = {
+                name: sum(result[name] for result in results)
+                for name in ("records", "units", "extents", "bytes", "findings_more")
+            }
+            payload["queues"] = 1
+        payload["findings"] = [asdict(finding) for finding in findings]
+        yield Piece(target, 0, orjson.dumps(payload))
+
+
+@dataclass(frozen=True, slots=True)
+class QueueOffsets:
+    """Which offsets of a queue have a message, as its metadata says."""
+
+    start: int
+    end: int
+    gaps: tuple[tuple[int, int], ...]
+
+
+def _joined(
+    queue: QueueId, known: QueueOffsets, results: Sequence[Mapping[str, Any]]
+) -> Iterator[Finding]:
+    """Yield what the splits of a queue show together: places missed, offsets missed or twice."""
+    scanned = [one for one in results if one["first"] is not None]
+    for before, after in pairwise(scanned):
+        if before["end"] == after["start"] and before["ended"] != after["first"]:
+            detail = f"one part ends at {before['ended']}, the next begins at {after['first']}"
+            yield Finding("records-do-not-join", str(queue), after["start"], detail)
+    at = known.start
+    gaps = dict(known.gaps)
+    runs = [(int(a), int(b)) for result in results for a, b in result["offsets"]]
+    for start, end in [*runs, (known.end, known.end)]:
+        if start < at:
+            detail = f"offsets [{start}, {min(end, at)}) stand in the log twice, or out of order"
+            yield Finding("offset-twice", str(queue), start, detail)
+        while at < start:
+            until = min((gap for gap in gaps if at <= gap < start), default=start)
+            if at < until:
+                detail = f"no sound record of offsets [{at}, {until}) is in the log"
+                yield Finding("messages-missing", str(queue), at, detail)
+            at = min(gaps.get(until, until), start) if until < start else start
+        at = max(at, end)
+
+
+def _summed(task: SumTask) -> Piece:
+    source = source_of(task.place)
+    result = SplitResult(-1, -1)
+    try:
+        for one in task.sums:
+            result.extents += 1
+            try:
+                fault = check_sum(source, one)
+            except Denied as error:
+                result.add(Finding("unreadable", error.path, error.position, error.reason))
+                continue
+            if fault is not None:
+                result.add(_of_sum(fault))
+    finally:
+        source.close()
+    return result.piece(task.queue)
+
+
+def _of_sum(fault: SumFault) -> Finding:
+    kind = "checksum" if fault.bytes == fault.sum.length else "object-short"
+    return Finding(kind, fault.sum.object_name, fault.sum.start, str(fault))
+
+
+def _tell_gap(result: SplitResult, gap: LogGap) -> None:
+    behind = "" if gap.offset_behind is None else f", the next message is {gap.offset_behind}"
+    shift = f"; {gap.shifted} whole records lie {gap.shift:+} bytes off" if gap.shift else ""
+    detail = f"{gap.length} bytes hold no sound record: {gap.reason}{behind}{shift}"
+    result.add(Finding("log-gap", f"{gap.queue}/COMMIT_LOG", gap.position, detail))
+
+
+def _note_offsets(result: SplitResult, offsets: NDArray[np.int64]) -> None:
+    edges = [0, *(np.flatnonzero(np.diff(offsets) != 1) + 1).tolist(), len(offsets)]
+    for first, last in pairwise(edges):
+        start, end = int(offsets[first]), int(offsets[last - 1]) + 1
+        if result.offsets and result.offsets[-1][1] == start:
+            result.offsets[-1] = (result.offsets[-1][0], end)
+        else:
+            result.offsets.append((start, end))
+
+
+def _check_bodies(found: FoundRecords, task: AuditTask, result: SplitResult) -> None:
+    """Note bodies and whole records whose checksums differ, and bodies that do not decompress."""
+    queue, view = str(task.split.queue), found.raw.data
+    headers, (starts, ends) = found.columns.headers, found.columns.bodies
+    spans = zip(starts.tolist(), ends.tolist(), strict=True)
+    sums = np.array([crc32(view[start:end]) for start, end in spans], np.uint32) & BODY_CRC_MASK
+    for row in np.flatnonzero(sums != headers["body_crc"]).tolist():
+        detail = f"body has CRC {sums[row]:#010x}, stored {headers['body_crc'][row]:#010x}"
+        result.add(Finding("body-crc", queue, int(headers["queue_offset"][row]), detail))
+    if task.checks_record_crc:
+        for row in with_record_crc(found.raw, found.starts, found.sizes):
+            start = int(found.starts[row])
+            if not record_crc_is_valid(view[start : start + int(found.sizes[row])]):
+                offset = int(headers["queue_offset"][row])
+                detail = "the whole-record CRC does not match"
+                result.add(Finding("record-crc", queue, offset, detail))
+    if task.decompresses:
+        for row in np.flatnonzero((headers["sys_flag"] & COMPRESSED) != 0).tolist():
+            offset, flags = int(headers["queue_offset"][row]), int(headers["sys_flag"][row])
+            try:
+                body = view[int(starts[row]) : int(ends[row])]
+                decompress(body, flags, path=queue, position=offset)
+            except Corrupt as error:
+                result.add(Finding("body-compression", queue, offset, error.reason))
+
+
+def _check_units(
+    queue: QueueId,
+    found: FoundRecords,
+    offsets: NDArray[np.int64],
+    stored: NDArray[np.void],
+    result: SplitResult,
+) -> None:
+    """Note units that differ from those that the records give."""
+    derived = units_of(found)
+    mine = stored[offsets - int(offsets.min())]
+    result.units += len(mine)
+    places = (mine["position"] == derived["position"]) | (
+        mine["position"] + Coda.SIZE == derived["position"]
+    )
+    same = places & (mine["size"] == derived["size"])
+    tags = (mine["tag_hash"] == derived["tag_hash"]) | (mine["tag_hash"] < _INT32_MIN)
+    for row in np.flatnonzero(~same).tolist():
+        offset = int(offsets[row])
+        if int(mine["size"][row]) == 0:
+            result.add(Finding("unit-missing", str(queue), offset, "its unit cannot be read"))
+            continue
+        detail = f"unit points to {mine['position'][row]}, {mine['size'][row]} bytes; the record "
+        detail += f"has {derived['position'][row]}, {derived['size'][row]}"
+        result.add(Finding("unit", str(queue), offset, detail))
+    for row in np.flatnonzero(same & ~tags).tolist():
+        detail = f"unit has {mine['tag_hash'][row]}, the tags give {derived['tag_hash'][row]}"
+        result.add(Finding("tag-hash", str(queue), int(offsets[row]), detail))
+
+
+def _collect_keys(
+    found: FoundRecords,
+    task: AuditTask,
+    offsets: NDArray[np.int64],
+    keys: dict[str, list[NDArray[np.void]]],
+) -> None:
+    for name, start, end in task.covered:
+        mine = (offsets >= start) & (offsets < end)
+        if mine.any():
+            some = found if mine.all() else found.taken(mine)
+            keys.setdefault(name, []).append(keys_of(some, task.split.queue, task.topic_id))
+            keys[name].append(range_marks(task.split.queue, task.topic_id, some.positions))
+
+
+def _key_pieces(
+    task: AuditTask, keys: Mapping[str, Iterable[NDArray[np.void]]], *, is_whole: bool
+) -> Iterator[Piece]:
+    """The keys by index file; where messages are damaged nothing is said of superfluous items."""
+    for name, parts in keys.items():
+        rows = np.concatenate(list(parts))
+        rows = rows if is_whole else rows[rows["key_hash"] >= 0]
+        step = PAYLOAD_BYTES_MAX // rows.itemsize
+        for at in range(0, len(rows), step):
+            yield Piece(f"{INDEX}{name}", task.split.start, rows[at : at + step].tobytes())

@@ -1,0 +1,123 @@
+"""Extents of a log whose metadata are lost: cut while it is scanned, with their checksums."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from container.queue.boundaries import cut_runs
+from container.record.blank import Coda
+from container.record.crc32c import crc32c
+from provider.sequential import ByteSource
+from tieredstore.offline.log_scan import FoundRecords
+from tieredstore.offline.split import ScanReport, Split
+
+PIECE_BYTES = 4 << 20
+ExtentRow = tuple[int, int, int | None, int, int, int]
+"""Log position, length, CRC-32C (None: not all bytes are there), first offset, oldest, newest."""
+
+
+@dataclass(slots=True)
+class _Open:
+    start: int
+    end: int
+    crc32c: int
+    first_offset: int
+    oldest_ms: int
+    newest_ms: int
+
+    @property
+    def row(self) -> ExtentRow:
+        """As it is told."""
+        length = self.end - self.start
+        return (
+            self.start, length, self.crc32c, self.first_offset, self.oldest_ms, self.newest_ms
+        )  # fmt: skip
+
+
+class LogExtents:
+    """Cuts the records of one split into extents that touch; what is between records is one, too.
+
+    The cuts are not those of the owner that wrote the log, which nobody needs: an extent begins and
+    ends between records, and that is all.
+    """
+
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self._rows: list[ExtentRow] = []
+        self._open: _Open | None = None
+
+    def add(self, found: FoundRecords, offsets: NDArray[np.int64]) -> None:
+        """Sum and cut the records of one chunk, which follow one another."""
+        begin = int(found.positions[0])
+        ends = found.positions + found.sizes
+        if self._open is not None and self._open.end != begin:
+            self._close()
+        start = begin if self._open is None else self._open.start
+        stamps, view = found.columns.store_timestamps, found.raw.data
+        for cut in cut_runs(ends, begin, open_start=start, bytes_max=self._bytes_max):
+            low = begin if cut.first == 0 else int(ends[cut.first - 1])
+            high = int(ends[cut.last - 1])
+            part = view[low - found.log_start : high - found.log_start]
+            oldest = int(stamps[cut.first : cut.last].min())
+            newest = int(stamps[cut.first : cut.last].max())
+            now = self._open
+            if now is not None and cut.start == now.start:
+                now.crc32c, now.end = crc32c(part, now.crc32c), high
+                now.oldest_ms, now.newest_ms = (
+                    min(now.oldest_ms, oldest),
+                    max(now.newest_ms, newest),
+                )
+            else:
+                self._close()
+                first = int(offsets[cut.first])
+                self._open = _Open(low, high, crc32c(part), first, oldest, newest)
+
+    def finish(self, source: ByteSource, report: ScanReport) -> list[ExtentRow]:
+        """All extents of the split, which together cover `[first, end)` of its report.
+
+        Reads what lies between records, which is little, for its checksum.
+        """
+        self._close()
+        first, end = report.first, report.end
+        assert first is not None, "the scan has ended"
+        assert end is not None, "the scan has ended"
+        rows: list[ExtentRow] = []
+        at = first
+        for row in [*self._rows, (end, 0, 0, -1, 0, 0)]:
+            if at < row[0]:
+                rows = self._with_hole(rows, source, report.split, at, row[0])
+            if row[1]:
+                rows.append(row)
+            at = row[0] + row[1]
+        return rows
+
+    def _with_hole(
+        self, rows: list[ExtentRow], source: ByteSource, split: Split, start: int, end: int
+    ) -> list[ExtentRow]:
+        before = rows[-1] if rows else None
+        if before is not None and end - start == Coda.SIZE and before[2] is not None:
+            crc = _sum(source, split, start, end, before[2])
+            return [*rows[:-1], (before[0], before[1] + Coda.SIZE, crc, *before[3:])]
+        crc = _sum(source, split, start, end, 0)
+        offset, stamp = (-1, 0) if before is None else (before[3], before[5])
+        return [*rows, (start, end - start, crc, offset, stamp, stamp)]
+
+    def _close(self) -> None:
+        if self._open is not None:
+            self._rows.append(self._open.row)
+        self._open = None
+
+
+def _sum(source: ByteSource, split: Split, start: int, end: int, crc: int) -> int | None:
+    """Checksum of bytes of the log; None if they are not all there."""
+    room = memoryview(bytearray(min(PIECE_BYTES, end - start)))
+    for piece in split.pieces:
+        low, high = max(piece.position, start), min(piece.end, end)
+        while low < high:
+            view = room[: high - low]
+            place = piece.object_offset + low - piece.position
+            if source.read_into(piece.object_name, place, view) < len(view):
+                return None
+            crc, low = crc32c(view, crc), low + len(view)
+    return crc

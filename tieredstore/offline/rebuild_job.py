@@ -1,0 +1,288 @@
+"""What the workers of a rebuild do: units and keys from records, files from units and keys.
+
+All that they write is the same for the same messages, whoever writes it and how often.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+
+from container.index.items import KEY_ITEM_DTYPE, KeyItems, joined
+from container.index.layout import IndexHeader
+from container.index.sealed import fitting_slots, seal_index
+from container.names.queue_id import QueueId, SegmentType
+from container.names.rocketmq import INT64_MAX, segment_name
+from container.record.crc32c import crc32c
+from container.record.unit import UNIT_BYTES, UNIT_DTYPE
+from provider.staged_files import stage
+from tieredstore.offline.derived import keys_of, units_of
+from tieredstore.offline.engine import Piece
+from tieredstore.offline.flat_bytes import Sum
+from tieredstore.offline.log_extents import LogExtents
+from tieredstore.offline.log_scan import FoundRecords, LogScan
+from tieredstore.offline.sources import source_of
+from tieredstore.offline.split import ScanReport, Split
+
+UNITS, INDEX, LOG = "units/", "index/", "log/"
+"""How the targets of pieces begin: one for each file that is made, one for each queue's log."""
+PAYLOAD_BYTES_MAX = 8 << 20
+TIMED_UNIT_DTYPE = np.dtype([("unit", UNIT_DTYPE), ("timestamp", "<i8")])
+"""A unit as it lies on disk, and its message's store timestamp: 28 bytes."""
+
+
+class UnitRun(NamedTuple):
+    """Queue offsets that follow one another, and how their units are cut into files."""
+
+    first: int
+    behind: int
+    """`INT64_MAX` where the end is not known yet."""
+    units_per_file: int
+
+    def file_of(self, offset: int) -> int:
+        """First queue offset of the file that has an offset's unit."""
+        return self.first + (offset - self.first) // self.units_per_file * self.units_per_file
+
+
+class IndexPart(NamedTuple):
+    """Offsets of a queue whose keys go into one index file."""
+
+    file: str
+    start: int
+    behind: int
+
+
+@dataclass(frozen=True, slots=True)
+class RebuildTask:
+    """One split, and what is to be made of its messages."""
+
+    split: Split
+    topic_id: int
+    runs: tuple[UnitRun, ...]
+    """Units of other offsets are not made."""
+    index: tuple[IndexPart, ...]
+    extent_bytes_max: int = 0
+    """Cut the log into extents of so many bytes; 0: they are known."""
+
+
+def rebuild_item(task: RebuildTask) -> Iterator[Piece]:
+    """The mapper of a rebuild. Reads the split once.
+
+    Raises:
+        Unavailable: try again.
+        Denied: the storage refuses.
+    """
+    queue = task.split.queue
+    units: dict[int, list[NDArray[np.void]]] = {}
+    firsts: dict[int, list[NDArray[np.int64]]] = {}
+    keys: dict[str, list[KeyItems]] = {}
+    source, beside = source_of(task.split.place), source_of(task.split.place)
+    report = ScanReport(task.split)
+    extents = LogExtents(task.extent_bytes_max) if task.extent_bytes_max else None
+    offset_runs: list[tuple[int, int]] = []
+    try:
+        for found in LogScan(source, task.split, report=report, on_gap=lambda _: None):
+            offsets = found.columns.headers["queue_offset"].astype(np.int64)
+            _note_runs(offset_runs, offsets)
+            if extents is not None:
+                extents.add(found, offsets)
+            timed = _timed(found) if task.runs else np.empty(0, TIMED_UNIT_DTYPE)
+            for run in task.runs:
+                _sort_in(run, offsets, timed, units, firsts)
+            for file, start, behind in task.index:
+                mine = (offsets >= start) & (offsets < behind)
+                if mine.any():
+                    some = found if mine.all() else found.taken(mine)
+                    keys.setdefault(file, []).append(keys_of(some, queue, task.topic_id))
+        made = [] if extents is None else extents.finish(beside, report)
+    finally:
+        source.close()
+        beside.close()
+    said = {
+        "first": report.first,
+        "ended": report.end,
+        "records": report.records,
+        "bytes": report.bytes,
+        "offsets": offset_runs,
+        "gaps": [
+            {name: getattr(gap, name) for name in ("position", "length", "reason", "shift")}
+            for gap in report.gaps
+        ],
+        "extents": made,
+    }
+    yield Piece(f"{LOG}{queue}", task.split.start, orjson.dumps(said))
+    for file_first, parts in units.items():
+        name = segment_name(queue, SegmentType.CONSUME_QUEUE, UNIT_BYTES * file_first)
+        # Without the dtype numpy would give the units the byte order of this machine.
+        timed = np.concatenate(parts, dtype=TIMED_UNIT_DTYPE)
+        yield from _unit_pieces(name, np.concatenate(firsts[file_first]), timed)
+    for file, items in keys.items():
+        rows = joined(items)
+        step = PAYLOAD_BYTES_MAX // rows.itemsize
+        for at in range(0, len(rows), step):
+            yield Piece(f"{INDEX}{file}", task.split.start, rows[at : at + step].tobytes())
+
+
+def _note_runs(runs: list[tuple[int, int]], offsets: NDArray[np.int64]) -> None:
+    edges = np.flatnonzero(np.diff(offsets) != 1) + 1
+    for part in np.split(offsets, edges):
+        start, behind = int(part[0]), int(part[-1]) + 1
+        if runs and runs[-1][1] == start:
+            runs[-1] = (runs[-1][0], behind)
+        else:
+            runs.append((start, behind))
+
+
+def _timed(found: FoundRecords) -> NDArray[np.void]:
+    timed = np.empty(len(found.starts), TIMED_UNIT_DTYPE)
+    timed["unit"] = units_of(found)
+    timed["timestamp"] = found.columns.store_timestamps
+    return timed
+
+
+def _sort_in(
+    run: UnitRun,
+    offsets: NDArray[np.int64],
+    timed: NDArray[np.void],
+    units: dict[int, list[NDArray[np.void]]],
+    firsts: dict[int, list[NDArray[np.int64]]],
+) -> None:
+    """Put the units of a run to the files that they belong to."""
+    mine = (offsets >= run.first) & (offsets < run.behind)
+    if not mine.any():
+        return
+    some, rows = offsets[mine], timed[mine]
+    files = run.first + (some - run.first) // run.units_per_file * run.units_per_file
+    for file in np.unique(files).tolist():
+        chosen = files == file
+        units.setdefault(file, []).append(rows[chosen])
+        firsts.setdefault(file, []).append(some[chosen])
+
+
+def _unit_pieces(name: str, offsets: NDArray[np.int64], timed: NDArray[np.void]) -> Iterator[Piece]:
+    """Units that follow one another, as pieces whose order is the first one's queue offset."""
+    step = PAYLOAD_BYTES_MAX // TIMED_UNIT_DTYPE.itemsize
+    edges = [0, *(np.flatnonzero(np.diff(offsets) != 1) + 1).tolist(), len(offsets)]
+    for begin, end in pairwise(edges):
+        for at in range(begin, end, step):
+            part = timed[at : min(at + step, end)]
+            yield Piece(f"{UNITS}{name}", int(offsets[at]), part.tobytes())
+
+
+@dataclass(frozen=True, slots=True)
+class KnownUnits:
+    """A ConsumeQueue file that is published: what its bytes must be."""
+
+    first: int
+    behind: int
+    sums: tuple[Sum, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class KnownIndex:
+    """An index file that is published."""
+
+    size: int
+    crc32c: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class RebuildReducer:
+    """Makes one file of all its pieces, and compares it with what was published of it."""
+
+    staging: str = ""
+    """Where files are staged, each under its target; "": nothing is written."""
+    units: Mapping[str, KnownUnits] = field(default_factory=dict[str, KnownUnits])
+    index: Mapping[str, KnownIndex] = field(default_factory=dict[str, KnownIndex])
+    extent_bytes_max: int = 4 << 20
+
+    def __call__(self, target: str, pieces: Sequence[Piece]) -> Iterator[Piece]:
+        """The reducer of a rebuild: one piece of JSON.
+
+        Raises:
+            Unavailable, Denied: a file cannot be staged.
+        """
+        if target.startswith(LOG):
+            payload: Any = [orjson.loads(piece.payload) for piece in pieces]
+        elif target.startswith(UNITS):
+            payload = self._units(target, pieces)
+        else:
+            payload = self._index(target, pieces)
+        yield Piece(target, 0, orjson.dumps(payload))
+
+    def _units(self, target: str, pieces: Sequence[Piece]) -> dict[str, Any]:
+        known = self.units.get(target.removeprefix(UNITS))
+        first = known.first if known is not None else pieces[0].order
+        parts: list[NDArray[np.void]] = []
+        at = first
+        for piece in pieces:
+            if piece.order != at:
+                return {"fault": f"no record of offsets [{at}, {piece.order}) is in the log"}
+            parts.append(np.frombuffer(piece.payload, TIMED_UNIT_DTYPE))
+            at += len(parts[-1])
+        timed = np.concatenate(parts, dtype=TIMED_UNIT_DTYPE)
+        raw = np.ascontiguousarray(timed["unit"], dtype=UNIT_DTYPE).tobytes()
+        if known is not None:
+            if at != known.behind:
+                return {"fault": f"no record of offsets [{at}, {known.behind}) is in the log"}
+            for one in known.sums:
+                if crc32c(raw[one.start : one.start + one.length]) != one.crc32c:
+                    return {"fault": "what the messages give has another checksum than published"}
+        self._stage(target, raw)
+        extents = self._unit_extents(first, timed["timestamp"], raw)
+        return {"first": first, "behind": at, "bytes": len(raw), "extents": extents}
+
+    def _unit_extents(
+        self, first: int, stamps: NDArray[np.int64], raw: bytes
+    ) -> list[tuple[int, int, int, int, int, int]]:
+        """Position, length, checksum, first offset, and times of each extent."""
+        step = max(self.extent_bytes_max // UNIT_BYTES, 1)
+        return [
+            (
+                UNIT_BYTES * at,
+                UNIT_BYTES * len(part),
+                crc32c(raw[UNIT_BYTES * at : UNIT_BYTES * (at + len(part))]),
+                first + at,
+                int(part.min()),
+                int(part.max()),
+            )
+            for at in range(0, len(stamps), step)
+            for part in [stamps[at : at + step]]
+        ]
+
+    def _index(self, target: str, pieces: Sequence[Piece]) -> dict[str, Any]:
+        items = joined([np.frombuffer(piece.payload, KEY_ITEM_DTYPE) for piece in pieces])
+        begin = int(items["store_timestamp"].min())
+        raw = seal_index(items, slots=fitting_slots(len(items)), begin_timestamp=begin)
+        found, known = crc32c(raw.data), self.index.get(target.removeprefix(INDEX))
+        if known is not None and (len(raw), found) != (known.size, known.crc32c):
+            return {"fault": "what the messages give differs from what was published"}
+        self._stage(target, raw.tobytes())
+        header = IndexHeader.decode(raw.data, path=target)
+        return {
+            "bytes": len(raw),
+            "crc32c": found,
+            "begin": header.begin_timestamp,
+            "end": header.end_timestamp,
+            "slots": header.used_slots,
+            "items": header.items,
+        }
+
+    def _stage(self, target: str, raw: bytes) -> None:
+        if self.staging:
+            stage(self.staging, target, [raw])
+
+
+def unknown_end(first: int, units_per_file: int) -> UnitRun:
+    """A run whose end nobody knows yet."""
+    return UnitRun(first, INT64_MAX, units_per_file)
+
+
+def queue_of(target: str) -> QueueId:
+    """The queue of a `LOG` target."""
+    topic, _, number = target.removeprefix(LOG).rpartition("/")
+    return QueueId(topic, int(number))

@@ -1,0 +1,173 @@
+"""From what a scan tells of a log to the records of its queue and its index files. Pure."""
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from container.errors import Refused
+from container.lookup.coverage import merged
+from container.metadata.invariants import check_queue
+from container.metadata.records import Extent, Gap, IndexFile, Queue, Segment
+from container.names.index_base import INDEX_PREFIX, IndexBase
+from container.names.queue_id import QueueId, SegmentType
+from container.names.rocketmq import index_name
+from container.record.unit import UNIT_BYTES
+from provider.errors import Corrupt
+from provider.ranges import QueueOffset
+
+FIRST_EPOCH = 1
+"""Of the owner whose entry publishes what was made: the journal's first."""
+GAP_REASON = "no sound record of it was in the log when the metadata were made again"
+Said = Mapping[str, Any]
+"""What a mapper or a reducer of a rebuild told, as JSON."""
+
+
+class QueueParts(NamedTuple):
+    """What is known of one queue."""
+
+    queue: QueueId
+    files: Sequence[tuple[int, int]]
+    """Base and limit of each CommitLog file, in order."""
+    said: Sequence[Said]
+    """By split, in order."""
+    units: Mapping[str, Said]
+    """By name of a ConsumeQueue file, in order."""
+
+
+def runs_of(said: Sequence[Said]) -> list[tuple[int, int]]:
+    """Queue offsets `[first, behind)` that follow one another, in order of the log."""
+    runs: list[tuple[int, int]] = []
+    for one in said:
+        for start, behind in one["offsets"]:
+            if runs and runs[-1][1] == start:
+                runs[-1] = (runs[-1][0], behind)
+            else:
+                runs.append((start, behind))
+    return runs
+
+
+def queue_of_parts(parts: QueueParts, *, now_ms: int) -> Queue:
+    """The record of a queue of which nothing was known.
+
+    Raises:
+        Corrupt: it cannot be published; the position is a queue offset.
+    """
+    runs, path = runs_of(parts.said), str(parts.queue)
+    if not runs:
+        raise Corrupt("no sound record is in its log", path)
+    for (_, behind), (start, _) in pairwise(runs):
+        if start < behind:
+            raise Corrupt(f"offset {start} stands in the log behind {behind - 1}", path, start)
+    faults = [one["fault"] for one in parts.units.values() if "fault" in one]
+    if faults:
+        raise Corrupt(faults[0], path, runs[0][0])
+    gaps = tuple(
+        Gap(QueueOffset(behind), QueueOffset(start), GAP_REASON, now_ms)
+        for (_, behind), (start, _) in pairwise(runs)
+    )
+    queue = Queue(
+        parts.queue,
+        QueueOffset(runs[0][0]),
+        QueueOffset(runs[-1][1]),
+        _sealed(_log_segments(parts)),
+        _sealed(_unit_segments(parts)),
+        gaps=gaps,
+    )
+    try:
+        check_queue(queue)
+    except Refused as error:
+        raise Corrupt(error.reason, path, error.position) from error
+    return queue
+
+
+def _log_segments(parts: QueueParts) -> list[Segment]:
+    rows = [row for one in parts.said for row in one["extents"]]
+    gaps = [gap for one in parts.said for gap in one["gaps"]]
+    end = parts.files[-1][1]
+    if gaps and gaps[-1]["position"] + gaps[-1]["length"] == end:
+        end = gaps[-1]["position"]  # what lies behind the last message was never published
+    segments: list[Segment] = []
+    offset, stamp = 0, 0
+    for base, limit in parts.files:
+        extents: list[Extent] = []
+        for position, length, crc, first, oldest, newest in rows:
+            if not base <= position < min(limit, end):
+                continue
+            if first >= 0:
+                offset, stamp = first, newest
+            extents.append(
+                Extent(
+                    position - base,
+                    length,
+                    crc,
+                    QueueOffset(first if first >= 0 else offset),
+                    oldest if first >= 0 else stamp,
+                    newest if first >= 0 else stamp,
+                    object_offset=position - base,
+                )
+            )
+        if extents:
+            segments.append(
+                Segment(SegmentType.COMMIT_LOG, base, _created(extents), 0, tuple(extents))
+            )
+    return segments
+
+
+def _unit_segments(parts: QueueParts) -> list[Segment]:
+    segments: list[Segment] = []
+    for said in sorted(parts.units.values(), key=lambda one: one["first"]):
+        extents = [
+            Extent(position, length, crc, QueueOffset(first), oldest, newest, "", position)
+            for position, length, crc, first, oldest, newest in said["extents"]
+        ]
+        base = UNIT_BYTES * said["first"]
+        segments.append(
+            Segment(SegmentType.CONSUME_QUEUE, base, _created(extents), 0, tuple(extents))
+        )
+    return segments
+
+
+def _created(extents: Sequence[Extent]) -> int:
+    return min(extent.min_timestamp for extent in extents)
+
+
+def _sealed(segments: Sequence[Segment]) -> tuple[Segment, ...]:
+    """All but the last are closed for good."""
+    closed = [
+        Segment(one.type, one.base, one.created_ms, one.epoch, one.extents, one.end_timestamp)
+        for one in segments[:-1]
+    ]
+    return (*closed, *segments[-1:])
+
+
+def first_free_number(root: Path) -> int:
+    """Above the numbers of all index files of the first epoch below a broker's directory."""
+    names = (path.relative_to(root).as_posix() for path in (root / INDEX_PREFIX).glob("*"))
+    bases = [base for name in names if (base := IndexBase.parse(name)) is not None]
+    return 1 + max((b.number_of_owner for b in bases if b.epoch == FIRST_EPOCH), default=0)
+
+
+def index_file_of(
+    number: int, said: Said, coverage: Sequence[tuple[QueueId, int, int]]
+) -> IndexFile:
+    """The record of the index file with a number, in the first epoch."""
+    base = IndexBase(FIRST_EPOCH, number).number
+    spans: dict[QueueId, list[tuple[int, int]]] = {}
+    for queue, start, behind in coverage:
+        spans.setdefault(queue, []).append((start, behind))
+    return IndexFile(
+        index_name(base),
+        base,
+        said["bytes"],
+        said["begin"],
+        said["end"],
+        said["slots"],
+        said["items"],
+        tuple(
+            (queue, QueueOffset(a), QueueOffset(b))
+            for queue in sorted(spans)
+            for a, b in merged(spans[queue])
+        ),
+        said["crc32c"],
+    )
