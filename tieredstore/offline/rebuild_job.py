@@ -13,8 +13,8 @@ import orjson
 from numpy.typing import NDArray
 
 from container.index.items import KEY_ITEM_DTYPE, KeyItems, joined
-from container.index.layout import IndexHeader
-from container.index.sealed import fitting_slots, seal_index
+from container.index.layout import IndexHeader, IndexSlot
+from container.index.sealed import file_bytes, fitting_begin, fitting_slots, seal_index
 from container.names.queue_id import QueueId, SegmentType
 from container.names.rocketmq import INT64_MAX, segment_name
 from container.record.crc32c import crc32c
@@ -188,6 +188,7 @@ class KnownIndex:
 
     size: int
     crc32c: int | None
+    begin_timestamp: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,9 +257,14 @@ class RebuildReducer:
 
     def _index(self, target: str, pieces: Sequence[Piece]) -> dict[str, Any]:
         items = joined([np.frombuffer(piece.payload, KEY_ITEM_DTYPE) for piece in pieces])
-        begin = int(items["store_timestamp"].min())
-        raw = seal_index(items, slots=fitting_slots(len(items)), begin_timestamp=begin)
-        found, known = crc32c(raw.data), self.index.get(target.removeprefix(INDEX))
+        known = self.index.get(target.removeprefix(INDEX))
+        slots = fitting_slots(len(items))
+        begin = fitting_begin(int(items["store_timestamp"].min()))
+        if known is not None:
+            left = known.size - file_bytes(len(items), 0)
+            slots, begin = max(1, left // IndexSlot.SIZE), known.begin_timestamp
+        raw = seal_index(items, slots=slots, begin_timestamp=begin)
+        found = crc32c(raw.data)
         if known is not None and (len(raw), found) != (known.size, known.crc32c):
             return {"fault": "what the messages give differs from what was published"}
         self._stage(target, raw.tobytes())

@@ -216,7 +216,9 @@ async def _wanted(reader: TierReader, place: TierPlace, split_bytes: int) -> Wan
         )
         for file in lost_index:
             if file.coverage and file.crc32c is not None:
-                todo.index[file.object_name] = KnownIndex(file.size, file.crc32c)
+                todo.index[file.object_name] = KnownIndex(
+                    file.size, file.crc32c, file.begin_timestamp
+                )
             else:
                 fault = "it is RocketMQ's own, which does not say what it covers"
                 todo.faults.append(MadeFile(file.object_name, 0, fault))

@@ -128,7 +128,7 @@ DAMAGES: dict[str, tuple[Damage, set[str]]] = {
     ),
     "a directory in place of a log": (
         lambda t: into_directory(only(t, LOG)),
-        {"unreadable", "messages-missing"},
+        {"unreadable", "messages-missing", "object-missing"},
     ),
     "a journal entry": (lambda t: flip(only(t, "@journal/*"), 60), {"entry-damaged"}),
 }  # fmt: skip
