@@ -4,8 +4,7 @@ import asyncio
 import json
 import os
 import shutil
-import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -37,15 +36,7 @@ from tests.test_golden.test_offset_by_time import check_rows
 from tieredstore import follow
 from tieredstore.config.effective import Config
 from tieredstore.config.sources import ConfigError
-from tieredstore.offline.engine import (
-    LocalEngine,
-    Mapper,
-    OneProcess,
-    Piece,
-    Progress,
-    Reducer,
-)
-from tieredstore.offline.rebuild_job import RebuildTask, rebuild_item
+from tieredstore.offline.engine import OneProcess, Piece
 from tieredstore.offline.remake import remake
 from tieredstore.offline.report import RebuildReport
 from tieredstore.offline.restore import OWNED_FAULT, restore
@@ -266,56 +257,6 @@ def test_two_rival_runs_are_one(sound: tuple[GoldenTree, Path], tier: Path) -> N
     remake(config_of(tree, tier), OneProcess())
     with pytest.raises(ConfigError, match="has a journal, which is not made anew"):
         remake(config_of(tree, tier), OneProcess())
-
-
-class KillsWorkers:
-    """A mapper whose process dies the first time for some of the items."""
-
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
-
-    def __call__(self, task: RebuildTask) -> Iterator[Piece]:
-        mark = self.directory / f"{task.split.queue}-{task.split.start}".replace("/", "-")
-        if task.split.queue == ("G_Big", 0) and not task.split.start and not mark.exists():
-            mark.touch()
-            os.kill(os.getpid(), signal.SIGKILL)
-        return rebuild_item(task)
-
-
-class WithDeadlyMapper:
-    """An engine that runs a job with a mapper that kills workers."""
-
-    def __init__(self, engine: LocalEngine, directory: Path) -> None:
-        self.engine = engine
-        self.mapper = KillsWorkers(directory)
-
-    def map_group(
-        self,
-        items: Sequence[RebuildTask],
-        mapper: Mapper,
-        reducer: Reducer,
-        *,
-        progress: Progress | None = None,
-    ) -> list[Piece]:
-        assert mapper is rebuild_item
-        return self.engine.map_group(items, self.mapper, reducer, progress=progress)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("sound", [ROCKETMQ_533], indirect=True, ids=tree_name)
-def test_workers_that_are_killed_change_no_byte(
-    sound: tuple[GoldenTree, Path], tier: Path, tmp_path: Path
-) -> None:
-    tree, _ = sound
-    broker = broker_of(tree, tier)
-    before = all_of(broker)
-    remove_derived(broker)
-    marks = tmp_path / "marks"
-    marks.mkdir()
-    with LocalEngine(2, staging=tmp_path) as engine:
-        restore(config_of(tree, tier), WithDeadlyMapper(engine, marks))
-        assert engine.restarts > 0
-    assert all_of(broker) == before
 
 
 @pytest.mark.leaves_findings(

@@ -1,0 +1,69 @@
+"""A rebuild whose workers are killed gives the same bytes."""
+
+import os
+import signal
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.support.cli import run
+from tests.support.golden import ROCKETMQ_533, unpacked
+from tests.test_tieredstore.offline.test_rebuild import (
+    all_of,
+    broker_of,
+    config_of,
+    options_of,
+    remove_derived,
+)
+from tieredstore.offline.engine import LocalEngine, Mapper, Piece, Progress, Reducer
+from tieredstore.offline.rebuild_job import RebuildTask, rebuild_item
+from tieredstore.offline.restore import restore
+
+
+class KillsWorkers:
+    """A mapper whose process dies the first time for some of the items."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+
+    def __call__(self, task: RebuildTask) -> Iterator[Piece]:
+        mark = self.directory / f"{task.split.queue}-{task.split.start}".replace("/", "-")
+        if task.split.queue == ("G_Big", 0) and not task.split.start and not mark.exists():
+            mark.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return rebuild_item(task)
+
+
+class WithDeadlyMapper:
+    """An engine that runs a job with a mapper that kills workers."""
+
+    def __init__(self, engine: LocalEngine, directory: Path) -> None:
+        self.engine = engine
+        self.mapper = KillsWorkers(directory)
+
+    def map_group(
+        self,
+        items: Sequence[RebuildTask],
+        mapper: Mapper,
+        reducer: Reducer,
+        *,
+        progress: Progress | None = None,
+    ) -> list[Piece]:
+        assert mapper is rebuild_item
+        return self.engine.map_group(items, self.mapper, reducer, progress=progress)
+
+
+@pytest.mark.slow
+def test_workers_that_are_killed_change_no_byte(tmp_path: Path) -> None:
+    tree, tier, marks = unpacked(ROCKETMQ_533), tmp_path / "tier", tmp_path / "marks"
+    run(*options_of(tree, tier), "tier", tree.store)
+    broker = broker_of(tree, tier)
+    before = all_of(broker)
+    remove_derived(broker)
+    marks.mkdir()
+    with LocalEngine(2, staging=tmp_path) as engine:
+        report = restore(config_of(tree, tier), WithDeadlyMapper(engine, marks))
+        assert engine.restarts > 0
+    assert report.faults == []
+    assert all_of(broker) == before
