@@ -61,7 +61,7 @@ async def check_tier(
         journal: False for a tier of the Java store, which has none.
         bodies: True to decompress every compressed body, too. One that cannot be is the message of
             a producer that made a mistake, and no damage of the tier.
-        contents: False to read neither messages nor index files, for somebody who does (an audit).
+        contents: False to read no messages, for somebody who does (an audit).
         progress: is told the bytes of CommitLogs followed by their units since the last call.
         clock: with it, what lies behind the published ends is told, too.
         behind_s: if anything lies there, seconds that a commit under way has to be published.
