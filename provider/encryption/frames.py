@@ -71,7 +71,7 @@ def frames_of(wanted: ByteRange) -> ByteRange:
 
 
 def seal(cipher: Cipher, key_id: bytes, buffers: Sequence[Buffer]) -> list[bytes]:
-    """The object that holds the buffers, joined; about 1 s a GB, and a copy of it in memory."""
+    """The object that holds the buffers, joined; about 2 s a GB, and a copy of it in memory."""
     size_bytes = sum(map(len, buffers))
     full, tail = divmod(size_bytes, CONTENT_BYTES)
     nonces = os.urandom((full + 1) * NONCE_BYTES)

@@ -26,7 +26,7 @@ from provider.ranges import ByteRange
 
 ResultT = TypeVar("ResultT")
 ON_LOOP_BYTES_MAX: Final = 256 << 10
-"""Up to so many bytes are encrypted on the event loop, in a quarter of a millisecond."""
+"""Up to so many bytes are encrypted on the event loop, in half a millisecond."""
 
 
 class EncryptedStore(ForwardingStore):
@@ -34,7 +34,7 @@ class EncryptedStore(ForwardingStore):
 
     Names, lengths and times of objects stay visible. Requests: those of `inner`, and two at first,
     which read the data keys. Ranges are widened to whole frames, by less than 8 KiB. Objects do
-    not grow in place: `append` is refused. CPU: about 1 s a GB, in threads but for small objects.
+    not grow in place: `append` is refused. CPU: about 2 s a GB, in threads but for small objects.
     Memory: a copy of what a call moves.
     """
 
