@@ -102,12 +102,14 @@ class OrphanStep(Step):
 
     name = "orphans"
 
-    def __init__(self, tier: OwnedTier, snapshots: SnapshotStep) -> None:
+    def __init__(self, tier: OwnedTier, snapshots: SnapshotStep, *, own_files: bool = True) -> None:
+        """`own_files`: segments have files of their own; else no queue's directory is listed."""
         super().__init__(tier)
         self._snapshots = snapshots
         self._manifests = ManifestReader(tier.store)
         self._queues_max = tier.options.orphan_queues_per_step_max
-        self._left = _rotated_by_epoch(tier.state, self._queues_max)
+        self._own_files = own_files
+        self._left = _rotated_by_epoch(tier.state, self._queues_max) if own_files else {}
         self._above: dict[QueueId, tuple[str, ...]] = {}
         self._searching: dict[QueueId, Queue | None] = {}
         """Queues that this run has listed, as last published; None: cut or dropped since."""
@@ -136,6 +138,9 @@ class OrphanStep(Step):
     async def finish(self) -> None:
         """Search all queues once more. Raises what `step` raises."""
         if self._is_first_owner:
+            return
+        if not self._own_files:
+            await self._search()
             return
         self._left = dict.fromkeys(sorted(self.tier.state.queues))
         first: StoreError | None = None

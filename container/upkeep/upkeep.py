@@ -46,7 +46,8 @@ def steps_of(
     """Every step of upkeep, in the order in which they are begun when several are due."""
     snapshots = SnapshotStep(tier)
     shared: list[Step] = []
-    if segments is not None and not segments.has_segment_names:
+    own_files = segments is None or segments.has_segment_names
+    if segments is not None and not own_files:
         shared.append(PartsStep(tier, snapshots, segments, grace_ms=cut_grace_ms))
         shared.append(RepackStep(tier, segments, extent_bytes_max=extent_bytes_max))
     index: list[Step] = []
@@ -59,7 +60,7 @@ def steps_of(
         IndexExpiryStep(tier),
         ManifestStep(tier, waits_for_repacking=bool(shared)),
         snapshots,
-        OrphanStep(tier, snapshots),
+        OrphanStep(tier, snapshots, own_files=own_files),
         FirstFilesStep(tier, snapshots, segments),
         *shared,
         TruncationStep(tier, snapshots),

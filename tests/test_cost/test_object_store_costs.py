@@ -172,3 +172,23 @@ def test_an_idle_tier_costs_a_look_at_its_journal_a_minute() -> None:
         assert made.total() == made["LIST"], "nothing else"
 
     simulated(run())
+
+
+def test_a_later_owner_lists_no_directory_of_a_queue() -> None:
+    """All bytes lie in parts, which one listing finds, however many queues there are."""
+    config, queues = configured(), 300
+
+    async def run() -> None:
+        clock = SimulatedClock()
+        hot = UniformHotLog(clock, queues, body_bytes=100)
+        for owner in range(2):
+            store = store_on(clock, config)
+            async with tiering(hot, store, clock, config) as dispatcher:
+                for queue in hot.ends:
+                    hot.extend(queue, 10)
+                await dispatcher.drain()
+                await clock.sleep(HOUR_S)
+            print(f"owner {owner + 1}: {dict(store.meter.requests)}")
+        assert store.meter.requests["LIST"] < queues / 2
+
+    simulated(run())
