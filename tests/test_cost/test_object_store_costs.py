@@ -181,14 +181,14 @@ def test_a_later_owner_lists_no_directory_of_a_queue() -> None:
     async def run() -> None:
         clock = SimulatedClock()
         hot = UniformHotLog(clock, queues, body_bytes=100)
-        for owner in range(2):
-            store = store_on(clock, config)
-            async with tiering(hot, store, clock, config) as dispatcher:
+        first, second = store_on(clock, config), store_on(clock, config)
+        for one in (first, second):
+            async with tiering(hot, one, clock, config) as dispatcher:
                 for queue in hot.ends:
                     hot.extend(queue, 10)
                 await dispatcher.drain()
                 await clock.sleep(HOUR_S)
-            print(f"owner {owner + 1}: {dict(store.meter.requests)}")
-        assert store.meter.requests["LIST"] < queues / 2
+        print(f"the second owner: {dict(second.meter.requests)}")
+        assert second.meter.requests["LIST"] < queues / 2
 
     simulated(run())
