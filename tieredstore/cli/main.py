@@ -168,8 +168,8 @@ class CommandLine(click.Group):
 def cli(ctx: click.Context) -> None:
     """Unlimited history for RocketMQ on cheap storage.
 
-    A tier is a directory that holds the messages of one or more brokers. Name it with
-    -D tieredStoreFilePath=DIRECTORY or in the configuration file. `tier` fills it; `topics`,
+    A tier is a directory, or a place in an object store, that holds the messages of one or more
+    brokers. Name it with --tier PLACE or in the configuration file. `tier` fills it; `topics`,
     `brokers`, `segments`, `read`, `offset-by-time`, `query` and `check` need the tier alone. The
     broker needs no name where the tier has only one. The options below may also follow the command.
     """
