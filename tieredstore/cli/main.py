@@ -51,7 +51,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "export": ("tieredstore.cli.export", "Write messages as Parquet files, by topic and day."),
     "scrub": (
         "tieredstore.cli.scrub",
-        "Verify a part of a tier at each run, and find what nothing refers to.",
+        "Verify a tier in parts, and find what nothing refers to.",
     ),
     "metadata": ("tieredstore.cli.metadata", "Exchange metadata with RocketMQ's own tiered store."),
     "delete-topic": (

@@ -11,6 +11,7 @@ import pytest
 
 from container.check.tier import check_tier
 from container.names.rocketmq import INDEX_QUEUE
+from container.record.layout import layout_of
 from container.tier_reader import TierReader
 from fetcher.fetcher import TieredMessageFetcher
 from provider.clock import SystemClock
@@ -317,13 +318,24 @@ def test_a_flipped_bit_of_a_body_does_not_change_what_follows_from_the_message(
     before = derived_of(broker)
     log = max(broker.glob("*/0/COMMIT_LOG/*"), key=lambda path: path.stat().st_size)
     raw = bytearray(log.read_bytes())
-    raw[100] ^= 1
+    flipped = first_body(raw)
+    raw[flipped] ^= 1
     log.write_bytes(raw)
     remove_derived(broker)
     assert restore(config_of(tree, tier), OneProcess()).faults == []
     assert derived_of(broker) == before
-    raw[100] ^= 1
+    raw[flipped] ^= 1
     log.write_bytes(raw)
+
+
+def first_body(log: bytes | bytearray) -> int:
+    """Where the first body begins that is not empty."""
+    at = 0
+    while True:
+        body = at + layout_of(int.from_bytes(log[at + 36 : at + 40])).body
+        if any(log[body - 4 : body]):
+            return body
+        at += int.from_bytes(log[at : at + 4])
 
 
 def test_wrong_use_is_one_sentence(
