@@ -101,7 +101,7 @@ class TestRetrying(AppendingStoreContract):
 class TestRangeReads(AppendingStoreContract):
     @pytest.fixture
     def store(self) -> AppendingStore:
-        options = RangeOptions(gap_bytes_max=2, request_bytes_max=3, hedge_after_s=60)
+        options = RangeOptions(gap_bytes_max=2, request_bytes_max=4096, hedge_after_s=60)
         return RangeReads(MemoryStore(), clock=SystemClock(), options=options)
 
 
