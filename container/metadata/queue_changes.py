@@ -15,6 +15,7 @@ from container.metadata.operations import (
     CutQueue,
     MoveToManifest,
     RecordGap,
+    Release,
     SegmentChange,
     SetSegmentState,
     TrimQueue,
@@ -187,11 +188,19 @@ def _sealed_last(segments: tuple[Segment, ...], now_ms: int) -> tuple[Segment, .
     return (*segments[:-1], replace(segments[-1], sealed_ms=now_ms))
 
 
-def refuse_other_basis(queue: Queue, planned_on: QueueBasis | None) -> None:
-    """Refuse a change of a whole record that was planned on another one."""
+def refuse_other_basis(
+    queue: Queue, planned_on: QueueBasis | None, release: Release | None
+) -> None:
+    """Refuse a change of a whole record that was planned on another one.
+
+    Without a `release` merges are not compared: the record named no part, or an older program
+    planned the change, which merges nothing and does not know `repacks`.
+    """
     if planned_on is None:
         return
     now = QueueBasis.of(queue)
+    if release is None:
+        now = replace(now, repacks=planned_on.repacks)
     refuse_unless(
         now == planned_on, f"planned on {planned_on}, by now it is {now}", queue_path(queue.id)
     )
@@ -199,7 +208,7 @@ def refuse_other_basis(queue: Queue, planned_on: QueueBasis | None) -> None:
 
 def cut(queue: Queue, operation: CutQueue) -> Queue:
     """Take the newest messages away again, as the caller worked it out."""
-    refuse_other_basis(queue, operation.planned_on)
+    refuse_other_basis(queue, operation.planned_on, operation.release)
     after = replace(operation.queue, generation=queue.generation + 1, used_below=_used_below(queue))
     path = queue_path(queue.id)
     refuse_unless(
@@ -281,7 +290,7 @@ def move_to_manifest(queue: Queue, operation: MoveToManifest) -> Queue:
 
 def trim(queue: Queue, operation: TrimQueue) -> Queue:
     """Take the oldest messages away."""
-    refuse_other_basis(queue, operation.planned_on)
+    refuse_other_basis(queue, operation.planned_on, operation.release)
     path = queue_path(queue.id)
     refuse_unless(
         queue.min_offset == operation.expected_offset,

@@ -103,7 +103,7 @@ def apply_operation(change: StateChange, operation: Operation) -> None:
             _bury(change, operation.tombstones)
         case DropQueue():
             queue = _queue(change, operation.queue)
-            queue_changes.refuse_other_basis(queue, operation.planned_on)
+            queue_changes.refuse_other_basis(queue, operation.planned_on, operation.release)
             change.next_generation = max(change.next_generation, queue.generation + 1)
             _replace(change, queue, None, operation.release)
             _uncover(change, queue.id, 0)

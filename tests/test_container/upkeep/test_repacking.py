@@ -6,8 +6,14 @@ from dataclasses import replace
 import pytest
 
 from container.errors import Refused
-from container.metadata.operations import Release, RepackedRun, RepackSegments
-from container.metadata.records import Queue, Segment
+from container.metadata.operations import (
+    DropQueue,
+    MoveToManifest,
+    Release,
+    RepackedRun,
+    RepackSegments,
+)
+from container.metadata.records import ManifestRef, Queue, Segment
 from container.names.queue_id import FLAT_FILES, QueueId
 from container.names.rocketmq import parse_segment_name
 from container.options import TierOptions
@@ -104,6 +110,49 @@ async def test_a_cut_that_was_planned_before_a_merge_is_planned_again() -> None:
         await put(tier, 1, QUEUES[0])
         await w.pass_time(20.0)
     assert await w.reads_back(QUEUES[0]) == 8
+
+
+async def test_an_older_programs_change_of_a_merged_queue_can_be_read() -> None:
+    w = world()
+    async with w.owned() as tier:
+        for _ in range(9):
+            await put(tier, 1, QUEUES[0])
+        await w.pass_time(10.0)
+        container = tier.container(QUEUES[0])
+        assert container is not None
+        assert container.record.repacks > 0
+        cut = await cut_queue(container, w.memory, QueueOffset(7), now_ms=1)
+        said = tier._cut_operation(cut, "by one that knows no merges", ())
+        ours = replace(said, planned_on=replace(cut.planned_on, repacks=0))
+        with pytest.raises(Refused, match="planned on"):
+            tier.state.plan([ours])
+        older = replace(ours, release=None)
+        dropped = DropQueue(QUEUES[0], (), ours.planned_on)
+        for change in (older, dropped):
+            state = tier.state.copy()
+            state.apply([change])
+            state.check()
+
+
+async def test_a_manifest_that_was_planned_before_a_merge_is_refused() -> None:
+    w = world(commit_log_bytes_max=1_000)
+    async with w.owned() as tier:
+        for _ in range(9):
+            await put(tier, 1, QUEUES[0])
+        record = tier.queue(QUEUES[0])
+        assert record is not None
+        oldest = record.commit_log[0]
+        assert oldest.sealed_ms is not None
+        ref = ManifestRef("m", oldest.type, 0, oldest.end, 1, oldest.size, 0, 1)
+        now = (record.generation, record.repacks)
+        move = MoveToManifest(QUEUES[0], ref, (0,), (), (), *now)
+        tier.state.plan([move])
+        whole = replace(oldest.extents[0], length=oldest.size)
+        run = RepackedRun(oldest.type, 0, 0, len(oldest.extents), (whole,))
+        state = tier.state.copy()
+        state.apply([RepackSegments(QUEUES[0], *now, 1, (run,), Release(1))])
+        with pytest.raises(Refused, match="planned on repacking 0, it is 1"):
+            state.plan([move])
 
 
 async def test_a_merge_that_is_late_is_refused_by_the_state() -> None:
