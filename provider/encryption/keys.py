@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Self, cast
 
 from provider.encryption.frames import KEY_ID_BYTES, NONCE_BYTES, Cipher
-from provider.errors import AlreadyExists, Corrupt, Denied
+from provider.errors import AlreadyExists, Corrupt, Denied, NotFound, Unavailable
 from provider.object_store import ObjectStore
 
 KEYS_PREFIX: Final = "@keys/"
@@ -141,7 +141,11 @@ class KeyRing:
                     "was not given",
                     f"{KEYS_PREFIX}{key_id}",
                 )
-            key = await _unwrapped(self._store, key_id, known, self._masters.keys[known])
+            try:
+                key = await _unwrapped(self._store, key_id, known, self._masters.keys[known])
+            except NotFound as error:  # must not look as if the object that we read were gone
+                reason = "data keys are being wrapped by another master key; try again"
+                raise Unavailable(reason, f"{KEYS_PREFIX}{key_id}") from error
             self._keys[bytes.fromhex(key_id)] = key
             if known == self._masters.current:
                 self._current = bytes.fromhex(key_id)

@@ -8,7 +8,7 @@ from provider.encryption.keys import KEYS_PREFIX, MasterKeys, Rewrapped, rewrap,
 from provider.encryption.store import EncryptedStore, PlainStore
 from provider.errors import Corrupt, Denied, NotFound, OutOfRange, Unavailable
 from provider.memory import MemoryStore
-from provider.object_store import ObjectStore
+from provider.object_store import ObjectEntry, ObjectStore
 from provider.ranges import ByteRange
 from provider.testing.faulty import Crashed, Fault, FaultyObjectStore
 
@@ -160,6 +160,29 @@ async def test_a_rewrapping_that_dies_at_any_request_loses_no_data_key(kind: str
         assert bytes(await encrypted(inner, masters(c=3)).read("m")) == b"y"
         call += 1
     assert call > 8
+
+
+class RewrappedMeanwhile(MemoryStore):
+    """A storage whose data keys are wrapped anew right after they were listed, once."""
+
+    masters: MasterKeys | None = None
+
+    async def list(self, prefix: str, *, after: str = "") -> list[ObjectEntry]:
+        found = await super().list(prefix, after=after)
+        masters, self.masters = self.masters, None
+        if masters is not None:
+            await rewrap(self, masters)
+        return found
+
+
+async def test_a_start_beside_a_rewrapping_takes_no_object_for_missing() -> None:
+    inner = RewrappedMeanwhile()
+    await encrypted(inner, masters(a=1)).create("n", [b"x"])
+    both = inner.masters = masters(b=2, a=1)
+    store = encrypted(inner, both)
+    with pytest.raises(Unavailable, match="try again"):
+        await store.read("n")
+    assert bytes(await store.read("n")) == b"x"
 
 
 async def test_a_lost_reply_while_a_data_key_begins_leaves_the_storage_usable() -> None:
