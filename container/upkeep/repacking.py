@@ -6,7 +6,7 @@ go by their counts. Nothing waits for a job, and what it was planned on is compa
 comes too late for a queue leaves that queue out. A job that dies leaves a part that nothing names.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -209,13 +209,8 @@ class RepackStep(Step):
 
         What is gone because its queue was cut, or expired, is left out without a word.
         """
-        wanted = sorted(
-            _Wanted(one.object_name, one.object_offset, one.object_offset + one.length, n, one)
-            for n, run in enumerate(job)
-            for one in run.extents
-        )
         bodies: list[dict[int, Buffer]] = [{} for _ in job]
-        for some in _together(wanted):
+        async for some in self._groups(job):
             place = ByteRange(some[0].start, max(one.end for one in some))
             try:
                 raw = memoryview(await self.tier.store.read(some[0].object_name, place))
@@ -232,6 +227,21 @@ class RepackStep(Step):
                     continue
                 bodies[one.run][one.extent.position] = body
         return bodies
+
+    async def _groups(self, job: Sequence[Run]) -> AsyncIterator[list[_Wanted]]:
+        """What one request reads each. Sorted part by part, or 65,000 extents hold up the loop."""
+        wanted: dict[str, list[_Wanted]] = {}
+        for number, run in enumerate(job):
+            if number % AT_ONCE == AT_ONCE - 1:
+                await self.tier.clock.sleep(0)
+            for one in run.extents:
+                start, name = one.object_offset, one.object_name
+                wanted.setdefault(name, []).append(
+                    _Wanted(name, start, start + one.length, number, one)
+                )
+        for name in sorted(wanted):
+            for some in _together(sorted(wanted[name], key=lambda one: one.start)):
+                yield some
 
     def _pass_over(self, run: Run, error: StoreError, damaged: list[StoreError]) -> None:
         """Leave a queue alone whose bytes are damaged, unless they are not its own any more."""

@@ -1,6 +1,8 @@
 """Merging small parts and gathering closed segments, beside commits, cuts and damage."""
 
+import asyncio
 import random
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -17,10 +19,13 @@ from container.metadata.records import ManifestRef, Queue, Segment
 from container.names.queue_id import FLAT_FILES, QueueId
 from container.names.rocketmq import parse_segment_name
 from container.options import TierOptions
+from container.queue.repack_plan import Run
 from container.queue.tail_cut import cut_queue
 from container.tier import Tier
 from container.tier_reader import TierReader
+from container.upkeep import repacking
 from container.upkeep.options import UpkeepOptions
+from container.upkeep.repacking import RepackStep
 from provider.packed_segments import PartName
 from provider.ranges import QueueOffset
 from tests.support.messages import TOPIC, make_batch
@@ -153,6 +158,40 @@ async def test_a_manifest_that_was_planned_before_a_merge_is_refused() -> None:
         state.apply([RepackSegments(QUEUES[0], *now, 1, (run,), Release(1))])
         with pytest.raises(Refused, match="planned on repacking 0, it is 1"):
             state.plan([move])
+
+
+async def test_a_job_of_many_runs_lets_others_have_turns_before_it_reads(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    w = world()
+    turns = 0
+    turns_before: list[int] = []
+    together = repacking._together
+
+    def noted(wanted: Sequence[repacking._Wanted]) -> list[list[repacking._Wanted]]:
+        turns_before.append(turns)
+        assert len({one.object_name for one in wanted}) == 1
+        return together(wanted)
+
+    async def take_turns() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    async with w.owned() as tier:
+        for _ in range(3):
+            await put(tier, 1, QUEUES[0])
+        steps = [one.step for one in tier.upkeep._scheduled]
+        (step,) = (one for one in steps if isinstance(one, RepackStep))
+        (segment,) = (one for one in segments_of(tier) if one.type == FLAT_FILES[0])
+        run = Run(QUEUES[0], segment.type, 0, segment.extents, 1, 0, segment.size)
+        monkeypatch.setattr(repacking, "_together", noted)
+        others = asyncio.create_task(take_turns())
+        bodies = await step._read([run] * 5 * repacking.AT_ONCE, [])
+        others.cancel()
+    assert turns_before[0] >= 5
+    assert all(len(one) == 3 for one in bodies)
 
 
 async def test_a_merge_that_is_late_is_refused_by_the_state() -> None:
