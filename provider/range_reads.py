@@ -77,12 +77,18 @@ class RangeReads(ForwardingStore):
     async def _request(self, name: str, wanted: ByteRange) -> Buffer:
         """One range, and once more if the answer is late and the share of such allows it."""
         self.requests += 1
-        options = self._options
-        if not options.hedge_after_s:
+        if not self._options.hedge_after_s:
             return await super().read(name, wanted)
+        try:
+            return await self._hedged(name, wanted)
+        except BaseExceptionGroup as errors:
+            raise errors.exceptions[0] from None
+
+    async def _hedged(self, name: str, wanted: ByteRange) -> Buffer:
+        """One range, by the first of one or two requests that answers."""
         failed: StoreError | None = None
         async with asyncio.TaskGroup() as group:
-            late = group.create_task(self._clock.sleep(options.hedge_after_s))
+            late = group.create_task(self._clock.sleep(self._options.hedge_after_s))
             first = group.create_task(self._outcome(name, wanted))
             running: set[asyncio.Task[Any]] = {first, late}
             while running:
