@@ -5,7 +5,6 @@ that another process removed is a miss. Each process knows the files that it mad
 lists again after it wrote an eighth of the bound, so that the bound holds over all of them.
 """
 
-import itertools
 import os
 from bisect import bisect_right, insort
 from collections import OrderedDict
@@ -13,6 +12,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
+from uuid import uuid4
 
 from provider.clock import Clock
 from provider.disk_cache.entry import (
@@ -53,7 +53,6 @@ class CacheFiles:
         self._written_bytes = 0
         self._paused_until_s = float("-inf")
         self._is_listed = False
-        self._numbers = itertools.count()
         self.damaged = 0
         """Files that were dropped because they were not what was written."""
         self.failed_writes = 0
@@ -141,7 +140,7 @@ class CacheFiles:
         """Write a temporary file and give it its name; removes it if that fails."""
         path = self._path(entry)
         os.makedirs(os.path.dirname(path), mode=DIRECTORY_MODE, exist_ok=True)  # noqa: PTH103, PTH120 - as fast as it gets
-        temporary = f"{self._directory}/{TEMPORARY_PREFIX}{os.getpid()}-{next(self._numbers)}"
+        temporary = f"{self._directory}/{TEMPORARY_PREFIX}{uuid4().hex}"
         number = os.open(temporary, _NEW, FILE_MODE)
         try:
             try:

@@ -95,7 +95,7 @@ class DiskCachedStore(ForwardingStore):
                     fresh.append((key, hole.start, data))
             parts.sort(key=lambda one: one[0].start)
             found.append(parts[0][1] if len(parts) == 1 else b"".join(data for _, data in parts))
-        if fresh:
+        if fresh and not self._is_closed:
             await self._in_thread(lambda: [self._files.put(*one) for one in fresh])
         return found
 
@@ -107,7 +107,7 @@ class DiskCachedStore(ForwardingStore):
         """
         await super().delete(names)
         keys = [key_of(self._scope, name) for name in names if self._is_immutable(name)]
-        if keys:
+        if keys and not self._is_closed:
             await self._in_thread(lambda: self._files.drop(keys))
 
     async def close(self) -> None:
@@ -116,7 +116,7 @@ class DiskCachedStore(ForwardingStore):
         try:
             await super().close()
         finally:
-            self._thread.shutdown(wait=False, cancel_futures=True)
+            self._thread.shutdown(wait=False)  # to cancel what waits would cancel its callers
 
     async def _in_thread(self, work: Callable[[], ResultT]) -> ResultT:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)

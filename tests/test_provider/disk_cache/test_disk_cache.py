@@ -4,22 +4,26 @@ import asyncio
 import errno
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from random import Random
+from threading import Event
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from provider.clock import ManualClock
+from provider.clock import ManualClock, settle
 from provider.disk_cache.entry import BLOCK_BYTES, EntryName, key_of
 from provider.disk_cache.files import CacheFiles
 from provider.disk_cache.store import DiskCachedStore
 from provider.errors import Closed, NotFound
 from provider.memory import MemoryStore
+from provider.object_store import Buffer
 from provider.options import DiskCacheOptions
 from provider.ranges import ByteRange
 from provider.testing.faulty import FaultyObjectStore
+from tests.support.patience import HANGS_AFTER_S
 
 BODY = Random(7).randbytes(3 * BLOCK_BYTES + 17)
 KEY = key_of("s3://b", "@parts/x")
@@ -228,19 +232,68 @@ async def test_what_a_dead_writer_left_goes_and_strangers_stay(cached: Cached) -
     await again.close()
 
 
+async def test_a_read_that_outlives_its_store_still_ends_with_its_bytes(cached: Cached) -> None:
+    store = await cached.open()
+    inner, begun, goes_on = cached.stores[-1], asyncio.Event(), asyncio.Event()
+    read_many = inner.read_many
+
+    async def held(wanted: Sequence[tuple[str, ByteRange]]) -> list[Buffer]:
+        found = await read_many(wanted)
+        begun.set()
+        await goes_on.wait()
+        return found
+
+    inner.read_many = held  # pyright: ignore[reportAttributeAccessIssue] - stands in for it
+    read = asyncio.create_task(store.read("@parts/x", ByteRange(0, 9)))
+    await begun.wait()
+    await store.close()
+    goes_on.set()
+    assert bytes(await read) == BODY[:9]
+
+
+async def test_closing_cancels_no_call_that_waits_for_the_disk(
+    cached: Cached, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, goes_on, get = await cached.open(), Event(), CacheFiles.get
+
+    def held(self: CacheFiles, key: str, wanted: ByteRange) -> list[tuple[ByteRange, Buffer]]:
+        assert goes_on.wait(HANGS_AFTER_S)
+        return get(self, key, wanted)
+
+    monkeypatch.setattr(CacheFiles, "get", held)
+    reads = [asyncio.create_task(store.read("@parts/x", ByteRange(0, 9))) for _ in range(3)]
+    await settle()
+    await store.close()
+    goes_on.set()
+    ended = await asyncio.gather(*reads, return_exceptions=True)
+    assert {type(one) for one in ended} == {Closed}
+
+
+async def test_what_a_killed_process_with_our_id_left_stops_no_write(cached: Cached) -> None:
+    cached.directory.mkdir()
+    (cached.directory / f"@tmp-{os.getpid()}-0").write_bytes(b"left")
+    store = await cached.open()
+    await store.read("@parts/x", ByteRange(0, 9))
+    assert store.files.failed_writes == 0
+    await store.close()
+
+
 WRITES = 20
+WRITES_MAX = 2_000
 KILLED = """
+import os
 import sys
 from pathlib import Path
 from provider.clock import SystemClock
 from provider.disk_cache.files import CacheFiles
 from provider.options import DiskCacheOptions
 
+parent = int(sys.argv[3])
 files = CacheFiles(Path(sys.argv[1]), DiskCacheOptions(), SystemClock())
-number = 0
-while True:
+for number in range(int(sys.argv[4])):
+    if os.getppid() != parent:
+        break
     files.put(sys.argv[2], number * 100_000, bytes([number % 251]) * 100_000)
-    number += 1
     print(number, flush=True)
 """
 
@@ -249,13 +302,16 @@ async def test_a_process_that_is_killed_while_it_writes_leaves_nothing_that_is_b
     tmp_path: Path,
 ) -> None:
     writer = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", KILLED, str(tmp_path), KEY, stdout=asyncio.subprocess.PIPE
-    )
+        sys.executable, "-c", KILLED, str(tmp_path), KEY, str(os.getpid()), str(WRITES_MAX),
+        stdout=asyncio.subprocess.PIPE,
+    )  # fmt: skip
     assert writer.stdout is not None
-    for _ in range(WRITES):
-        await writer.stdout.readline()
-    writer.kill()
-    await writer.communicate()
+    try:
+        for _ in range(WRITES):
+            assert await writer.stdout.readline()
+    finally:
+        writer.kill()
+        await writer.communicate()
     files = CacheFiles(tmp_path, DiskCacheOptions(), ManualClock())
     found = await asyncio.to_thread(files.get, KEY, ByteRange(0, 1 << 40))
     assert len(found) >= WRITES - 1
