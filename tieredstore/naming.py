@@ -13,7 +13,7 @@ from tieredstore.config.effective import Config, Setting
 from tieredstore.config.location import Location, TierUrl
 from tieredstore.config.sources import ConfigError
 from tieredstore.following.directory.topic_table import TOPICS, StoreNames, read_store_names
-from tieredstore.places import directory_of, names_below
+from tieredstore.places import directory_of, first_with_objects, names_below
 
 BROKER, CLUSTER = "brokerName", "brokerClusterName"
 SWITCH = "tieredStoreNameCheckEnable"
@@ -97,7 +97,7 @@ def _some(topics: Collection[str]) -> str:
 
 def _has_journal(config: Config, where: Location) -> bool:
     if isinstance(where, TierUrl):
-        return JOURNAL_PREFIX.rstrip("/") in names_below(config, where)
+        return first_with_objects(config, where, [JOURNAL_PREFIX.rstrip("/")]) is not None
     try:
         return any((where / JOURNAL_PREFIX).iterdir())
     except OSError:

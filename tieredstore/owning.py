@@ -35,6 +35,7 @@ from tieredstore.opening import whole_paths
 from tieredstore.owner import Takeover, name_successor
 from tieredstore.places import (
     directory_of,
+    first_with_objects,
     for_reading,
     limited,
     meter_of,
@@ -143,8 +144,11 @@ def _refuse_foreign_files(config: Config, directory: Location) -> None:
     if isinstance(directory, TierUrl):
         names = names_below(config, directory)
         foreign = [name for name in names if not name.startswith("@")]
-        if foreign and not any(prefix.rstrip("/") in names for prefix in ours):
-            raise ConfigError(_foreign_text(directory, foreign[0]))
+        known = [name for prefix in ours if (name := prefix.rstrip("/")) in names]
+        if foreign and first_with_objects(config, directory, known) is None:
+            found = first_with_objects(config, directory, foreign)
+            if found is not None:
+                raise ConfigError(_foreign_text(directory, found))
         return
     try:
         if any(_is_object(path) for prefix in ours for path in _files_in(directory / prefix)):

@@ -9,11 +9,11 @@ import hashlib
 import os
 import stat
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from container.names.rocketmq import broker_directory, parse_cluster_directory
 from container.names.tier_objects import JOURNAL_PREFIX
@@ -39,6 +39,8 @@ from tieredstore.config.sources import ConfigError, environment_name
 if TYPE_CHECKING:
     from provider.object.requests import RequestMeter
     from provider.object.store import FsspecStore
+
+ResultT = TypeVar("ResultT")
 
 UPLOAD_BYTES = 64 << 20
 """Of the longest object that a round makes: so much may an attempt take, whatever it moves."""
@@ -164,7 +166,11 @@ def names_below(config: Config, location: Location) -> list[str]:
         Denied, Unavailable: the object store refuses or does not answer.
     """
     if isinstance(location, TierUrl):
-        return asyncio.run(_names_in(config, location))
+
+        async def names(store: "FsspecStore") -> list[str]:
+            return list(await store.directories())
+
+        return asyncio.run(_asked(config, location, names))
     try:
         return sorted(entry.name for entry in os.scandir(location) if entry.is_dir())
     except FileNotFoundError:
@@ -174,10 +180,28 @@ def names_below(config: Config, location: Location) -> list[str]:
         raise ConfigError(f"{location} cannot be read: {reason}") from error
 
 
-async def _names_in(config: Config, location: TierUrl) -> list[str]:
+def first_with_objects(config: Config, location: TierUrl, names: Sequence[str]) -> str | None:
+    """The first of these names of a location below which there is an object. One request each.
+
+    `names_below` may have others: some services keep a directory when its last object goes.
+    Blocks, as `names_below`, and raises what that does.
+    """
+
+    async def first(store: "FsspecStore") -> str | None:
+        for name in names:
+            if await store.holds(f"{name}/"):
+                return name
+        return None
+
+    return asyncio.run(_asked(config, location, first)) if names else None
+
+
+async def _asked(
+    config: Config, location: TierUrl, question: Callable[["FsspecStore"], Awaitable[ResultT]]
+) -> ResultT:
     store = _object_store(config, location, SystemClock())
     try:
-        return list(await store.directories())
+        return await question(store)
     except StoreError as error:
         error.path = str(location / error.path)
         raise

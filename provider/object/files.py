@@ -12,7 +12,7 @@ keep what a tier rests on are refused.
 # pyright: reportUnknownLambdaType=false, reportPrivateUsage=false, reportUntypedBaseClass=false
 
 import errno
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from threading import Lock
 from typing import Any, Final, Protocol, TypeVar, cast
 
@@ -47,7 +47,7 @@ class ObjectFiles(Protocol):
         """Length in bytes."""
         ...
 
-    def pages(self, prefix: str, after: str) -> AsyncIterator[Page]:
+    def pages(self, prefix: str, after: str) -> AsyncGenerator[Page]:
         """Objects whose path begins with `prefix` and sorts after `after`; perhaps others too."""
         ...
 
@@ -141,7 +141,7 @@ class OwnFiles:
     async def size(self, path: str) -> int:
         return _length(await self._fs._info(path), path)
 
-    async def pages(self, prefix: str, after: str) -> AsyncIterator[Page]:
+    async def pages(self, prefix: str, after: str) -> AsyncGenerator[Page]:
         async for page in self._fs._list_after(prefix, after):
             yield page
 
@@ -195,7 +195,7 @@ class StockFiles:
     async def size(self, path: str) -> int:
         return _length(await self._fs._info(path), path)
 
-    async def pages(self, prefix: str, after: str) -> AsyncIterator[Page]:
+    async def pages(self, prefix: str, after: str) -> AsyncGenerator[Page]:
         del after  # stock calls have no such thing: the caller leaves out what it does not want
         above = prefix.rpartition("/")[0]
         self._fs.invalidate_cache()
@@ -260,7 +260,7 @@ class MemoryFiles:
     async def size(self, path: str) -> int:
         return _length(self._locked(lambda: self._fs.info(path)), path)
 
-    async def pages(self, prefix: str, after: str) -> AsyncIterator[Page]:
+    async def pages(self, prefix: str, after: str) -> AsyncGenerator[Page]:
         above = prefix.rpartition("/")[0]
         found = self._locked(lambda: self._fs.find(above, detail=True))
         yield [

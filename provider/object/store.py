@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Generator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import aclosing, asynccontextmanager, contextmanager
 from typing import Any, TypeVar
 
 from provider.clock import Clock, SystemClock, within
@@ -141,6 +141,25 @@ class FsspecStore:
             async with self._slot(self._slots):
                 found = await self._timed("LIST", self._files.directories(path))
         return sorted(one.removeprefix(f"{path}/") for one in found)
+
+    async def holds(self, prefix: str) -> bool:
+        """Whether the name of any object begins with `prefix`. One request.
+
+        `directories` may have names of what was deleted: some services keep empty directories.
+
+        Raises:
+            Denied, Unavailable: as `list`.
+        """
+        self._check()
+        check_prefix(prefix)
+        path = self._path(prefix)
+        with fsspec_errors(prefix), self._in_its_place(prefix):
+            async with self._slot(self._slots), aclosing(self._files.pages(path, "")) as pages:
+                self.meter.made("LIST")
+                while (page := await self._timed(None, _next(pages))) is not None:
+                    if any(found.startswith(path) for found, _ in page):
+                        return True
+        return False
 
     async def delete(self, names: Sequence[str]) -> None:
         """Remove objects; `ObjectStore.delete`. One request per 1,000 where storage has such.

@@ -238,6 +238,19 @@ async def test_directories_are_what_has_objects_below_it() -> None:
         assert await store.directories("absent") == []
 
 
+async def test_what_holds_objects_is_told_from_what_held_them() -> None:
+    for files in (AsyncMemory(), Paging()):
+        store = store_over(files)
+        for name in ("x/1", "y/1"):
+            await store.create(name, [b"x"])
+        await store.delete(["x/1"])
+        asked = store.meter.total
+        assert [await store.holds(prefix) for prefix in ("x/", "y/", "z/", "")] == [
+            False, True, False, True,
+        ]  # fmt: skip
+        assert store.meter.total - asked == 4
+
+
 async def test_closing_closes_the_file_system_once() -> None:
     files = Paging()
     store = store_over(files)
