@@ -12,6 +12,7 @@ from click.testing import CliRunner, Result
 
 import tieredstore
 from container.journal.frame import Frame
+from container.names.rocketmq import broker_directory
 from provider.errors import Denied, NotFound
 from tests.support.fake_broker import FakeBroker
 from tests.support.golden import GOLDEN_TREES, GoldenSet, expected, tree_name, unpacked
@@ -187,6 +188,37 @@ async def test_no_tier_is_begun_among_files_of_another(tmp_path: Path, url: str)
     memory.pipe_file(f"{url}/{root}/Orders/0/COMMIT_LOG/x", b"theirs")
     with pytest.raises(ConfigError, match=r"holds a tier's files, such as Orders, and no journal"):
         await tiered(tmp_path / "store", url, 0)
+
+
+@pytest.mark.parametrize("journal_is_kept", [False, True])
+async def test_empty_directories_that_a_service_keeps_are_no_tier(
+    tmp_path: Path, url: str, *, journal_is_kept: bool
+) -> None:
+    root, memory = broker_directory("C", "broker-a"), fsspec.filesystem("memory")
+    memory.makedirs(f"{url}/{root}/Orders/0/COMMIT_LOG")
+    if journal_is_kept:
+        memory.makedirs(f"{url}/{root}/@journal")
+        memory.pipe_file(f"{url}/{root}/Paid/0/COMMIT_LOG/x", b"theirs")
+        with pytest.raises(ConfigError, match=r"files, such as Paid, and no journal"):
+            await tiered(tmp_path / "store", url)
+        return
+    await tiered(tmp_path / "store", url)
+
+
+@pytest.mark.parametrize("command", ["check", "scrub"])
+def test_what_is_verified_is_what_the_storage_has_and_not_what_is_kept_on_disk(
+    tmp_path: Path, url: str, command: str
+) -> None:
+    asyncio.run(tiered(tmp_path / "store", url))
+    kept = ("-D", f"readAheadDiskCachePath={tmp_path / 'cache'}")
+    invoke(url, *kept, "read", "Orders", "0", "--json")
+    invoke(url, *kept, command)
+    memory = fsspec.filesystem("memory")
+    part = next(name for name in memory.store if "/@parts/" in name)
+    body = bytearray(memory.cat_file(part))
+    memory.pipe_file(part, bytes(byte ^ 1 for byte in body))
+    assert len(invoke(url, *kept, "read", "Orders", "0", "--json").stdout.splitlines()) == 10
+    assert "checksum" in invoke(url, *kept, command, "--json", status=1).stdout
 
 
 async def test_a_storage_that_is_not_installed_is_named(tmp_path: Path) -> None:

@@ -49,7 +49,7 @@ def command(
                     click.echo(f"{lost}: `tieredstore topics` says where")
         return found
 
-    return FINDINGS if with_tier(invocation, java_metadata, check) else 0
+    return FINDINGS if with_tier(invocation, java_metadata, check, from_disk=False) else 0
 
 
 def tell(finding: Finding, *, as_json: bool) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -11,6 +12,7 @@ from container.names.path_component import check_path_component
 from container.names.queue_id import QueueId
 from container.names.rocketmq import INDEX_QUEUE, INT32_MAX
 from provider.errors import StoreError
+from provider.options import DiskCacheOptions
 from tieredstore.cli.failures import damage_texts, served_in_part
 from tieredstore.cli.invocation import GIVEN_PATH, Invocation, WholeNumber
 from tieredstore.cli.printable import printable
@@ -73,15 +75,19 @@ def with_tier(
     damaged: bool = True,
     topic: str | None = None,
     queue: int | None = None,
+    from_disk: bool = True,
 ) -> ResultT:
     """Open the configured tier for reading, do `work`, close it; as `ReadableTier`.
 
     `damaged`: of a damaged journal, serve the part that is whole, say so on standard error, and
     have the command end with `FINDINGS` (`PARTIAL`). `topic` and `queue` are those that the command
-    reads: only their damage is said, where RocketMQ's store wrote the tier.
+    reads: only their damage is said, where RocketMQ's store wrote the tier. Without `from_disk` the
+    cache on disk is not used: what is verified is what the storage has.
     """
     context = click.get_current_context()
     config = existing_tier(invocation.load_config())
+    if not from_disk:
+        config = replace(config, disk_cache=DiskCacheOptions())
 
     async def run() -> ResultT:
         opened = ReadableTier(lambda: config, java_metadata=java_metadata, damaged=damaged)

@@ -91,7 +91,7 @@ def command(
     async def scrub(tier: ReadableTier) -> Done:
         return await _scrub(tier, operations, from_start=from_start, as_json=as_json)
 
-    done = with_tier(invocation, None, scrub, damaged=False)
+    done = with_tier(invocation, None, scrub, damaged=False, from_disk=False)
     clock = SystemClock()
     due = unclaimed_since(done.after, clock.now_ms() - grace * HOUR_MS)
     given_up: list[str] = []

@@ -7,6 +7,7 @@ import os
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from random import SystemRandom
@@ -15,6 +16,7 @@ from typing import NamedTuple, Self
 from provider.clock import SystemClock
 from provider.errors import NotFound, OutOfRange
 from provider.object_store import Buffer, ObjectStore
+from provider.options import DiskCacheOptions
 from provider.ranges import ByteRange
 from provider.retrying import RetryingStore
 from provider.sequential import ByteSource, DirectorySource, ObjectRange
@@ -67,6 +69,8 @@ class _OpenStore:
 
     def __init__(self, place: TierPlace) -> None:
         config = Config.load(settings=dict(place.settings))
+        # What is read once need not be kept, and an audit is of what the storage has.
+        config = replace(config, disk_cache=DiskCacheOptions())
         clock = SystemClock()
         files = storage_at(config, location_at(place.location), clock=clock)
         self.store: ObjectStore = RetryingStore(files, clock=clock, rng=SystemRandom())
