@@ -323,7 +323,7 @@ class Deletions:
             return False
         log, end, end_position = self._log.files, self.end_of(queue), self._end_positions[queue]
         if end_position:
-            is_other = is_made_again(files, log, queue, end, end_position)
+            is_other = is_made_again(files, log, queue, end, end_position, first=first)
         else:  # it had no message: what lies below its end is another one's
             is_other = first[0] < end and names_message(log, queue, *first)
         self._hidden.pop(queue, None)

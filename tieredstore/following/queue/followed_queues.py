@@ -62,6 +62,8 @@ class FollowedQueues:
         """Whether a look missed a file that the one before had."""
         self._unscanned: dict[QueueId, StoreError] = {}
         """What kept the last scan from looking into directories of queues."""
+        self._unlooked: set[QueueId] = set()
+        """Queues that wait for the end of an earlier one, and could not be looked at."""
         self._deletions = Deletions(log, directories.root)
         self._floors = Floors(log.files, self._deletions.begin_positions)
         self.found = FoundQueues()
@@ -175,9 +177,11 @@ class FollowedQueues:
         """Look into the directory of one queue if there may be something new."""
         tail = self._tails.get(queue)
         if tail is None and self._deletions.remains_of(queue):
-            if has_grown:
-                with suppress(Unavailable, Denied):  # else what waits could not be told
+            if has_grown or queue in self._unlooked:
+                self._unlooked.add(queue)
+                with suppress(Unavailable, Denied, NotFound):  # else what waits could not be told
                     self._look_at_hidden(queue, directory)
+                    self._unlooked.discard(queue)
         elif tail is None:
             if self._deletions.is_hidden(queue):
                 self._look_at_hidden(queue, directory)  # it may be yet another one by now

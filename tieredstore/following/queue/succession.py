@@ -5,6 +5,8 @@ names; inodes and times come again, too. But the CommitLog only grows: every mes
 queue lies behind all messages of the old one.
 """
 
+from contextlib import suppress
+
 import numpy as np
 
 from container.names.queue_id import QueueId
@@ -57,7 +59,13 @@ def before_place(units: Units, end_position: int) -> Units:
 
 
 def is_made_again(
-    files: ConsumeQueueFiles, log: CommitLogFiles, queue: QueueId, end: int, end_position: int
+    files: ConsumeQueueFiles,
+    log: CommitLogFiles,
+    queue: QueueId,
+    end: int,
+    end_position: int,
+    *,
+    first: tuple[int, ConsumeQueueUnit] | None = None,
 ) -> bool:
     """Whether the files are another queue's than the one of which `end` messages were seen.
 
@@ -69,6 +77,7 @@ def is_made_again(
         queue: whose name the files have.
         end: the offset after the last message that was seen.
         end_position: where its record ends in the CommitLog; 0: not known, so nothing is told.
+        first: the `first_unit` of the files, where it was read before: they may be gone by now.
 
     Raises:
         Unavailable, Denied: the units cannot be read now.
@@ -78,10 +87,9 @@ def is_made_again(
     last = _unit_at(files, end - 1)
     if last is not None and last.position + last.size == end_position:
         return False
-    try:
-        first = first_unit(files)
-    except (NotFound, Corrupt):
-        first = None  # whoever reads it says so
+    if first is None:
+        with suppress(NotFound, Corrupt):  # whoever reads it says so
+            first = first_unit(files)
     if first is not None and names_message(log, queue, *first):
         return first[1].position >= end_position
     if last is None or last.position < end_position:

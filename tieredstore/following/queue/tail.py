@@ -105,7 +105,7 @@ class ConsumeQueueTail:
     def _look(
         self, log: CommitLogFiles, confirmed: int | None, floor_of: Callable[[], int | None]
     ) -> HotQueue:
-        seen = self.seen
+        seen, end_position = self.seen, self.end_position
         try:
             has_news = not self._begun or self._has_news(seen.max_offset)
             if self._is_superseded(log) if has_news else self._is_settled(log):
@@ -114,11 +114,15 @@ class ConsumeQueueTail:
                 seen = self._begin(log, confirmed)
             elif has_news:
                 seen = self._advance(seen, log, confirmed)
+            end_position = self._end_position_of(seen)
             if has_news and self._begun and self._is_superseded(log):
                 return self.seen  # what was read may be of the files that came in between
             while self._mend(seen.id, seen.max_offset, log):
                 seen = replace(seen, state=HotQueueState.READY, detail="")
                 seen = self._advance(seen, log, confirmed)
+                end_position = self._end_position_of(seen)
+                if self._is_superseded(log):
+                    return self.seen
             if log.table.min_position != self.log_min or seen.min_offset < self.files.first_offset:
                 seen = replace(seen, min_offset=self._first_readable(seen.max_offset, log))
                 self.log_min = log.table.min_position
@@ -128,16 +132,24 @@ class ConsumeQueueTail:
         floor = floor_of()
         if floor is not None and floor < seen.min_offset:
             seen = replace(seen, min_offset=QueueOffset(floor))
-        if seen.max_offset > max(self.seen.max_offset, self.files.first_offset):
-            self.end_position = self._end_position_of(seen.max_offset - 1)
+        self.end_position = end_position
         return self._with_reported(seen, log)
 
-    def _end_position_of(self, offset: int) -> int:
-        """Where the record of a message ends; 0 where its file was cut off in this moment."""
+    def _end_position_of(self, seen: HotQueue) -> int:
+        """Where the record of the last message ends; 0 where its file was cut off in this moment.
+
+        Raises:
+            NotFound: the last message is not there any more.
+        """
+        if seen.max_offset <= max(self.seen.max_offset, self.files.first_offset):
+            return self.end_position
         try:
-            unit = self.files.unit(offset)
+            unit = self.files.unit(seen.max_offset - 1)
         except Corrupt:
             return 0
+        if not unit.size:
+            path, place = self.files.path_of(seen.max_offset - 1)
+            raise NotFound("the unit was there, and is not any more", str(path), place)
         return 0 if unit.is_filler else unit.position + unit.size
 
     def judge_identity(self, log: CommitLogFiles) -> bool:
