@@ -13,10 +13,13 @@ from click.testing import CliRunner, Result
 import tieredstore
 from provider.errors import Denied
 from tests.support.fake_broker import FakeBroker
-from tieredstore import places
+from tieredstore import offline, places
 from tieredstore.cli.main import cli
 from tieredstore.config.effective import Config
 from tieredstore.config.sources import ConfigError
+from tieredstore.offline.audit import audit
+from tieredstore.offline.engine import OneProcess
+from tieredstore.offline.planning import splits
 
 KEYS = "TIEREDSTORE_OBJECT_STORE_ENCRYPTION_KEYS"
 NAMED = ("-D", "brokerClusterName=C", "-D", "brokerName=broker-a")
@@ -77,6 +80,18 @@ def test_what_is_tiered_encrypted_is_read_with_its_key_only(
     monkeypatch.setenv(KEYS, master("b", 2))
     assert "the master key a, which was not given" in invoke(*tier, "topics", status=2).stderr
     assert objects() == found
+
+
+def test_jobs_read_an_encrypted_tier_by_the_key_of_their_environment_and_carry_none(
+    broker: FakeBroker, url: str
+) -> None:
+    invoke("--tier", url, *NAMED, "tier", broker.directory)
+    assert {split.place.settings for split in splits(url)} == {()}
+    rows = offline.dataset(url, "Orders", columns=["body"]).read_all()
+    assert rows["body"].to_pylist() == [WORD * 10] * 300
+    config = Config.load(settings={"tieredStoreFilePath": url})
+    report = audit(config, OneProcess(), bodies=True)
+    assert (report.findings, report.counts["messages"]) == ([], 300)
 
 
 def test_rewrapping_puts_the_tier_under_the_new_key(

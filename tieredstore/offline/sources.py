@@ -21,6 +21,7 @@ from provider.ranges import ByteRange
 from provider.retrying import RetryingStore
 from provider.sequential import ByteSource, DirectorySource, ObjectRange
 from tieredstore.config.effective import Config
+from tieredstore.config.key import Kind
 from tieredstore.config.location import location_at
 from tieredstore.config.object_keys import OBJECT_STORE
 from tieredstore.offline.split import TierPlace
@@ -33,7 +34,6 @@ AHEAD_BYTES_MAX = 4 * REQUEST_BYTES
 """Bytes that are asked for before they are needed, beside the request that is waited for."""
 AHEAD_REQUESTS_MAX = 32
 """Requests under way at once: parts of many small commits are short."""
-_SECRET = frozenset({"objectStoreAccessKey", "objectStoreSecretKey"})
 
 
 def place_of(config: Config) -> TierPlace:
@@ -44,7 +44,7 @@ def place_of(config: Config) -> TierPlace:
     """
     where = directory_of(config)
     location = os.path.abspath(where) if isinstance(where, Path) else str(where)  # noqa: PTH100 - no links are followed
-    given = [config.settings[key.name] for key in OBJECT_STORE if key.name not in _SECRET]
+    given = [config.settings[key.name] for key in OBJECT_STORE if key.kind is not Kind.SECRET]
     names = [(one.key.name, str(one.value)) for one in given if one.value != one.key.default]
     return TierPlace(location, tuple(names))
 
