@@ -2,7 +2,9 @@
 
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from importlib import import_module
 from ipaddress import ip_address
 from typing import Self
 from urllib.parse import urlsplit
@@ -107,6 +109,8 @@ class ObjectStorage:
         if bool(keys[0]) != bool(keys[1]):
             names = " and ".join(environment_name(name) for name in (ACCESS_KEY, SECRET_KEY))
             raise ConfigError(f"{names} belong together: set both, or none of them")
+        if is_object_store(settings):
+            _load_drivers(tier_place(settings))
         encryption = str(settings[ENCRYPTION].value)
         return cls(
             endpoint,
@@ -118,6 +122,17 @@ class ObjectStorage:
             secret_key=keys[1].strip(),
             master_keys=_master_keys(settings, environment.get(environment_name(MASTER_KEYS), "")),
         )
+
+
+def _load_drivers(place: str) -> None:
+    """Import what such a tier needs, some tenths of a second, before an event loop runs.
+
+    What is not installed is said by whoever opens the tier.
+    """
+    with suppress(ImportError):
+        import_module("provider.object.opening")
+        if place.startswith(f"{SCHEME}://"):
+            import_module("provider.s3.file_system")
 
 
 def _master_keys(settings: Mapping[str, Setting], text: str) -> MasterKeys | None:
