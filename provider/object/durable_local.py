@@ -62,10 +62,12 @@ def make_directory(directory: Path) -> None:
     """Make a directory with those above it, each durable."""
     if directory.is_dir():
         return
-    if directory.exists():
-        raise NotADirectoryError(errno.ENOTDIR, "a file stands where a directory is needed")
     make_directory(directory.parent)
-    directory.mkdir(exist_ok=True)
+    try:
+        directory.mkdir(exist_ok=True)  # another thread may be making it, too
+    except FileExistsError as error:
+        reason = "a file stands where a directory is needed"
+        raise NotADirectoryError(errno.ENOTDIR, reason) from error
     sync_directory(directory.parent)
 
 
