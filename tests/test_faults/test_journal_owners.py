@@ -13,7 +13,7 @@ CHUNKS = 200 if os.environ.get("HYPOTHESIS_PROFILE") == "nightly" else CHUNKS
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(1_200)
 @pytest.mark.parametrize("first", range(0, CHUNK * CHUNKS, CHUNK))
 def test_acknowledged_history_is_replayed_history(first: int) -> None:
     totals: Counter[str] = Counter()

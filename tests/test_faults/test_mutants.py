@@ -24,7 +24,7 @@ def assert_is_no_slip(error: BaseException) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(1_200)
 @pytest.mark.parametrize("mutant", mutants.OF_STORES, ids=lambda one: one.__name__)
 def test_the_simulation_of_stores_kills(mutant: Mutant) -> None:
     with pytest.MonkeyPatch.context() as patch:
@@ -39,7 +39,7 @@ def test_the_simulation_of_stores_kills(mutant: Mutant) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(1_200)
 @pytest.mark.parametrize("mutant", mutants.OF_JOURNALS, ids=lambda one: one.__name__)
 def test_the_simulation_of_the_journal_kills(mutant: Mutant) -> None:
     with pytest.MonkeyPatch.context() as patch:

@@ -166,7 +166,7 @@ async def die_at_every(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(1_200)
 @pytest.mark.parametrize("kind", ["crash_before", "crash_after"])
 async def test_death_at_any_request_changes_no_byte(
     kind: Kind, history: Run, undisturbed: Published
@@ -215,7 +215,7 @@ async def test_a_part_is_whole_or_nothing_whatever_becomes_of_its_writer(
 
 @PACKED
 @pytest.mark.slow
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(1_200)
 @pytest.mark.parametrize("kind", ["crash_before", "crash_after", "late"])
 async def test_a_tier_of_parts_is_the_same_whatever_becomes_of_any_request(
     kind: Kind, history: Run, undisturbed: Published
@@ -226,7 +226,7 @@ async def test_a_tier_of_parts_is_the_same_whatever_becomes_of_any_request(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(1_200)
 @pytest.mark.parametrize("kind", ["lost_reply", "refused", "late", "short"])
 async def test_a_failed_request_of_any_kind_is_settled_by_the_same_owner(
     kind: Kind, history: Run, undisturbed: Published

@@ -27,7 +27,7 @@ QUEUE = QueueId("T", 0)
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(1_200)
 @pytest.mark.parametrize("packed", [False, True], ids=["in place", "packed"])
 @pytest.mark.parametrize("first", range(0, CHUNK * CHUNKS, CHUNK))
 def test_the_hot_log_is_what_is_published_whoever_owned_the_tier(
@@ -49,7 +49,7 @@ def test_the_hot_log_is_what_is_published_whoever_owned_the_tier(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(1_200)
 @pytest.mark.parametrize("packed", [False, True], ids=["in place", "packed"])
 def test_the_same_while_messages_expire_and_topics_are_deleted(*, packed: bool) -> None:
     totals: Counter[str] = Counter()
