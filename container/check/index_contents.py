@@ -6,11 +6,11 @@ import numpy as np
 
 from container.check.finding import Finding
 from container.index.items import SECOND_MS, KeyItems, place_of, places_of
-from container.index.keys import items_of_records
 from container.index.sealed import decode_sealed
 from container.lookup.coverage import Span, readable, without
 from container.metadata.records import IndexFile
 from container.names.queue_id import QueueId
+from container.queue.collected_keys import key_items_of
 from container.queue.message_queue_container import MessageQueueContainer
 from container.queue.sound_records import SoundRecords, read_sound_records
 from container.tier_view import TierView
@@ -78,16 +78,7 @@ def _compare(
     """Kind, detail and place of what differs between messages and the items of their queue."""
     if not len(piece.offsets):
         return
-    items = items_of_records(
-        piece.data,
-        piece.starts,
-        piece.sizes,
-        topic=queue.topic,
-        queue_id=queue.queue_id,
-        positions=piece.positions,
-        store_timestamps=piece.store_timestamps,
-    )
-    items["topic_id"] = topic_id
+    items = key_items_of(piece, queue, topic_id)
     low, high = int(piece.positions[0]), int(piece.positions[-1])
     first, last = (
         int(np.searchsorted(held["position"], low, side="left")),

@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from container.index.items import KeyItems, joined, place_of
-from container.index.keys import items_of_records
 from container.index.layout import IndexHeader
 from container.index.merging import MergedPart, merge_sealed
 from container.index.sealed import fitting_begin, fitting_slots, seal_index
@@ -21,6 +20,7 @@ from container.lookup.index_reads import part_of, read_whole
 from container.metadata.records import IndexFile
 from container.names.index_base import INDEX_PREFIX, IndexBase
 from container.names.rocketmq import index_name
+from container.queue.collected_keys import key_items_of
 from container.queue.sound_records import read_sound_records
 from container.record.crc32c import crc32c
 from container.tier_reader import TierReader
@@ -104,17 +104,7 @@ async def _read_items(reader: TierReader, good: Iterable[IndexFile]) -> AsyncIte
                 found = await read_sound_records(
                     container, QueueOffset(at), QueueOffset(end), bytes_max=PIECE_BYTES
                 )
-                items = items_of_records(
-                    found.data,
-                    found.starts,
-                    found.sizes,
-                    topic=queue.id.topic,
-                    queue_id=queue.id.queue_id,
-                    positions=found.positions,
-                    store_timestamps=found.store_timestamps,
-                )
-                items["topic_id"] = reader.state.topics[queue.id.topic].topic_id
-                yield items
+                yield key_items_of(found, queue.id, reader.state.topics[queue.id.topic].topic_id)
                 at = found.end
 
 

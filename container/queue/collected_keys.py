@@ -1,11 +1,12 @@
-"""The keys of a commit: what its messages add to the index once it is published."""
+"""The keys of messages that were read, and of a commit: what it adds to the index."""
 
 from dataclasses import dataclass
 
 from container.index.items import KeyItems
 from container.index.keys import items_of_records
 from container.metadata.records import Queue
-from container.names.queue_id import SegmentType
+from container.names.queue_id import QueueId, SegmentType
+from container.queue.sound_records import SoundRecords
 from container.record.batch import MessageBatch
 
 
@@ -19,6 +20,21 @@ class CommitKeys:
     """Length of the records."""
     generation: int
     """That of the queue that it was planned on."""
+
+
+def key_items_of(found: SoundRecords, queue: QueueId, topic_id: int) -> KeyItems:
+    """The index items of messages that were read. Costs and errors as `keys_of_records`."""
+    items = items_of_records(
+        found.data,
+        found.starts,
+        found.sizes,
+        topic=queue.topic,
+        queue_id=queue.queue_id,
+        positions=found.positions,
+        store_timestamps=found.store_timestamps,
+    )
+    items["topic_id"] = topic_id
+    return items
 
 
 def keys_of_commit(queue: Queue, batch: MessageBatch) -> CommitKeys:

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from container.index.items import joined
-from container.index.keys import items_of_records
 from container.index.layout import IndexHeader
 from container.index.open_file import OpenIndex
 from container.index.sealed import fitting_slots, seal_index
@@ -18,6 +17,7 @@ from container.lookup.find import find_messages
 from container.lookup.open_files import OpenFileItems
 from container.lookup.query import KeyQuery, LookupLimits
 from container.metadata.records import IndexFile
+from container.queue.collected_keys import key_items_of
 from container.queue.sound_records import read_sound_records
 from container.tier_reader import FixedMetadata, TierReader
 from provider.forwarding import ForwardingStore
@@ -92,17 +92,8 @@ async def index_ourselves(tier: TierReader, files: int) -> None:
             while start < end:
                 found = await read_sound_records(container, start, end, bytes_max=1 << 20)
                 assert not found.damage
-                items = items_of_records(
-                    found.data,
-                    found.starts,
-                    found.sizes,
-                    topic=queue.id.topic,
-                    queue_id=queue.id.queue_id,
-                    positions=found.positions,
-                    store_timestamps=found.store_timestamps,
-                )
-                items["topic_id"] = tier.state.topics[queue.id.topic].topic_id
-                parts.append(items)
+                topic_id = tier.state.topics[queue.id.topic].topic_id
+                parts.append(key_items_of(found, queue.id, topic_id))
                 start = found.end
         items = joined(parts)
         begin = int(items["store_timestamp"].min())
