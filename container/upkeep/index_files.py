@@ -168,7 +168,7 @@ class IndexStep(Step):
             and name not in state.index_files
             and name not in state.tombstones
         ]
-        await self._writer.bury(orphans)
+        await self.tier.bury(orphans)
         self._searched = True
 
     # Catching up.

@@ -2,19 +2,17 @@
 
 import asyncio
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from container.index.layout import IndexHeader
-from container.metadata.operations import AddTombstones
 from container.metadata.records import Coverage, IndexFile
 from container.names.index_base import IndexBase
 from container.names.rocketmq import index_name
 from container.record.crc32c import crc32c
-from container.upkeep.deletion import NEVER_PUBLISHED
 from container.upkeep.step import OwnedTier
 from provider.errors import AlreadyExists
 
@@ -76,16 +74,6 @@ class IndexWriter:
         """A file is published."""
         self._tried.pop(name, None)
 
-    async def bury(self, names: Sequence[str]) -> None:
-        """Give tombstones to files that nobody will publish.
-
-        Raises:
-            Fenced: a newer owner has the tier.
-        """
-        if names:
-            dead = tuple(self._tier.tombstone(name, NEVER_PUBLISHED) for name in names)
-            await self._tier.journal.publish([AddTombstones(dead)])
-
     async def bury_tried(self) -> None:
         """Give tombstones to what earlier runs have perhaps written and did not publish.
 
@@ -93,7 +81,7 @@ class IndexWriter:
             Fenced: a newer owner has the tier.
         """
         planned = self._tier.journal.planned
-        await self.bury([name for name in self._tried if name not in planned.index_files])
+        await self._tier.bury([name for name in self._tried if name not in planned.index_files])
         for name in list(self._tried):
             if name in planned.tombstones or name in self._tier.state.index_files:
                 del self._tried[name]

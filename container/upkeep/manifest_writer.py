@@ -2,11 +2,9 @@
 
 from collections.abc import Collection, Sequence
 
-from container.metadata.operations import AddTombstones
 from container.metadata.records import ManifestRef, Segment
 from container.names.queue_id import QueueId
 from container.queue.manifest import name_manifest, write_manifest
-from container.upkeep.deletion import NEVER_PUBLISHED
 from container.upkeep.step import OwnedTier
 
 
@@ -38,16 +36,6 @@ class ManifestWriter:
         for name in names:
             self._tried.pop(name, None)
 
-    async def bury(self, names: Sequence[str]) -> None:
-        """Give tombstones to manifests that were written in vain.
-
-        Raises:
-            Fenced: a newer owner has the tier.
-        """
-        if names:
-            unused = tuple(self._tier.tombstone(name, NEVER_PUBLISHED) for name in names)
-            await self._tier.journal.publish([AddTombstones(unused)])
-
     async def bury_tried(self) -> None:
         """Give tombstones to what earlier runs have perhaps written and did not publish.
 
@@ -60,5 +48,7 @@ class ManifestWriter:
             await self._tier.journal.settle(queue_id)  # a publication may still be on its way
         state = self._tier.state
         used = {ref.object_name for queue in state.queues.values() for ref in queue.manifests}
-        await self.bury([n for n in self._tried if n not in used and n not in state.tombstones])
+        await self._tier.bury(
+            [name for name in self._tried if name not in used and name not in state.tombstones]
+        )
         self._tried.clear()

@@ -88,7 +88,7 @@ class ManifestStep(Step):
         try:
             await tier.journal.publish([move])
         except Refused:  # the queue was trimmed or cut meanwhile
-            await self._writer.bury([ref.object_name])
+            await self.tier.bury([ref.object_name])
         else:
             self._written += 1
         self._writer.settled([ref.object_name])

@@ -22,7 +22,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from container.metadata.object_names import names_of_queue, object_names
-from container.metadata.operations import AddTombstones
 from container.metadata.records import ManifestRef, Queue
 from container.metadata.state import StateChange, TierState
 from container.names.queue_id import FLAT_FILES, QueueId
@@ -34,7 +33,6 @@ from container.names.rocketmq import (
 from container.names.tier_objects import KEPT_PREFIX, MANIFEST_PREFIX
 from container.queue.manifest import ManifestReader
 from container.upkeep.deletion import (
-    NEVER_PUBLISHED,
     may_come_back,
     names_in_use,
     never_published,
@@ -233,10 +231,7 @@ class OrphanStep(Step):
         return orphans
 
     async def _publish(self, names: Sequence[str]) -> None:
-        if not names:
-            return
-        tombstones = tuple(self.tier.tombstone(name, NEVER_PUBLISHED) for name in names)
-        await self.tier.journal.publish([AddTombstones(tombstones)])
+        await self.tier.bury(names)
         self._found += len(names)
 
     @property

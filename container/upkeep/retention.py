@@ -178,7 +178,7 @@ class RetentionStep(Step):
         try:
             await tier.journal.publish(operations)
         except Refused:
-            await self._writer.bury(names)
+            await self.tier.bury(names)
             if tier.journal.planned.queues.get(queue.id) is published:
                 raise  # else a commit, a cut or another step has changed the queue meanwhile
         else:

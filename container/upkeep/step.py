@@ -7,8 +7,10 @@ from typing import ClassVar
 
 from container.journal.journal import Journal
 from container.journal.options import RandomSource
+from container.metadata.operations import AddTombstones
 from container.metadata.records import Tombstone
 from container.metadata.state import StateChange, TierState
+from container.upkeep.deletion import NEVER_PUBLISHED
 from container.upkeep.options import UpkeepOptions
 from container.upkeep.pending_deletions import PendingDeletions
 from provider.clock import Clock
@@ -41,6 +43,16 @@ class OwnedTier:
     def tombstone(self, name: str, reason: str) -> Tombstone:
         """A tombstone for the object `name`, which may be deleted after the grace time."""
         return Tombstone(name, self.due_ms(), reason)
+
+    async def bury(self, names: Sequence[str]) -> None:
+        """Give tombstones to objects that were made and will never be published.
+
+        Raises:
+            Fenced: a newer owner has the tier.
+        """
+        if names:
+            dead = tuple(self.tombstone(name, NEVER_PUBLISHED) for name in names)
+            await self.journal.publish([AddTombstones(dead)])
 
 
 class Step(ABC):
