@@ -1,6 +1,6 @@
 """A broker that acts between any two calls of the follower: nothing is lost or tiered twice.
 
-By hand, thousands of seeds: `run_seeds(Path("/tmp/seeds"), range(10_000), share=0.005)`.
+By hand, thousands of seeds: `run_seeds(Path("seeds"), range(10_000), share=0.005)`.
 """
 
 import asyncio
