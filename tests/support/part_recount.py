@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from container.metadata.part_counts import recounted
 from container.metadata.records import Segment
 from container.metadata.state import StateChange, TierState
+from container.names.tier_objects import JOURNAL_PREFIX, EntryName
 from container.queue.manifest import decode_manifest
 from container.tier import Tier
 from provider.memory import MemoryStore
@@ -40,12 +41,22 @@ def assert_counted(
     """Compare the counts with a recount; `manifests` keeps those that were read."""
     if not state.parts_counted:
         return
+    objects = memory._shared.objects
     for queue in state.queues.values():
         for ref in queue.manifests:
-            if ref.object_name not in manifests:
-                raw = memory._shared.objects[ref.object_name]
-                manifests[ref.object_name] = decode_manifest(raw, ref)
+            if ref.object_name in manifests:
+                continue
+            if ref.object_name not in objects:
+                # An owner that slept at its last entry: a newer one went on and deleted it since.
+                assert _newest_entry(memory) > str(EntryName(state.sequence)), ref.object_name
+                return
+            manifests[ref.object_name] = decode_manifest(objects[ref.object_name], ref)
     counts = {part.object_name: part.references for part in state.parts.values()}
     assert counts == recounted(state.queues.values(), manifests), "P1"
     assert not state.parts.keys() & state.tombstones.keys(), "a part in use has a tombstone"
     state.check()
+
+
+def _newest_entry(memory: MemoryStore) -> str:
+    """The name of the last entry of the journal; not empty here."""
+    return max(name for name in memory._shared.objects if name.startswith(JOURNAL_PREFIX))

@@ -129,6 +129,8 @@ def test_a_gibibyte_tiers_in_40_writes_and_reads_back_in_300_gets() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.slow
+@pytest.mark.timeout(1_200)
 def test_thin_queues_cost_150_writes_an_hour() -> None:
     config = configured()
 
