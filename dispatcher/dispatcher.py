@@ -176,6 +176,7 @@ class TieredDispatcher:
             outage=self._work.health.outage,
             last_error=counters.last_error,
             hot_error=counters.hot_error,
+            started=counters.started,
         )
 
     def _check_open(self) -> None:

@@ -68,6 +68,8 @@ class DispatchStatistics:
     last_error: str
     hot_error: str
     """Why the hot log cannot be read at present; empty while it can."""
+    started: bool
+    """Whether every queue of the first poll was compared with the tier, or that was tried."""
 
     @property
     def behind(self) -> int:
@@ -101,6 +103,7 @@ class Counters:
     gaps: int = 0
     last_error: str = ""
     hot_error: str = ""
+    started: bool = False
     last_success_s: float = 0.0
     """When a round landed last; on the monotonic clock."""
 

@@ -77,6 +77,7 @@ class DispatchWork:
         self.polls_begun = 0
         self.poll_finished = 0
         """Number of the last poll whose results are in the table."""
+        self._openings = 0
         self._hot = hot
         self._tier = tier
         self._options = options
@@ -190,13 +191,17 @@ class DispatchWork:
             now_s = self._clock.monotonic_s()
             queue, wake_at_s = self.table.next_to_open(now_s)
             if queue is None:
+                if self.poll_finished and not self._openings:
+                    self.counters.started = True
                 await self.alarm.wait(_seconds_until(wake_at_s, now_s))
                 continue
+            self._openings += 1
             queue.mark_opening(opening=True)
             try:
                 await self._open(queue)
                 await self._refill(queue)
             finally:
+                self._openings -= 1
                 queue.mark_opening(opening=False)
             self.alarm.ring()
 

@@ -7,10 +7,12 @@ that can never come is an error at once.
 import asyncio
 import itertools
 import selectors
-from collections.abc import Coroutine
-from typing import Any, TypeVar
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Executor
+from typing import Any, TypeVar, TypeVarTuple
 
 _Result = TypeVar("_Result")
+_Arguments = TypeVarTuple("_Arguments")
 
 
 class Deadlock(Exception):
@@ -62,6 +64,20 @@ class SimulatedLoop(asyncio.SelectorEventLoop):
 
     def time(self) -> float:
         return self._time.now_s
+
+    def run_in_executor(
+        self,
+        executor: Executor | None,
+        func: Callable[[*_Arguments], _Result],
+        *args: *_Arguments,
+    ) -> asyncio.Future[_Result]:
+        """Run it here and now: a thread would take real time, of which a simulation has none."""
+        future: asyncio.Future[_Result] = self.create_future()
+        try:
+            future.set_result(func(*args))
+        except Exception as error:  # noqa: BLE001 - whoever awaits it has it
+            future.set_exception(error)
+        return future
 
 
 class SimulatedClock:

@@ -14,6 +14,8 @@ def unready_reason(moment: Moment) -> str:
         return f"nothing reaches the tier: {moment.dispatch.last_error}"
     if moment.dispatch.hot_error:
         return f"the store cannot be read: {moment.dispatch.hot_error}"
+    if not moment.dispatch.started:
+        return "it starts: not every queue of the store is compared with the tier yet"
     if moment.upkeep.last_error:
         return f"upkeep fails: {moment.upkeep.last_error}"
     return ""

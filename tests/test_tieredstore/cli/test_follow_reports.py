@@ -133,7 +133,13 @@ def test_standard_error_that_takes_nothing_does_not_end_a_follower(
 def statistics(*queues: QueueStatistics, **known: object) -> DispatchStatistics:
     """A dispatcher's statistics with zeros and nothing where the test says nothing."""
     counts = {field.name: 0 for field in dataclasses.fields(DispatchStatistics)}
-    texts = {"outage": False, "last_error": "", "hot_error": "", "messages_by_topic": {}}
+    texts = {
+        "outage": False,
+        "started": True,
+        "last_error": "",
+        "hot_error": "",
+        "messages_by_topic": {},
+    }
     return DispatchStatistics(**{**counts, **texts, "queues": queues, "restless": queues, **known})  # pyright: ignore[reportArgumentType] - by name
 
 

@@ -118,6 +118,8 @@ def test_a_follower_is_ready_unless_something_keeps_messages_from_the_tier(momen
     assert unready_reason(replace(moment, dispatch=outage)) == "nothing reaches the tier: no space"
     assert "cannot be read: gone" in unready_reason(replace(moment, dispatch=blind))
     assert unready_reason(replace(moment, dispatch=stopped)) == ""
+    starting = replace(dispatch, started=False)
+    assert unready_reason(replace(moment, dispatch=starting)).startswith("it starts")
     assert "no longer ours" in unready_reason(replace(moment, is_owner=False))
     step = replace(
         moment.upkeep.steps["snapshot"], last_error=tieredstore.Unavailable("full", "@snapshot")
