@@ -6,8 +6,8 @@ STAMP := $(VENV)/.installed
 
 # The parts of the tests: three run at a time on two cores, for the soak and the brokers often wait, and the next begins where
 # one ends. What runs alone at the end is short so.
-# Each test is in exactly one of the first six; the last tries the wheel.
-PARTS := test-soak test-broker test-spark test-slow test-tieredstore test-fast test-wheel
+# Each test is in exactly one of the first seven; the last tries the wheel.
+PARTS := test-soak test-broker test-spark test-slow test-tieredstore test-fast test-s3 test-wheel
 JOBS ?= 3
 TIEREDSTORE := tests/test_tieredstore
 PYTEST = $(BIN)/python -m pytest -q -o cache_dir=.run/cache/$@ --durations=5
@@ -56,13 +56,17 @@ test-spark: $(STAMP)
 	$(PYTEST) -m "spark and not soak and not rocketmq" tests/test_spark
 
 test-slow: $(STAMP)
-	$(PYTEST) -m "slow and not soak and not rocketmq and not spark"
+	$(PYTEST) -m "slow and not soak and not rocketmq and not spark and not s3"
 
 test-tieredstore: $(STAMP)
-	$(PYTEST) -m "not slow and not soak and not rocketmq and not spark" $(TIEREDSTORE)
+	$(PYTEST) -m "not slow and not soak and not rocketmq and not spark and not s3" $(TIEREDSTORE)
 
 test-fast: $(STAMP)
-	$(PYTEST) -m "not slow and not soak and not rocketmq and not spark" --ignore=$(TIEREDSTORE)
+	$(PYTEST) -m "not slow and not soak and not rocketmq and not spark and not s3" --ignore=$(TIEREDSTORE)
+
+# The S3 server takes an eighth of a core while nobody asks it anything: all that use it come one after another.
+test-s3: $(STAMP)
+	$(PYTEST) -m "s3 and not soak and not rocketmq and not spark"
 
 # What a wheel can break: modules, files, the command, the dependencies, what the README shows, golden bytes through it all.
 IN_WHEEL := tests/test_tieredstore/test_installed.py tests/test_tieredstore/cli/test_commands.py \

@@ -45,6 +45,14 @@ WEED = Path(sys.executable).with_name("weed")
 OURS = ["tieredstore", "dispatcher", "fetcher", "container", "provider"]
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what wants the S3 server, before marks choose the tests of a part."""
+    for item in items:
+        if isinstance(item, pytest.Function) and "seaweed" in item.fixturenames:
+            item.add_marker("s3")
+
+
 @pytest.fixture(scope="session")
 def seaweed(tmp_path_factory: pytest.TempPathFactory) -> Iterator["SeaweedFs"]:
     """A real S3 server for all tests of a run, started by the first one that wants it."""

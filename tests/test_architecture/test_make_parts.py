@@ -10,7 +10,7 @@ pytestmark = pytest.mark.checkout
 
 ROOT = Path(__file__).parents[2]
 MAKEFILE = ROOT / "Makefile"
-MARKS = ("soak", "rocketmq", "slow", "spark", "checkout")
+MARKS = ("soak", "rocketmq", "slow", "spark", "s3", "checkout")
 PART = re.compile(
     r"^(test-\w+): \$\(STAMP\)\n\t\$\(PYTEST\) -m \"(.*)\"(?: (--ignore=)?(\S+))?$", re.MULTILINE
 )

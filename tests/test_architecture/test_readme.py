@@ -23,7 +23,7 @@ SHOWN_BUCKET = "my-bucket"
 README = Path(__file__).parents[2] / "README.md"
 
 
-@pytest.mark.slow
+@pytest.mark.s3
 @pytest.mark.timeout(HANGS_AFTER_S)
 def test_the_readmes_blocks_run_in_order_and_print_what_they_show(
     tmp_path: Path, request: pytest.FixtureRequest
