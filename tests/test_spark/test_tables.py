@@ -5,7 +5,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
+from pyspark.sql.types import StructField, StructType, TimestampType
 
 from container.names.queue_id import QueueId
 from tests.support.cli import run
@@ -13,6 +15,7 @@ from tests.support.golden import ROCKETMQ_533, unpacked
 from tieredstore import sync
 from tieredstore.message import Message
 from tieredstore.offline import spark as tiers
+from tieredstore.offline.spark.conversion import ToSpark
 from tieredstore.offline.spark.pushdown import narrowed
 from tieredstore.offline.wanted_messages import WantedMessages
 
@@ -138,6 +141,16 @@ def test_pushed_filters_narrow_the_reading() -> None:
     assert not found.has(QueueId("U", 1))
     assert found.offsets_of(QueueId("T", 1)) == (10, 20)
     assert found.times_ms == (1_767_225_600_000, 1_767_225_600_002)
+
+
+def test_times_that_spark_cannot_say_are_null() -> None:
+    us_max = (2**63 - 1) // 1000
+    times = [0, us_max, us_max + 1, -us_max, -us_max - 1, 2**63 - 1, -(2**63), None]
+    batch = pa.record_batch([pa.array(times, pa.timestamp("ms", tz="UTC"))], ["store_timestamp"])
+    schema = StructType([StructField("store_timestamp", TimestampType())])
+    (column,) = ToSpark.of("messages", schema).converted(batch).columns
+    said = [0, us_max * 1000, None, -us_max * 1000, None, None, None, None]
+    assert column.cast(pa.int64()).to_pylist() == said
 
 
 def test_units_keys_segments_and_gaps_are_those_of_the_metadata(

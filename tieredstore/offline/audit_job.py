@@ -121,7 +121,7 @@ def audit_item(task: AuditTask | SumTask) -> Iterator[Piece]:
             _check_bodies(found, task, result)
             offsets = found.columns.headers["queue_offset"].astype(np.int64)
             _note_offsets(result, offsets)
-            stored = read_units(beside, task.units, int(offsets.min()), int(offsets.max()) + 1)
+            stored = read_units(beside, task.units, offsets)
             _check_units(queue, found, offsets, stored, result)
             _collect_keys(found, task, offsets, keys)
         for one in source.left_out():
@@ -285,12 +285,11 @@ def _check_units(
     queue: QueueId,
     found: FoundRecords,
     offsets: NDArray[np.int64],
-    stored: NDArray[np.void],
+    mine: NDArray[np.void],
     result: SplitResult,
 ) -> None:
     """Note units that differ from those that the records give."""
     derived = units_of(found)
-    mine = stored[offsets - int(offsets.min())]
     result.units += len(mine)
     places = (mine["position"] == derived["position"]) | (
         mine["position"] + Coda.SIZE == derived["position"]

@@ -4,15 +4,18 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from container.record.crc32c import crc32c
 from container.record.kernels import decode_units
-from container.record.unit import UNIT_BYTES, Units
+from container.record.unit import UNIT_BYTES, UNIT_DTYPE, Units
 from provider.sequential import ByteSource, ObjectRange
 from tieredstore.offline.split import LogPiece
 
 SUM_BYTES = 4 << 20
 """Read at once for a checksum alone."""
+NEAR_UNITS = 4 << 10
+"""Units that nobody asked for are read where they are no more than these between two others."""
 
 
 class Sum(NamedTuple):
@@ -118,9 +121,18 @@ def read_flat(source: ByteSource, pieces: Sequence[LogPiece], start: int, end: i
     return bytes(found)
 
 
-def read_units(source: ByteSource, pieces: Sequence[LogPiece], first: int, behind: int) -> Units:
-    """The units of the queue offsets `[first, behind)`; zeros, which no unit is, where none are."""
-    if behind <= first:
-        return decode_units(b"")
-    raw = read_flat(source, pieces, first * UNIT_BYTES, behind * UNIT_BYTES)
-    return decode_units(np.frombuffer(raw, np.uint8))
+def read_units(source: ByteSource, pieces: Sequence[LogPiece], offsets: NDArray[np.int64]) -> Units:
+    """The unit of each of these queue offsets; zeros, which no unit is, where none is.
+
+    Units of near offsets are read at once. Memory: theirs and those up to `NEAR_UNITS` between.
+    """
+    wanted = np.unique(offsets)
+    runs = np.split(wanted, np.flatnonzero(np.diff(wanted) > NEAR_UNITS) + 1)
+    units = np.empty(len(wanted), UNIT_DTYPE)
+    done = 0
+    for run in runs if len(wanted) else ():
+        first, behind = int(run[0]), int(run[-1]) + 1
+        raw = read_flat(source, pieces, first * UNIT_BYTES, behind * UNIT_BYTES)
+        units[done : done + len(run)] = decode_units(np.frombuffer(raw, np.uint8))[run - first]
+        done += len(run)
+    return units[np.searchsorted(wanted, offsets)]

@@ -11,6 +11,7 @@ from container.record.blank import BlankRecord, Coda
 from container.record.checksum import BODY_CRC_MASK, crc32
 from container.record.columns import RecordColumns, leading_columns
 from container.record.kernels import values_at
+from container.record.unit import UNIT_BYTES
 from container.record.verification import ENDS_INSIDE, Walk, walk_records
 from provider.errors import Corrupt
 from provider.sequential import ByteSource
@@ -25,6 +26,8 @@ CAREFUL_BYTES = 64 << 10
 TRUNCATED = "the log ends inside a record"
 BLANK = "a blank in place of a record"
 LOST = "the storage does not have these bytes any more"
+QUEUE_OFFSET_MAX = INT64_MAX // UNIT_BYTES - 1
+"""Of a message whose unit ends within a ConsumeQueue; nothing beyond was ever written."""
 ANOTHER_BODY = "the body differs from its checksum"
 
 OnGap = Callable[[LogGap], None]
@@ -60,10 +63,10 @@ class FoundRecords(NamedTuple):
 class LogScan:
     """Follows the chain of records through one split. Iterate over it once.
 
-    A record is sound if its magic, size and inner lengths add up, and queue id, topic and its own
-    position (bytes 28..35) are right. Where one is not, there is a gap up to the next sound one
-    (`resync.find_record`), and the chain goes on from there. About 0.6 us a record; memory: the
-    window (4 MiB, or the longest record) and columns of the records in it.
+    A record is sound if its magic, size and inner lengths add up, queue id, topic and its own
+    position (bytes 28..35) are right, and its queue offset is possible. Where one is not, there is
+    a gap up to the next sound one (`resync.find_record`), and the chain goes on from there. About
+    0.6 us a record; memory: the window (4 MiB, or the longest record) and columns of its records.
     """
 
     def __init__(
@@ -181,6 +184,8 @@ class LogScan:
         count = len(columns.headers)
         good = columns.headers["physical_offset"] == starts[:count] + start
         reasons = [(good, "another physical offset")]
+        offsets = columns.headers["queue_offset"]
+        reasons.append(((offsets >= 0) & (offsets <= QUEUE_OFFSET_MAX), "impossible queue offset"))
         reasons.append((columns.headers["queue_id"] == self._split.queue.queue_id, "another queue"))
         lengths = columns.topics.ends - columns.topics.starts
         same = lengths == len(self._topic)

@@ -15,6 +15,7 @@ from container.index.sealed import decode_sealed, seal_index
 from container.journal.frame import Frame, FrameKind
 from container.names.queue_id import QueueId
 from container.names.rocketmq import INDEX_QUEUE
+from container.record.kernels import decode_units
 from tests.support.cli import invoke, run, settings
 from tests.support.golden import (
     GOLDEN_TREES,
@@ -31,11 +32,12 @@ from tieredstore.offline.audit import audit
 from tieredstore.offline.audit_index import audit_index_file, range_marks
 from tieredstore.offline.derived import keys_of
 from tieredstore.offline.engine import OneProcess
+from tieredstore.offline.flat_bytes import read_units
 from tieredstore.offline.log_scan import FoundRecords, LogScan
 from tieredstore.offline.planning import plan
 from tieredstore.offline.report import AuditReport
 from tieredstore.offline.sources import source_of
-from tieredstore.offline.split import Split
+from tieredstore.offline.split import LogPiece, Split
 
 
 @pytest.fixture(scope="module")
@@ -113,6 +115,14 @@ DAMAGES: dict[str, tuple[Damage, set[str]]] = {
         lambda t: flip(only(t, LOG), 6),
         {"log-gap", "checksum", "messages-missing"},
     ),
+    "a high bit of a queue offset": (
+        lambda t: flip(only(t, LOG), 20, 1 << 6),
+        {"log-gap", "checksum", "messages-missing"},
+    ),
+    "a middle bit of a queue offset": (
+        lambda t: flip(only(t, LOG), 22),
+        {"checksum", "messages-missing"},
+    ),
     "a byte of a body": (lambda t: flip(only(t, LOG), 120), {"body-crc", "checksum"}),
     "a unit's position": (lambda t: flip(only(t, UNITS), 47), {"unit", "checksum"}),
     "a unit's tags": (lambda t: flip(only(t, UNITS), 59), {"tag-hash", "checksum"}),
@@ -177,6 +187,19 @@ def narrowed(split: Split, covered: Sequence[tuple[QueueId, int, int]]) -> Itera
         if queue == split.queue:
             part = replace(split, offsets=(start, end))
             yield from LogScan(source_of(split.place), part)
+
+
+def test_units_of_far_offsets_are_read_without_what_lies_between() -> None:
+    raw = bytes(range(200)) * 2
+    source = MemorySource({"units": raw})
+    pieces = [LogPiece(100, 200, "units", 0), LogPiece(100 + 10**12 * 20, 200, "units", 200)]
+    offsets = np.array([7, 10**12 + 6, 5, 10**12 + 100])
+    places = [40, 220, 0]
+    expected_units = decode_units(b"".join(raw[place : place + 20] for place in places))
+    found = read_units(source, pieces, offsets)
+    assert found[:3].tolist() == expected_units.tolist()
+    assert found[3].tolist() == (0, 0, 0)
+    assert len(read_units(source, pieces, offsets[:0])) == 0
 
 
 def test_keys_are_compared_in_both_directions(sound: Path) -> None:

@@ -317,6 +317,12 @@ def test_days_are_directories_whatever_a_record_says(tmp_path: Path) -> None:
     found = ds.dataset(tmp_path, partitioning="hive").to_table().to_pylist()
     assert sorted(row["n"] for row in found) == list(range(100))
     assert sum(one.rows for one in files.written) == 100
+    with DayFiles(tmp_path / "no days", "T", "0-1", schema) as files:
+        rows = pa.array(range(4))
+        no_days = np.array([10**9, -(10**9), 10**9 + 1, 0])
+        files.write(pa.record_batch([rows], schema=schema), no_days)
+    found = ds.dataset(tmp_path / "no days", partitioning="hive").to_table().to_pylist()
+    assert {row["n"]: row["day"] is None for row in found} == {0: True, 1: True, 2: True, 3: False}
     with suppress(KeyError), DayFiles(tmp_path / "x", "T", "0-1", schema) as files:
         files.write(pa.record_batch([pa.array([1])], schema=schema), days[:1])
         raise KeyError

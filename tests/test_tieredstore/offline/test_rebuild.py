@@ -310,6 +310,25 @@ def test_of_a_damaged_log_all_other_messages_are_published_and_the_damage_is_tol
     assert [gap["end"] - gap["start"] for gap in gaps] == [1]
 
 
+@pytest.mark.leaves_findings(*KINDS, why="the test damages messages")
+def test_an_impossible_queue_offset_is_damage_of_one_message(
+    sound: tuple[GoldenTree, Path], tier: Path
+) -> None:
+    tree, _ = sound
+    broker = broker_of(tree, tier)
+    log = max(broker.glob("*/0/COMMIT_LOG/*"), key=lambda path: path.stat().st_size)
+    raw = bytearray(log.read_bytes())
+    queue_offset = int.from_bytes(raw[:4], "big") + 20
+    raw[queue_offset] ^= 1 << 6
+    log.write_bytes(raw)
+    remove_derived(broker)
+    remove_metadata(broker)
+    made = remake(config_of(tree, tier), OneProcess())
+    assert {one.finding for one in made.findings} == {"log-gap"}
+    assert "impossible queue offset" in made.findings[0].detail
+    assert made.messages == len(expected(tree.golden, "messages")) - 1
+
+
 def test_a_flipped_bit_of_a_body_does_not_change_what_follows_from_the_message(
     sound: tuple[GoldenTree, Path], tier: Path
 ) -> None:

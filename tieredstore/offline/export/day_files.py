@@ -82,6 +82,8 @@ class DayFiles:
         """Add messages; `days[i]` is the day of row i, from 1970 on."""
         if not len(days):
             return
+        # What is no day has one directory, so it has one file.
+        days = np.where((days < _FIRST_DAY) | (days > _LAST_DAY), _LAST_DAY + 1, days)
         cuts = np.flatnonzero(np.diff(days)) + 1
         if len(np.unique(days)) == len(cuts) + 1:  # days one after another: slices are enough
             for first, last in zip([0, *cuts.tolist()], [*cuts.tolist(), len(days)], strict=True):

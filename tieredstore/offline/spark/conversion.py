@@ -52,7 +52,7 @@ def _converted(column: pa.Array) -> pa.Array:
     if pa.types.is_timestamp(kind):
         raw = column.cast(pa.int64())
         values = np.asarray(raw.fill_null(0))
-        is_out = np.abs(values) > _MS_MAX
+        is_out = (values > _MS_MAX) | (values < -_MS_MAX)  # not abs: of -2^63 it is negative
         if is_out.any():
             raw = pa.array(np.where(is_out, 0, values), mask=is_out | np.asarray(raw.is_null()))
         return raw.cast(pa.timestamp("ms", tz="UTC")).cast(_TIME)
