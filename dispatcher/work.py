@@ -158,7 +158,7 @@ class DispatchWork:
         for queue in needing:
             await self._refill(queue)
         self.poll_finished = number
-        if seen or needing or self.forcing:
+        if first or seen or needing or self.forcing:
             self.alarm.ring()
 
     def _is_excluded(self, hot: HotQueue) -> bool:

@@ -1,10 +1,12 @@
 """The dispatcher at work: what it takes, when, and how much at once."""
 
+from collections.abc import Sequence
 from datetime import timedelta
 
 import pytest
 
 from container.names.queue_id import QueueId
+from dispatcher.hot_log import HotQueue
 from dispatcher.statistics import Progress
 from tests.support.dispatch_world import World
 from tests.support.memory_tier import records_of
@@ -30,6 +32,27 @@ async def test_a_lone_message_is_committed_within_a_second() -> None:
         world.hot.append(A, b"alone")
         await world.wait_for(lambda: A in world.tier.queues, seconds=1.0)
         assert world.is_tiered(A)
+
+
+@pytest.mark.parametrize("messages", [0, 1])
+async def test_it_has_started_once_every_queue_was_compared_with_the_tier(
+    messages: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World()
+    for _ in range(messages):
+        world.hot.append(A, b"one")
+    poll = world.hot.poll
+
+    async def slow_poll() -> Sequence[HotQueue]:
+        await world.clock.sleep(1.0)
+        return await poll()
+
+    monkeypatch.setattr(world.hot, "poll", slow_poll)
+    async with world.running():
+        await world.pass_time(0.9)
+        assert not world.dispatcher.statistics().started
+        await world.pass_time(0.2)
+        assert world.dispatcher.statistics().started
 
 
 async def test_idle_polls_ask_the_tier_nothing() -> None:
