@@ -4,6 +4,9 @@ By hand, thousands of seeds: `run_seeds(Path("seeds"), range(10_000), share=0.00
 """
 
 import asyncio
+import os
+import subprocess
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -70,3 +73,17 @@ def test_the_same_over_more_seeds(tmp_path: Path, part: int) -> None:
 def test_what_was_found_before_does_not_come_back(tmp_path: Path, seed: int) -> None:
     share = 0.01 if seed in {15, 122} else 0.05
     assert run_seeds(tmp_path, [seed], share=share) > 1
+
+
+@pytest.mark.slow
+def test_a_seed_decides_whatever_order_sets_have(tmp_path: Path) -> None:
+    def acts(number: int) -> str:
+        run = f"run_seeds(Path({str(tmp_path / str(number))!r}), [48], share=0.05)"
+        code = f"from {__name__} import *; print({run})"
+        environment = {**os.environ, "PYTHONHASHSEED": str(number)}
+        command = [sys.executable, "-c", code]
+        return subprocess.run(
+            command, env=environment, check=True, capture_output=True, text=True
+        ).stdout
+
+    assert len({acts(number) for number in range(10, 14)}) == 1

@@ -279,7 +279,9 @@ class FollowedQueues:
         found: dict[QueueId, HotQueue] = {}
         end = 0
         reported = self._readers.take_reports()
-        chosen = list(self._tails if only is None else reported.union(only) & self._tails.keys())
+        # In order of their names: what is found depends on nothing but what is there.
+        named = None if only is None else sorted(reported.union(only) & self._tails.keys())
+        chosen = list(self._tails) if named is None else named
         self._statistics.queue_looks += len(chosen)
         for queue in chosen:
             tail = self._tails[queue]
@@ -305,7 +307,7 @@ class FollowedQueues:
     def _look_at_deleted(self) -> dict[QueueId, HotQueue]:
         """What is to be told of deleted queues. Reads nothing."""
         found: dict[QueueId, HotQueue] = {}
-        for queue in self._deletions.unsettled:
+        for queue in sorted(self._deletions.unsettled):
             tail = self._tails.get(queue)
             if queue not in self._unscanned and (tail is None or not tail.is_known):
                 found |= self._deletions.look(queue, self.told.released(queue))
