@@ -15,7 +15,7 @@ PYTEST = $(BIN)/python -m pytest -q -o cache_dir=.run/cache/$@ --durations=5
 # Hundreds of commands and three Pythons start here: none compiles its modules again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: run run-s3 test check $(PARTS) soak soak-store simulate bench bench-java bench-store bench-s3 plot format clean
+.PHONY: run run-s3 test check $(PARTS) soak soak-store simulate kill-s3 bench bench-java bench-store bench-s3 plot format clean
 
 # uv takes a third of pip's time, but pip alone knows a mirror that pip is told of.
 $(STAMP): pyproject.toml constraints.txt
@@ -92,6 +92,10 @@ soak-store: $(STAMP)
 # Owners, merges and deletions over a faulty object store, from seeds: SEEDS of them, from FIRST on, which a failure names.
 simulate: $(STAMP)
 	SEEDS=$${SEEDS:-2000} $(BIN)/python -m pytest -q tests/test_faults/test_object_simulation.py
+
+# The S3 server is killed amid requests, and started again: KILLS times.
+kill-s3: $(STAMP)
+	KILLS=$${KILLS:-20} $(BIN)/python -m pytest -q tests/test_faults/test_s3_killed.py
 
 # This machine, beside its raw limits: a minute or two.
 bench: $(STAMP)

@@ -10,6 +10,7 @@ request:
 - `skewed`: 403 RequestTimeTooSkewed, as of a client whose clock is wrong.
 - `reset`: the connection is reset before the server sees the request.
 - `torn`: the server gets half of the request's body, then both connections break.
+- `dies`: some of the request reaches the server, then `on_death` is called, and the reply is lost.
 - `lost_reply`: the server does what it was asked; the connection is reset before any reply.
 - `silent`: the server does what it was asked; nothing is replied until `release`.
 - `stalled`: nothing happens until `release`, then all goes on as usual.
@@ -25,7 +26,7 @@ import re
 import socket
 import struct
 from collections import Counter
-from collections.abc import AsyncIterator, Coroutine, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
 from random import Random
 from threading import Lock, Thread
@@ -40,6 +41,7 @@ Kind = Literal[
     "skewed",
     "reset",
     "torn",
+    "dies",
     "lost_reply",
     "silent",
     "stalled",
@@ -149,6 +151,8 @@ class FaultProxy:
         self.endpoint = ""
         self.requests: list[tuple[str, str]] = []
         self.struck: Counter[str] = Counter()
+        self.on_death: Callable[[], object] = lambda: None
+        """What `dies` calls, in a thread: it kills the server."""
         self.held = 0
         """Requests that are stalled or silent just now."""
 
@@ -262,6 +266,11 @@ class FaultProxy:
         if strike == "torn":
             await _send(upstream, body[: len(body) // 2])
             _reset(upstream)
+            _reset(writer)
+            return False
+        if strike == "dies":
+            await _send(upstream, body[: self._rng.randint(0, len(body))])
+            await asyncio.to_thread(self.on_death)
             _reset(writer)
             return False
         await _send(upstream, body, slowly=strike == "slow")

@@ -97,6 +97,11 @@ class SeaweedFs:
         """Options of an `S3FileSystem` on this server, at `endpoint` or that of a proxy."""
         return {"endpoint": self.endpoint, "region": "us-east-1", "credentials": credentials}
 
+    @property
+    def is_running(self) -> bool:
+        """Whether it was started and not killed since."""
+        return self._process is not None
+
     def start(self) -> None:
         """Start it and wait until it has stored an object; also after `kill`, on what it kept."""
         assert self._process is None, "it runs"
