@@ -22,6 +22,8 @@ class UpkeepOptions:
     """How long a clean end waits for the last run of all steps."""
     snapshot_entries_max: int = 1000
     """A snapshot is written after this many entries."""
+    finish_entries_max: int = 32
+    """A clean end leaves fewer entries than this after the newest snapshot."""
     snapshot_age_s_max: float = 300.0
     """A snapshot is written when the oldest entry after the last one is this old."""
     grace_s: float = 600.0

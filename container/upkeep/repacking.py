@@ -1,12 +1,14 @@
 """Repacking: small parts are merged, and the bytes of closed segments gathered (decision 0031).
 
 One job copies runs of extents of many queues into one new object: it reads the bytes, compares
-their checksums, makes the object, and publishes in one transaction where they lie now. Old parts
-go by their counts. Nothing waits for a job, and what it was planned on is compared, so a job that
-comes too late for a queue leaves that queue out. A job that dies leaves a part that nothing names.
+their checksums and makes the object. Where the bytes of several jobs lie now is published in one
+transaction, for an entry costs as much as an object. Old parts go by their counts. Nothing waits
+for a job, and what it was planned on is compared, so a job that comes too late for a queue leaves
+that queue out. One that dies leaves parts that nothing names.
 """
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -25,6 +27,7 @@ from container.queue.repack_plan import (
     runs_to_merge,
 )
 from container.record.crc32c import crc32c
+from container.upkeep.options import UpkeepOptions
 from container.upkeep.step import OwnedTier, Step
 from provider.errors import Corrupt, OutOfRange, StoreError
 from provider.file_segments import FileSegments, Placement, SegmentSlice
@@ -58,12 +61,19 @@ class _Copied(NamedTuple):
     """As they will be, but for their place."""
 
 
+class _Made(NamedTuple):
+    """Copies that no transaction has published yet, without their bytes, and where each lies."""
+
+    copied: list[_Copied]
+    placed: list[Placement]
+
+
 class RepackStep(Step):
     """Merges parts of open segments, and gathers those of closed ones.
 
     Cost of a job: one request for each part that it reads from, more where what it wants lies far
-    apart or over 8 MiB; one create; one transaction of some 200 bytes for each run. Memory: twice
-    the bytes of one job (`repack_bytes_max`) and one read.
+    apart or over 8 MiB; one create. Together: a transaction for `repack_runs_max` runs, some 200
+    bytes for each. Memory: twice the bytes of one job (`repack_bytes_max`) and one read.
     """
 
     name = "repacking"
@@ -117,7 +127,7 @@ class RepackStep(Step):
             await self._do_all(merges, damaged)
         large = [run for run in gathered if run.segment_bytes >= options.seal_bytes_min]
         for run in large:
-            await self._do([run], damaged)
+            await self._do_all([run], damaged)
         small = [run for run in gathered if run.segment_bytes < options.seal_bytes_min]
         if self._is_worth_it(small):
             await self._do_all(small, damaged)
@@ -160,22 +170,35 @@ class RepackStep(Step):
         return 0 if part is None else part.level
 
     async def _do_all(self, runs: Sequence[Run], damaged: list[StoreError]) -> None:
-        """Do runs of many queues in jobs within the limits; those of the same parts together."""
-        options = self.tier.options
-        job: list[Run] = []
-        job_bytes = 0
-        for run in sorted(runs, key=lambda one: one.extents[0].object_name):
-            full = job_bytes + run.bytes > options.repack_bytes_max
-            if job and (full or len(job) >= options.repack_runs_max):
-                await self._do(job, damaged)
-                job, job_bytes = [], 0
-            job.append(run)
-            job_bytes += run.bytes
-        if job:
-            await self._do(job, damaged)
+        """Do runs of many queues in jobs within the limits, and publish where they lie now."""
+        made = _Made([], [])
+        try:
+            for job in _jobs(runs, self.tier.options):
+                if len(made.copied) + len(job) > self.tier.options.repack_runs_max:
+                    await self._publish(made)
+                await self._do(job, made, damaged)
+        except StoreError:
+            await self._publish(made)  # what is copied stays so
+            raise
+        except BaseException:
+            self._segments.forsake(made.placed)
+            raise
+        await self._publish(made)
 
-    async def _do(self, job: Sequence[Run], damaged: list[StoreError]) -> None:
-        """Copy the runs of a job into one object, and publish where they lie now."""
+    async def _publish(self, made: _Made) -> None:
+        copied, placed = list(made.copied), list(made.placed)
+        made.copied.clear()
+        made.placed.clear()
+        operations = self._operations(copied, placed)  # no await from here to `publish`
+        if not operations:
+            self._segments.forsake(placed)
+            return
+        await self.tier.journal.publish(operations)
+        self._bytes += sum(one.run.bytes for one in copied)
+        self._replaced += sum(len(one.run.extents) - len(one.extents) for one in copied)
+
+    async def _do(self, job: Sequence[Run], made: _Made, damaged: list[StoreError]) -> None:
+        """Copy the runs of a job into one object."""
         bodies = await self._read(job, damaged)
         copied: list[_Copied] = []
         for number, run in enumerate(job):
@@ -194,15 +217,9 @@ class RepackStep(Step):
             for one in copied
         ]
         alone = len(copied) == 1 and copied[0].run.sealed_ms > 0
-        placed = await self._segments.write(slices, alone=alone)
-        operations = self._operations(copied, placed)  # no await from here to `publish`
-        if not operations:
-            self._segments.forsake(placed)
-            return
-        await self.tier.journal.publish(operations)
+        made.placed.extend(await self._segments.write(slices, alone=alone))
+        made.copied.extend(one._replace(buffers=()) for one in copied)
         self._jobs += 1
-        self._bytes += sum(one.run.bytes for one in copied)
-        self._replaced += sum(len(one.run.extents) - len(one.extents) for one in copied)
 
     async def _read(self, job: Sequence[Run], damaged: list[StoreError]) -> list[dict[int, Buffer]]:
         """The bytes of each run's extents by position, compared with their checksums.
@@ -254,8 +271,7 @@ class RepackStep(Step):
     ) -> list[Operation]:
         """What publishes the copies, of the queues that still have what was copied."""
         queues = self.tier.journal.planned.queues
-        runs: dict[QueueId, list[RepackedRun]] = {}
-        levels: dict[QueueId, int] = {}
+        runs: dict[tuple[int, QueueId], list[RepackedRun]] = {}
         for one, place in zip(copied, placed, strict=True):
             run = one.run
             if not _still_there(queues.get(run.queue), run):
@@ -264,21 +280,18 @@ class RepackStep(Step):
             extents = tuple(_placed(extent, place, shift) for extent in one.extents)
             position, count = run.extents[0].position, len(run.extents)
             done = RepackedRun(run.type, run.base, position, count, extents)
-            runs.setdefault(run.queue, []).append(done)
-            levels[run.queue] = run.level
-        level = max(levels.values(), default=0)
-        release = Release(self.tier.due_ms())
-        return [
-            RepackSegments(
-                queue_id,
-                queues[queue_id].generation,
-                queues[queue_id].repacks,
-                level,
-                tuple(done),
-                release,
+            runs.setdefault((-run.level, run.queue), []).append(done)
+        release, earlier = Release(self.tier.due_ms()), Counter[QueueId]()
+        operations: list[Operation] = []
+        for (level, queue_id), done in sorted(runs.items()):  # a part is of its highest level
+            queue, before = queues[queue_id], earlier[queue_id]
+            earlier[queue_id] += 1
+            operations.append(
+                RepackSegments(
+                    queue_id, queue.generation, queue.repacks + before, -level, tuple(done), release
+                )
             )
-            for queue_id, done in runs.items()
-        ]
+        return operations
 
     @property
     def figures(self) -> Mapping[str, int]:
@@ -288,6 +301,21 @@ class RepackStep(Step):
             "repacked_bytes": self._bytes,
             "extents_saved": self._replaced,
         }
+
+
+def _jobs(runs: Sequence[Run], options: UpkeepOptions) -> Iterator[list[Run]]:
+    """Runs in jobs within the limits; those of the same parts together. Pure."""
+    job: list[Run] = []
+    job_bytes = 0
+    for run in sorted(runs, key=lambda one: one.extents[0].object_name):
+        full = job_bytes + run.bytes > options.repack_bytes_max
+        if job and (full or len(job) >= options.repack_runs_max):
+            yield job
+            job, job_bytes = [], 0
+        job.append(run)
+        job_bytes += run.bytes
+    if job:
+        yield job
 
 
 def _together(wanted: Sequence[_Wanted]) -> list[list[_Wanted]]:

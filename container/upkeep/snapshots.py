@@ -8,9 +8,6 @@ from container.journal.truncation import VerifiedSnapshot
 from container.metadata.state import StateChange
 from container.upkeep.step import OwnedTier, Step
 
-LAST_ENTRIES_MAX = 32
-"""A clean end leaves fewer entries than this after the newest snapshot."""
-
 
 class SnapshotStep(Step):
     """Writes a snapshot after enough entries, or when the oldest entry is old enough.
@@ -51,7 +48,8 @@ class SnapshotStep(Step):
 
     async def finish(self) -> None:
         """Write a snapshot unless the next start would replay few entries. Two requests."""
-        await self._write_after(min(self.tier.options.snapshot_entries_max, LAST_ENTRIES_MAX))
+        options = self.tier.options
+        await self._write_after(min(options.snapshot_entries_max, options.finish_entries_max))
 
     async def _write_after(self, entries: int) -> None:
         tier, now_s = self.tier, self.tier.clock.monotonic_s()

@@ -12,7 +12,9 @@ from random import Random
 import fsspec
 import pytest
 
-from container.check.tier import check_tier
+from container.journal.journal import Journal
+from container.journal.snapshot import write_snapshot
+from container.names.tier_objects import EntryName
 from container.tier import Tier, TierIdentity
 from container.tier_reader import TierReader
 from dispatcher.dispatcher import TieredDispatcher
@@ -20,7 +22,8 @@ from fetcher.fetcher import TieredMessageFetcher
 from provider.clock import Clock, SystemClock
 from provider.object.opening import open_object_store
 from provider.object.store import FsspecStore
-from provider.packed_segments import PackedDriver
+from provider.packed_segments import PackedDriver, PartName
+from tests.bench.packed_scale import commits, made_state
 from tests.support.memory_tier import InlineExecutor
 from tests.support.simulated_time import SimulatedClock, simulated
 from tests.support.uniform_hot_log import UniformHotLog
@@ -31,8 +34,9 @@ URL = "memory://costs/tier"
 HOUR_S = 3600
 GIB = 1 << 30
 BUSY_QUEUES, BUSY_BODY_BYTES = 8, 16 << 10
-THIN_QUEUES, THIN_BODY_BYTES = 100, 100
-"""A tenth of a thousand queues: rounds come by age, and a thousand fill no object either."""
+THIN_QUEUES, THIN_BODY_BYTES = 1_000, 100
+QUEUES, SEGMENTS_OF_A_QUEUE = 1_000, 100
+OPENING_REQUESTS_MAX = 10
 STEP_S = 25
 """Messages of thin queues are added so many seconds apart, as many at once as seconds."""
 
@@ -44,8 +48,8 @@ def nothing_stays() -> Iterator[None]:
     fsspec.filesystem("memory").store.clear()
 
 
-def configured() -> Config:
-    return Config.load(defines=[f"tieredStoreFilePath={URL}"], environment={})
+def configured(*defines: str) -> Config:
+    return Config.load(defines=[f"tieredStoreFilePath={URL}", *defines], environment={})
 
 
 def store_on(clock: Clock, config: Config) -> FsspecStore:
@@ -110,8 +114,10 @@ def test_a_gibibyte_tiers_in_40_writes_and_reads_back_in_300_gets() -> None:
         store, each = await tier_a_gibibyte(config)
         print(f"tiered: {store.meter}")
         assert store.meter.writes <= 40, store.meter
+        assert store.meter.requests["LIST"] <= 40, store.meter
         cold = store_on(SystemClock(), config)
         reader = await TierReader.open(cold)
+        assert cold.meter.total <= OPENING_REQUESTS_MAX, cold.meter
         async with TieredMessageFetcher(reader, options=config.fetcher) as fetcher:
             for queue in reader.state.queues:
                 at = 0
@@ -129,9 +135,8 @@ def test_a_gibibyte_tiers_in_40_writes_and_reads_back_in_300_gets() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.slow
 @pytest.mark.timeout(1_200)
-def test_thin_queues_cost_150_writes_an_hour() -> None:
+def test_a_thousand_thin_queues_cost_150_writes_an_hour() -> None:
     config = configured()
 
     async def run() -> None:
@@ -143,19 +148,60 @@ def test_thin_queues_cost_150_writes_an_hour() -> None:
                 for queue in hot.ends:
                     hot.extend(queue, STEP_S)
                 await clock.sleep(STEP_S)
-            spent = store.meter.writes
+            spent, listings = store.meter.writes, store.meter.requests["LIST"]
             messages = dispatcher.statistics().messages
         print(f"{messages} messages in an hour: {store.meter}")
         assert messages >= THIN_QUEUES * (HOUR_S - 100)
         assert spent <= 150, store.meter
-        reader = await TierReader.open(store)
-        assert [finding async for finding in check_tier(reader)] == []
+        assert listings <= 150, store.meter
+        reader = await TierReader.open(store_on(clock, config))
+        ends = [queue.next_offset for queue in reader.state.queues.values()]
+        assert ends == [HOUR_S // STEP_S * STEP_S] * THIN_QUEUES
 
     simulated(run())
 
 
-def test_an_idle_tier_costs_a_look_at_its_journal_a_minute() -> None:
+def test_opening_a_tier_of_a_hundred_thousand_segments_costs_ten_requests() -> None:
+    """As a clean end leaves it: with as many entries behind the snapshot as there may be."""
     config = configured()
+
+    async def run() -> None:
+        clock, rng = SimulatedClock(), Random(1)
+        writing, state = store_on(clock, config), made_state(QUEUES, SEGMENTS_OF_A_QUEUE)
+        await write_snapshot(writing, state, epoch=1, rng=rng, clock=clock)
+        await writing.create(str(EntryName(state.sequence)), [b"in the snapshot"])
+        broker = state.broker
+        journal = await Journal.take_ownership(
+            writing, clock=clock, rng=rng, owner="test", cluster=broker.cluster, broker=broker.name
+        )
+        task = asyncio.create_task(journal.run())
+        part = str(PartName(1, "f" * 32))
+        for _ in range(config.upkeep.finish_entries_max - 2):  # and its fence
+            await journal.publish(list(commits(journal.state, part)))
+        await journal.close()
+        await asyncio.wait([task])
+        reading = store_on(clock, config)
+        reader = await TierReader.open(reading)
+        print(f"opened: {reading.meter}")
+        assert reader.state.sequence == state.sequence + config.upkeep.finish_entries_max - 1
+        segments = sum(
+            len(queue.commit_log) + len(queue.consume_queue)
+            + sum(ref.segments for ref in queue.manifests)
+            for queue in reader.state.queues.values()
+        )  # fmt: skip
+        assert segments == QUEUES * SEGMENTS_OF_A_QUEUE
+        assert reading.meter.total <= OPENING_REQUESTS_MAX, reading.meter
+        assert reading.meter.requests["LIST"] <= 4, reading.meter
+
+    simulated(run())
+
+
+@pytest.mark.parametrize(("interval_ms", "looks_max"), [(None, 60), (300_000, 12), (0, 0)])
+def test_an_idle_tier_costs_a_look_at_its_journal_a_minute(
+    interval_ms: int | None, looks_max: int
+) -> None:
+    setting = [] if interval_ms is None else [f"tieredStoreOwnerCheckInterval={interval_ms}"]
+    config = configured(*setting)
 
     async def run() -> None:
         clock = SimulatedClock()
@@ -170,7 +216,7 @@ def test_an_idle_tier_costs_a_look_at_its_journal_a_minute() -> None:
             await clock.sleep(HOUR_S)
             made = store.meter.requests - before
         print(f"idle for an hour: {dict(made)}")
-        assert 0 < made["LIST"] <= 60
+        assert min(1, looks_max) <= made["LIST"] <= looks_max
         assert made.total() == made["LIST"], "nothing else"
 
     simulated(run())

@@ -48,6 +48,7 @@ from tieredstore.config.sources import (
     read_settings,
     refuse_misspelt,
 )
+from tieredstore.config.upkeep_options import upkeep_options
 from tieredstore.following.options import HotLogOptions
 
 if TYPE_CHECKING:
@@ -61,9 +62,6 @@ ROCKSDB = "defaultRocksDB"
 RECORD_EXTRA_BYTES = 64 << 10
 """What a record may hold besides its body: properties up to 32,767 bytes, topic and fields."""
 ROUNDS_MAX = 2
-OBJECT_SNAPSHOT_AGE_S = 900.0
-"""Seconds after which a snapshot replaces journal entries in an object store; on a directory 300.
-Starting reads the entries after it: a dozen where rounds are as far apart as there."""
 REMEMBER_S = 30.0
 OBJECT_REMEMBER_S = 900.0
 OBJECT_DRAIN_PATIENCE_S = 300.0
@@ -156,7 +154,7 @@ class Config:
                 ],
                 tier=_tier(effective),
                 journal=build(JournalOptions, effective),
-                upkeep=_upkeep(effective, is_object=is_object),
+                upkeep=upkeep_options(effective, is_object=is_object),
                 posix=build(PosixOptions, effective),
                 objects=objects,
                 storage=ObjectStorage.of(effective, environment),
@@ -350,11 +348,6 @@ def _tier(settings: Mapping[str, Setting]) -> TierOptions:
             f"{size - size % UNIT_BYTES}"
         )
     return build(TierOptions, settings)
-
-
-def _upkeep(settings: Mapping[str, Setting], *, is_object: bool) -> UpkeepOptions:
-    others = {"snapshot_age_s_max": OBJECT_SNAPSHOT_AGE_S} if is_object else {}
-    return build(UpkeepOptions, settings, **others)
 
 
 def _dispatch(settings: Mapping[str, Setting], *, is_object: bool) -> DispatchOptions:

@@ -6,13 +6,14 @@ from container.journal.journal import Journal
 from container.metadata.operations import AddTombstones
 from container.metadata.records import Tombstone
 from container.upkeep.options import UpkeepOptions
-from container.upkeep.snapshots import LAST_ENTRIES_MAX
 from provider.clock import ManualClock, settle
 from provider.memory import MemoryStore
 from provider.testing.faulty import Fault, FaultyObjectStore
 from tests.support.journal_run import own, own_with_upkeep, running
 
 OPTIONS = UpkeepOptions()
+
+FINISH_ENTRIES_MAX = UpkeepOptions().finish_entries_max
 
 
 async def publish(journal: Journal, entries: int) -> None:
@@ -24,13 +25,13 @@ async def test_a_snapshot_of_a_clean_end_spares_the_next_start_the_entries() -> 
     clock, shared = ManualClock(), MemoryStore()
     journal, upkeep = await own_with_upkeep(shared, clock, upkeep=OPTIONS)
     async with running(journal, upkeep):
-        await publish(journal, LAST_ENTRIES_MAX)
+        await publish(journal, FINISH_ENTRIES_MAX)
         await upkeep.finish()
     assert upkeep.statistics().figures["snapshots"] == 1
     counted = FaultyObjectStore(shared.another_client())
     again = await own(counted, clock, seed=1)
     assert again.state.tombstones == journal.state.tombstones
-    assert counted.items["read_many"] + counted.calls["read"] < LAST_ENTRIES_MAX
+    assert counted.items["read_many"] + counted.calls["read"] < FINISH_ENTRIES_MAX
 
 
 async def test_a_clean_end_with_little_behind_the_snapshot_asks_for_nothing() -> None:
@@ -47,7 +48,7 @@ async def test_a_clean_end_gives_up_on_storage_that_stalls() -> None:
     clock, store = ManualClock(), FaultyObjectStore(MemoryStore())
     journal, upkeep = await own_with_upkeep(store, clock, upkeep=OPTIONS)
     async with running(journal, upkeep):
-        await publish(journal, LAST_ENTRIES_MAX)
+        await publish(journal, FINISH_ENTRIES_MAX)
         store.faults = (Fault("stalled", verb="create", prefix="@snapshot/"),)
         async with asyncio.TaskGroup() as group:
             ending = group.create_task(upkeep.finish())

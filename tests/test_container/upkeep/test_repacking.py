@@ -4,6 +4,7 @@ import asyncio
 import random
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -26,7 +27,8 @@ from container.tier_reader import TierReader
 from container.upkeep import repacking
 from container.upkeep.options import UpkeepOptions
 from container.upkeep.repacking import RepackStep
-from provider.packed_segments import PartName
+from provider.errors import Unavailable
+from provider.packed_segments import PackedSegments, PartName
 from provider.ranges import QueueOffset
 from tests.support.messages import TOPIC, make_batch
 from tests.support.owned_tier import OwnedWorld, planned
@@ -83,6 +85,46 @@ async def test_many_rounds_of_thin_queues_leave_few_extents_and_few_parts() -> N
         assert figures["repack_jobs"] <= 24
         assert tier.upkeep.statistics().last_error == ""
     assert [await w.reads_back(queue) for queue in QUEUES] == [64] * 5
+
+
+async def test_jobs_of_one_run_are_published_together() -> None:
+    """A journal entry costs as much as an object."""
+    w = OwnedWorld(TIER, replace(UPKEEP, repack_bytes_max=2_000), packed=True)
+    async with w.owned() as tier:
+        for _ in range(8):
+            await put(tier, 1, *QUEUES)
+        before = tier.state.sequence
+        await w.pass_time(5.0)
+        figures = tier.upkeep.statistics().figures
+        assert figures["repack_jobs"] > 3
+        assert tier.state.sequence - before <= 2, "the merges, and tombstones of what they replaced"
+    assert [await w.reads_back(queue) for queue in QUEUES] == [8] * 5
+
+
+async def test_what_is_copied_is_published_where_the_next_job_fails(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    w = OwnedWorld(TIER, replace(UPKEEP, repack_bytes_max=2_000), packed=True)
+    write, calls = PackedSegments.write, 0
+
+    async def failing(self: PackedSegments, *args: Any, **options: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == 3:
+            raise Unavailable("no answer", "@parts/x")
+        return await write(self, *args, **options)
+
+    async with w.owned() as tier:
+        for _ in range(8):
+            await put(tier, 1, *QUEUES)
+        monkeypatch.setattr(PackedSegments, "write", failing)
+        await w.pass_time(2.0)
+        assert calls == 3
+        assert tier.upkeep.statistics().figures["extents_saved"] > 0
+        await w.pass_time(60.0)
+        assert await w.names("@parts/") == tier.state.parts.keys()
+        assert max(len(segment.extents) for segment in segments_of(tier)) <= EXTENTS_MAX
+    assert [await w.reads_back(queue) for queue in QUEUES] == [8] * 5
 
 
 async def test_a_commit_that_was_planned_before_a_merge_lands_behind_it() -> None:
