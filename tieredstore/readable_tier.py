@@ -16,6 +16,7 @@ from fetcher.fetcher import TRANSFER_BYTES_MAX, TieredMessageFetcher
 from fetcher.result import FetchResult
 from fetcher.statistics import FetcherStatistics
 from provider.clock import Clock, SystemClock
+from provider.disk_cache.use import each_past_caches
 from provider.errors import Closed, Corrupt, NotFound, StoreError
 from tieredstore.config.effective import Config
 from tieredstore.message import Message
@@ -347,14 +348,15 @@ class ReadableTier(KeyQueries, SegmentLookups, WhoseTier):
     ) -> AsyncIterator[Finding]:
         """Iterate over everything that is wrong, never stopping at the first finding.
 
-        Compares metadata and bytes in both directions and reads every byte once; decompresses
-        `bodies`, too. `progress` is told the bytes of CommitLogs checked since the last call. A
-        commit under way has 2 seconds to publish what lies behind a published end.
+        Compares metadata and bytes in both directions and reads every byte once, in the storage
+        itself; decompresses `bodies`, too. `progress` is told the bytes of CommitLogs checked since
+        the last call. A commit under way has 2 seconds to publish what lies behind a published end.
 
         Raises:
             Unavailable: the storage does not answer, so nothing can be said.
         """
-        async for finding in findings_of(self.reader, self.is_java, self._clock, progress, bodies):
+        found = findings_of(self.reader, self.is_java, self._clock, progress, bodies)
+        async for finding in each_past_caches(found):
             yield finding
 
     def statistics(self) -> FetcherStatistics:

@@ -29,6 +29,7 @@ from container.queue.repack_plan import (
 from container.record.crc32c import crc32c
 from container.upkeep.options import UpkeepOptions
 from container.upkeep.step import OwnedTier, Step
+from provider.disk_cache.use import cache_use
 from provider.errors import Corrupt, OutOfRange, StoreError
 from provider.file_segments import FileSegments, Placement, SegmentSlice
 from provider.object_store import Buffer
@@ -230,7 +231,8 @@ class RepackStep(Step):
         async for some in self._groups(job):
             place = ByteRange(some[0].start, max(one.end for one in some))
             try:
-                raw = memoryview(await self.tier.store.read(some[0].object_name, place))
+                with cache_use(past=True):
+                    raw = memoryview(await self.tier.store.read(some[0].object_name, place))
             except OutOfRange as error:
                 for one in some:
                     self._pass_over(job[one.run], BytesMissing.of(error), damaged)

@@ -91,6 +91,16 @@ class CacheFiles:
             self._list()
         self._evict()
 
+    def correct(self, key: str, start: int, data: Buffer) -> None:
+        """Drop what is kept of bytes that are told here, where it is other bytes."""
+        self._list_once()
+        told = memoryview(data)
+        for entry, part in list(self._overlapping(key, ByteRange(start, start + len(told)))):
+            kept = self._read(entry, part)
+            if kept is not None and kept != told[part.start - start : part.end - start]:
+                self.damaged += 1
+                self._remove(entry)
+
     def drop(self, keys: Iterable[str]) -> None:
         """Forget what is kept of objects that were deleted."""
         self._list_once()

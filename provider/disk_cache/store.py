@@ -9,6 +9,7 @@ from typing import TypeVar
 from provider.clock import Clock
 from provider.disk_cache.entry import key_of
 from provider.disk_cache.files import CacheFiles
+from provider.disk_cache.use import CacheUse, current_use
 from provider.forwarding import ForwardingStore
 from provider.object_store import Buffer, ObjectStore
 from provider.options import DiskCacheOptions
@@ -20,9 +21,10 @@ ResultT = TypeVar("ResultT")
 class DiskCachedStore(ForwardingStore):
     """Wrap a store; what a range has on disk costs no request, and only the rest is asked for.
 
-    A hit costs one hop to a thread. What fails on the disk is a miss, and is never told: the store
-    below has everything. Memory: what is read, once more while a range is put together; the names
-    of files.
+    Whoever reads with `cache_use(past=True)` reads the storage itself; what is kept of the same
+    bytes goes if it differs. A hit costs one hop to a thread. What fails on the disk is a miss, and
+    is never told: the store below has everything. Memory: what is read, once more while a range is
+    put together; the names of files.
     """
 
     def __init__(
@@ -67,6 +69,25 @@ class DiskCachedStore(ForwardingStore):
         """Read several ranges; `ObjectStore.read_many`. Holes are asked for in one call below."""
         if self._is_closed:
             return await super().read_many(wanted)  # which refuses
+        use = current_use()
+        if use is not None and use.is_past:
+            return await self._read_past(wanted)
+        return await self._read_kept(wanted, use)
+
+    async def _read_past(self, wanted: Sequence[tuple[str, ByteRange]]) -> list[Buffer]:
+        found = await super().read_many(wanted)
+        told = [
+            (key_of(self._scope, name), part.start, data)
+            for (name, part), data in zip(wanted, found, strict=True)
+            if self._is_immutable(name)
+        ]
+        if told and not self._is_closed:
+            await self._in_thread(lambda: [self._files.correct(*one) for one in told])
+        return found
+
+    async def _read_kept(
+        self, wanted: Sequence[tuple[str, ByteRange]], use: CacheUse | None
+    ) -> list[Buffer]:
         keys = [
             key_of(self._scope, name) if self._is_immutable(name) else None for name, _ in wanted
         ]
@@ -80,6 +101,8 @@ class DiskCachedStore(ForwardingStore):
             [(name, hole) for hole in _holes(part, [place for place, _ in have])]
             for (name, part), have in zip(wanted, kept, strict=True)
         ]
+        if use is not None:
+            use.was_used = use.was_used or any(kept)
         asked = [one for some in holes for one in some]
         self.misses += sum(map(bool, holes))
         self.hits += len(wanted) - sum(map(bool, holes))

@@ -1,6 +1,6 @@
 """Everything that is wrong with a tier that is open for reading."""
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 
 from container.check.finding import Finding
 from container.check.tier import check_tier
@@ -19,7 +19,7 @@ async def findings_of(
     bodies: bool,  # noqa: FBT001 - as above
     *,
     contents: bool = True,
-) -> AsyncIterator[Finding]:
+) -> AsyncGenerator[Finding]:
     """What `ReadableTier.check` iterates over; arguments and errors as there.
 
     `contents` False: what only the bytes of messages and index files tell is left out.

@@ -14,6 +14,7 @@ from container.lookup.query import (
     QueryResult,
 )
 from container.tier_reader import TierReader
+from provider.disk_cache.use import cache_use
 from tieredstore.reading.java_index import open_index_files
 from tieredstore.reading.opened import OpenedTier
 from tieredstore.reading.wanted import Moment, moment_ms
@@ -88,5 +89,9 @@ class KeyQueries(ABC):
         limits = LookupLimits(scan_bytes_max=scan_bytes_max)
         config, path = self._opened().config, self._java_metadata
         unsealed = await asyncio.to_thread(open_index_files, config, path)
-        found = await find_messages(self.reader, query, unsealed=unsealed, limits=limits)
+        with cache_use() as use:
+            found = await find_messages(self.reader, query, unsealed=unsealed, limits=limits)
+            if found.damage and use.was_used:
+                use.is_past = True  # perhaps a cache alone is damaged
+                found = await find_messages(self.reader, query, unsealed=unsealed, limits=limits)
         return found._replace(unsearched=0) if is_unsaid else found

@@ -1,0 +1,102 @@
+"""A disk cache of an object store: what it keeps hides no damage, and stays none for good."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pytest
+
+import tieredstore
+from provider.object.opening import open_object_store
+from tests.support.fake_broker import FakeBroker
+
+assert open_object_store  # its imports read files, so they are not left to a running loop, ...
+assert tieredstore.Follower  # ... and neither are its
+
+BROKER: dict[str, Any] = {"cluster": "C", "broker": "broker-a"}
+MESSAGES = 50
+BODIES = [b"message %02d of fifty" % number for number in range(MESSAGES)]
+
+
+@pytest.fixture
+async def url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A tier with one queue."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    broker, url = FakeBroker(tmp_path / "store"), f"memory://bucket/{tmp_path.name}"
+    for number, body in enumerate(BODIES):
+        broker.put("Orders", 0, body, keys=f"key-{number}")
+    async with tieredstore.follow(tmp_path / "store", url, **BROKER) as follower:
+        await follower.drain()
+    return url
+
+
+@pytest.fixture(autouse=True)
+def nothing_stays() -> Iterator[None]:
+    fsspec.filesystem("memory").store.clear()
+    yield
+    fsspec.filesystem("memory").store.clear()
+
+
+@pytest.fixture
+def cached(tmp_path: Path) -> dict[str, Any]:
+    """The setting that keeps what was read on disk."""
+    return {"readAheadDiskCachePath": str(tmp_path / "cache")}
+
+
+def damage(number: int) -> None:
+    """Turn a bit of a body in storage; once more turns it back."""
+    for body in fsspec.filesystem("memory").store.values():
+        raw = body.getvalue()
+        at = raw.find(BODIES[number][1:]) - 1
+        if at > 0:
+            body.seek(at)
+            body.write(bytes([raw[at] ^ 1]))
+
+
+async def read(url: str, cached: dict[str, Any]) -> list[bytes]:
+    async with tieredstore.open(url, settings=cached) as tier:
+        return [one.body async for one in tier.messages("Orders", 0)]
+
+
+async def test_check_reads_the_storage_itself(url: str, cached: dict[str, Any]) -> None:
+    assert await read(url, cached) == BODIES
+    damage(7)
+    async with tieredstore.open(url, settings=cached) as tier:
+        kinds = {finding.finding async for finding in tier.check()}
+    assert "checksum" in kinds
+
+
+@pytest.mark.parametrize("number", [0, 7, MESSAGES - 1])
+async def test_a_damaged_answer_that_was_kept_is_not_served_for_good(
+    url: str, cached: dict[str, Any], number: int
+) -> None:
+    damage(number)
+    with pytest.raises(tieredstore.Corrupt):
+        await read(url, cached)
+    damage(number)
+    assert await read(url, cached) == BODIES
+    assert await read(url, cached) == BODIES
+
+
+async def test_a_key_is_found_though_a_damaged_answer_was_kept(
+    url: str, cached: dict[str, Any]
+) -> None:
+    damage(7)
+    async with tieredstore.open(url, settings=cached) as tier:
+        assert not (await tier.query_message("Orders", "key-7")).is_complete
+        damage(7)
+        found = await tier.query_message("Orders", "key-7")
+    assert [one.body for one in found.messages] == [BODIES[7]]
+
+
+async def test_check_drops_what_was_kept_damaged(url: str, cached: dict[str, Any]) -> None:
+    damage(7)
+    settings = {**cached, "tieredStoreCrcCheckEnable": False}
+    async with tieredstore.open(url, settings=settings) as tier:
+        wrong = [one.body async for one in tier.messages("Orders", 0)]
+    assert wrong != BODIES
+    damage(7)
+    async with tieredstore.open(url, settings=settings) as tier:
+        assert [finding async for finding in tier.check()] == []
+        assert [one.body async for one in tier.messages("Orders", 0)] == BODIES
