@@ -26,8 +26,8 @@ CAREFUL_BYTES = 64 << 10
 TRUNCATED = "the log ends inside a record"
 BLANK = "a blank in place of a record"
 LOST = "the storage does not have these bytes any more"
-QUEUE_OFFSET_MAX = INT64_MAX // UNIT_BYTES - 1
-"""Of a message whose unit ends within a ConsumeQueue; nothing beyond was ever written."""
+QUEUE_OFFSET_MAX = INT64_MAX // UNIT_BYTES
+"""Of a message whose unit has a place in a ConsumeQueue; nothing beyond was ever written."""
 ANOTHER_BODY = "the body differs from its checksum"
 
 OnGap = Callable[[LogGap], None]

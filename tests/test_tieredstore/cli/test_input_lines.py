@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -14,11 +15,14 @@ from tieredstore.cli.input_lines import CHUNK_BYTES, InputLines, LineTooLongErro
 
 @pytest.fixture
 def pipe() -> Iterator[tuple[int, int]]:
-    ends = os.pipe()
-    yield ends
-    for end in ends:
-        with suppress(OSError):
-            os.close(end)
+    ours, theirs = os.pipe()
+    yield ours, theirs
+    with suppress(OSError):
+        os.close(theirs)
+    for thread in threading.enumerate():
+        if thread.name == "input":  # else it might read from what has this number next
+            thread.join(HANGS_AFTER_S)
+    os.close(ours)
 
 
 async def test_lines_come_when_they_are_written_and_the_last_may_lack_its_end(
