@@ -1,6 +1,7 @@
 """What an owner's and a reader's view of a tier have in common: metadata, and queues to read."""
 
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
 from typing import Protocol
 
 from container.metadata.records import Queue
@@ -9,6 +10,7 @@ from container.names.queue_id import QueueId
 from container.queue.manifest import ManifestReader
 from container.queue.message_queue_container import Manifests, MessageQueueContainer
 from container.queue.sparse_read import read_records_at
+from container.queue.sparse_reads import RecordsOfQueues, read_records_of_queues
 from container.queue.tiered_segments import TieredSegments
 from provider.errors import NotFound
 from provider.object_store import ObjectStore
@@ -89,3 +91,13 @@ class TierView:
         if container is None:
             raise NotFound("the tier has no such queue", str(queue))
         return await read_records_at(container, offsets, bytes_max=bytes_max, history=history)
+
+    async def messages_of_queues(
+        self, offsets: Mapping[QueueId, Sequence[QueueOffset]], *, bytes_max: int
+    ) -> AsyncGenerator[RecordsOfQueues]:
+        """The records at `offsets` of many queues; see `sparse_reads.read_records_of_queues`."""
+        containers = [found for queue in offsets if (found := self.container(queue)) is not None]
+        reading = read_records_of_queues(containers, offsets, self._store, bytes_max=bytes_max)
+        async with aclosing(reading):
+            async for found in reading:
+                yield found

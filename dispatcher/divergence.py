@@ -201,7 +201,7 @@ async def _difference_from(
         for one, answer in zip(wanted, answers, strict=True):
             if isinstance(answer, StoreError):
                 raise answer
-            if not same_message(_first_record(answer), tiered[one.start]):
+            if not same_message(first_record(answer), tiered[one.start]):
                 _raise_if_damaged(queue, answer)
                 return one.start
     return None
@@ -235,7 +235,8 @@ def _pieces(wanted: Sequence[Wanted]) -> Iterator[list[Wanted]]:
         yield piece
 
 
-def _first_record(batch: MessageBatch) -> bytes:
+def first_record(batch: MessageBatch) -> bytes:
+    """A copy of the first record of a batch."""
     start = int(batch.starts[0])
     return batch.data[start : start + int(batch.sizes[0])].tobytes()
 

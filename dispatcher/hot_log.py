@@ -65,6 +65,15 @@ class Wanted(NamedTuple):
     """Those of `[start, start + len(references))`; at least one."""
 
 
+class WantedUnits(NamedTuple):
+    """Units of one queue that are to be read."""
+
+    queue: QueueId
+    start: QueueOffset
+    messages_max: int
+    """Of `[start, start + messages_max)`; at least one."""
+
+
 class HotLog(Protocol):
     """A log that holds the newest messages of a broker, by queue and offset.
 
@@ -121,6 +130,18 @@ class HotLog(Protocol):
             OutOfRange: `start` is below `min_offset` (deleted meanwhile) or not below max.
             Corrupt: the units cannot be read as such; path and position say where.
             Unavailable, Denied: they cannot be read now.
+        """
+        ...
+
+    async def references_of_queues(
+        self, wanted: Sequence[WantedUnits]
+    ) -> Sequence[Units | StoreError]:
+        """What `references` returns or raises for each of `wanted`, in order, by one call.
+
+        A queue may be there several times.
+
+        Raises:
+            Closed: see above.
         """
         ...
 

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Literal
 
+from container.queue.sparse_reads import READ_BYTES_MAX
 from container.record.unit import UNIT_BYTES
 
 Backfill = Literal["all", "none"] | timedelta
@@ -61,7 +62,9 @@ class DispatchOptions:
     """Applies to queues that exist when the dispatcher starts; later ones begin at their first
     message."""
     openings_max: int = 4
-    """Queues that are opened, and compared with the tier, at the same time."""
+    """Workers that open queues and compare them with the tier, at the same time."""
+    opened_together_max: int = 256
+    """Queues that one of them compares at once, by requests that they share."""
     compared_messages_max: int = 3
     """Newest tiered messages that are compared with the hot log when a queue is opened, besides
     sampled older ones; 0: nothing is compared."""
@@ -78,7 +81,7 @@ class DispatchOptions:
         for name in (
             "batch_messages_max", "batch_bytes_max", "batches_per_commit_max", "rounds_max",
             "round_queues_max", "references_max", "poll_s_max", "openings_max", "backoff_s_min",
-            "message_bytes_max",
+            "message_bytes_max", "opened_together_max",
         ):  # fmt: skip
             if getattr(self, name) <= 0:
                 raise ValueError(f"{name} must be positive, not {getattr(self, name)}")
@@ -129,7 +132,10 @@ class DispatchOptions:
         `2 x bytes_in_flight_max` (the bytes, and as much again for a batch's columns, which are
         at most 72 bytes for each record of at least 91) `+ 2 x 20 x references_max` (an array and
         its longer successor) `+ 3 x openings_max x max(COMPARED_BYTES_MAX, message_bytes_max)`
-        (tiered records, hot ones, and a copy, while queues are opened).
+        (tiered records, hot ones, and a copy, while queues are opened one by one; of many
+        together `READ_BYTES_MAX + 3 x COMPARED_BYTES_MAX`, if that is more).
         """
-        compared = 3 * self.openings_max * max(COMPARED_BYTES_MAX, self.message_bytes_max)
+        alone = 3 * max(COMPARED_BYTES_MAX, self.message_bytes_max)
+        together = READ_BYTES_MAX + 3 * COMPARED_BYTES_MAX
+        compared = self.openings_max * max(alone, together)
         return 2 * self.bytes_in_flight_max + 2 * UNIT_BYTES * self.references_max + compared

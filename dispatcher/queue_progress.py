@@ -204,14 +204,14 @@ class QueueProgress:
 
     # References.
 
-    def references_wanted(self) -> int:
-        """How many more references are worth fetching now."""
+    def references_wanted(self, reserved: int = 0) -> int:
+        """How many more references are worth fetching now, `reserved` being fetched for others."""
         kept = len(self.references.units)
         missing = self.hot.max_offset - self.dispatch_offset - kept
         if missing <= 0 or not self.is_active:
             return 0
         wanted = min(missing, self._options.commit_messages_max - kept)
-        room = self._options.references_max - self._count.kept
+        room = self._options.references_max - self._count.kept - reserved
         return max(0, min(wanted, max(room, REFERENCES_MIN - kept)))
 
     def add_references(self, start: QueueOffset, units: Units) -> None:

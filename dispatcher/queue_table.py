@@ -41,6 +41,7 @@ class QueueTable:
         self._queues: dict[QueueId, QueueProgress] = {}
         self._to_open: dict[QueueId, QueueProgress] = {}
         self._opening: dict[QueueId, QueueProgress] = {}
+        self._alone: set[QueueId] = set()
         self._ready: dict[QueueId, QueueProgress] = {}
         self._needs_references: dict[QueueId, QueueProgress] = {}
 
@@ -68,6 +69,7 @@ class QueueTable:
         for name in [name for name in self._queues if name.topic in topics]:
             queue = self._queues.pop(name)
             queue.references.clear()
+            self._alone.discard(name)
             for place in (self._to_open, self._opening, self._ready, self._needs_references):
                 place.pop(name, None)
             self.descriptions.forget(name)
@@ -108,14 +110,27 @@ class QueueTable:
         """Queues that are being opened, or are to be."""
         return [*self._to_open.values(), *self._opening.values()]
 
-    def next_to_open(self, now_s: float) -> tuple[QueueProgress | None, float]:
-        """The next queue to settle with the tier, or when there will be one."""
-        wake_at_s = math.inf
+    def next_to_open(self, now_s: float, *, queues_max: int) -> tuple[list[QueueProgress], float]:
+        """The next queues to settle with the tier, or when there will be one.
+
+        One of which it was said that it is opened `alone`, or up to `queues_max` others.
+        """
+        wake_at_s, found = math.inf, list[QueueProgress]()
         for queue in self._to_open.values():
-            if not queue.failures or queue.retry_at_s <= now_s:
-                return queue, now_s
-            wake_at_s = min(wake_at_s, queue.retry_at_s)
-        return None, wake_at_s
+            if queue.failures and queue.retry_at_s > now_s:
+                wake_at_s = min(wake_at_s, queue.retry_at_s)
+            elif queue.id not in self._alone:
+                found.append(queue)
+                if len(found) == queues_max:
+                    break
+            elif not found:
+                self._alone.remove(queue.id)
+                return [queue], now_s
+        return found, wake_at_s
+
+    def open_alone(self, queue: QueueProgress) -> None:
+        """The next worker that opens this queue opens no other one with it."""
+        self._alone.add(queue.id)
 
     def plan_round(self, now_s: float, load: Load, health: TierHealth, *, force: bool) -> RoundPlan:
         """The next round. With `force` everything is due as soon as no queue is being opened.

@@ -3,6 +3,7 @@
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
+from container.metadata.records import Queue
 from dispatcher.divergence import compare_sampled, differs_sentence, find_common_end
 from dispatcher.hot_log import HotLog, HotQueue, Wanted, records_of_queue
 from dispatcher.options import Backfill
@@ -49,13 +50,15 @@ async def open_queue(
     compared_messages: int,
     now_ms: int,
     damage: str = "",
+    agreed: Queue | None = None,
 ) -> Opened | Contradicted | HotLogIsDamaged:
     """Decide where a queue resumes; record a gap where messages were lost.
 
     Before a gap is recorded, `look_anew` says what the hot log has by a look that keeps nothing.
     Costs one request to the tier, or two; more only for a queue that halts. May be cancelled, and
     called again after any failure. Where both have the queue, `compare_sampled` says what is
-    compared.
+    compared. `agreed` is what the tier had published of the queue when `find_agreeing` compared it
+    with this `hot`, if it did: as long as it has, no second time is needed.
 
     Raises:
         Unavailable: try again.
@@ -67,7 +70,7 @@ async def open_queue(
     published = tier.queue(hot.id)
     step = decide_step(hot, published, backfill=backfill, now_ms=now_ms, damage=damage)
     if isinstance(step, RecordGapFirst):
-        hot = await look_anew(hot)
+        hot, agreed = await look_anew(hot), None
         step = decide_step(hot, published, backfill=backfill, now_ms=now_ms, damage=damage)
     match step:
         case BeginAt() | BeginAtTime():
@@ -82,7 +85,9 @@ async def open_queue(
             return step
         case TierIsAhead() | ResumeAt():
             assert published is not None, "only a tier that has the queue is compared"
-            reason = await _contradiction(hot_log, tier, hot, compared_messages)
+            reason = ""
+            if agreed != published:
+                reason = await _contradiction(hot_log, tier, hot, compared_messages)
             if reason:
                 return Contradicted(reason, published.next_offset)
             if isinstance(step, TierIsAhead):

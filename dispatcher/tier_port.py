@@ -1,6 +1,6 @@
 """What the dispatcher needs from a tier, and nothing more. `container.tier.Tier` is one."""
 
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Protocol
 
 from container.metadata.records import Queue
@@ -36,6 +36,17 @@ class ReadableTierPort(Protocol):
             OutOfRange: they were deleted meanwhile.
             Corrupt: what is published cannot be a record's place.
             Unavailable: try again.
+        """
+        ...
+
+    def messages_of_queues(
+        self, offsets: Mapping[QueueId, Sequence[QueueOffset]], *, bytes_max: int
+    ) -> AsyncGenerator[Mapping[QueueId, Sequence[bytes | None]]]:
+        """What `messages_at` returns for each of many queues, without history, by few requests.
+
+        Yields some queues at a time, whose records have at most `bytes_max` together. Leaves out
+        queues of which something is in the way, for which `messages_at` may answer or tell what
+        it is; raises nothing of the storage.
         """
         ...
 

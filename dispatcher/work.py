@@ -8,12 +8,12 @@ from random import Random
 from typing import Any
 
 from container.queue.commit_plan import CommitPlan
+from container.record.unit import Units
 from dispatcher.alarm import Alarm
-from dispatcher.hot_log import HotLog, HotQueue
-from dispatcher.last_look import LastLook
+from dispatcher.hot_log import HotLog, HotQueue, WantedUnits
+from dispatcher.opening import QueueOpening
 from dispatcher.options import DispatchOptions
 from dispatcher.queue_progress import QueueProgress
-from dispatcher.queue_start import HotLogIsDamaged
 from dispatcher.queue_state import QueueState
 from dispatcher.queue_table import QueueTable
 from dispatcher.reactions import (
@@ -24,7 +24,6 @@ from dispatcher.reactions import (
     refused_queue,
 )
 from dispatcher.references import ClaimedRange
-from dispatcher.resuming import Contradicted, Opened, open_queue
 from dispatcher.round_plan import ROUND_QUEUES_ANY, Load
 from dispatcher.round_preparation import prepare_round
 from dispatcher.statistics import Counters
@@ -33,6 +32,7 @@ from dispatcher.tier_port import TierPort
 from dispatcher.topic_filter import TopicFilter
 from provider.clock import Clock, backoff_s
 from provider.errors import Denied, StoreError
+from provider.ranges import QueueOffset
 
 Worker = Coroutine[Any, Any, None]
 WAIT_S_MIN = 0.001
@@ -84,7 +84,15 @@ class DispatchWork:
         self._clock = clock
         self._topics = topics
         self._executor = executor
-        self._last_look = LastLook(hot, tier, self.table, options=options, clock=clock)
+        self._opening = QueueOpening(
+            hot,
+            tier,
+            self.table,
+            options=options,
+            clock=clock,
+            counters=self.counters,
+            noted=self._noted,
+        )
 
     def workers(self) -> list[Callable[[], Worker]]:
         """Begins all workers of one call that owns them; each runs until cancelled or `fatal`."""
@@ -155,8 +163,7 @@ class DispatchWork:
         first = self.poll_finished == 0
         self.table.observe(seen, self._clock.monotonic_s(), first=first)
         needing = self.table.needs_references()
-        for queue in needing:
-            await self._refill(queue)
+        await self._refill(needing)
         self.poll_finished = number
         if first or seen or needing or self.forcing:
             self.alarm.ring()
@@ -164,92 +171,64 @@ class DispatchWork:
     def _is_excluded(self, hot: HotQueue) -> bool:
         return self._topics is not None and self._topics.excludes(hot.id.topic)
 
-    async def _refill(self, queue: QueueProgress) -> None:
-        """Fetch the references that a queue wants, unless another worker does."""
-        wanted = queue.references_wanted()
-        if queue.refilling or not wanted:
+    async def _refill(self, queues: Iterable[QueueProgress]) -> None:
+        """Fetch the references that queues want, by one call, unless another worker does."""
+        filled: list[QueueProgress] = []
+        wanted: list[WantedUnits] = []
+        reserved = 0
+        for queue in queues:
+            messages_max = 0 if queue.refilling else queue.references_wanted(reserved)
+            if messages_max:
+                queue.refilling = True
+                filled.append(queue)
+                wanted.append(WantedUnits(queue.id, queue.referenced_offset, messages_max))
+                reserved += messages_max
+        if not wanted:
             return
-        queue.refilling = True
-        start = queue.referenced_offset
         try:
-            units = await self._hot.references(queue.id, start, messages_max=wanted)
-            queue.add_references(start, units)
-        except StoreError as error:
-            # RETRY is left to the next poll; an error further on, to when the commits get there.
-            reaction = self._noted(reaction_to_reading(error), error)
-            is_next = start == queue.commit_offset and queue.state is QueueState.READY
-            if reaction is not Reaction.RETRY and is_next:
-                queue.react(reaction, str(error), self._clock.monotonic_s())
+            answers = await self._hot.references_of_queues(wanted)
+            for queue, one, answer in zip(filled, wanted, answers, strict=True):
+                self._refilled(queue, one.start, answer)
         finally:
-            queue.refilling = False
+            for queue in filled:
+                queue.refilling = False
+
+    def _refilled(
+        self, queue: QueueProgress, start: QueueOffset, answer: Units | StoreError
+    ) -> None:
+        if not isinstance(answer, StoreError):
+            queue.add_references(start, answer)
+            return
+        # RETRY is left to the next poll; an error further on, to when the commits get there.
+        reaction = self._noted(reaction_to_reading(answer), answer)
+        is_next = start == queue.commit_offset and queue.state is QueueState.READY
+        if reaction is not Reaction.RETRY and is_next:
+            queue.react(reaction, str(answer), self._clock.monotonic_s())
 
     # Opening.
 
     async def _open_queues(self) -> None:
-        """Worker: settle queues with the tier, one at a time."""
+        """Worker: settle queues with the tier, many at a time if all is well with them."""
+        queues_max = self._options.opened_together_max
         while True:
             now_s = self._clock.monotonic_s()
-            queue, wake_at_s = self.table.next_to_open(now_s)
-            if queue is None:
+            queues, wake_at_s = self.table.next_to_open(now_s, queues_max=queues_max)
+            if not queues:
                 if self.poll_finished and not self._openings:
                     self.counters.started = True
                 await self.alarm.wait(_seconds_until(wake_at_s, now_s))
                 continue
             self._openings += 1
-            queue.mark_opening(opening=True)
+            for queue in queues:
+                queue.mark_opening(opening=True)
             try:
-                await self._open(queue)
-                await self._refill(queue)
+                await self._opening.open(queues)
+                await self._refill(queues)
             finally:
                 self._openings -= 1
-                queue.mark_opening(opening=False)
+                for queue in queues:
+                    queue.mark_opening(opening=False)
             self.alarm.ring()
-
-    async def _open(self, queue: QueueProgress) -> None:
-        hot = queue.hot
-        try:
-            outcome = await open_queue(
-                self._hot,
-                self._tier,
-                hot,
-                look_anew=self._last_look.at,
-                backfill=self._options.backfill if queue.is_old else "all",
-                compared_messages=self._options.compared_messages_max,
-                now_ms=self._clock.now_ms(),
-                damage=queue.damage,
-            )
-        except StoreError as error:
-            self._not_opened(queue, error)
-        else:
-            await self._opened(queue, hot, outcome)
-
-    async def _opened(
-        self, queue: QueueProgress, hot: HotQueue, outcome: Opened | Contradicted | HotLogIsDamaged
-    ) -> None:
-        match outcome:
-            case Opened(offset, gap):
-                self.counters.gaps += gap
-                queue.open(offset)
-                await self._hot.release(queue.id, offset)
-            case Contradicted(reason, tier_next, heals_at):
-                queue.contradict(QueueState.STOPPED, reason, tier_next=tier_next, heals_at=heals_at)
-            case HotLogIsDamaged(reason, next_offset, heals_at):
-                if queue.hot.state is hot.state:  # else the hot log was mended: open it again
-                    queue.contradict(
-                        QueueState.DAMAGED, reason, tier_next=next_offset, heals_at=heals_at
-                    )
-
-    def _not_opened(self, queue: QueueProgress, error: StoreError) -> None:
-        reaction = self._noted(reaction_to_tiering(error), error)
-        now_s = self._clock.monotonic_s()
-        if reaction is not Reaction.RETRY:
-            published = self._tier.queue(queue.id)
-            tier_next = queue.commit_offset if published is None else published.next_offset
-            if reaction is Reaction.HALT and queue.hot.min_offset > tier_next:
-                reaction = Reaction.REST  # HALT would not last: lost messages reopen it at once
-            queue.react(reaction, refusal_sentence(error), now_s, tier_next=tier_next)
-        elif queue.state is QueueState.UNSETTLED or queue.rests:
-            queue.react(reaction, str(error), now_s)
 
     # Rounds.
 
@@ -284,8 +263,7 @@ class DispatchWork:
             self.table[claimed.queue].react(reaction, str(error), self._clock.monotonic_s())
         for plan in prepared.plans:
             self.table[plan.queue].give_back(plan.next_offset)
-        for claimed in claims:
-            await self._refill(self.table[claimed.queue])
+        await self._refill([self.table[claimed.queue] for claimed in claims])
         if not prepared.plans:
             return
         try:
@@ -316,7 +294,7 @@ class DispatchWork:
             landed.append(queue)
         for queue in landed:
             await self._hot.release(queue.id, queue.commit_offset)
-            await self._refill(queue)
+        await self._refill(landed)
 
     async def _settle(self, plans: Sequence[CommitPlan], error: StoreError) -> None:
         """Ask the tier what became of a round whose commit raised `error`."""

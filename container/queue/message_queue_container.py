@@ -1,7 +1,7 @@
 """One queue of the tier as readers see it: its units and its log, over any number of segments."""
 
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 from container.errors import BytesMissing
@@ -189,23 +189,31 @@ class MessageQueueContainer:
         """Several ranges of the CommitLog in one round of requests; errors as for `units`."""
         return await self._read(SegmentType.COMMIT_LOG, wanted, verify=self._verify)
 
+    async def planned_read(
+        self, segment_type: SegmentType, wanted: Sequence[ByteRange], *, verify: bool | None = None
+    ) -> "PlannedRead":
+        """What a read of several ranges of a flat file asks the store for.
+
+        Whoever reads several queues may ask for all of it together. No request, but for each
+        manifest that is needed and not cached. `verify` None: as the container does.
+
+        Raises:
+            OutOfRange: nothing is published there.
+            BytesMissing, Corrupt, Unavailable: of a manifest.
+        """
+        verify = self._verify if verify is None else verify
+        parts = [await self._pieces(segment_type, part, verify=verify) for part in wanted]
+        return PlannedRead(parts)
+
     async def _read(
         self, segment_type: SegmentType, wanted: Sequence[ByteRange], *, verify: bool
     ) -> list[Buffer]:
-        requests: list[tuple[str, ByteRange]] = []
-        places: list[list[_Piece]] = []
-        for part in wanted:
-            pieces = await self._pieces(segment_type, part, verify=verify)
-            places.append(pieces)
-            requests.extend((piece.object_name, piece.read) for piece in pieces)
+        planned = await self.planned_read(segment_type, wanted, verify=verify)
         try:
-            answers = iter(await self._store.read_many(requests))
+            answers = await self._store.read_many(planned.requests)
         except OutOfRange as error:
             raise BytesMissing.of(error) from error
-        return [
-            _joined([piece.cut(next(answers)) for piece in pieces])  # one answer per request
-            for pieces in places
-        ]
+        return planned.results(answers)
 
     async def _pieces(
         self, segment_type: SegmentType, wanted: ByteRange, *, verify: bool
@@ -238,6 +246,27 @@ class MessageQueueContainer:
                 at,
             )
         return live[index]
+
+
+class PlannedRead:
+    """Ranges of a flat file, as requests to the store."""
+
+    def __init__(self, parts: "Sequence[Sequence[_Piece]]") -> None:
+        """`parts`: of each range."""
+        self._parts = parts
+        self.requests = [(piece.object_name, piece.read) for pieces in parts for piece in pieces]
+
+    def __repr__(self) -> str:
+        return f"<PlannedRead: {len(self._parts)} ranges, {len(self.requests)} requests>"
+
+    def results(self, answers: Iterable[Buffer]) -> list[Buffer]:
+        """The bytes of each range, from one answer for each of `requests`, in order.
+
+        Raises:
+            Corrupt: a checksum that is to be compared does not match.
+        """
+        left = iter(answers)
+        return [_joined([piece.cut(next(left)) for piece in pieces]) for pieces in self._parts]
 
 
 class _Piece:

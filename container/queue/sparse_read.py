@@ -2,17 +2,20 @@
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
+from typing import Self
 
 import numpy as np
-from numpy.typing import NDArray
 
-from container.metadata.records import Segment
+from container.metadata.records import Queue, Segment
 from container.queue.message_queue_container import MessageQueueContainer
 from container.record.blank import BLANK_MAGIC, Coda
 from container.record.layout import MAGIC_AT
 from container.record.unit import UNIT_BYTES, Units
 from container.record.verification import leading_good_units
 from provider.errors import Corrupt
+from provider.object_store import Buffer
 from provider.ranges import ByteRange, QueueOffset
 
 NEAR_UNITS = 4096 // UNIT_BYTES
@@ -46,31 +49,137 @@ async def read_records_at(
         Corrupt: a unit cannot be that of a record.
     """
     queue = container.record
-    old = 0
-    if not history:
-        old = bisect_left(offsets, _known_from(queue.consume_queue), key=_unit_position)
+    old = 0 if history else unknown_units(queue, offsets)
     if old == len(offsets):
         return [None] * old
-    units = await _units_at(container, offsets[old:])
-    starts, sizes = units["position"].astype(np.int64), units["size"].astype(np.int64)
-    good = leading_good_units(starts, sizes)
-    if good < len(units):
-        reason = f"impossible unit at {offsets[old + good]}: {units[good]}"
-        raise Corrupt(reason, str(container.id))
-    if not history:
-        unknown = int(np.searchsorted(starts, _known_from(queue.commit_log)))
-        starts, sizes, old = starts[unknown:], sizes[unknown:], old + unknown
-    if not len(starts):
+    runs = UnitRuns.of(queue, offsets[old:])
+    units = runs.chosen(await container.units_many(runs.ranges))
+    places = RecordPlaces.of(queue, offsets[old:], units, history=history).leading(bytes_max)
+    old += places.unknown
+    if not places.spans:
         return [None] * old
-    fitting = max(1, int(np.searchsorted(np.cumsum(sizes), bytes_max, side="right")))
-    starts, sizes = starts[:fitting], sizes[:fitting]
-    records = await _records(container, starts, sizes)
-    at_codas = [n for n, record in enumerate(records) if record[_MAGIC] == _BLANK]
+    records = places.cut(await container.log_many(places.ranges))
+    at_codas = [n for n, record in enumerate(records) if is_coda(record)]
     if at_codas:  # the records that are meant lie behind them
-        behind = await _records(container, starts[at_codas] + Coda.SIZE, sizes[at_codas])
-        for number, record in zip(at_codas, behind, strict=True):
+        behind = [places.spans[number] for number in at_codas]
+        shifted = RecordPlaces(
+            0, [ByteRange(one.start + Coda.SIZE, one.end + Coda.SIZE) for one in behind]
+        )
+        found = shifted.cut(await container.log_many(shifted.ranges))
+        for number, record in zip(at_codas, found, strict=True):
             records[number] = record
     return [*[None] * old, *records]
+
+
+def unknown_units(queue: Queue, offsets: Sequence[QueueOffset]) -> int:
+    """How many of the ascending offsets lie in segments that only a manifest names."""
+    first = _known_from(queue.consume_queue)
+    return bisect_left(offsets, first, key=_unit_position)
+
+
+def is_coda(record: bytes) -> bool:
+    """Whether a unit of an old Java tier points at the coda before the record that it means."""
+    return record[_MAGIC] == _BLANK
+
+
+@dataclass(frozen=True, slots=True)
+class UnitRuns:
+    """Units of a few offsets, and those between near ones, as ranges to be read."""
+
+    offsets: Sequence[QueueOffset]
+    runs: Sequence[tuple[QueueOffset, QueueOffset]]
+
+    @classmethod
+    def of(cls, queue: Queue, offsets: Sequence[QueueOffset]) -> Self:
+        """The runs of ascending offsets; a gap has no units to read along."""
+        gap_ends = [gap.end for gap in queue.gaps]
+        runs: list[tuple[QueueOffset, QueueOffset]] = []
+        for offset in offsets:
+            next_offset = QueueOffset(offset + 1)
+            if (
+                runs
+                and offset - runs[-1][1] <= NEAR_UNITS
+                and bisect_right(gap_ends, runs[-1][0]) == bisect_right(gap_ends, offset)
+            ):
+                runs[-1] = (runs[-1][0], next_offset)
+            else:
+                runs.append((offset, next_offset))
+        return cls(offsets, runs)
+
+    @property
+    def ranges(self) -> list[tuple[QueueOffset, QueueOffset]]:
+        """`[start, end)` of each run."""
+        return list(self.runs)
+
+    def chosen(self, units_of_runs: Sequence[Units]) -> Units:
+        """The units of the offsets, out of those of the runs."""
+        units = np.concatenate(units_of_runs)
+        places = np.concatenate([np.arange(start, end, dtype=np.int64) for start, end in self.runs])
+        return units[np.searchsorted(places, self.offsets)]
+
+
+@dataclass(frozen=True, slots=True)
+class RecordPlaces:
+    """Where a few records of a queue lie in its CommitLog."""
+
+    unknown: int
+    """So many leading ones lie in segments that only a manifest names, and are in no span."""
+    spans: Sequence[ByteRange]
+    """Of each other record, ascending."""
+
+    @classmethod
+    def of(
+        cls,
+        queue: Queue,
+        offsets: Sequence[QueueOffset],
+        units: Units,
+        *,
+        history: bool,
+    ) -> Self:
+        """The places that the units of `offsets` tell.
+
+        Raises:
+            Corrupt: a unit cannot be that of a record.
+        """
+        starts, sizes = units["position"].astype(np.int64), units["size"].astype(np.int64)
+        good = leading_good_units(starts, sizes)
+        if good < len(units):
+            reason = f"impossible unit at {offsets[good]}: {units[good]}"
+            raise Corrupt(reason, str(queue.id))
+        first = 0 if history else _known_from(queue.commit_log)
+        unknown = int(np.searchsorted(starts, first))
+        places = zip(starts[unknown:].tolist(), sizes[unknown:].tolist(), strict=True)
+        return cls(unknown, [ByteRange(start, start + size) for start, size in places])
+
+    def leading(self, bytes_max: int) -> Self:
+        """Those that fit into `bytes_max` together, at least one."""
+        ends = list(accumulate(span.length for span in self.spans))
+        return replace(self, spans=self.spans[: max(1, bisect_right(ends, bytes_max))])
+
+    @property
+    def records_bytes(self) -> int:
+        """Bytes of all records."""
+        return sum(span.length for span in self.spans)
+
+    @property
+    def ranges(self) -> list[ByteRange]:
+        """What is to be read: records that touch are one range."""
+        wanted: list[ByteRange] = []
+        for span in self.spans:
+            if wanted and wanted[-1].end == span.start:
+                wanted[-1] = ByteRange(wanted[-1].start, span.end)
+            else:
+                wanted.append(span)
+        return wanted
+
+    def cut(self, logs: Sequence[Buffer]) -> list[bytes]:
+        """The records, out of the bytes of `ranges`."""
+        return [
+            bytes(memoryview(log)[span.start - part.start : span.end - part.start])
+            for part, log in zip(self.ranges, logs, strict=True)
+            for span in self.spans
+            if part.start <= span.start < part.end
+        ]
 
 
 def _known_from(segments: Sequence[Segment]) -> int:
@@ -80,44 +189,3 @@ def _known_from(segments: Sequence[Segment]) -> int:
 
 def _unit_position(offset: QueueOffset) -> int:
     return offset * UNIT_BYTES
-
-
-async def _records(
-    container: MessageQueueContainer, starts: NDArray[np.int64], sizes: NDArray[np.int64]
-) -> list[bytes]:
-    spans = [
-        ByteRange(start, start + size)
-        for start, size in zip(starts.tolist(), sizes.tolist(), strict=True)
-    ]
-    wanted: list[ByteRange] = []
-    for span in spans:  # those that touch are one
-        if wanted and wanted[-1].end == span.start:
-            wanted[-1] = ByteRange(wanted[-1].start, span.end)
-        else:
-            wanted.append(span)
-    logs = await container.log_many(wanted)
-    return [
-        bytes(memoryview(log)[span.start - part.start : span.end - part.start])
-        for part, log in zip(wanted, logs, strict=True)
-        for span in spans
-        if part.start <= span.start < part.end
-    ]
-
-
-async def _units_at(container: MessageQueueContainer, offsets: Sequence[QueueOffset]) -> Units:
-    gap_ends = [gap.end for gap in container.gaps]
-    runs: list[tuple[QueueOffset, QueueOffset]] = []
-    for offset in offsets:
-        next_offset = QueueOffset(offset + 1)
-        # A gap has no units to read along.
-        if (
-            runs
-            and offset - runs[-1][1] <= NEAR_UNITS
-            and bisect_right(gap_ends, runs[-1][0]) == bisect_right(gap_ends, offset)
-        ):
-            runs[-1] = (runs[-1][0], next_offset)
-        else:
-            runs.append((offset, next_offset))
-    units = np.concatenate(await container.units_many(runs))
-    places = np.concatenate([np.arange(start, end, dtype=np.int64) for start, end in runs])
-    return units[np.searchsorted(places, offsets)]

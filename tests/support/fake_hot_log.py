@@ -11,7 +11,7 @@ from container.record.batch import MessageBatch
 from container.record.message import StoredMessage
 from container.record.unit import UNIT_DTYPE, Units
 from dispatcher.alarm import Alarm
-from dispatcher.hot_log import DeletedQueue, HotQueue, HotQueueState, Wanted
+from dispatcher.hot_log import DeletedQueue, HotQueue, HotQueueState, Wanted, WantedUnits
 from provider.clock import Clock
 from provider.errors import Corrupt, OutOfRange, StoreError
 from provider.ranges import QueueOffset
@@ -141,6 +141,17 @@ class FakeHotLog:
         units = np.zeros(end - start, UNIT_DTYPE)
         units["size"] = [len(record) for record in here.records[start:end]]
         return units
+
+    async def references_of_queues(
+        self, wanted: Sequence[WantedUnits]
+    ) -> Sequence[Units | StoreError]:
+        answers: list[Units | StoreError] = []
+        for queue, start, messages_max in wanted:
+            try:
+                answers.append(await self.references(queue, start, messages_max=messages_max))
+            except StoreError as error:
+                answers.append(error)
+        return answers
 
     def records(self, queue: QueueId, start: QueueOffset, references: Units) -> MessageBatch:
         """What one queue of a round answers; raises what it answers in place of a batch."""

@@ -15,7 +15,7 @@ the published end, two commits of a queue at once.
 import random
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
 from itertools import accumulate
@@ -228,3 +228,31 @@ class MemoryTier:
         fitting = found[: max(1, bisect_right(sizes, bytes_max))]
         old = 0 if history else bisect_left(offsets, self.near_offset)
         return [None] * min(old, len(fitting)) + fitting[old:]
+
+    async def messages_of_queues(
+        self, offsets: Mapping[QueueId, Sequence[QueueOffset]], *, bytes_max: int
+    ) -> AsyncGenerator[Mapping[QueueId, Sequence[bytes | None]]]:
+        self.calls["messages_of_queues"] += 1
+        await self._clock.sleep(0)
+        room, found = bytes_max, dict[QueueId, Sequence[bytes | None]]()
+        for queue, wanted in offsets.items():
+            try:
+                self._raise_faults([queue])
+            except StoreError:
+                continue
+            here = self.queues[queue]
+            if isinstance(self.refusals.get(queue), OutOfRange):
+                continue
+            records = [
+                here.records[offset] if offset >= self.near_offset else None for offset in wanted
+            ]
+            size = sum(len(record) for record in records if record is not None)
+            if size > bytes_max:
+                continue
+            if size > room:
+                yield found
+                await self._clock.sleep(0)
+                room, found = bytes_max, {}
+            found[queue] = records
+            room -= size
+        yield found

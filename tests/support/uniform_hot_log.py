@@ -9,7 +9,7 @@ from container.record.batch import MessageBatch
 from container.record.java_hash import tag_hash
 from container.record.unit import UNIT_DTYPE, Units
 from dispatcher.alarm import Alarm
-from dispatcher.hot_log import HotQueue, HotQueueState, Wanted
+from dispatcher.hot_log import HotQueue, HotQueueState, Wanted, WantedUnits
 from provider.clock import Clock
 from provider.errors import StoreError
 from provider.ranges import QueueOffset
@@ -63,6 +63,17 @@ class UniformHotLog:
         units = np.zeros(min(self.ends[queue] - start, messages_max), UNIT_DTYPE)
         units["size"] = self.record_bytes
         return units
+
+    async def references_of_queues(
+        self, wanted: Sequence[WantedUnits]
+    ) -> Sequence[Units | StoreError]:
+        answers: list[Units | StoreError] = []
+        for queue, start, messages_max in wanted:
+            try:
+                answers.append(await self.references(queue, start, messages_max=messages_max))
+            except StoreError as error:
+                answers.append(error)
+        return answers
 
     async def records_of_round(
         self, wanted: Sequence[Wanted]

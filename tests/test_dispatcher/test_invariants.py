@@ -143,11 +143,11 @@ async def test_every_change_of_a_queue_reaches_its_table() -> None:
     table.check()
     queue.unsettle()
     table.check()
-    assert table.next_to_open(6.0)[0] is queue
+    assert table.next_to_open(6.0, queues_max=2)[0] == [queue]
     queue.mark_opening(opening=True)
     table.check()
-    assert table.next_to_open(6.0)[0] is None
+    assert table.next_to_open(6.0, queues_max=2)[0] == []
     queue.contradict(QueueState.STOPPED, "injected", tier_next=queue.commit_offset, heals_at=None)
     queue.mark_opening(opening=False)
     table.check()
-    assert table.next_to_open(6.0)[0] is None
+    assert table.next_to_open(6.0, queues_max=2)[0] == []

@@ -10,7 +10,7 @@ from typing import Self, TypeVar
 from container.names.queue_id import QueueId
 from container.record.batch import MessageBatch
 from container.record.unit import Units
-from dispatcher.hot_log import HotQueue, Wanted
+from dispatcher.hot_log import HotQueue, Wanted, WantedUnits
 from dispatcher.topic_filter import TopicFilter
 from provider.clock import Clock
 from provider.errors import Closed, StoreError
@@ -179,6 +179,16 @@ class RocketMqHotLog:
             Unavailable, Denied, Closed: as `poll`.
         """
         return await self._do(lambda: self._scan.references(queue, start, messages_max))
+
+    async def references_of_queues(
+        self, wanted: Sequence[WantedUnits]
+    ) -> Sequence[Units | StoreError]:
+        """Units of several queues in one thread; what `references` raises is an answer here.
+
+        Raises:
+            Closed: as `poll`.
+        """
+        return await self._do(lambda: self._scan.references_of_queues(wanted))
 
     async def records_of_round(
         self, wanted: Sequence[Wanted]

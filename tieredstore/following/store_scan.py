@@ -13,11 +13,11 @@ from struct import Struct
 from container.names.queue_id import QueueId
 from container.record.batch import MessageBatch
 from container.record.unit import Units
-from dispatcher.hot_log import HotQueue, Wanted
+from dispatcher.hot_log import HotQueue, Wanted, WantedUnits
 from dispatcher.topic_filter import TopicFilter
 from provider.buffer_pool import BufferPool
 from provider.clock import Clock
-from provider.errors import Corrupt, Denied, NotFound, OutOfRange, StoreError, Unavailable
+from provider.errors import Closed, Corrupt, Denied, NotFound, OutOfRange, StoreError, Unavailable
 from provider.ranges import QueueOffset
 from tieredstore.following.directory.layout import CONFIRM_OFFSET_AT, has_rocksdb_queues
 from tieredstore.following.directory.log_directories import open_layout
@@ -214,6 +214,22 @@ class StoreScan:
     def references(self, queue: QueueId, start: QueueOffset, messages_max: int) -> Units:
         """See `FollowedQueues.references`."""
         return self._queues.references(queue, start, messages_max)
+
+    def references_of_queues(self, wanted: Sequence[WantedUnits]) -> list[Units | StoreError]:
+        """See `HotLog.references_of_queues`.
+
+        Raises:
+            Closed: the log was replaced.
+        """
+        answers: list[Units | StoreError] = []
+        for one in wanted:
+            try:
+                answers.append(self._queues.references(*one))
+            except Closed:
+                raise
+            except StoreError as error:
+                answers.append(error)
+        return answers
 
     def records(self, wanted: Sequence[Wanted]) -> list[MessageBatch | StoreError]:
         """See `HotLog.records`; what fails is reported to the next poll."""

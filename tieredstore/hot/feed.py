@@ -8,7 +8,7 @@ from functools import partial
 from container.names.queue_id import QueueId
 from container.record.batch import MessageBatch
 from container.record.unit import Units
-from dispatcher.hot_log import HotQueue, Wanted
+from dispatcher.hot_log import HotQueue, Wanted, WantedUnits
 from dispatcher.topic_filter import TopicFilter
 from provider.clock import Clock, wait_at_most
 from provider.errors import StoreError
@@ -151,6 +151,12 @@ class HotLogFeed:
     async def references(self, queue: QueueId, start: QueueOffset, *, messages_max: int) -> Units:
         """Units of durable messages; see `RocketMqHotLog.references`."""
         return await self._reader.references(queue, start, messages_max=messages_max)
+
+    async def references_of_queues(
+        self, wanted: Sequence[WantedUnits]
+    ) -> Sequence[Units | StoreError]:
+        """Units of durable messages; see `RocketMqHotLog.references_of_queues`."""
+        return await self._reader.references_of_queues(wanted)
 
     async def records_of_round(
         self, wanted: Sequence[Wanted]
