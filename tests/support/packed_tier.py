@@ -4,8 +4,10 @@ import asyncio
 from random import Random
 
 from container.check.tier import check_tier
+from container.index.options import IndexOptions
 from container.options import TierOptions
 from container.tier import Tier, TierIdentity
+from container.upkeep.options import UpkeepOptions
 from dispatcher.dispatcher import TieredDispatcher
 from dispatcher.options import DispatchOptions
 from provider.clock import SystemClock
@@ -16,7 +18,15 @@ from tieredstore.following.broker_hot_log import RocketMqHotLog
 from tieredstore.following.options import HotLogOptions
 
 
-async def tier_packed(tree: GoldenTree, store: ObjectStore) -> list[str]:
+async def tier_packed(
+    tree: GoldenTree,
+    store: ObjectStore,
+    *,
+    options: TierOptions | None = None,
+    upkeep_options: UpkeepOptions | None = None,
+    index: IndexOptions | None = None,
+    batch_messages_max: int = 16,
+) -> list[str]:
     """Tier everything in small rounds into `store`; what `check` finds afterwards."""
     golden, clock, rng = tree.golden, SystemClock(), Random(7)
     tier = await Tier.own(
@@ -25,10 +35,13 @@ async def tier_packed(tree: GoldenTree, store: ObjectStore) -> list[str]:
         segments=PackedDriver(store, rng=rng),
         clock=clock,
         rng=rng,
-        options=TierOptions(
+        options=options
+        or TierOptions(
             commit_log_bytes_max=golden.commit_log_segment_bytes,
             consume_queue_bytes_max=golden.consume_queue_segment_bytes,
         ),
+        upkeep_options=upkeep_options,
+        index=index,
     )
     hot = await RocketMqHotLog.open(
         tree.store,
@@ -38,7 +51,7 @@ async def tier_packed(tree: GoldenTree, store: ObjectStore) -> list[str]:
         broker=golden.broker,
     )
     dispatcher = TieredDispatcher(
-        hot, tier, options=DispatchOptions(batch_messages_max=16), clock=clock
+        hot, tier, options=DispatchOptions(batch_messages_max=batch_messages_max), clock=clock
     )
     async with asyncio.TaskGroup() as group:
         worker = group.create_task(tier.run())

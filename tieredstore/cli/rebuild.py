@@ -40,8 +40,9 @@ def command(
 ) -> int:
     """Make lost or damaged ConsumeQueue and index files again from the messages, byte for byte.
 
-    Works on a tier in a directory, also while it is in use. Nothing is put at its place before
-    everything is made. Exit status 1: something could not be made, or damage was met.
+    A tier in a directory may be in use meanwhile; one in an object store is owned, if something is
+    lost. Nothing is put at its place, or published, before everything is made. Exit status 1:
+    something could not be made, or damage was met.
     """
     config = invocation.load_config()
     if metadata:

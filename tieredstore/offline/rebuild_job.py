@@ -25,6 +25,7 @@ from tieredstore.offline.engine import Piece
 from tieredstore.offline.flat_bytes import Sum
 from tieredstore.offline.log_extents import LogExtents
 from tieredstore.offline.log_scan import FoundRecords, LogScan
+from tieredstore.offline.made_objects import ObjectSink
 from tieredstore.offline.sources import source_of
 from tieredstore.offline.split import ScanReport, Split
 
@@ -196,7 +197,9 @@ class RebuildReducer:
     """Makes one file of all its pieces, and compares it with what was published of it."""
 
     staging: str = ""
-    """Where files are staged, each under its target; "": nothing is written."""
+    """Where files are staged, each under its target; "": no file is."""
+    objects: ObjectSink | None = None
+    """What makes objects in place of files; None where nothing is written, or files are."""
     units: Mapping[str, KnownUnits] = field(default_factory=dict[str, KnownUnits])
     index: Mapping[str, KnownIndex] = field(default_factory=dict[str, KnownIndex])
     extent_bytes_max: int = 4 << 20
@@ -205,7 +208,7 @@ class RebuildReducer:
         """The reducer of a rebuild: one piece of JSON.
 
         Raises:
-            Unavailable, Denied: a file cannot be staged.
+            Unavailable, Denied: a file cannot be staged, or an object not be made.
         """
         if target.startswith(LOG):
             payload: Any = [orjson.loads(piece.payload) for piece in pieces]
@@ -233,9 +236,15 @@ class RebuildReducer:
             for one in known.sums:
                 if crc32c(raw[one.start : one.start + one.length]) != one.crc32c:
                     return {"fault": "what the messages give has another checksum than published"}
-        self._stage(target, raw)
+        made = self._made(target, raw)
         extents = self._unit_extents(first, timed["timestamp"], raw)
-        return {"first": first, "behind": at, "bytes": len(raw), "extents": extents}
+        return {
+            "first": first,
+            "behind": at,
+            "bytes": len(raw),
+            "extents": extents,
+            "object": made,
+        }
 
     def _unit_extents(
         self, first: int, stamps: NDArray[np.int64], raw: bytes
@@ -267,7 +276,7 @@ class RebuildReducer:
         found = crc32c(raw.data)
         if known is not None and (len(raw), found) != (known.size, known.crc32c):
             return {"fault": "what the messages give differs from what was published"}
-        self._stage(target, raw.tobytes())
+        made = self._made(target, raw.tobytes())
         header = IndexHeader.decode(raw.data, path=target)
         return {
             "bytes": len(raw),
@@ -276,11 +285,16 @@ class RebuildReducer:
             "end": header.end_timestamp,
             "slots": header.used_slots,
             "items": header.items,
+            "object": made,
         }
 
-    def _stage(self, target: str, raw: bytes) -> None:
+    def _made(self, target: str, raw: bytes) -> str:
+        """Stage what was made, or make its object, whose name it gives back; "" if it has none."""
+        if self.objects is not None:
+            return self.objects.write(target, raw)
         if self.staging:
             stage(self.staging, target, [raw])
+        return ""
 
 
 def unknown_end(first: int, units_per_file: int) -> UnitRun:

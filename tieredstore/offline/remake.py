@@ -26,9 +26,11 @@ from provider.errors import Corrupt, NotFound
 from provider.sequential import DirectorySource
 from provider.staged_files import StagedFiles
 from tieredstore.config.effective import Config
+from tieredstore.config.location import TierUrl
 from tieredstore.config.sources import ConfigError
 from tieredstore.offline.cutting import SPLIT_BYTES
 from tieredstore.offline.engine import Engine
+from tieredstore.offline.lost import gaps_told
 from tieredstore.offline.rebuild_job import (
     INDEX,
     LOG,
@@ -49,11 +51,11 @@ from tieredstore.offline.remade_records import (
     runs_of,
 )
 from tieredstore.offline.report import MadeFile, RebuildReport
-from tieredstore.offline.restore import gaps_told, local_root
 from tieredstore.offline.sources import place_of
 from tieredstore.offline.split import LogPiece, ScanReport, Split, TierPlace, where_not_met
 from tieredstore.opening import AS_OPTIONS, existing_tier
 from tieredstore.owning import open_owner
+from tieredstore.places import directory_of
 
 ROUNDS_MAX = 5
 """Scans of the whole log: one, and one more each time that something turned out otherwise."""
@@ -132,6 +134,20 @@ def remake(
                 staged.install(name, f"{directory}/{target}")
             asyncio.run(_publish(found, operations))
     return report
+
+
+def local_root(config: Config) -> Path:
+    """The broker's directory.
+
+    Raises:
+        ConfigError: the tier is in an object store.
+    """
+    where = directory_of(config)
+    if isinstance(where, TierUrl):
+        raise ConfigError(
+            f"the tier at {where} lies in parts: `rebuild --metadata` works on directories"
+        )
+    return where
 
 
 def refuse_journal(root: Path) -> None:

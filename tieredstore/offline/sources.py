@@ -5,13 +5,13 @@ Made in the worker that reads, never before: clients of object stores must not c
 
 import os
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from random import SystemRandom
-from typing import NamedTuple, Self
+from typing import NamedTuple, Self, TypeVar
 
 from provider.clock import SystemClock
 from provider.errors import NotFound, OutOfRange
@@ -34,6 +34,8 @@ AHEAD_BYTES_MAX = 4 * REQUEST_BYTES
 """Bytes that are asked for before they are needed, beside the request that is waited for."""
 AHEAD_REQUESTS_MAX = 32
 """Requests under way at once: parts of many small commits are short."""
+
+ResultT = TypeVar("ResultT")
 
 
 def place_of(config: Config) -> TierPlace:
@@ -61,7 +63,12 @@ def source_of(place: TierPlace) -> ByteSource:
     location = location_at(place.location)
     if isinstance(location, Path):
         return DirectorySource(location)
-    return StoreSource(_store_of_process(os.getpid(), place))
+    return StoreSource(store_at(place))
+
+
+def store_at(place: TierPlace) -> "ThreadedStore":
+    """The object store at a place, which all of the process share; it stays open."""
+    return _store_of_process(os.getpid(), place)
 
 
 class _OpenStore:
@@ -97,6 +104,10 @@ class ThreadedStore(Threaded):
     def size(self, name: str) -> int:
         """`ObjectStore.size`."""
         return self._running.call(self._store.size, name)
+
+    def call(self, work: Callable[..., Awaitable[ResultT]], *arguments: object) -> ResultT:
+        """Do `work(store, *arguments)` in that thread."""
+        return self._running.call(work, self._store, *arguments)
 
 
 @lru_cache(maxsize=16)

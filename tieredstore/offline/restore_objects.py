@@ -1,0 +1,252 @@
+"""Making units and index files again that are published and lost, of a tier in an object store.
+
+Their bytes share objects with those of other queues, which never change. So what was lost is made
+in new objects, and one transaction says where it lies now. The extents keep their lengths and
+checksums, so only the published bytes come back.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager, closing
+from dataclasses import replace
+from random import SystemRandom
+
+from anyio.from_thread import BlockingPortal, start_blocking_portal
+
+from container.lookup.coverage import merged
+from container.metadata.object_names import object_name
+from container.metadata.records import (
+    Extent,
+    Queue,
+    Segment,
+)
+from container.metadata.state import TierState
+from container.names.queue_id import QueueId, SegmentType
+from container.queue.manifest import ManifestReader
+from container.record.unit import UNIT_BYTES
+from container.tier import Tier
+from container.tier_reader import TierReader
+from provider.clock import SystemClock
+from provider.packed_segments import NONCE_BYTES
+from provider.sequential import ByteSource, ObjectRange
+from tieredstore.config.effective import Config
+from tieredstore.lifetime import cause, running
+from tieredstore.offline.cutting import Selection, extents_of, splits_of_queue
+from tieredstore.offline.engine import Engine
+from tieredstore.offline.flat_bytes import Sum
+from tieredstore.offline.lost import Made, Progress, is_lost, lost_index_files, make
+from tieredstore.offline.made_objects import ObjectSink
+from tieredstore.offline.rebuild_job import (
+    INDEX,
+    UNITS,
+    IndexPart,
+    KnownUnits,
+    RebuildReducer,
+    RebuildTask,
+)
+from tieredstore.offline.report import MadeFile, RebuildReport
+from tieredstore.offline.republish import LostRun, Publishing, WantedObjects
+from tieredstore.offline.sources import place_of, source_of
+from tieredstore.offline.split import TierPlace
+from tieredstore.opening import open_reader
+from tieredstore.owning import open_owner
+
+CHANGED_FAULT = "it was changed meanwhile: run `rebuild` again"
+
+
+def restore_objects(
+    config: Config,
+    engine: Engine,
+    *,
+    split_bytes: int,
+    dry_run: bool = False,
+    progress: Progress | None = None,
+) -> RebuildReport:
+    """Make lost units and index files of a tier in an object store again, and publish them.
+
+    Reads all units and index files, and the messages whose units or keys are to be made. If
+    something is lost, the tier is owned while it is made: one object for each run of lost units and
+    each index file, then one transaction. A run that is killed before it leaves objects that
+    nothing refers to; the next owner gives them tombstones.
+
+    Raises:
+        Owned: the tier's owner lives on this host; nothing was changed.
+        Fenced: another process took the tier meanwhile; nothing was published.
+        Refused: more is lost than one transaction can say; nothing was published.
+        NotFound, Corrupt, NewerVersion, Denied, Unavailable: as `restore`.
+    """
+    place = place_of(config)
+
+    async def wanted() -> tuple[TierState, WantedObjects]:
+        async with open_reader(config) as reader:
+            looked = _Look(reader, place, split_bytes, config.upkeep.repack_bytes_max)
+            return reader.state.copy(), await looked.wanted()
+
+    with start_blocking_portal() as portal:
+        state, todo = portal.call(wanted)
+        if dry_run or not todo.tasks:
+            reducer = RebuildReducer(units=todo.units, index=todo.index)
+            made = make(todo, engine, reducer, progress) if todo.tasks else Made()
+            files = made.files(todo)
+        else:
+            made, files = _make_and_publish(portal, config, todo, engine, progress)
+    return RebuildReport(
+        state.broker.cluster,
+        state.broker.name,
+        sorted([*files, *todo.faults], key=lambda file: file.path),
+        made.messages,
+        made.findings,
+        makes_metadata=False,
+        is_dry=dry_run,
+    )
+
+
+def _make_and_publish(
+    portal: BlockingPortal,
+    config: Config,
+    todo: WantedObjects,
+    engine: Engine,
+    progress: Progress | None,
+) -> tuple[Made, list[MadeFile]]:
+    """Own the tier, let the workers make the objects, and publish where they lie."""
+    interrupted: BaseException | None = None
+    made, changed = Made(), set[str]()
+    with portal.wrap_async_context_manager(_owned(config)) as tier:
+        sink = ObjectSink(
+            place_of(config),
+            tier.journal.epoch,
+            SystemRandom().randbytes(NONCE_BYTES).hex(),
+            {f"{INDEX}{name}": number for number, name in enumerate(todo.index, 1)},
+            _whole(todo.runs.values()),
+        )
+        reducer = RebuildReducer(objects=sink, units=todo.units, index=todo.index)
+        try:
+            made = make(todo, engine, reducer, progress)
+            publishing = Publishing(tier, todo, made, int(1000 * config.upkeep.grace_s))
+            changed = portal.call(publishing.publish)
+        except Exception:
+            raise
+        except BaseException as error:  # noqa: BLE001 - raised below: it would end the portal's loop
+            interrupted = error
+    if interrupted is not None:
+        raise interrupted
+    files = [
+        replace(file, bytes=0, fault=CHANGED_FAULT) if file.path in changed else file
+        for file in made.files(todo)
+    ]
+    return made, files
+
+
+@asynccontextmanager
+async def _owned(config: Config) -> AsyncGenerator[Tier]:
+    """The tier, owned, without upkeep, which would change what is being made."""
+    try:
+        async with open_owner(config, clock=SystemClock()) as tier, running([tier.journal.run]):
+            try:
+                yield tier
+            finally:
+                await tier.journal.close()
+    except BaseExceptionGroup as group:
+        raise cause(group) from group
+
+
+def _whole(runs: Iterable[LostRun]) -> Mapping[str, str]:
+    """Of the runs that are all of a closed segment, the segment's name, by target."""
+    return {
+        f"{UNITS}{run.name}": run.name
+        for run in runs
+        if run.segment.sealed_ms is not None and run.extents == run.segment.extents
+    }
+
+
+class _Look:
+    """One look for what is lost."""
+
+    def __init__(
+        self, reader: TierReader, place: TierPlace, split_bytes: int, run_bytes_max: int
+    ) -> None:
+        self._reader = reader
+        self._place = place
+        self._split_bytes = split_bytes
+        self._run_bytes_max = run_bytes_max
+        self._manifests = ManifestReader(reader.store, extents_max=0)  # each is read once
+
+    async def wanted(self) -> WantedObjects:
+        """What is lost, and the messages that it is made of."""
+        todo, state = WantedObjects(), self._reader.state
+        with closing(await asyncio.to_thread(source_of, self._place)) as source:
+            parts = await asyncio.to_thread(lost_index_files, state, source, todo)
+            for name in sorted(state.queues):
+                await self._look_at(state.queues[name], source, parts.get(name, []), todo)
+        return todo
+
+    async def _look_at(
+        self, queue: Queue, source: ByteSource, index: list[IndexPart], todo: WantedObjects
+    ) -> None:
+        segments = [("", one) for one in queue.readable(SegmentType.CONSUME_QUEUE)]
+        for ref in queue.manifests:
+            if ref.type == SegmentType.CONSUME_QUEUE:
+                listed = await self._manifests.segments(ref)
+                segments += [(ref.object_name, one) for one in listed]
+        runs = await asyncio.to_thread(self._lost_runs, queue, source, segments)
+        for run in runs:
+            todo.runs[run.name] = run
+            first, behind, _ = run.units
+            todo.units[run.name] = KnownUnits(first, behind, _sums(run))
+        spans = [(run.units.first, run.units.behind) for run in runs]
+        spans += [(part.start, part.behind) for part in index]
+        if not spans:
+            return
+        container = self._reader.container(queue.id)
+        assert container is not None, "the state was not refreshed"
+        log = await container.as_of(queue).segments(SegmentType.COMMIT_LOG)
+        extents = extents_of(queue, log)
+        topic_id = self._reader.state.topics[queue.id.topic].topic_id
+        units = tuple(run.units for run in runs)
+        for offsets in merged(spans):
+            wanted = Selection(offsets=offsets)
+            splits = splits_of_queue(
+                queue, extents, self._split_bytes, wanted=wanted, place=self._place
+            )
+            todo.tasks += [RebuildTask(split, topic_id, units, tuple(index)) for split in splits]
+
+    def _lost_runs(
+        self, queue: Queue, source: ByteSource, segments: Sequence[tuple[str, Segment]]
+    ) -> list[LostRun]:
+        """The lost extents of these segments, those that touch together. Reads all. Blocks.
+
+        Without those of messages that have expired, which nobody reads.
+        """
+        found: list[LostRun] = []
+        for manifest, segment in segments:
+            sums = [_sum_of(queue.id, segment, one) for one in segment.extents]
+            source.expect([ObjectRange(one.object_name, one.start, one.length) for one in sums])
+            for extent, one in zip(segment.extents, sums, strict=True):
+                expired = segment.base + extent.end <= UNIT_BYTES * queue.min_offset
+                if expired or not is_lost(source, one):
+                    continue
+                last = found[-1] if found else None
+                if (
+                    last is not None
+                    and last.segment is segment
+                    and last.extents[-1].end == extent.position
+                    and extent.end - last.position <= self._run_bytes_max
+                ):
+                    found[-1] = last._replace(extents=(*last.extents, extent))
+                else:
+                    found.append(LostRun(queue.id, segment, (extent,), manifest))
+        return found
+
+
+def _sum_of(queue: QueueId, segment: Segment, extent: Extent) -> Sum:
+    crc = -1 if extent.crc32c is None else extent.crc32c
+    name = object_name(queue, segment, extent)
+    return Sum(name, extent.object_offset, extent.length, crc)
+
+
+def _sums(run: LostRun) -> tuple[Sum, ...]:
+    """What the run's bytes must be, each part from the run's first byte on."""
+    return tuple(
+        _sum_of(run.queue, run.segment, one)._replace(start=one.position - run.position)
+        for one in run.extents
+    )
