@@ -14,6 +14,7 @@ from tieredstore.hot.checkpoint import Checkpoint
 from tieredstore.hot.files import FLAGS, write_all
 from tieredstore.process_name import moment_text, process_name, process_words
 
+_F_OFD_GETLK: Final = 36  # linux/fcntl.h, as the next
 _F_OFD_SETLK: Final = 37  # linux/fcntl.h, the same on every architecture
 _FLOCK: Final = struct.Struct("hhqqi4x")  # struct flock: type, whence, start, length, pid
 LOCK = "lock"
@@ -58,9 +59,7 @@ class StoreDirectory:
             write_all(self._lock_fd, 0, LOCK.encode())
         except BlockingIOError as error:
             self.close()
-            raise InUse(
-                f"{_writer_of(root)} writes the store {root}: stop it first", str(root)
-            ) from error
+            raise InUse(_in_use(root), str(root)) from error
         except BaseException:
             self.close()
             raise
@@ -179,6 +178,30 @@ def _refuse_other_store(root: Path, commit_log: Path) -> None:
             f" of {root}: name both, or neither",
             str(commit_log),
         )
+
+
+def refuse_if_written(root: Path) -> None:
+    """Refuse a store that somebody writes now; the lock is only looked at.
+
+    Raises:
+        InUse: another process, or this one, writes it.
+        OSError: that cannot be told.
+    """
+    try:
+        fd = os.open(root / LOCK, FLAGS)
+    except FileNotFoundError:
+        return
+    try:
+        raw = fcntl.fcntl(fd, _F_OFD_GETLK, _FLOCK.pack(fcntl.F_WRLCK, 0, 0, 1, 0))
+    finally:
+        os.close(fd)
+    kind: int = _FLOCK.unpack(raw)[0]
+    if kind != fcntl.F_UNLCK:
+        raise InUse(_in_use(root), str(root))
+
+
+def _in_use(root: Path) -> str:
+    return f"{_writer_of(root)} writes the store {root}: stop it first"
 
 
 def _writer_of(root: Path) -> str:

@@ -75,6 +75,12 @@ class TopicsFile:
         """Whether one of these topics is in the file."""
         return not self._document.get("topicConfigTable", {}).keys().isdisjoint(topics)
 
+    def write_queues(self, topic: str) -> int:
+        """How many queues producers use of a topic; 0 if it is not in the file."""
+        config: dict[str, Any] = self._document.get("topicConfigTable", {}).get(topic, {})
+        found = config.get("writeQueueNums", 0)
+        return found if isinstance(found, int) and found > 0 else 0
+
     def forget(self, topics: Collection[str], now_ms: int) -> None:
         """Have none of these topics in the file; nothing is written where they are not. Durable.
 

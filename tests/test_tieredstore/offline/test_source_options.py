@@ -8,6 +8,7 @@ import pytest
 from container.names.queue_id import QueueId
 from tieredstore.config.sources import ConfigError
 from tieredstore.offline.spark.options import OPTIONS, stream_options, table_options
+from tieredstore.offline.spark.write_options import WRITE_OPTIONS
 from tieredstore.offline.tables.schemas import SCHEMAS, sql_types
 
 NOW_MS = 1_800_000_000_000
@@ -70,7 +71,7 @@ def test_a_wrong_option_of_a_stream_is_one_sentence(given: dict[str, str], sente
 
 def test_the_page_lists_every_option_and_every_column_with_its_meaning() -> None:
     page = PAGE.read_text()
-    for name, meaning in OPTIONS.items():
+    for name, meaning in [*OPTIONS.items(), *WRITE_OPTIONS.items()]:
         assert f"| `{name}` | {meaning} |" in page, name
     for table in SCHEMAS:
         assert sql_types(table).replace(",", ", ").replace("  ", " ") in page, table

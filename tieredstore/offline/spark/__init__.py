@@ -1,17 +1,19 @@
-"""A tier in Spark: tables, a stream, and the engine that runs our jobs on a cluster.
+"""A tier in Spark: tables, a stream, a writer, and the engine that runs our jobs on a cluster.
 
     from tieredstore.offline import spark as tiers
 
     tiers.register(spark)
     orders = spark.read.format("tieredstore").option("topics", "G_Orders").load("tier")
     tiers.messages(spark, "tier", columns=["topic", "queue_offset", "tags", "body"])
+    rows.write.format("tieredstore").mode("append").save("store")
 
 Needs the extra `tieredstore[spark]`, and a Java machine where Spark itself runs. Works through
 Spark Connect, too: nothing here asks for a SparkContext. `docs/spark.md` says what workers need.
 
 `options.py` says what may be given; `source.py` is what Spark calls, over `../tables/`;
-`stream_reader.py` and `stream_offsets.py` are the stream, `pushdown.py` filters, `engine.py` the
-engine. Nothing of Spark is imported before it is used.
+`stream_reader.py` and `stream_offsets.py` are the stream, `pushdown.py` filters, `store_writer.py`
+and `write_options.py` the writer, over `../writing/`, `engine.py` the engine. Nothing of Spark is
+imported before it is used.
 """
 
 from collections.abc import Sequence

@@ -24,6 +24,7 @@ FAILED = "!failed"
 AFTER_ALL_ITEMS = 1 << 62
 """Order of a reducer's error: one of a mapper came first."""
 PIECE_COLUMNS = "target string, piece_order bigint, payload binary"
+_CODE = "SQLSTATE:"
 _RAISED = re.compile(r"[a-zA-Z_][\w.]*: .", re.ASCII)
 _SCHEMA = pa.schema([
     ("target", pa.string()),
@@ -164,5 +165,5 @@ def _batch(pieces: Sequence[Piece]) -> pa.RecordBatch:
 def said_by(error: PySparkException) -> str:
     """The last line of a worker's traceback, which says what it was; else what Spark says first."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    raised = [line for line in lines if _RAISED.match(line)]
+    raised = [line for line in lines if _RAISED.match(line) and not line.startswith(_CODE)]
     return (raised[-1:] or lines or [type(error).__name__])[0]

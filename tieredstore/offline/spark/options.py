@@ -112,7 +112,7 @@ def table_options(given: Mapping[str, str], *, now_ms: int) -> TableOptions:
     Raises:
         ConfigError: an option is unknown, or its value impossible; says what to write.
     """
-    values = _Values(given, _STREAM_ONLY, "a stream")
+    values = OptionValues(given, _STREAM_ONLY, "a stream")
     table = table_named(given)
     starting = values.text("startingOffsets") or EARLIEST
     ending = values.text("endingOffsets") or LATEST
@@ -140,7 +140,7 @@ def stream_options(given: Mapping[str, str], *, now_ms: int) -> StreamOptions:
     Raises:
         ConfigError: as `table_options`, or it begins both at offsets and at a time.
     """
-    values = _Values(given, _BATCH_ONLY, "a table")
+    values = OptionValues(given, _BATCH_ONLY, "a table")
     table = table_named(given)
     if table != MESSAGES:
         raise ConfigError(f"table: a stream has {MESSAGES} only, not {table}")
@@ -166,17 +166,28 @@ def stream_options(given: Mapping[str, str], *, now_ms: int) -> StreamOptions:
     )
 
 
-class _Values:
+class OptionValues:
     """Options by their names, whatever case they were given in."""
 
-    def __init__(self, given: Mapping[str, str], foreign: tuple[str, ...], whose: str) -> None:
-        names = {name.lower(): name for name in (*KEYS, *OPTIONS)}
+    def __init__(
+        self,
+        given: Mapping[str, str],
+        foreign: tuple[str, ...],
+        whose: str,
+        known: Mapping[str, str] = OPTIONS,
+    ) -> None:
+        """Those of `known`, and keys of the configuration; `foreign` are options of `whose` only.
+
+        Raises:
+            ConfigError: one is unknown or foreign, or a secret.
+        """
+        names = {name.lower(): name for name in (*KEYS, *known)}
         self._values: dict[str, str] = {}
         for written, value in given.items():
             name = names.get(written.lower())
             if name is None:
-                near = get_close_matches(written, [*OPTIONS, *KEYS], 1, _NEAR)
-                hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(OPTIONS)}"
+                near = get_close_matches(written, [*known, *KEYS], 1, _NEAR)
+                hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
                 raise ConfigError(f"there is no option {written}: {hint}")
             if name in foreign:
                 raise ConfigError(f"{name} is an option of {whose} only")
@@ -185,23 +196,31 @@ class _Values:
             self._values[name] = str(value)
 
     def text(self, name: str) -> str:
+        """The value without blanks around it; "" where it was not given."""
         return self._values.get(name, "").strip()
 
+    @property
+    def settings(self) -> dict[str, str]:
+        """The keys of the configuration that were given."""
+        return {name: value for name, value in self._values.items() if name in KEYS}
+
     def address(self) -> TierAddress:
-        settings = {name: value for name, value in self._values.items() if name in KEYS}
+        """Which tier."""
         return TierAddress(
             self.text("path") or None,
             self.text("cluster") or None,
             self.text("broker") or None,
             self.text("conf") or None,
             self.text("javaMetadata") or None,
-            settings,
+            self.settings,
         )
 
     def topics(self) -> frozenset[str] | None:
+        """Names between commas; None where none was given."""
         return frozenset(self._listed("topics")) or None
 
     def queues(self) -> frozenset[QueueId | int] | None:
+        """Numbers and `topic/queue` between commas; None where none was given."""
         listed = self._listed("queues")
         numbers = {int(one) for one in listed if one.isascii() and one.isdecimal()}
         named = {parse_queue(one) for one in listed if not (one.isascii() and one.isdecimal())}
@@ -212,10 +231,12 @@ class _Values:
         return [part for part in parts if part]
 
     def moment(self, name: str, now_ms: int) -> int | None:
+        """A time as Unix ms; None where it was not given."""
         text = self.text(name)
         return self._as(name, text, lambda: parse_moment(text, now_ms=now_ms)) if text else None
 
     def number(self, name: str, default: int, *, least: int) -> int:
+        """A whole number from `least` on."""
         text = self.text(name)
         if not text:
             return default
@@ -225,12 +246,14 @@ class _Values:
         return number
 
     def switch(self, name: str, *, default: bool) -> bool:
+        """True or false."""
         text = self.text(name).lower()
         if text not in {"", "true", "false"}:
             raise ConfigError(f"{name}: write true or false, not {text!r}")
         return text == "true" if text else default
 
     def choice(self, name: str, choices: tuple[str, ...]) -> str:
+        """One of some words, of which the first is the default."""
         text = self.text(name) or choices[0]
         if text not in choices:
             raise ConfigError(f"{name}: write {' or '.join(choices)}, not {text!r}")

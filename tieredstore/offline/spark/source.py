@@ -2,10 +2,17 @@
 
 from collections.abc import Iterator
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceReader,
+    DataSourceStreamWriter,
+    InputPartition,
+)
 from pyspark.sql.types import StructType
 
 from provider.clock import SystemClock
+from tieredstore.config.sources import ConfigError
 from tieredstore.offline.spark import FORMAT
 from tieredstore.offline.spark.conversion import ToSpark
 from tieredstore.offline.spark.options import (
@@ -16,7 +23,9 @@ from tieredstore.offline.spark.options import (
     table_options,
 )
 from tieredstore.offline.spark.pushdown import PushedFilters
+from tieredstore.offline.spark.store_writer import StoreWriter
 from tieredstore.offline.spark.stream_reader import MessageStreamReader
+from tieredstore.offline.spark.write_options import write_options
 from tieredstore.offline.tables.open_tier import OpenTier
 from tieredstore.offline.tables.parts import Part
 from tieredstore.offline.tables.planning import parts_of_table
@@ -26,7 +35,7 @@ from tieredstore.reading.arrow import RecordBatch
 
 
 class TieredStoreSource(DataSource):
-    """`spark.read.format("tieredstore")` and `spark.readStream.format("tieredstore")`."""
+    """The format `tieredstore` of `spark.read`, `spark.readStream` and `df.write`."""
 
     @classmethod
     def name(cls) -> str:
@@ -53,6 +62,24 @@ class TieredStoreSource(DataSource):
         """What reads messages as a stream; errors as `reader`."""
         options = stream_options(self.options, now_ms=SystemClock().now_ms())
         return MessageStreamReader(options, ToSpark.of(MESSAGES, schema))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:  # noqa: FBT001 - Spark's
+        """What appends messages to a store.
+
+        Raises:
+            ConfigError, InUse: as `StoreWriter`; or an option is wrong.
+        """
+        return StoreWriter(write_options(self.options), schema, overwrite=overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: ARG002, FBT001, N802 - Spark's
+        """Nothing: a stream is written batch by batch.
+
+        Raises:
+            ConfigError: always; says how.
+        """
+        raise ConfigError(
+            "a stream is written with foreachBatch and df.write, whose writeId names the batch"
+        )
 
 
 class TablePartition(InputPartition):
