@@ -18,6 +18,7 @@ from provider.clock import Clock
 from provider.errors import Fenced
 from provider.metered import MeteredStore
 from provider.names import TEMPORARY_PREFIX
+from provider.packed_segments import PARTS_PREFIX
 from tieredstore.config.effective import Config
 from tieredstore.config.location import Location, TierUrl
 from tieredstore.config.sources import ConfigError
@@ -143,7 +144,8 @@ def _refuse_foreign_files(config: Config, directory: Location) -> None:
     ours = (JOURNAL_PREFIX, SNAPSHOT_PREFIX, BOUNDARY_PREFIX)
     if isinstance(directory, TierUrl):
         names = names_below(config, directory)
-        foreign = [name for name in names if not name.startswith("@")]
+        parts = PARTS_PREFIX.rstrip("/")
+        foreign = [name for name in names if name == parts or not name.startswith("@")]
         known = [name for prefix in ours if (name := prefix.rstrip("/")) in names]
         if foreign and first_with_objects(config, directory, known) is None:
             found = first_with_objects(config, directory, foreign)
@@ -163,7 +165,8 @@ def _refuse_foreign_files(config: Config, directory: Location) -> None:
 def _foreign_text(where: Location, found: str) -> str:
     return (
         f"{where} holds a tier's files, such as {found}, and no journal of ours: if that is lost, "
-        f"bring @journal back from a backup; `tieredstore metadata import FILE` makes a tier ours "
+        f"bring @journal back from a backup, or make it again (`tieredstore rebuild --metadata`); "
+        f"`tieredstore metadata import FILE` makes a tier ours "
         f"that RocketMQ's own store wrote, or that was exported; else name another place"
     )
 

@@ -22,7 +22,8 @@ FILES_LISTED_MAX = 40
     "--metadata",
     is_flag=True,
     help="Make the journal, too, of a tier that has none any more: all that is left of it may be "
-    "its CommitLog files. Readers see everything at once, or nothing.",
+    "its CommitLog files, or its parts in an object store. Readers see everything at once, or "
+    "nothing.",
 )
 @click.option("--dry-run", is_flag=True, help="Say what would be made, and write nothing.")
 @engine_options

@@ -1,6 +1,9 @@
 """Extents of a log whose metadata are lost: cut while it is scanned, with their checksums."""
 
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,7 +13,7 @@ from container.record.blank import Coda
 from container.record.crc32c import crc32c
 from provider.sequential import ByteSource
 from tieredstore.offline.log_scan import FoundRecords
-from tieredstore.offline.split import ScanReport, Split
+from tieredstore.offline.split import LogPiece, ScanReport, Split
 
 PIECE_BYTES = 4 << 20
 ExtentRow = tuple[int, int, int | None, int, int, int]
@@ -42,16 +45,31 @@ class LogExtents:
     ends between records, and that is all.
     """
 
-    def __init__(self, bytes_max: int) -> None:
+    def __init__(self, bytes_max: int, pieces: Sequence[LogPiece] = ()) -> None:
+        """No extent lies in two of these pieces, whose objects may differ."""
         self._bytes_max = bytes_max
+        self._edges = [piece.position for piece in pieces]
         self._rows: list[ExtentRow] = []
         self._open: _Open | None = None
 
     def add(self, found: FoundRecords, offsets: NDArray[np.int64]) -> None:
         """Sum and cut the records of one chunk, which follow one another."""
+        low, high = int(found.positions[0]), int(found.positions[-1])
+        first, last = bisect_right(self._edges, low), bisect_right(self._edges, high)
+        if first == last:
+            self._add(found, offsets)
+            return
+        edges = np.array([low, *self._edges[first:last], high + 1], np.int64)
+        for begin, end in pairwise(edges.tolist()):
+            rows = (found.positions >= begin) & (found.positions < end)
+            if rows.any():
+                self._add(found.taken(rows), offsets[rows])
+
+    def _add(self, found: FoundRecords, offsets: NDArray[np.int64]) -> None:
+        """As `add`, of records that lie in one piece."""
         begin = int(found.positions[0])
         ends = found.positions + found.sizes
-        if self._open is not None and self._open.end != begin:
+        if self._open is not None and (self._open.end != begin or self._is_edge(begin)):
             self._close()
         start = begin if self._open is None else self._open.start
         stamps, view = found.columns.store_timestamps, found.raw.data
@@ -86,7 +104,9 @@ class LogExtents:
         at = first
         for row in [*self._rows, (end, 0, 0, -1, 0, 0)]:
             if at < row[0]:
-                rows = self._with_hole(rows, source, report.split, at, row[0])
+                first, last = bisect_right(self._edges, at), bisect_left(self._edges, row[0])
+                for low, high in pairwise([at, *self._edges[first:last], row[0]]):
+                    rows = self._with_hole(rows, source, report.split, low, high)
             if row[1]:
                 rows.append(row)
             at = row[0] + row[1]
@@ -96,12 +116,18 @@ class LogExtents:
         self, rows: list[ExtentRow], source: ByteSource, split: Split, start: int, end: int
     ) -> list[ExtentRow]:
         before = rows[-1] if rows else None
-        if before is not None and end - start == Coda.SIZE and before[2] is not None:
+        is_coda = end - start == Coda.SIZE and not self._is_edge(start)
+        if before is not None and is_coda and before[2] is not None:
             crc = _sum(source, split, start, end, before[2])
             return [*rows[:-1], (before[0], before[1] + Coda.SIZE, crc, *before[3:])]
         crc = _sum(source, split, start, end, 0)
         offset, stamp = (-1, 0) if before is None else (before[3], before[5])
         return [*rows, (start, end - start, crc, offset, stamp, stamp)]
+
+    def _is_edge(self, position: int) -> bool:
+        """Whether a piece begins there."""
+        at = bisect_left(self._edges, position)
+        return at < len(self._edges) and self._edges[at] == position
 
     def _close(self) -> None:
         if self._open is not None:

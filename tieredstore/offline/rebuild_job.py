@@ -83,7 +83,9 @@ def rebuild_item(task: RebuildTask) -> Iterator[Piece]:
     keys: dict[str, list[KeyItems]] = {}
     source, beside = source_of(task.split.place), source_of(task.split.place)
     report = ScanReport(task.split)
-    extents = LogExtents(task.extent_bytes_max) if task.extent_bytes_max else None
+    extents = (
+        LogExtents(task.extent_bytes_max, task.split.pieces) if task.extent_bytes_max else None
+    )
     offset_runs: list[tuple[int, int]] = []
     try:
         for found in LogScan(source, task.split, report=report, on_gap=lambda _: None):

@@ -1,5 +1,6 @@
 """From what a scan tells of a log to the records of its queue and its index files. Pure."""
 
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -15,6 +16,7 @@ from container.names.rocketmq import index_name
 from container.record.unit import UNIT_BYTES
 from provider.errors import Corrupt
 from provider.ranges import QueueOffset
+from tieredstore.offline.split import LogPiece
 
 FIRST_EPOCH = 1
 """Of the owner whose entry publishes what was made: the journal's first."""
@@ -33,6 +35,16 @@ class QueueParts(NamedTuple):
     """By split, in order."""
     units: Mapping[str, Said]
     """By name of a ConsumeQueue file, in order."""
+    pieces: Sequence[LogPiece] = ()
+    """Where the log lies, of a tier in an object store; no extent lies in two of them."""
+
+    def place_of(self, position: int, base: int) -> tuple[str, int]:
+        """Object and place in it of a byte of the log, in the segment at `base`."""
+        if not self.pieces:
+            return "", position - base
+        at = bisect_right(self.pieces, position, key=lambda piece: piece.position) - 1
+        piece = self.pieces[at]
+        return piece.object_name, piece.object_offset + position - piece.position
 
 
 def runs_of(said: Sequence[Said]) -> list[tuple[int, int]]:
@@ -104,7 +116,7 @@ def _log_segments(parts: QueueParts) -> list[Segment]:
                     QueueOffset(first if first >= 0 else offset),
                     oldest if first >= 0 else stamp,
                     newest if first >= 0 else stamp,
-                    object_offset=position - base,
+                    *parts.place_of(position, base),
                 )
             )
         if extents:
@@ -117,8 +129,9 @@ def _log_segments(parts: QueueParts) -> list[Segment]:
 def _unit_segments(parts: QueueParts) -> list[Segment]:
     segments: list[Segment] = []
     for said in sorted(parts.units.values(), key=lambda one: one["first"]):
+        made: str = said.get("object", "")
         extents = [
-            Extent(position, length, crc, QueueOffset(first), oldest, newest, "", position)
+            Extent(position, length, crc, QueueOffset(first), oldest, newest, made, position)
             for position, length, crc, first, oldest, newest in said["extents"]
         ]
         base = UNIT_BYTES * said["first"]

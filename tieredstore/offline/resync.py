@@ -98,7 +98,7 @@ def find_record(window: LogWindow, split: Split, position: int) -> Resync:
                 counted.places.append(window.start + place)
         while counted.places:
             at = counted.places.popleft()
-            stands = _record_at(window, split.queue.queue_id, topic, at)
+            stands = _record_at(window, (split.queue.queue_id, topic), at)
             if stands is None:
                 continue
             size, offset, says = stands
@@ -111,10 +111,36 @@ def find_record(window: LogWindow, split: Split, position: int) -> Resync:
         window.move(searched_to - _KEPT_BYTES, WINDOW_BYTES)
 
 
+def find_any_record(window: LogWindow, position: int) -> int:
+    """Where the first sound record of any queue begins, at or behind `position`; else the limit.
+
+    As `find_record`, but a record may say that it lies anywhere: where there is no directory, that
+    is how it is known.
+
+    Raises:
+        Unavailable, Denied: as `ByteSource.read_into`.
+    """
+    at = position
+    while True:
+        found = _MAGIC.search(window.raw.data, max(at - window.start, 0) + MAGIC_AT)
+        if found is not None:
+            at = window.start + found.start() - MAGIC_AT
+            if _record_at(window, None, at) is not None:
+                return at
+            at += 1
+        elif window.end >= window.limit:
+            return window.limit
+        else:
+            at = max(at, window.end - _KEPT_BYTES)
+            window.move(min(at, window.end), WINDOW_BYTES)
+
+
 def _record_at(
-    window: LogWindow, queue_id: int, topic: bytes, at: int
+    window: LogWindow, queue: tuple[int, bytes] | None, at: int
 ) -> tuple[int, int, int] | None:
     """Size, queue offset and own position of a sound record of the queue there; else None.
+
+    `queue` is its id and topic; None: of any.
 
     The window moves only if the record reaches beyond it.
     """
@@ -130,18 +156,18 @@ def _record_at(
         window.move(at, needed)
     if not window.has_all(at, at + needed):
         return None
-    stands = _judged(window.raw.data[at - window.start :][:needed], queue_id, topic)
+    stands = _judged(window.raw.data[at - window.start :][:needed], queue)
     return None if stands is None else (needed, *stands)
 
 
-def _judged(record: memoryview, queue_id: int, topic: bytes) -> tuple[int, int] | None:
+def _judged(record: memoryview, queue: tuple[int, bytes] | None) -> tuple[int, int] | None:
     """Queue offset of a sound record of the queue, and where it says that it lies; else None."""
     try:
         fixed, (body, body_end, topic_at, topic_end, _) = unpack_record(record, "", 0)
     except Corrupt:
         return None
     crc, found_queue_id, offset, says = fixed[2], fixed[3], fixed[5], fixed[6]
-    if found_queue_id != queue_id or bytes(record[topic_at:topic_end]) != topic:
+    if queue is not None and (found_queue_id, bytes(record[topic_at:topic_end])) != queue:
         return None
     return (offset, says) if body_crc_of(record[body:body_end]) == crc else None
 

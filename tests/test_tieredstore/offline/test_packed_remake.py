@@ -1,0 +1,252 @@
+"""A tier in an object store without metadata comes back from its parts; or nothing changes."""
+
+import asyncio
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pytest
+
+from container.check.tier import check_tier
+from container.names.index_base import INDEX_PREFIX
+from container.names.queue_id import SegmentType
+from container.record.unit import UNIT_BYTES
+from container.tier_reader import TierReader
+from provider.errors import NotFound
+from tests.support.cli import invoke
+from tests.support.fake_broker import FakeBroker
+from tests.support.golden import ROCKETMQ_533, expected, unpacked
+from tests.support.packed_objects import Objects, PackedTier, in_thread
+from tests.test_tieredstore.offline.test_packed_restore import is_sound
+from tests.test_tieredstore.offline.test_rebuild import Dies, Killed
+from tests.test_tieredstore.test_encrypted_tier import KEYS, master
+from tieredstore import follow
+from tieredstore.config.effective import Config
+from tieredstore.config.sources import ConfigError
+from tieredstore.offline.audit import audit
+from tieredstore.offline.engine import OneProcess
+from tieredstore.offline.remake import remake
+
+SPLIT_BYTES = (64 << 10, 1 << 40)
+
+
+@pytest.fixture(scope="module")
+def sound() -> Iterator[Objects]:
+    """All objects of a sound tier."""
+    memory = fsspec.filesystem("memory")
+    memory.store.clear()
+    tier = PackedTier(unpacked(ROCKETMQ_533), "memory://bucket/sound")
+    asyncio.run(tier.make())
+    yield tier.objects
+    memory.store.clear()
+
+
+@pytest.fixture
+def tier(sound: Objects, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PackedTier:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    made = PackedTier(unpacked(ROCKETMQ_533), f"memory://bucket/{tmp_path.name}")
+    made.put(sound)
+    return made
+
+
+async def lose_metadata(tier: PackedTier) -> None:
+    """Leave nothing but parts, and of these all units as zeros."""
+    objects = {
+        name: bytearray(raw) for name, raw in tier.objects.items() if name.startswith("@parts/")
+    }
+    for one in await tier.extents(SegmentType.CONSUME_QUEUE):
+        end = one.object_offset + one.length
+        objects[one.object_name][one.object_offset : end] = bytes(one.length)
+    tier.put({name: bytes(raw) for name, raw in objects.items()})
+
+
+async def units_of(tier: PackedTier) -> dict[str, bytes]:
+    """The units of every queue."""
+
+    async def read(reader: TierReader) -> dict[str, bytes]:
+        found: dict[str, bytes] = {}
+        for name, queue in reader.state.queues.items():
+            container = reader.container(name)
+            assert container is not None
+            units = await container.units(queue.min_offset, queue.next_offset)
+            assert len(units) * UNIT_BYTES == (queue.next_offset - queue.min_offset) * UNIT_BYTES
+            found[str(name)] = units.tobytes()
+        return found
+
+    return await tier.read(read)
+
+
+@pytest.mark.parametrize("split_bytes", SPLIT_BYTES)
+async def test_a_tier_of_parts_alone_gets_all_back(tier: PackedTier, split_bytes: int) -> None:
+    before = await units_of(tier)
+    await lose_metadata(tier)
+    assert {name.split("/")[0] for name in tier.objects} == {"@parts"}
+    report = await in_thread(lambda: remake(tier.config, OneProcess(), split_bytes=split_bytes))
+    assert (report.faults, report.findings) == ([], [])
+    assert report.messages == len(expected(ROCKETMQ_533, "messages"))
+    assert await units_of(tier) == before
+    await is_sound(tier, answers=split_bytes == SPLIT_BYTES[0])
+    with pytest.raises(ConfigError, match="has a journal, which is not made anew"):
+        await in_thread(lambda: remake(tier.config, OneProcess()))
+
+
+async def test_a_store_goes_on_with_what_was_made_anew(tier: PackedTier) -> None:
+    await in_thread(lambda: tier.put(without_metadata(tier)))
+    await in_thread(lambda: remake(tier.config, OneProcess()))
+    golden = tier.tree.golden
+    named: dict[str, Any] = {"cluster": golden.cluster, "broker": golden.broker}
+    async with follow(tier.tree.store, tier.url, **named) as follower:
+        assert (await follower.drain()).messages == 0
+    await is_sound(tier)
+
+
+def without_metadata(tier: PackedTier) -> Objects:
+    """All but the metadata: index files of the tier before stay, too."""
+    return {
+        name: raw
+        for name, raw in tier.objects.items()
+        if name.startswith("@parts/") or not name.startswith("@")
+    }
+
+
+async def test_what_nothing_refers_to_any_more_gets_tombstones(tier: PackedTier) -> None:
+    left = without_metadata(tier)
+    tier.put({**left, "@parts/0000000001/" + "0" * 32: bytes(100)})
+    await in_thread(lambda: remake(tier.config, OneProcess()))
+
+    async def buried(reader: TierReader) -> set[str]:
+        return set(reader.state.tombstones)
+
+    dead = await tier.read(buried)
+    assert {name for name in left if name.startswith(INDEX_PREFIX)} <= dead
+    assert "@parts/0000000001/" + "0" * 32 in dead
+    logs = {one.object_name for one in await tier.extents(SegmentType.COMMIT_LOG)}
+    assert not dead & logs
+    assert {name for name in left if name.startswith("@parts/")} <= dead | logs
+
+
+async def test_a_dry_run_and_one_that_is_killed_leave_no_tier(tier: PackedTier) -> None:
+    await lose_metadata(tier)
+    left = tier.objects
+    dry = await in_thread(lambda: remake(tier.config, OneProcess(), dry_run=True))
+    assert tier.objects == left
+    with pytest.raises(Killed):
+        await in_thread(lambda: remake(tier.config, DiesInTheSecondPass()))
+    assert len(tier.objects) > len(left)
+    assert not any(name.startswith("@journal") for name in tier.objects)
+    with pytest.raises(NotFound):
+        await tier.read(check)
+    made = await in_thread(lambda: remake(tier.config, OneProcess()))
+    assert (made.messages, made.findings) == (dry.messages, [])
+    await is_sound(tier)
+
+
+class DiesInTheSecondPass(OneProcess):
+    """An engine that ends when units and index files are made."""
+
+    passes = 0
+
+    def map_group(self, *args: Any, **options: Any) -> Any:
+        self.passes += 1
+        engine = Dies() if self.passes > 1 else super()
+        return engine.map_group(*args, **options)
+
+
+async def check(reader: TierReader) -> None:
+    assert [str(one) async for one in check_tier(reader)] == []
+
+
+@pytest.mark.leaves_findings("log-outruns-units", "units-do-not-join", why="a part is lost")
+async def test_of_a_lost_part_the_messages_are_a_gap_and_all_others_come_back(
+    tier: PackedTier,
+) -> None:
+    logs = await tier.extents(SegmentType.COMMIT_LOG)
+    lost = logs[len(logs) // 2].object_name
+    objects = without_metadata(tier)
+    del objects[lost]
+    tier.put(objects)
+    report = await in_thread(lambda: remake(tier.config, OneProcess()))
+    assert {one.finding for one in report.findings} == {"log-gap"}
+    wanted = len(expected(ROCKETMQ_533, "messages"))
+    assert 0 < report.messages < wanted
+
+    async def counted(reader: TierReader) -> tuple[int, int]:
+        queues = reader.state.queues.values()
+        gaps = sum(gap.end - gap.start for queue in queues for gap in queue.gaps)
+        return sum(queue.next_offset - queue.min_offset for queue in queues), gaps
+
+    offsets, gaps = await tier.read(counted)
+    assert offsets - gaps == report.messages
+    assert gaps > 0
+
+
+async def test_a_damaged_record_costs_that_one_message(tier: PackedTier) -> None:
+    log = (await tier.extents(SegmentType.COMMIT_LOG))[0]
+    objects = without_metadata(tier)
+    raw = bytearray(objects[log.object_name])
+    raw[log.object_offset + 6] ^= 8
+    tier.put({**objects, log.object_name: bytes(raw)})
+    report = await in_thread(lambda: remake(tier.config, OneProcess()))
+    wanted = len(expected(ROCKETMQ_533, "messages"))
+    assert report.messages == wanted - 1
+
+
+def test_a_place_without_parts_is_one_sentence(tmp_path: Path) -> None:
+    fsspec.filesystem("memory").store.clear()
+    place = f"memory://bucket/{tmp_path.name}"
+    with pytest.raises(NotFound, match=r"no tier in this place"):
+        remake(Config.load(settings={"tieredStoreFilePath": place}), OneProcess())
+
+
+def test_a_tier_is_not_begun_beside_parts_of_another_one(tier: PackedTier) -> None:
+    tier.put({name: raw for name, raw in tier.objects.items() if name.startswith("@parts/")})
+    left = tier.objects
+    said = invoke(tier.url, *tier.options, "tier", tier.tree.store, status=2).output
+    assert "rebuild --metadata" in said
+    assert tier.objects == left
+
+
+def test_an_encrypted_tier_comes_back_with_its_keys(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    monkeypatch.setenv(KEYS, master("a", 1))
+    memory = fsspec.filesystem("memory")
+    memory.store.clear()
+    broker = FakeBroker(tmp_path / "store")
+    for number in range(300):
+        broker.put("Orders", number % 3, b"%d" % number)
+    url = f"memory://bucket/{tmp_path.name}"
+    named = ("-D", "brokerClusterName=C", "-D", "brokerName=broker-a")
+    invoke(url, *named, "tier", broker.directory)
+    rows = invoke(url, "read", "Orders", "--json").stdout
+    kept = ("/@parts/", "/@keys/")
+    for name in [name for name in memory.store if not any(part in name for part in kept)]:
+        memory.rm_file(name)
+    made = remake(Config.load(settings=dict.fromkeys(["tieredStoreFilePath"], url)), OneProcess())
+    assert (made.messages, made.findings) == (300, [])
+    assert "nothing is wrong" in invoke(url, "check").output
+    assert invoke(url, "read", "Orders", "--json").stdout == rows
+    memory.store.clear()
+
+
+@pytest.mark.slow
+def test_the_command_on_s3(s3_url: str) -> None:
+    tier = PackedTier(unpacked(ROCKETMQ_533), s3_url)
+    asyncio.run(tier.make(batch_messages_max=1000))
+
+    async def lose() -> None:
+        store = tier.store
+        names = [one.name for one in await store.list("")]
+        await store.delete([name for name in names if not name.startswith("@parts/")])
+        await store.close()
+
+    asyncio.run(lose())
+    done = invoke(s3_url, *tier.options, "rebuild", "--metadata", "--processes", "1", "--json")
+    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    assert rows[-1]["summary"]["messages"] == len(expected(ROCKETMQ_533, "messages"))
+    assert "nothing is wrong" in invoke(s3_url, *tier.options, "check").output
+    report = audit(tier.config, OneProcess())
+    assert [str(one) for one in report.findings] == []

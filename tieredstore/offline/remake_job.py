@@ -1,0 +1,301 @@
+"""The job of `remake`: scans a log until everything fits together, and says what it gives."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+
+from container.check.finding import Finding
+from container.metadata.operations import Operation, PutIndexFile, PutQueue, PutTopic
+from container.metadata.records import Topic
+from container.names.queue_id import QueueId, SegmentType
+from container.names.rocketmq import INT64_MAX, parse_segment_name, segment_name
+from container.record.unit import UNIT_BYTES
+from provider.clock import SystemClock
+from provider.errors import Corrupt
+from tieredstore.config.effective import Config
+from tieredstore.offline.engine import Engine
+from tieredstore.offline.lost import Progress, gaps_told
+from tieredstore.offline.rebuild_job import (
+    INDEX,
+    LOG,
+    UNITS,
+    IndexPart,
+    RebuildReducer,
+    RebuildTask,
+    UnitRun,
+    queue_of,
+    rebuild_item,
+    unknown_end,
+)
+from tieredstore.offline.remade_records import (
+    QueueParts,
+    index_file_of,
+    queue_of_parts,
+    runs_of,
+)
+from tieredstore.offline.report import MadeFile, RebuildReport
+from tieredstore.offline.split import LogPiece, ScanReport, Split, TierPlace, where_not_met
+
+ROUNDS_MAX = 5
+"""Scans of the whole log: one, and one more each time that something turned out otherwise."""
+INDEX_LOG_BYTES = 256 << 20
+"""Messages whose keys go into one index file, in bytes of their log."""
+
+ReducerOf = Callable[[int, dict[str, int]], RebuildReducer]
+"""Of a round, and by index target the number of the file that it becomes."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogFile:
+    """A CommitLog file."""
+
+    queue: QueueId
+    base: int
+    size: int
+    limit: int
+    """Where the next file begins, or this one ends."""
+    first_offset: int = 0
+    """Queue offset of the first record of a queue's first file; 0 where it cannot be told."""
+    parts: tuple[LogPiece, ...] = ()
+    """Where its bytes lie, if in no file of its own; a record begins at each."""
+
+    @property
+    def pieces(self) -> tuple[LogPiece, ...]:
+        """Where its bytes lie."""
+        return self.parts or (LogPiece(self.base, self.limit - self.base, self.name, 0),)
+
+    @property
+    def name(self) -> str:
+        """Relative to the broker's directory."""
+        return segment_name(self.queue, SegmentType.COMMIT_LOG, self.base)
+
+
+@dataclass(slots=True)
+class Round:
+    """What one pass over the log gave."""
+
+    logs: dict[QueueId, list[dict[str, Any]]] = field(default_factory=dict[QueueId, Any])
+    """By queue, what each split told, in order."""
+    units: dict[str, dict[str, Any]] = field(default_factory=dict[str, Any])
+    index: dict[str, dict[str, Any]] = field(default_factory=dict[str, Any])
+
+
+class RemakeJob:
+    """One rebuild of everything."""
+
+    def __init__(  # noqa: PLR0917 - one caller
+        self,
+        config: Config,
+        place: TierPlace,
+        files: Sequence[LogFile],
+        split_bytes: int,
+        progress: Progress | None,
+        first_free: int,
+    ) -> None:
+        """`first_free`: index files are numbered from there on."""
+        self._config = config
+        self._place = place
+        self._files = files
+        self._split_bytes = split_bytes
+        self._progress = progress
+        unit_bytes_max = config.tier.consume_queue_bytes_max
+        if any(file.parts for file in files):
+            unit_bytes_max = min(unit_bytes_max, config.upkeep.repack_bytes_max)
+        self._units_per_file = unit_bytes_max // UNIT_BYTES
+        self._topics = {
+            name: number for number, name in enumerate(sorted({one.queue.topic for one in files}))
+        }
+        self._unsplit: set[str] = set()
+        """Names of files that are scanned in one piece."""
+        self._runs: dict[QueueId, tuple[UnitRun, ...]] = {}
+        with_first = {one.queue: one for one in reversed(files)}
+        for queue, first in with_first.items():
+            self._runs[queue] = (unknown_end(first.first_offset, self._units_per_file),)
+        self._group_of: dict[tuple[QueueId, int], str] = {}
+        """Which index file the keys of a split go into, by queue and start."""
+        self._number_of: dict[str, int] = {}
+        """By index target, its file's number."""
+        self._next_number = first_free
+
+    def run(self, engine: Engine, reducer_of: ReducerOf) -> Round:
+        """Scan until everything fits together; what the last round gave.
+
+        Raises:
+            Corrupt: it never does.
+            what the engine raises.
+        """
+        for number in range(ROUNDS_MAX):
+            tasks = self._tasks()
+            made = self._scan(engine, tasks, reducer_of(number, self._number_of))
+            if not self._differs(tasks, made):
+                return made
+        path = self._place.location
+        raise Corrupt("the parts of a log do not meet, however it is split", path)
+
+    def _scan(self, engine: Engine, tasks: Sequence[RebuildTask], reducer: RebuildReducer) -> Round:
+        total, done = sum(task.split.end - task.split.start for task in tasks), 0
+
+        def told(index: int) -> None:
+            nonlocal done
+            done += tasks[index].split.end - tasks[index].split.start
+            if self._progress is not None:
+                self._progress(done, total)
+
+        made = Round()
+        for piece in engine.map_group(tasks, rebuild_item, reducer, progress=told):
+            said = orjson.loads(piece.payload)
+            if piece.target.startswith(LOG):
+                made.logs[queue_of(piece.target)] = said
+            elif piece.target.startswith(UNITS):
+                made.units[piece.target.removeprefix(UNITS)] = said
+            else:
+                made.index[piece.target.removeprefix(INDEX)] = said
+        return made
+
+    def _tasks(self) -> list[RebuildTask]:
+        tasks: list[RebuildTask] = []
+        self._group_of.clear()
+        self._number_of = {}
+        held, group = 0, 0
+        for file in self._files:
+            for split in self._splits(file):
+                if held >= INDEX_LOG_BYTES:
+                    held, group = 0, group + 1
+                held += split.end - split.start
+                index: tuple[IndexPart, ...] = ()
+                if self._config.keeps_index:
+                    name = f"{group:08}"
+                    self._group_of[split.queue, split.start] = name
+                    if f"{INDEX}{name}" not in self._number_of:
+                        self._number_of[f"{INDEX}{name}"] = self._next_number
+                        self._next_number += 1
+                    index = (IndexPart(name, 0, INT64_MAX),)
+                topic_id = self._topics[split.queue.topic]
+                extent_bytes_max = self._config.tier.extent_bytes_max
+                tasks.append(
+                    RebuildTask(split, topic_id, self._runs[file.queue], index, extent_bytes_max)
+                )
+        return tasks
+
+    def _splits(self, file: LogFile) -> Iterator[Split]:
+        step = file.limit - file.base if file.name in self._unsplit else self._split_bytes
+        for run in _together(file.pieces, step):
+            begin, limit = run[0].position, run[-1].end
+            for start in range(begin, limit, step) if len(run) == 1 else (begin,):
+                end = min(start + step, limit) if len(run) == 1 else limit
+                anchor = start if start == begin else None
+                yield Split(file.queue, start, end, anchor, limit, run, place=self._place)
+
+    def _differs(self, tasks: Sequence[RebuildTask], made: Round) -> bool:
+        """Whether another round is needed; notes what it has to do otherwise."""
+        again = False
+        by_queue: dict[QueueId, list[Split]] = {}
+        for task in tasks:
+            by_queue.setdefault(task.split.queue, []).append(task.split)
+        for queue, splits in by_queue.items():
+            said = made.logs[queue]
+            reports = [
+                ScanReport(split, first=one["first"], end=one["ended"])
+                for split, one in zip(splits, said, strict=True)
+            ]
+            missed = where_not_met(reports)
+            for pair in missed:
+                self._unsplit.update(self._files_of(pair.before), self._files_of(pair.behind))
+                again = True
+            actual = runs_of(said)
+            used = self._runs[queue]
+            is_open = len(actual) == len(used) == 1 and used[0].first == actual[0][0]
+            wanted = tuple(UnitRun(a, b, self._units_per_file) for a, b in actual)
+            if not missed and wanted and not is_open and wanted != used:
+                self._runs[queue] = wanted
+                again = True
+        return again
+
+    def _files_of(self, split: Split) -> Iterator[str]:
+        """The files that a split lies in."""
+        for file in self._files:
+            if file.queue == split.queue and file.base <= split.start < file.limit:
+                yield file.name
+
+    def result(
+        self, made: Round, *, is_dry: bool
+    ) -> tuple[list[Operation], list[tuple[str, str]], RebuildReport]:
+        """What is to be published, which staged files go where, and the report."""
+        now_ms = SystemClock().now_ms()
+        operations: list[Operation] = []
+        placed: list[tuple[str, str]] = []
+        files: list[MadeFile] = []
+        findings: list[Finding] = []
+        messages = 0
+        for queue, said in sorted(made.logs.items()):
+            findings += gaps_told(str(queue), said)
+            parts = QueueParts(
+                queue,
+                [(one.base, one.limit) for one in self._files if one.queue == queue],
+                said,
+                {name: made.units[name] for name in sorted(made.units) if _is_of(name, queue)},
+                [piece for one in self._files if one.queue == queue for piece in one.parts],
+            )
+            try:
+                record = queue_of_parts(parts, now_ms=now_ms)
+            except Corrupt as error:
+                findings.append(Finding("queue-left-out", str(queue), error.position, error.reason))
+                continue
+            messages += sum(one["records"] for one in said)
+            operations.append(PutQueue(record))
+            for name, unit in parts.units.items():
+                placed.append((name, f"{UNITS}{name}"))
+                files.append(MadeFile(name, unit["bytes"]))
+        kept = {one.queue.id for one in operations if isinstance(one, PutQueue)}
+        topics = [
+            PutTopic(Topic(name, number, updated_ms=now_ms))
+            for name, number in self._topics.items()
+            if any(queue.topic == name for queue in kept)
+        ]
+        indexes: list[Operation] = []
+        starts: dict[QueueId, list[int]] = {}
+        for file in self._files:
+            starts.setdefault(file.queue, []).extend(one.start for one in self._splits(file))
+        for group, said in sorted(made.index.items()):
+            coverage = [
+                (queue, int(a), int(b))
+                for queue in sorted(kept)
+                for one, split_start in zip(made.logs[queue], starts[queue], strict=True)
+                if self._group_of.get((queue, split_start)) == group
+                for a, b in one["offsets"]
+            ]
+            file = index_file_of(self._number_of[f"{INDEX}{group}"], said, coverage)
+            indexes.append(PutIndexFile(file))
+            placed.append((file.object_name, f"{INDEX}{group}"))
+            files.append(MadeFile(file.object_name, said["bytes"]))
+        report = RebuildReport(
+            self._config.cluster,
+            self._config.broker,
+            sorted(files, key=lambda file: file.path),
+            messages,
+            findings,
+            makes_metadata=True,
+            is_dry=is_dry,
+        )
+        return ([*topics, *operations, *indexes] if operations else []), placed, report
+
+
+def _is_of(name: str, queue: QueueId) -> bool:
+    parsed = parse_segment_name(name)
+    return parsed is not None and parsed.queue == queue
+
+
+def _together(pieces: Sequence[LogPiece], step: int) -> Iterator[tuple[LogPiece, ...]]:
+    """Neighbours of `step` bytes together or a little more; a longer piece is alone."""
+    run: list[LogPiece] = []
+    length = 0
+    for piece in pieces:
+        if run and (length >= step or piece.length > step):
+            yield tuple(run)
+            run, length = [], 0
+        run.append(piece)
+        length += piece.length
+    if run:
+        yield tuple(run)

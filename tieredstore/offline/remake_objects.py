@@ -1,0 +1,292 @@
+"""Making all metadata of a tier in an object store again, from its parts alone.
+
+A first pass finds which runs of records lie where in which part, for nothing but the records says
+so. They are put together to the logs of the queues; a second pass goes over these as over files. It
+makes units and index files in new objects, and the journal's first entry publishes everything.
+"""
+
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, closing
+from dataclasses import dataclass, replace
+from random import SystemRandom
+from typing import NamedTuple
+
+import orjson
+from anyio.from_thread import start_blocking_portal
+
+from container.check.finding import Finding
+from container.metadata.operations import AddTombstones, Operation, PutIndexFile, PutQueue
+from container.metadata.part_counts import references_of
+from container.metadata.records import Tombstone
+from container.names.index_base import INDEX_PREFIX, IndexBase
+from container.names.queue_id import QueueId
+from container.names.tier_objects import (
+    BOUNDARY_PREFIX,
+    FOLLOWED_PREFIX,
+    JOURNAL_PREFIX,
+    MANIFEST_PREFIX,
+    SCRUB_PREFIX,
+    SNAPSHOT_PREFIX,
+    ClaimName,
+)
+from container.tier import Tier
+from provider.clock import SystemClock
+from provider.errors import Corrupt, NotFound
+from provider.object_store import ObjectEntry, ObjectStore
+from provider.packed_segments import NONCE_BYTES, PARTS_PREFIX
+from provider.sequential import ByteSource, ObjectRange
+from tieredstore.config.effective import Config
+from tieredstore.config.sources import ConfigError
+from tieredstore.lifetime import cause, running
+from tieredstore.offline.engine import Engine, Piece
+from tieredstore.offline.log_pieces import FILLER_BYTES, put_together, with_filler
+from tieredstore.offline.lost import Progress
+from tieredstore.offline.made_objects import ObjectSink
+from tieredstore.offline.part_scan import PartRun, PartTask, part_item
+from tieredstore.offline.rebuild_job import RebuildReducer
+from tieredstore.offline.remade_records import FIRST_EPOCH
+from tieredstore.offline.remake_job import LogFile, RemakeJob
+from tieredstore.offline.report import RebuildReport
+from tieredstore.offline.sources import place_of, source_of, store_at
+from tieredstore.offline.split import LogPiece, TierPlace
+from tieredstore.owning import open_owner
+from tieredstore.places import directory_of
+
+LEFT_BEHIND = "the metadata that named it are lost"
+"""The reason in tombstones of objects that nothing refers to any more."""
+TOMBSTONES_AT_ONCE = 1_000
+PIECE_BYTES = 4 << 20
+FILLER = "filler"
+"""The target of the object of zeros."""
+
+
+def journal_text(where: object) -> str:
+    """Why metadata are not made anew where there are some."""
+    return (
+        f"the tier in {where} has a journal, which is not made anew: `rebuild` without "
+        f"--metadata makes lost files again; if the journal is damaged for good, move its "
+        f"`@journal`, `@snapshot` and `@boundary` away"
+    )
+
+
+class Logs(NamedTuple):
+    """The logs that the parts give."""
+
+    files: list[LogFile]
+    findings: list[Finding]
+    needs_filler: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RunsReducer:
+    """Puts the runs of one queue together; tells them, or why that cannot be done, as JSON."""
+
+    place: TierPlace
+
+    def __call__(self, target: str, pieces: Sequence[Piece]) -> Iterator[Piece]:
+        """The reducer of the first pass. Reads what is there twice.
+
+        Raises:
+            Unavailable, Denied: the storage does not answer, or refuses.
+        """
+        runs = [PartRun(*row) for piece in pieces for row in orjson.loads(piece.payload)]
+        with closing(source_of(self.place)) as source:
+
+            def are_same(one: LogPiece, other: LogPiece) -> bool:
+                return _are_same(source, one, other)
+
+            try:
+                found = put_together(runs, are_same, path=target)
+                with_filler([run.piece for run in found], "", path=target)
+                said: dict[str, object] = {"runs": [tuple(run) for run in found]}
+            except Corrupt as error:
+                said = {"fault": error.reason, "position": error.position}
+        yield Piece(target, 0, orjson.dumps(said))
+
+
+def _are_same(source: ByteSource, one: LogPiece, other: LogPiece) -> bool:
+    """Whether two places hold the same bytes. Holds 8 MiB."""
+    for at in range(0, one.length, PIECE_BYTES):
+        size = min(PIECE_BYTES, one.length - at)
+        read: list[bytes] = []
+        for piece in (one, other):
+            room = bytearray(size)
+            start = piece.object_offset + at
+            source.expect([ObjectRange(piece.object_name, start, size)])
+            count = source.read_into(piece.object_name, start, memoryview(room))
+            read.append(bytes(room[:count]))
+        if read[0] != read[1]:
+            return False
+    return True
+
+
+def remake_objects(
+    config: Config,
+    engine: Engine,
+    *,
+    split_bytes: int,
+    dry_run: bool = False,
+    progress: Progress | None = None,
+) -> RebuildReport:
+    """Make units, index files and the journal of a tier in an object store from its parts alone.
+
+    Reads every part twice. What a part holds is told by its records: bytes that hold none, such as
+    old units, are left. Of bytes of a log that are in no part the offsets become a gap. Everything
+    is made in new objects; the journal's first entry makes it visible, and the one behind it gives
+    tombstones to all objects that nothing refers to any more. A run that is killed before leaves no
+    journal, and the next one takes what it left for such.
+
+    Raises:
+        NotFound: there is no part, or no record in any.
+        ConfigError: it has a journal.
+        Unavailable: workers died again and again, or the storage does not answer.
+        Refused: another process has begun the tier meanwhile.
+        Denied: the storage refuses.
+    """
+    place = place_of(config)
+    where = directory_of(config)
+    listed = store_at(place).call(_listed)
+    metadata = (JOURNAL_PREFIX, SNAPSHOT_PREFIX, BOUNDARY_PREFIX)
+    if any(one.name.startswith(metadata) and not ClaimName.parse(one.name) for one in listed):
+        raise ConfigError(journal_text(where))
+    logs = _logs(config, engine, place, listed, split_bytes, progress)
+    if not logs.files and not logs.findings:
+        raise NotFound("no part with a record is there", str(where))
+    run = SystemRandom().randbytes(NONCE_BYTES).hex()
+    sink = ObjectSink(place, FIRST_EPOCH, run)
+    if logs.needs_filler and not dry_run:
+        filler = sink.write(FILLER, bytes(FILLER_BYTES))
+        logs = logs._replace(files=[_renamed(file, filler) for file in logs.files])
+    job = RemakeJob(config, place, logs.files, split_bytes, progress, _first_free(listed))
+    extent_bytes_max = config.tier.extent_bytes_max
+
+    def reducer_of(number: int, numbers: Mapping[str, int]) -> RebuildReducer:
+        objects = None
+        if not dry_run:
+            objects = replace(sink, run=f"{run}-{number}", index_numbers=dict(numbers))
+        return RebuildReducer(objects=objects, extent_bytes_max=extent_bytes_max)
+
+    operations, _, report = job.result(job.run(engine, reducer_of), is_dry=dry_run)
+    if not dry_run and operations:
+        with start_blocking_portal() as portal:
+            portal.call(_publish, config, operations, [one.name for one in listed])
+    return replace(report, findings=[*logs.findings, *report.findings])
+
+
+async def _listed(store: ObjectStore) -> list[ObjectEntry]:
+    return await store.list("")
+
+
+def _first_free(listed: Sequence[ObjectEntry]) -> int:
+    bases = [base for one in listed if (base := IndexBase.parse(one.name)) is not None]
+    return 1 + max((one.number_of_owner for one in bases if one.epoch == FIRST_EPOCH), default=0)
+
+
+def _renamed(file: LogFile, filler: str) -> LogFile:
+    parts = tuple(
+        one if one.object_name else one._replace(object_name=filler) for one in file.parts
+    )
+    return replace(file, parts=parts)
+
+
+def _logs(  # noqa: PLR0917 - one caller
+    config: Config,
+    engine: Engine,
+    place: TierPlace,
+    listed: Sequence[ObjectEntry],
+    split_bytes: int,
+    progress: Progress | None,
+) -> Logs:
+    """The first pass: the logs of all queues, cut into segments."""
+    logs = Logs([], [], needs_filler=False)
+    tasks = list(_part_tasks(place, listed, split_bytes))
+    total, done = sum(task.bytes for task in tasks), 0
+
+    def told(index: int) -> None:
+        nonlocal done
+        done += tasks[index].bytes
+        if progress is not None:
+            progress(done, total)
+
+    for piece in engine.map_group(tasks, part_item, RunsReducer(place), progress=told):
+        said = orjson.loads(piece.payload)
+        topic, _, number = piece.target.rpartition("/")
+        queue = QueueId(topic, int(number))
+        if "fault" in said:
+            finding = Finding("queue-left-out", piece.target, said["position"], said["fault"])
+            logs.findings.append(finding)
+            continue
+        runs = [PartRun(*row) for row in said["runs"]]
+        pieces = with_filler([run.piece for run in runs], "", path=piece.target)
+        if len(pieces) > len(runs):
+            logs = logs._replace(needs_filler=True)
+        first_offset = max(runs[0].first_offset, 0)
+        logs.files.extend(_files(queue, pieces, first_offset, config.tier.commit_log_bytes_max))
+    logs.files.sort(key=lambda file: (file.queue, file.base))
+    return logs
+
+
+def _part_tasks(
+    place: TierPlace, listed: Sequence[ObjectEntry], split_bytes: int
+) -> Iterator[PartTask]:
+    """All parts, as many for each worker as are `split_bytes` together."""
+    parts: list[tuple[str, int]] = []
+    for one in listed:
+        if not one.name.startswith(PARTS_PREFIX):
+            continue
+        parts.append((one.name, one.size_bytes))
+        if sum(size for _, size in parts) >= split_bytes:
+            yield PartTask(tuple(parts), place)
+            parts = []
+    if parts:
+        yield PartTask(tuple(parts), place)
+
+
+def _files(
+    queue: QueueId, pieces: Sequence[LogPiece], first_offset: int, bytes_max: int
+) -> Iterator[LogFile]:
+    """A log as segments of at most so many bytes, or of one piece."""
+    run: list[LogPiece] = []
+    for piece in pieces:
+        if run and piece.end - run[0].position > bytes_max:
+            yield _file(queue, run, first_offset)
+            run = []
+        run.append(piece)
+    yield _file(queue, run, first_offset)
+
+
+def _file(queue: QueueId, run: Sequence[LogPiece], first_offset: int) -> LogFile:
+    base, end = run[0].position, run[-1].end
+    return LogFile(queue, base, end - base, end, first_offset, tuple(run))
+
+
+async def _publish(config: Config, operations: Sequence[Operation], before: Sequence[str]) -> None:
+    """Begin the journal with everything, then give tombstones to what is left of before."""
+    async with _begun(config, operations) as tier:
+        used: set[str] = set()
+        for one in operations:
+            if isinstance(one, PutQueue):
+                used.update(references_of(one.queue))
+            elif isinstance(one, PutIndexFile):
+                used.add(one.index_file.object_name)
+        ours = (PARTS_PREFIX, INDEX_PREFIX, MANIFEST_PREFIX, FOLLOWED_PREFIX, SCRUB_PREFIX)
+        left = [name for name in before if name.startswith(ours) and name not in used]
+        due_ms = SystemClock().now_ms() + int(1000 * config.upkeep.grace_s)
+        for at in range(0, len(left), TOMBSTONES_AT_ONCE):
+            dead = (Tombstone(name, due_ms, LEFT_BEHIND) for name in left[at:][:TOMBSTONES_AT_ONCE])
+            await tier.journal.publish([AddTombstones(tuple(dead))])
+
+
+@asynccontextmanager
+async def _begun(config: Config, operations: Sequence[Operation]) -> AsyncGenerator[Tier]:
+    try:
+        async with (
+            open_owner(config, clock=SystemClock(), imported=operations) as tier,
+            running([tier.journal.run]),
+        ):
+            try:
+                yield tier
+            finally:
+                await tier.journal.close()
+    except BaseExceptionGroup as group:
+        raise cause(group) from group
