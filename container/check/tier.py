@@ -35,6 +35,9 @@ from provider.clock import Clock
 from provider.errors import Corrupt, Denied, NotFound, OutOfRange, StoreError
 from provider.packed_segments import PartName
 
+LOOKS_FOR_PARTS = 10
+"""Waits for the publication of parts that nothing refers to: 20 seconds with those of `check`."""
+
 
 def _unseen(_bytes: int) -> None:
     """Default progress callback: does nothing."""
@@ -253,7 +256,10 @@ async def check_behind(
     clock: Clock,
     behind_s: float,
 ) -> AsyncIterator[Finding]:
-    """Yield what lies behind the published ends, and still does after a while."""
+    """Yield what lies behind the published ends, and still does after a while.
+
+    Parts have longer than other things: an owner that merges publishes several together.
+    """
     state = tier.state.copy()
     behind = [tail for tail in tails(state, sizes) if await look_behind(tier.store, tail)]
     queues = unknown_queues(state, unclaimed)
@@ -261,8 +267,7 @@ async def check_behind(
     unused = list(unused_objects(state, sizes))
     if not behind and not queues and not parts and not unused:
         return
-    await clock.sleep(behind_s)
-    await take_newer(tier)
+    await _pass(tier, clock, behind_s, LOOKS_FOR_PARTS if parts else 1)
     for tail in behind:
         queue = tier.queue(tail.queue)
         if queue is not None and queue.next_offset == tail.next_offset:
@@ -276,3 +281,13 @@ async def check_behind(
             yield finding
         for name in parts:
             yield Finding(UNPUBLISHED, name, 0, f"no entry publishes these {sizes[name]} bytes")
+
+
+async def _pass(tier: TierView, clock: Clock, seconds: float, times_max: int) -> None:
+    """Wait, again and again, until something was published meanwhile."""
+    sequence = tier.state.sequence
+    for _ in range(times_max):
+        await clock.sleep(seconds)
+        await take_newer(tier)
+        if tier.state.sequence != sequence:
+            return

@@ -48,6 +48,12 @@ class UpkeepOptions:
     objects, once there are so many bytes of them ..."""
     seal_wait_s_max: float = 3600.0
     """... or the oldest was closed this many seconds ago."""
+    scrubs: bool = False
+    """Whether the owner verifies the tier in the background at all (`tieredStoreScrubEnable`)."""
+    scrub_interval_s: float = 3600.0
+    """Interval between two parts of a scrub."""
+    scrub_operations_max: int = 1000
+    """Requests after which a part of a scrub ends."""
     repack_bytes_max: int = 32 * MIB
     """Bytes of one job of merging or gathering, and so of the objects that it makes. Its memory is
     twice that and 8 MiB."""

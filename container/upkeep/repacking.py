@@ -35,6 +35,9 @@ from provider.file_segments import FileSegments, Placement, SegmentSlice
 from provider.object_store import Buffer
 from provider.ranges import ByteRange, QueueOffset
 
+UNPUBLISHED_S_MAX = 10.0
+"""Seconds after which copies are published before another job begins: until then they look like
+what a dead owner left."""
 AT_ONCE = 200
 """Queues that are planned, and runs that are joined, before others have a turn: some ms."""
 READ_BYTES_MAX = 8 << 20
@@ -91,6 +94,8 @@ class RepackStep(Step):
         self._passed_over: set[QueueId] = set()
         """Queues with damaged bytes; the next owner tries again."""
         self._crowded = False
+        self._first_copied_s = 0.0
+        """When the first copy was made that is not published yet."""
         self._jobs = self._bytes = self._replaced = 0
 
     def published(self, changes: Sequence[StateChange]) -> None:
@@ -175,7 +180,7 @@ class RepackStep(Step):
         made = _Made([], [])
         try:
             for job in _jobs(runs, self.tier.options):
-                if len(made.copied) + len(job) > self.tier.options.repack_runs_max:
+                if self._is_due(made, len(job)):
                     await self._publish(made)
                 await self._do(job, made, damaged)
         except StoreError:
@@ -185,6 +190,14 @@ class RepackStep(Step):
             self._segments.forsake(made.placed)
             raise
         await self._publish(made)
+
+    def _is_due(self, made: _Made, more: int) -> bool:
+        """Whether what is copied is published before `more` runs are."""
+        if not made.copied:
+            return False
+        waited_s = self.tier.clock.monotonic_s() - self._first_copied_s
+        is_full = len(made.copied) + more > self.tier.options.repack_runs_max
+        return is_full or waited_s >= UNPUBLISHED_S_MAX
 
     async def _publish(self, made: _Made) -> None:
         copied, placed = list(made.copied), list(made.placed)
@@ -218,7 +231,10 @@ class RepackStep(Step):
             for one in copied
         ]
         alone = len(copied) == 1 and copied[0].run.sealed_ms > 0
-        made.placed.extend(await self._segments.write(slices, alone=alone))
+        placed = await self._segments.write(slices, alone=alone)
+        if not made.copied:
+            self._first_copied_s = self.tier.clock.monotonic_s()
+        made.placed.extend(placed)
         made.copied.extend(one._replace(buffers=()) for one in copied)
         self._jobs += 1
 

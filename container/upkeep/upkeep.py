@@ -23,6 +23,7 @@ from container.upkeep.parts import PartsStep
 from container.upkeep.pending_deletions import PendingDeletions
 from container.upkeep.repacking import RepackStep
 from container.upkeep.retention import RetentionStep
+from container.upkeep.scrubbing import ScrubStep
 from container.upkeep.snapshots import SnapshotStep
 from container.upkeep.step import OwnedTier, Step
 from container.upkeep.tombstones import TombstoneStep
@@ -65,6 +66,7 @@ def steps_of(
         *shared,
         TruncationStep(tier, snapshots),
         *([RetentionStep(tier)] if tier.options.expires else []),
+        *([ScrubStep(tier)] if tier.options.scrubs else []),
         TombstoneStep(tier),
     ]
 

@@ -12,6 +12,7 @@ from tieredstore.config.object_keys import OBJECT_STORE
 from tieredstore.config.part_keys import PARTS
 from tieredstore.config.reader_keys import COLD_TO_READER
 from tieredstore.config.retention_keys import RETENTION
+from tieredstore.config.scrub_keys import SCRUBBING
 from tieredstore.config.store_keys import HOT_LOG
 
 KIB = 1 << 10
@@ -313,6 +314,7 @@ SECTIONS: tuple[tuple[str, tuple[Key, ...]], ...] = (
     ("The tier", _TIER),
     ("An object store as the tier", (*OBJECT_STORE, *PARTS)),
     ("Retention", RETENTION),
+    ("Scrubbing", SCRUBBING),
     ("Hot to cold", _HOT_TO_COLD),
     ("Cold to reader", COLD_TO_READER),
     ("Messages by key", BY_KEY),

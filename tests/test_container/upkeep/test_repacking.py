@@ -101,6 +101,28 @@ async def test_jobs_of_one_run_are_published_together() -> None:
     assert [await w.reads_back(queue) for queue in QUEUES] == [8] * 5
 
 
+async def test_copies_are_published_before_another_job_once_they_waited_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Until then they look like what a dead owner left."""
+    w = OwnedWorld(TIER, replace(UPKEEP, repack_bytes_max=2_000), packed=True)
+    write = PackedSegments.write
+
+    async def slow(self: PackedSegments, *args: Any, **options: Any) -> Any:
+        await w.clock.sleep(repacking.UNPUBLISHED_S_MAX / 2)
+        return await write(self, *args, **options)
+
+    async with w.owned() as tier:
+        for _ in range(8):
+            await put(tier, 1, *QUEUES)
+        before = tier.state.sequence
+        monkeypatch.setattr(PackedSegments, "write", slow)
+        await w.pass_time(100.0)
+        jobs = tier.upkeep.statistics().figures["repack_jobs"]
+        assert jobs / 3 <= tier.state.sequence - before - 1 < jobs
+    assert [await w.reads_back(queue) for queue in QUEUES] == [8] * 5
+
+
 async def test_what_is_copied_is_published_where_the_next_job_fails(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -1,0 +1,89 @@
+"""Scrubbing: an owner verifies a part of its tier at each run, if it is told to.
+
+The work, its order and the mark in storage are those of `tieredstore scrub`: each goes on where the
+other stopped. What is found is counted and told, one sentence each; nothing is changed or deleted,
+for that takes a person's word.
+"""
+
+from collections.abc import Mapping
+from contextlib import suppress
+
+from container.check.finding import Finding
+from container.check.scrub import Scrubber
+from container.check.scrub_mark import read_mark, write_mark
+from container.tier_view import TierView
+from container.upkeep.step import OwnedTier, Step
+from provider.disk_cache.use import cache_use
+from provider.errors import AlreadyExists, Corrupt, StoreError
+
+BEHIND_S = 2.0
+"""Seconds that a commit under way has to be published before what it made is told."""
+
+
+class ScrubStep(Step):
+    """Reads the next part of the tier every `scrub_interval_s`, and raises what it found.
+
+    Cost of a run: `scrub_operations_max` requests and what the last piece of work takes beyond it,
+    five for the mark; a piece reads up to 16 MiB. Memory: as `Scrubber`.
+    """
+
+    name = "scrub"
+
+    def __init__(self, tier: OwnedTier) -> None:
+        super().__init__(tier)
+        self.interval_s = tier.options.scrub_interval_s
+        self._view = TierView(tier.store, tier.journal)
+        self._operations = self._bytes = self._findings = self._rounds = 0
+
+    async def step(self) -> None:
+        """Verify the next part.
+
+        Raises:
+            Corrupt: there are findings; it names the first and how many there are.
+            Unavailable: the storage does not answer; the next run goes on there.
+        """
+        with cache_use(past=True):
+            found = await self._scrub()
+        if found:
+            first, count = found[0], len(found)
+            others = f", and {count - 1} more" if count > 1 else ""
+            reason = f"{first.finding}: {first.detail}{others}; `tieredstore check` tells all"
+            raise Corrupt(reason, first.path, first.position)
+
+    async def finish(self) -> None:
+        """Nothing: a clean end is no time to read the tier."""
+
+    async def _scrub(self) -> list[Finding]:
+        """One run, whose mark is left also where the storage ends it."""
+        store, options = self.tier.store, self.tier.options
+        scrubber = Scrubber(
+            self._view,
+            await read_mark(store),
+            operations_max=options.scrub_operations_max,
+            clock=self.tier.clock,
+            behind_s=BEHIND_S,
+        )
+        try:
+            found = [finding async for finding in scrubber.run()]
+        except StoreError:
+            with suppress(StoreError):  # the first one is raised
+                await write_mark(store, scrubber.mark)
+            raise
+        finally:
+            self._operations += scrubber.operations
+            self._bytes += scrubber.bytes_read
+        self._findings += len(found)
+        self._rounds += scrubber.is_round_over
+        with suppress(AlreadyExists):  # somebody scrubs beside us; either mark will do
+            await write_mark(store, scrubber.mark)
+        return found
+
+    @property
+    def figures(self) -> Mapping[str, int]:
+        """Requests made, bytes verified, findings, and rounds that are over."""
+        return {
+            "scrub_operations": self._operations,
+            "scrubbed_bytes": self._bytes,
+            "scrub_findings": self._findings,
+            "scrub_rounds": self._rounds,
+        }
