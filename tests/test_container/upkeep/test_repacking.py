@@ -22,6 +22,7 @@ from container.names.rocketmq import parse_segment_name
 from container.options import TierOptions
 from container.queue.repack_plan import Run
 from container.queue.tail_cut import cut_queue
+from container.record.unit import UNIT_BYTES
 from container.tier import Tier
 from container.tier_reader import TierReader
 from container.upkeep import repacking
@@ -29,7 +30,7 @@ from container.upkeep.options import UpkeepOptions
 from container.upkeep.repacking import RepackStep
 from provider.errors import Unavailable
 from provider.packed_segments import PackedSegments, PartName
-from provider.ranges import QueueOffset
+from provider.ranges import ByteRange, QueueOffset
 from tests.support.messages import TOPIC, make_batch
 from tests.support.owned_tier import OwnedWorld, planned
 from tests.support.owned_tier import put as put_any
@@ -147,6 +148,30 @@ async def test_what_is_copied_is_published_where_the_next_job_fails(
         assert await w.names("@parts/") == tier.state.parts.keys()
         assert max(len(segment.extents) for segment in segments_of(tier)) <= EXTENTS_MAX
     assert [await w.reads_back(queue) for queue in QUEUES] == [8] * 5
+
+
+async def test_positions_beyond_32_bits_are_read_merged_and_cut() -> None:
+    w, first = world(), QueueOffset(1 << 33)
+    async with w.owned() as tier:
+        await tier.begin_queue(QUEUES[0], first)
+        for _ in range(64):
+            await put(tier, 1, QUEUES[0])
+            await w.clock.advance(1.0)
+        await w.pass_time(20.0)
+        record = tier.queue(QUEUES[0])
+        assert record is not None
+        assert record.consume_queue[0].base == UNIT_BYTES * first > 1 << 32
+        assert tier.upkeep.statistics().figures["extents_saved"] > 0
+        await tier.cut_queue(QUEUES[0], QueueOffset(first + 60), "now")
+        await put(tier, 3, QUEUES[0])
+    assert await w.reads_back(QUEUES[0]) == 63
+    reader = await TierReader.open(w.memory, verify=True)
+    container = reader.container(QUEUES[0])
+    assert container is not None
+    units = await container.units(QueueOffset(first + 59), QueueOffset(first + 63))
+    assert len(units) == 4
+    log = ByteRange(int(units["position"][3]), int(units["position"][3] + units["size"][3]))
+    assert len(await container.log(log)) == units["size"][3]
 
 
 async def test_a_commit_that_was_planned_before_a_merge_lands_behind_it() -> None:
