@@ -1,7 +1,6 @@
 """One Spark session for all tests of a run, and a tier for it to read."""
 
 import os
-import sys
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -12,12 +11,10 @@ import pytest
 from tests.support.cli import run, settings
 from tests.support.golden import ROCKETMQ_533, unpacked
 from tests.support.lacking import lacks
+from tests.support.spark_settings import ROOT, spark_environment, spark_options
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-ROOT = Path(__file__).parents[2]
-LOG = Path(__file__).with_name("log4j2.properties")
 
 
 @pytest.fixture(scope="session")
@@ -32,28 +29,9 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator["SparkSession"]:
     from pyspark.sql import SparkSession  # noqa: PLC0415 - half a second
 
     scratch = tmp_path_factory.mktemp("spark")
-    # Read when the JVM starts, which fails where the name of the host cannot be looked up.
-    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    os.environ["PYTHONPATH"] = str(ROOT)
-    options = {
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.memory": "1g",
-        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-        f" -Dlog4j2.configurationFile=file:{LOG}",
-        "spark.local.dir": str(scratch / "local"),
-        "spark.python.unix.domain.socket.enabled": "true",
-        "spark.sql.adaptive.enabled": "false",
-        "spark.sql.catalogImplementation": "in-memory",
-        "spark.sql.session.timeZone": "UTC",
-        "spark.sql.shuffle.partitions": "2",
-        "spark.sql.warehouse.dir": str(scratch / "warehouse"),
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-    }
+    os.environ.update(spark_environment(), PYTHONPATH=str(ROOT))
     builder = SparkSession.builder.master("local[2]").appName("tests")
-    for name, value in options.items():
+    for name, value in spark_options(scratch).items():
         builder = builder.config(name, value)
     session = builder.getOrCreate()
     yield session

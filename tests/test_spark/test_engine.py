@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from provider.errors import Corrupt, Unavailable
+from tests.support.spark_settings import python_without
 from tests.test_tieredstore.offline.test_export import files_of, planned
+from tieredstore.offline import spark as tiers
 from tieredstore.offline.engine import OneProcess, Piece
 
 if TYPE_CHECKING:
@@ -71,6 +73,28 @@ def test_an_error_of_a_worker_is_raised_as_it_was(engine: "SparkEngine") -> None
         engine.map_group([1, 2], refused, refusing)
     with pytest.raises(Unavailable, match="the storage does not answer"):
         engine.map_group([1], unavailable, joined)
+
+
+def test_workers_that_lack_a_package_are_one_sentence(
+    spark: "SparkSession", engine: "SparkEngine", golden_tier: Path, tmp_path: Path
+) -> None:
+    from pyspark.errors import PySparkException  # noqa: PLC0415 - an extra
+
+    from tieredstore.offline.spark.engine import said_by  # noqa: PLC0415 - imports PySpark
+
+    context = spark.sparkContext
+    ours, context.pythonExec = context.pythonExec, str(python_without(("pyarrow",), tmp_path))
+    sentence = "the workers' Python lacks pyarrow: install what docs/spark.md says on every worker"
+    try:
+        with pytest.raises(Unavailable) as refused:
+            engine.map_group([1], digits, joined)
+        assert str(refused.value) == f"Spark gave up the job: {sentence}"
+        with pytest.raises(PySparkException) as raised:
+            tiers.messages(spark, str(golden_tier), topics="G_Tx").count()
+        assert said_by(raised.value) == sentence
+    finally:
+        context.pythonExec = ours
+        tiers.register(spark)
 
 
 def test_an_export_is_the_same_on_both_engines(

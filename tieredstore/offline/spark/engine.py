@@ -25,6 +25,7 @@ AFTER_ALL_ITEMS = 1 << 62
 """Order of a reducer's error: one of a mapper came first."""
 PIECE_COLUMNS = "target string, piece_order bigint, payload binary"
 _CODE = "SQLSTATE:"
+_LACKING = re.compile(r"No module named '(\w+)|PACKAGE_NOT_INSTALLED\] (\w+)")
 _RAISED = re.compile(r"[a-zA-Z_][\w.]*: .", re.ASCII)
 _SCHEMA = pa.schema([
     ("target", pa.string()),
@@ -163,7 +164,13 @@ def _batch(pieces: Sequence[Piece]) -> pa.RecordBatch:
 
 
 def said_by(error: PySparkException) -> str:
-    """The last line of a worker's traceback, which says what it was; else what Spark says first."""
+    """The last line of a worker's traceback, which says what it was; else what Spark says first.
+
+    Of a package that the workers lack, what to do.
+    """
+    if lacking := _LACKING.search(str(error)):
+        name = (lacking[1] or lacking[2]).lower()
+        return f"the workers' Python lacks {name}: install what docs/spark.md says on every worker"
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     raised = [line for line in lines if _RAISED.match(line) and not line.startswith(_CODE)]
     return (raised[-1:] or lines or [type(error).__name__])[0]

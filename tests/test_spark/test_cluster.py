@@ -1,0 +1,138 @@
+"""Two worker processes, and Spark Connect: as `docs/spark.md` says what they need."""
+
+import json
+import os
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.lacking import lacks
+from tests.support.patience import HANGS_AFTER_S, completed
+from tests.support.spark_settings import (
+    ROOT,
+    Job,
+    python_without,
+    spark_environment,
+    submitted,
+    zipped,
+)
+from tieredstore import sync
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(HANGS_AFTER_S)]
+
+FOUND = "FOUND "
+CLUSTER = """
+import json, os, sys
+from pathlib import Path
+from pyspark.sql import SparkSession
+from tieredstore.offline import spark as tiers
+from tieredstore.offline.engine import Piece
+from tieredstore.offline.spark.engine import SparkEngine
+
+tier, place = map(Path, sys.argv[1:])
+spark = SparkSession.builder.getOrCreate()
+
+
+def where(item):
+    import tieredstore
+    marker = place / "killed"
+    if item == 3 and not marker.exists():
+        marker.touch()
+        os._exit(1)  # as the kernel ends a worker that takes too much memory
+    yield Piece(os.getcwd(), item, str(tieredstore.__file__).encode())
+
+
+def same(target, pieces):
+    return pieces
+
+
+pieces = SparkEngine(spark).map_group(range(16), where, same)
+frame = tiers.messages(spark, str(tier), columns=["topic", "body"], topics="G_Keys")
+rows = frame.repartition(3).count()
+writing = frame.repartition(3).write.format("tieredstore").mode("append")
+writing = writing.option("staging", str(place / "staging")).option("broker", "b")
+writing.option("tieredStoreFilePath", str(place / "copy")).save(str(place / "store"))
+print("FOUND " + json.dumps({
+    "directories": sorted({piece.target for piece in pieces}),
+    "items": sorted(piece.order for piece in pieces),
+    "files": sorted({piece.payload.decode() for piece in pieces}),
+    "rows": rows,
+}))
+"""
+
+CONNECT = """
+import json, sys
+from pathlib import Path
+from pyspark.sql import SparkSession
+from tests.support.spark_settings import spark_options
+from tests.test_spark.test_engine import digits, joined
+from tieredstore.offline import spark as tiers
+from tieredstore.offline.engine import OneProcess
+from tieredstore.offline.spark.engine import SparkEngine
+
+tier, place = map(Path, sys.argv[1:])
+builder = SparkSession.builder.remote("local[2]")
+for name, value in spark_options(place).items():
+    builder = builder.config(name, value)
+spark = builder.getOrCreate()
+items = [1, 12, 123, 31]
+found = SparkEngine(spark).map_group(items, digits, joined)
+assert found == OneProcess().map_group(items, digits, joined)
+frame = tiers.messages(spark, str(tier), columns=["topic", "body"], topics="G_Keys")
+writing = frame.write.format("tieredstore").mode("append").option("broker", "b")
+writing.option("tieredStoreFilePath", str(place / "copy")).save(str(place / "store"))
+print("FOUND " + json.dumps({"kind": type(spark).__module__, "rows": frame.count()}))
+spark.stop()
+"""
+
+
+def found_by(job: Job, place: Path) -> dict[str, Any]:
+    """What a script printed last."""
+    done = completed(job.command, env=job.environment, cwd=place)
+    lines = [line for line in done.stdout.splitlines() if line.startswith(FOUND)]
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    return json.loads(lines[-1].removeprefix(FOUND))
+
+
+def assert_copied(golden_tier: Path, copy: Path) -> None:
+    with sync.open(golden_tier) as before, sync.open(copy) as after:
+        wanted = sorted(one.body for one in before.messages("G_Keys"))
+        assert sorted(one.body for one in after.messages("G_Keys")) == wanted
+
+
+def test_a_cluster_of_two_workers_runs_a_job_that_ships_itself(
+    golden_tier: Path, tmp_path: Path
+) -> None:
+    """No Python of the cluster has tieredstore but as `--py-files`; a killed task is done again."""
+    script = tmp_path / "job.py"
+    script.write_text(CLUSTER)
+    submit = ["--master", "local-cluster[2,1,1024]", "--py-files", str(zipped(tmp_path))]
+    python = python_without((), tmp_path)
+    job = submitted(
+        script, golden_tier, tmp_path, scratch=tmp_path, submit=submit, python=python, is_here=False
+    )
+    found = found_by(job, tmp_path)
+    assert len(found["directories"]) == 2
+    assert found["items"] == [*range(16)]
+    assert all("tieredstore.zip/" in file for file in found["files"])
+    assert found["rows"] == 360
+    assert_copied(golden_tier, tmp_path / "copy")
+    assert (tmp_path / "killed").exists()
+
+
+def test_tables_the_engine_and_the_writer_work_through_spark_connect(
+    golden_tier: Path, tmp_path: Path
+) -> None:
+    if find_spec("grpc") is None:
+        lacks("grpcio is not installed: it is in the group `spark`.")
+    script = tmp_path / "job.py"
+    script.write_text(CONNECT)
+    environment = {**os.environ, **spark_environment(), "PYTHONPATH": str(ROOT)}
+    found = found_by(
+        Job([sys.executable, str(script), str(golden_tier), str(tmp_path)], environment), tmp_path
+    )
+    assert found == {"kind": "pyspark.sql.connect.session", "rows": 360}
+    assert_copied(golden_tier, tmp_path / "copy")
