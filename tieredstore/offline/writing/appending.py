@@ -55,7 +55,7 @@ def append_staged(config: Config, write: StagedWrite, parts: Sequence[StagedPart
     """Append the files of a write to the store that `config` names; then they are removed.
 
     Of a write that an earlier run began, that run's files are appended from where it ended; of one
-    that is done, nothing. Blocks, with a loop of its own: some 4 us a message. Holds one staged
+    that is done, nothing. Blocks, with a loop of its own: some 10 us a message. Holds one staged
     batch and one batch of messages. Returns how many messages were appended now.
 
     Raises:

@@ -90,7 +90,7 @@ class RowChecker:
     """Those that rows name."""
 
     def staged(self, row: Mapping[str, Cell]) -> StagedRow:
-        """The row as it is staged; about 5 us.
+        """The row as it is staged; about 9 us.
 
         Raises:
             MessageRefused: no message can be made of it; says why.
