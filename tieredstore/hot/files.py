@@ -64,15 +64,18 @@ def read_all(fd: int, position: int, length: int) -> bytes:
 
 
 def zero_from(fd: int, position: int) -> bool:
-    """Make everything from `position` on zeros; whether anything was changed. Skips holes.
+    """Make everything from `position` on zeros; whether anything was changed.
+
+    Holes stay: on a disk that is full, zeros in them would need room that there is not.
 
     Raises:
         OSError: it cannot be read or written.
     """
     changed = False
     for start, raw in _data_from(fd, position):
-        if any(raw):
-            write_all(fd, start, bytes(len(raw)))
+        written = raw.strip(b"\0")
+        if written:
+            write_all(fd, start + raw.index(written[:1]), bytes(len(written)))
             changed = True
     return changed
 

@@ -4,6 +4,7 @@ import errno
 import json
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from unittest.mock import patch
 
@@ -27,6 +28,10 @@ class SparseDisk:
         self.blocks_max = blocks_max
         self._blocks: set[tuple[int, int]] = set()
         self._pwrite = os.pwrite
+
+    def leave(self, blocks: int) -> None:
+        """Only so many more can be taken."""
+        self.blocks_max = len(self._blocks) + blocks
 
     def pwrite(self, fd: int, data: Buffer, position: int) -> int:
         """Writes up to where the room ends; there it fails."""
@@ -80,6 +85,22 @@ def test_a_full_disk_fails_the_append_and_nothing_else(tmp_path: Path, disk: Spa
         assert found == sorted(
             [m.body for m in acknowledged] + [new_message(999).body], key=number_of
         )
+
+
+def test_what_a_failed_write_left_is_taken_back_without_room_for_what_follows(
+    tmp_path: Path, disk: SparseDisk
+) -> None:
+    """Zeros over the holes behind it would need the blocks that there are none of."""
+    disk.blocks_max = 1000
+    with appender_at(tmp_path, replace(OPTIONS, commit_log_bytes=1 << 16)) as store:
+        put(store, [new_message(1)])
+        disk.leave(3)
+        for number in range(2, 5):
+            assert "is full" in failure_of(store, [new_message(number, body_bytes=30_000)])
+            assert not store.broken
+        disk.blocks_max = 1000
+        put(store, [new_message(5, body_bytes=30_000)])
+        assert [number_of(body) for body in bodies(store)] == [1, 5]
 
 
 def test_a_new_topic_on_a_full_disk_is_refused_and_later_taken(
