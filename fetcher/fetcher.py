@@ -157,7 +157,7 @@ class TieredMessageFetcher:
                 names queue and position.
             OutOfRange: metadata and storage disagree, even after a refresh of the metadata.
             Closed: the fetcher is not open.
-            ValueError: `messages_max` is not positive, or the subscription has no tag.
+            ValueError: `messages_max` is not positive, or the subscription has no tag or is SQL92.
 
         Cancelling it does not stop a read that others share.
         """

@@ -1,5 +1,6 @@
 """Subscriptions by tag, decided on ConsumeQueue units before any record is read."""
 
+import re
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -7,6 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from container.record.java_hash import tag_hash
+
+_SQL = re.compile(r"[<>=]|\s(AND|OR|IN|BETWEEN|LIKE)\s|\sIS\s+(NOT\s+)?NULL|^NOT\s", re.ASCII)
+"""What an SQL92 filter has, and hardly any tag."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,13 +29,19 @@ def parse_subscription(expression: str | None) -> Subscription | None:
     Pieces are trimmed and empty ones dropped, as RocketMQ's FilterAPI does.
 
     Raises:
-        ValueError: the expression consists of `||` and blanks.
+        ValueError: the expression consists of `||` and blanks; or it is an SQL92 filter, which as
+            a tag would match nothing, without a word.
     """
     if expression is None or expression in ("", "*"):
         return None
     tags = frozenset(filter(None, (piece.strip() for piece in expression.split("||"))))
     if not tags:
         raise ValueError(f"no tag in subscription {expression!r}; for every message say '*'")
+    for tag in tags:
+        if _SQL.search(tag):
+            raise ValueError(
+                f"{tag!r} is an SQL92 filter, and only tags are compared, such as TagA || TagB"
+            )
     return Subscription(tags, frozenset(tag_hash(tag) for tag in tags))
 
 

@@ -26,6 +26,14 @@ def test_a_subscription_without_a_tag_is_refused() -> None:
         parse_subscription(" || ")
 
 
+@pytest.mark.parametrize(
+    "expression", ["a > 3", "a = 'x'", "TagA || b >= 2", "TAGS IS NOT NULL AND a", "NOT a"]
+)
+def test_an_sql92_filter_is_refused_and_not_a_tag_that_nobody_has(expression: str) -> None:
+    with pytest.raises(ValueError, match="SQL92"):
+        parse_subscription(expression)
+
+
 @given(st.lists(st.sampled_from(["", "A", "B", "polygenelubricants", "😀"])), st.data())
 def test_a_message_matches_if_its_tag_is_named(tags: list[str], data: st.DataObject) -> None:
     named = data.draw(st.sets(st.sampled_from(["A", "B", "polygenelubricants", "😀"]), min_size=1))

@@ -12,6 +12,7 @@ from container.metadata.records import Gap
 from container.names.queue_id import QueueId
 from container.names.rocketmq import INT64_MAX
 from fetcher.result import FetchStatus
+from fetcher.tag_filter import parse_subscription
 from provider.errors import Corrupt
 from tieredstore.cli.exit_status import FINDINGS
 from tieredstore.cli.invocation import Invocation, WholeNumber, json_option, pass_invocation
@@ -22,7 +23,7 @@ from tieredstore.cli.reading import QUEUE, TOPIC, java_metadata_option, with_tie
 from tieredstore.config.sources import ConfigError
 from tieredstore.readable_tier import ReadableTier
 from tieredstore.reading.cursor import GROUP, messages_of
-from tieredstore.reading.wanted import Wanted, check_tags
+from tieredstore.reading.wanted import Wanted
 from tieredstore.summary import QueueSummary
 
 ONCE_MESSAGES = 32
@@ -136,7 +137,7 @@ def command(
     if order.since is not None and order.until is not None and order.until <= order.since:
         raise click.UsageError("--until is not later than --since")
     try:
-        check_tags(order.tags)
+        parse_subscription(order.tags)
     except ValueError as error:
         raise ConfigError(f"--tags: {error}") from error
 

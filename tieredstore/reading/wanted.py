@@ -1,6 +1,5 @@
 """Which messages of a queue or of a topic are wanted. Pure."""
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -18,8 +17,6 @@ OnDamage = Callable[[QueueId, int, Corrupt], None]
 OnGap = Callable[[QueueId, Gap], None]
 """Told of messages that were lost before they could be tiered, when a read passes over them."""
 
-_SQL = re.compile(r"[<>=]|\s(AND|OR|IN|BETWEEN|LIKE)\s|\sIS\s+(NOT\s+)?NULL|^NOT\s", re.ASCII)
-"""What an SQL92 filter has, and hardly any tag."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -53,9 +50,9 @@ class Wanted:
         """What the arguments of `ReadableTier.messages` say.
 
         Raises:
-            ValueError: as `moment_ms` and `check_tags`.
+            ValueError: as `moment_ms` and `parse_subscription`.
         """
-        check_tags(tags)
+        parse_subscription(tags)
         return cls(
             offset=offset,
             messages_max=messages_max,
@@ -78,17 +75,3 @@ def moment_ms(moment: Moment) -> int:
     if moment.tzinfo is None:
         raise ValueError(f"{moment.isoformat()} has no time zone: give one, such as datetime.UTC")
     return -((_EPOCH - moment) // timedelta(milliseconds=1))
-
-
-def check_tags(tags: str | None) -> None:
-    """Refuse what is no tag expression.
-
-    Raises:
-        ValueError: it has no tag, or it is an SQL92 filter, which would match nothing.
-    """
-    subscription = parse_subscription(tags)
-    for tag in subscription.tags if subscription else ():
-        if _SQL.search(tag):
-            raise ValueError(
-                f"{tag!r} is an SQL92 filter, and only tags are compared, such as TagA || TagB"
-            )

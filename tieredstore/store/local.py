@@ -171,7 +171,7 @@ class LocalMessageStore:
             Unavailable, Denied: the files cannot be read; this is never "no message".
             Corrupt: a record is not that of its message.
             Closed: the store is not open.
-            ValueError: `messages_max` is not positive, or the subscription has no tag.
+            ValueError: `messages_max` is not positive, or the subscription has no tag or is SQL92.
         """
         del group  # the page cache reads ahead for all
         if messages_max <= 0:

@@ -220,7 +220,7 @@ class TieredMessageStore:
             Unavailable, Corrupt, Denied: the message at `offset` is there, and no side can read it;
                 this is never "no message".
             Closed: the store is not open.
-            ValueError: `messages_max` is not positive, or the subscription has no tag.
+            ValueError: `messages_max` is not positive, or the subscription has no tag or is SQL92.
         """
         self._check_open()
         if messages_max <= 0:
