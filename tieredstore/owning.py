@@ -12,6 +12,7 @@ from random import Random, SystemRandom
 from prometheus_client import CollectorRegistry
 
 from container.metadata.operations import Operation
+from container.names.rocketmq import parse_cluster_directory
 from container.names.tier_objects import BOUNDARY_PREFIX, JOURNAL_PREFIX, SNAPSHOT_PREFIX
 from container.tier import Tier, TierIdentity
 from provider.clock import Clock
@@ -23,7 +24,7 @@ from tieredstore.config.effective import Config
 from tieredstore.config.location import Location, TierUrl
 from tieredstore.config.sources import ConfigError
 from tieredstore.following.broker_hot_log import RocketMqHotLog
-from tieredstore.following.directory.layout import CONSUME_QUEUE
+from tieredstore.following.directory.layout import COMMIT_LOG, CONSUME_QUEUE
 from tieredstore.following.directory.log_directories import (
     SEPARATOR,
     commit_log_directories,
@@ -214,7 +215,8 @@ def refuse_overlap(store_dir: Path, options: HotLogOptions, tier_root: Location)
     """Keep the tier out of the broker's directories, and those out of the tier.
 
     Raises:
-        ConfigError: one lies in the other, symbolic links resolved.
+        ConfigError: one lies in the other, symbolic links resolved; or the tier would be begun in
+            the directory of another store.
     """
     if isinstance(tier_root, TierUrl):
         return
@@ -227,6 +229,13 @@ def refuse_overlap(store_dir: Path, options: HotLogOptions, tier_root: Location)
                 f"the store {part} and the tier {tier_root} lie inside one another: "
                 f"give the tier a directory of its own"
             )
+    if (tier / COMMIT_LOG).is_dir() and not any(
+        parse_cluster_directory(path.name) for path in tier.iterdir()
+    ):
+        raise ConfigError(
+            f"the tier {tier_root} (tieredStoreFilePath) is the directory of another store: "
+            f"give the tier a directory of its own"
+        )
 
 
 @asynccontextmanager

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from container.errors import InUse
+from container.names.rocketmq import parse_cluster_directory
 from provider.clock import Clock
 from provider.errors import Denied
 from provider.posix_files import sync_directory
@@ -40,7 +41,8 @@ class StoreDirectory:
 
         Raises:
             InUse: another process, or this one, writes it.
-            Denied: the CommitLog is that of another store.
+            Denied: the CommitLog is that of another store; or the directory is a tier's, or none
+                can be made there.
             OSError: it cannot be made or locked.
         """
         self.root = root
@@ -48,8 +50,9 @@ class StoreDirectory:
         """Where the CommitLog's files lie."""
         self._lock_fd = self._log_fd = -1
         _refuse_other_store(root, self.commit_log)
+        _refuse_tier(root)
         for path in (root, self.commit_log, self.consume_queue, root / "config"):
-            path.mkdir(parents=True, exist_ok=True)
+            _make_directory(path)
         self._lock_fd = os.open(root / LOCK, FLAGS | os.O_CREAT, 0o644)
         try:
             fcntl.fcntl(self._lock_fd, _F_OFD_SETLK, _FLOCK.pack(fcntl.F_WRLCK, 0, 0, 1, 0))
@@ -202,6 +205,36 @@ def refuse_if_written(root: Path) -> None:
 
 def _in_use(root: Path) -> str:
     return f"{_writer_of(root)} writes the store {root}: stop it first"
+
+
+def _refuse_tier(root: Path) -> None:
+    """Refuse to begin a store in the directory of a tier, which would then hold both.
+
+    Raises:
+        Denied: it holds a tier.
+    """
+    if (root / COMMIT_LOG).exists() or not root.is_dir():
+        return
+    if any(parse_cluster_directory(path.name) for path in root.iterdir()):
+        raise Denied(
+            "this directory holds a tier (tieredStoreFilePath): give the store one of its own",
+            str(root),
+        )
+
+
+def _make_directory(path: Path) -> None:
+    """Make a directory and those above it; one that is there is fine.
+
+    Raises:
+        Denied: a file stands in the way, or the file system makes no directories there.
+        OSError: it cannot be made.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except FileExistsError as error:
+        raise Denied("a file stands where a directory is needed", str(path)) from error
+    except FileNotFoundError as error:
+        raise Denied("no directory can be made here", str(path)) from error
 
 
 def _writer_of(root: Path) -> str:

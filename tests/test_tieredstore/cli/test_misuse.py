@@ -187,6 +187,15 @@ def test_store_and_tier_inside_one_another_are_refused(tmp_path: Path, inside: s
         assert "inside one another" in refused(result, 2)
 
 
+def test_a_tier_in_the_directory_of_another_store_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "store" / "commitlog").mkdir(parents=True)
+    (other := tmp_path / "other").mkdir()
+    (other / "commitlog").mkdir()
+    result = invoke(*options(other), "tier", tmp_path / "store")
+    assert "is the directory of another store" in refused(result, 2)
+    assert [path.name for path in other.iterdir()] == ["commitlog"]
+
+
 @pytest.mark.parametrize("command", ["tier", "repair"])
 def test_a_tier_among_the_brokers_files_elsewhere_is_refused(tmp_path: Path, command: str) -> None:
     elsewhere = tmp_path / "elsewhere"

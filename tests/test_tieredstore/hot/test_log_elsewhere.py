@@ -1,4 +1,4 @@
-"""A CommitLog that lies outside the store directory (`storePathCommitLog`)."""
+"""Where a store lies: a CommitLog elsewhere (`storePathCommitLog`), and wrong directories."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from container.names.queue_id import QueueId
+from container.names.rocketmq import broker_directory
 from provider.clock import ManualClock
 from provider.errors import Denied
 from tests.support.hot_store import SMALL, new_message
@@ -54,3 +55,22 @@ async def test_the_log_of_another_store_is_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "ours").exists()
     async with open_hot_log(tmp_path / "broker", options=options, clock=clock) as log:
         assert (await log.bounds(QUEUE)).max_offset == 1
+
+
+def test_a_store_in_the_directory_of_a_tier_is_refused(tmp_path: Path) -> None:
+    (tmp_path / broker_directory("TestCluster", "broker-a")).mkdir(parents=True)
+    with pytest.raises(Denied, match="holds a tier"):
+        StoreDirectory(tmp_path)
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+async def test_a_store_where_no_directory_can_be_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for root, words in (
+        (tmp_path / "file", "a file stands where a directory is needed"),
+        (tmp_path / "file" / "store", "a file stands where a directory is needed"),
+        (Path("/proc/none"), "no directory can be made here"),
+    ):
+        with pytest.raises(Denied, match=words):
+            async with open_hot_log(root, options=SMALL, clock=ManualClock()):
+                pass
