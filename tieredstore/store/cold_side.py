@@ -1,22 +1,31 @@
 """The tier of a message store: owned, fed from the hot log, and read at once."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable
+from collections.abc import (
+    AsyncGenerator,
+    Awaitable,
+    Callable,
+    Collection,
+    Iterable,
+    Sequence,
+)
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
 from random import SystemRandom
+from typing import TypeVar
 
 from prometheus_client import CollectorRegistry, Metric
 from prometheus_client.registry import Collector
 
+from container.metadata.records import Queue
 from container.names.queue_id import QueueId
 from container.tier import Tier
 from dispatcher.dispatcher import TieredDispatcher
 from dispatcher.topic_filter import TopicFilter
 from fetcher.fetcher import TieredMessageFetcher
 from provider.clock import Clock
-from provider.errors import StoreError
+from provider.errors import StoreError, Unavailable
 from tieredstore.config.effective import Config
 from tieredstore.expiring import keep_topic_times, topic_hours
 from tieredstore.following.options import HotLogOptions
@@ -27,6 +36,10 @@ from tieredstore.owner import refuse_living_owner, watch_ownership
 from tieredstore.owning import open_owner, refuse_overlap
 from tieredstore.store.joined import Span
 
+ResultT = TypeVar("ResultT")
+
+ANSWER_S_MAX = 30.0
+"""So long a deletion waits for each answer of the tier."""
 OpenTier = Callable[[], AbstractAsyncContextManager[Tier]]
 """Opens a tier as its owner, whose journal is not written yet."""
 
@@ -119,7 +132,8 @@ class ColdSide:
         """Delete topics from the tier, and with `delete` from the hot log before.
 
         Tiering rests meanwhile: a batch that was read before would bring messages back. Where it
-        ends half-way, calling it again ends it.
+        ends half-way, calling it again ends it. Whoever changes the level waits for it, so a tier
+        that does not answer is given up after `ANSWER_S_MAX` for each of its steps.
 
         Raises:
             StoreError: of the hot log, or as `Tier.delete_topic`.
@@ -127,10 +141,7 @@ class ColdSide:
         was_paused = self.is_paused
         self.pause()
         try:
-            await self._rests.wait()
-            queues = [one for one in self.tier.state.queues.values() if one.id.topic in topics]
-            for queue in queues:
-                await self.tier.settle(queue.id)
+            queues = await self._answer(self._settled(topics), "nothing was deleted")
             async with self.feed.without(topics):
                 # A queue that the tier alone has does not begin again below the tier's end.
                 await self._log.begin_queues({queue.id: queue.next_offset for queue in queues})
@@ -139,10 +150,33 @@ class ColdSide:
                 finally:
                     self.dispatcher.forget(topics)
             for topic in sorted({queue.id.topic for queue in queues}):
-                await self.tier.delete_topic(topic)
+                await self._answer(
+                    self.tier.delete_topic(topic),
+                    f"{topic} is deleted from the hot log alone: call it again",
+                )
         finally:
             if not was_paused:
                 self.resume()
+
+    async def _settled(self, topics: Collection[str]) -> Sequence[Queue]:
+        """The tier's queues of these topics, once nothing is under way."""
+        await self._rests.wait()
+        queues = [one for one in self.tier.state.queues.values() if one.id.topic in topics]
+        for queue in queues:
+            await self.tier.settle(queue.id)
+        return queues
+
+    async def _answer(self, asked: Awaitable[ResultT], so_far: str) -> ResultT:
+        """What the tier answers; `so_far` is for the sentence where it does not.
+
+        Raises:
+            Unavailable: nothing came within `ANSWER_S_MAX`.
+        """
+        try:
+            async with asyncio.timeout(ANSWER_S_MAX):
+                return await asked
+        except TimeoutError as error:
+            raise Unavailable(f"the tier does not answer; {so_far}", repr(self.tier)) from error
 
     async def commit_rest(self) -> None:
         """Tier what is in the hot log now, for at most `tieredStoreShutdownTimeout`.

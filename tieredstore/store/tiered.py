@@ -345,7 +345,7 @@ class TieredMessageStore:
 
         Raises:
             ValueError: one of them is a system topic; none is deleted.
-            Unavailable, Denied: hot log or tier cannot be written now.
+            Unavailable, Denied: hot log or tier cannot be written now, or does not answer.
             ConfigError, Owned: the tier cannot be opened; nothing was deleted.
             Fenced, Closed: store or tier are not ours any more.
         """

@@ -14,6 +14,7 @@ from container.names.queue_id import QueueId
 from dispatcher.hot_log import HotQueue
 from fetcher.result import FetchStatus
 from provider.clock import SystemClock
+from provider.errors import Unavailable
 from provider.testing.faulty import Fault
 from tests.support.hot_store import new_message
 from tests.support.patience import Patience, until
@@ -22,6 +23,7 @@ from tests.support.tiered_world import OUTAGE, TieredWorld
 from tieredstore.following.broker_hot_log import RocketMqHotLog
 from tieredstore.following.options import HotLogOptions
 from tieredstore.hot.encoding import NewMessage
+from tieredstore.store import cold_side
 from tieredstore.store.local import LocalMessageStore
 from tieredstore.store.tiered import TieredMessageStore
 
@@ -257,6 +259,27 @@ async def test_a_tier_that_does_not_answer_is_waited_for_and_a_cancelled_call_ca
         assert await walked(store, "Kept") == bodies_of("Kept", range(25))
         await assert_bytes_go(world)
     assert await findings(world.memory.another_client()) == []
+
+
+async def test_a_tier_that_does_not_answer_holds_up_nothing_else_for_ever(
+    world: TieredWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cold_side, "ANSWER_S_MAX", 0.1)
+    async with world.store() as store:
+        await store.put_messages(of("Gone", range(60)) + of("Kept", range(20)))
+        await world.commit(store)
+        world.tier_store.faults = OUTAGE
+        with pytest.raises(Unavailable, match=r"does not answer.*call it again"):
+            await store.delete_topics(["Gone"])
+        await store.set_level("DISABLE")  # the way out of an outage
+        await store.put_messages(of("Kept", range(20, 25)))
+        await store.set_level("NOT_IN_DISK")
+        world.tier_store.faults = ()
+        monkeypatch.undo()
+        await store.delete_topics(["Gone"])
+        await assert_gone(store)
+        await world.commit(store)
+        assert await walked(store, "Kept") == bodies_of("Kept", range(25))
 
 
 async def test_a_topic_made_again_at_once_is_tiered_when_the_old_files_are_gone(
