@@ -5,8 +5,9 @@ from collections.abc import AsyncIterator, Mapping
 from container.check.finding import Finding
 from container.check.index_contents import check_index_contents
 from container.check.refreshing import LOOKS_MAX, take_newer
-from container.index.layout import IndexHeader
+from container.index.layout import END_MAGIC, IndexHeader, IndexItem, IndexSlot
 from container.metadata.records import IndexFile
+from container.names.index_base import IndexBase
 from container.record.crc32c import crc32c
 from container.tier_view import TierView
 from provider.errors import Corrupt, Denied, NotFound, OutOfRange
@@ -29,6 +30,23 @@ async def check_index_files(
     for name in sorted(tier.state.index_files):
         for finding in await check_index_file(tier, name, sizes.get(name), contents=contents):
             yield finding
+
+
+async def is_for_a_broker(store: ObjectStore, name: str, size: int) -> bool:
+    """Whether an object of `size` bytes is a sealed index file for a Java broker, or of one.
+
+    A broker's metadata refer to it, ours do not. One request where the name is one of theirs.
+    """
+    base = IndexBase.parse(name)
+    if base is None or base.epoch or size < IndexHeader.SIZE:
+        return False
+    try:
+        raw = await store.read(name, ByteRange(0, IndexHeader.SIZE))
+        header = IndexHeader.decode(raw, path=name)
+    except (Corrupt, Denied, NotFound, OutOfRange):
+        return False
+    slots_bytes = size - IndexHeader.SIZE - header.items * IndexItem.SIZE
+    return header.magic == END_MAGIC and slots_bytes > 0 and slots_bytes % IndexSlot.SIZE == 0
 
 
 async def check_index_file(

@@ -8,7 +8,7 @@ judged again. An unchanged tier is read once.
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 
 from container.check.finding import Finding
-from container.check.index_files import check_index_files
+from container.check.index_files import check_index_files, is_for_a_broker
 from container.check.journal import check_journal, own_objects, unused_objects
 from container.check.parts import check_parts
 from container.check.queue import look_at_queue
@@ -221,6 +221,8 @@ async def check_unclaimed(
             continue
         except Denied:
             size = sizes[name]
+        if await is_for_a_broker(tier.store, name, size):
+            continue
         yield Finding("orphan", name, 0, f"nothing refers to these {size} bytes")
 
 

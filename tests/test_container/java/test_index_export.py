@@ -25,8 +25,7 @@ from provider.clock import ManualClock
 from provider.ranges import QueueOffset
 from tests.support.messages import TOPIC
 from tests.support.owned_tier import QUEUE, OwnedWorld, put
-
-pytestmark = pytest.mark.leaves_findings("orphan", why="index files for a Java broker")
+from tests.support.store_reader import findings
 
 OTHER = QueueId(TOPIC, 1)
 SLOTS = 7
@@ -109,6 +108,18 @@ async def test_the_metadata_names_them_and_a_second_export_writes_nothing() -> N
     again = await rebuild_index(await TierReader.open(over.memory), limits)
     assert again == files
     assert await over.names(INDEX_PREFIX) == names
+
+
+@pytest.mark.leaves_findings("orphan", why="one was damaged")
+async def test_a_check_tells_of_one_only_where_it_is_none_any_more() -> None:
+    over = await a_tier()
+    files = await rebuild_index(await TierReader.open(over.memory), JavaIndexLimits(SLOTS, 50))
+    assert len(files) > 1
+    assert await findings(over.memory.another_client()) == []
+    over.memory._shared.objects[files[0].object_name][3] ^= 1
+    (finding,) = await findings(over.memory.another_client())
+    assert "orphan" in finding
+    assert files[0].object_name in finding
 
 
 @pytest.mark.leaves_findings("checksum", why="an index file was damaged")
