@@ -1,4 +1,8 @@
-"""Defects of RocketMQ's tiered store in finding messages by key that no other test names."""
+"""Defects of RocketMQ's tiered store that no other test names."""
+
+import asyncio
+import struct
+from pathlib import Path
 
 from container.index.keys import index_key
 from container.index.options import IndexOptions
@@ -9,6 +13,8 @@ from container.options import TierOptions
 from container.record.java_hash import java_hash
 from container.tier_reader import TierReader
 from container.upkeep.options import UpkeepOptions
+from provider.posix import PosixStore
+from provider.ranges import ByteRange
 from provider.testing.faulty import Fault, FaultyObjectStore
 from tests.support.messages import TOPIC, batch_of, make_record
 from tests.support.owned_tier import QUEUE, OwnedWorld, put
@@ -86,3 +92,15 @@ async def test_5_3_18_two_keys_of_one_hash() -> None:
         await over.pass_time(2)
         found = await find_messages(tier, KeyQuery(TOPIC, "BB", 99), limits=INDEX_ONLY)
         assert [one.queue_offset for one in found.messages] == list(range(19, 0, -2))
+
+
+async def test_10470_reads_of_one_file_at_once(tmp_path: Path) -> None:
+    """RocketMQ sets the place of a file that all reads share, and reads then."""
+    data = b"".join(struct.pack(">I", number) for number in range(100_000))
+    store = PosixStore(tmp_path)
+    await store.create("one", [data])
+    ranges = [ByteRange(at, at + 4_000) for at in range(0, len(data), 4_000)]
+    reads = [store.read("one", wanted) for wanted in ranges]
+    for wanted, found in zip(ranges, await asyncio.gather(*reads), strict=True):
+        assert bytes(found) == data[wanted.start : wanted.end]
+    await store.close()
