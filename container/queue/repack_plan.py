@@ -59,7 +59,7 @@ def runs_to_merge(queue: Queue, level_of: LevelOf, rules: RepackRules) -> list[R
         live = queue.segments(kind)
         if live and live[-1].sealed_ms is None and len(live[-1].extents) >= rules.merge_fan:
             for extents in _merges(live[-1].extents, level_of, rules):
-                found.append(_run(queue, live[-1], extents, level_of))  # noqa: PERF401 - nested
+                found.append(run_of(queue, live[-1], extents, level_of))  # noqa: PERF401 - nested
     return found
 
 
@@ -81,7 +81,7 @@ def _merges(
             run
             for first, last in _runs_below(levels, level)
             if levels[first:last].count(level) >= rules.merge_fan
-            and len(run := _fitting(extents[first:last], rules)) > 1
+            and len(run := fitting(extents[first:last], rules)) > 1
         ]
         if found:
             return found
@@ -89,7 +89,7 @@ def _merges(
     if small > rules.extents_max + 2 * (len(levels) - small):
         runs = _runs_below(levels, max(levels))
         first, last = max(runs, key=lambda run: run[1] - run[0])
-        longest = _fitting(extents[first:last], rules)
+        longest = fitting(extents[first:last], rules)
         return [longest] if len(longest) > 1 else []
     return []
 
@@ -100,7 +100,7 @@ def _runs_below(levels: Sequence[int], level: int) -> list[tuple[int, int]]:
     return [(before + 1, after) for before, after in pairwise(edges) if after > before + 1]
 
 
-def _fitting(extents: Sequence[Extent], rules: RepackRules) -> tuple[Extent, ...]:
+def fitting(extents: Sequence[Extent], rules: RepackRules) -> tuple[Extent, ...]:
     """As many of them from the first on as one run may have."""
     end = extents[0].position + rules.run_bytes_max
     return tuple(extent for extent in extents if extent.end <= end)
@@ -126,13 +126,14 @@ def runs_to_gather(queue: Queue, level_of: LevelOf, rules: RepackRules) -> list[
                 continue
             rest: Sequence[Extent] = segment.extents
             while rest:
-                extents = _fitting(rest, rules) or (rest[0],)
-                found.append(_run(queue, segment, extents, level_of))
+                extents = fitting(rest, rules) or (rest[0],)
+                found.append(run_of(queue, segment, extents, level_of))
                 rest = rest[len(extents) :]
     return found
 
 
-def _run(queue: Queue, segment: Segment, extents: tuple[Extent, ...], level_of: LevelOf) -> Run:
+def run_of(queue: Queue, segment: Segment, extents: tuple[Extent, ...], level_of: LevelOf) -> Run:
+    """These extents of a segment, to be rewritten one level higher."""
     level = 1 + max(level_of(extent.object_name) for extent in extents)
     return Run(
         queue.id,

@@ -1,7 +1,7 @@
 """Small index files become larger ones, so that files and rows of coverage stay few."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from container.index.merging import MergedPart, merge_sealed
 from container.index.options import INLINE_ITEMS_MAX, IndexOptions
@@ -12,9 +12,9 @@ from container.metadata.records import Coverage, IndexFile
 from container.metadata.state import TierState
 from container.names.queue_id import QueueId
 from container.upkeep.index_writer import IndexBuilding, IndexWriter
-from container.upkeep.merge_plan import MergeRules, period_ms, plan_merge
+from container.upkeep.merge_plan import merge_rules, plan_merge
 from container.upkeep.step import OwnedTier, Step
-from provider.errors import Corrupt, Denied, OutOfRange
+from provider.errors import Corrupt, Denied, OutOfRange, StoreError
 from provider.ranges import QueueOffset
 
 MERGED = "merged"
@@ -68,20 +68,40 @@ class IndexMergeStep(Step):
     async def finish(self) -> None:
         """Nothing: a clean end is no time to merge."""
 
-    def _planned(self) -> tuple[IndexFile, ...] | None:
+    async def merge_out(self, growth: float, told: Callable[[int], None]) -> list[StoreError]:
+        """Merge until nothing is left to be merged with this growth, in place of the options'.
+
+        Costs what so many runs of `step` cost. `told` gets the bytes of the files of each merge.
+
+        Returns:
+            Why some files stay as they are.
+
+        Raises:
+            Unavailable, Denied: nothing can be written now.
+            Fenced: a newer owner has the tier.
+        """
+        damaged: list[StoreError] = []
+        await self._writer.bury_tried()
+        while (group := self._planned(growth)) is not None:
+            known = len(self._damaged)
+            try:
+                async with self._building.memory:
+                    await self._merge(group)
+            except (Corrupt, Denied, OutOfRange) as error:
+                if len(self._damaged) == known:
+                    raise  # it is not a file that cannot be read
+                damaged.append(error)
+            else:
+                told(sum(one.size for one in group))
+        return damaged
+
+    def _planned(self, growth: float | None = None) -> tuple[IndexFile, ...] | None:
         """What is to be merged, of the files that nothing on its way to the journal changes."""
         planned = self.tier.journal.planned.index_files
         files = [one for one in self.tier.state.index_files.values() if _is_same(planned, one)]
-        return plan_merge(files, self._rules(), without=self._damaged)
-
-    def _rules(self) -> MergeRules:
-        options, upkeep = self._options, self.tier.options
-        return MergeRules(
-            options.merged_items_max,
-            options.merge_growth,
-            period_ms(upkeep.retention_hours, expires=upkeep.expires),
-            self.tier.clock.now_ms() - int(1000 * options.age_s_max),
-        )
+        now_ms = self.tier.clock.now_ms()
+        rules = merge_rules(self._options, self.tier.options, now_ms, growth=growth)
+        return plan_merge(files, rules, without=self._damaged)
 
     async def _merge(self, group: Sequence[IndexFile]) -> None:
         """Make one file of some, unless one of them changes meanwhile."""

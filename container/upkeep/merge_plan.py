@@ -1,15 +1,17 @@
 """Which index files are merged next, decided purely; `index_merge.py` does it."""
 
 from bisect import bisect_left
-from collections.abc import Container, Iterable
-from dataclasses import dataclass
+from collections.abc import Container, Iterable, Sequence
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from math import log
 
-from container.index.sealed import SECOND_MS
+from container.index.options import IndexOptions
+from container.index.sealed import SECOND_MS, file_bytes, fitting_slots
 from container.lookup.find import index_of
 from container.metadata.records import IndexFile
 from container.options import HOUR_MS
+from container.upkeep.options import UpkeepOptions
 from provider.errors import Corrupt
 
 PERIODS_OF_RETENTION = 4
@@ -54,6 +56,18 @@ def period_ms(retention_hours: int, *, expires: bool) -> int | None:
     return retention_hours * HOUR_MS // PERIODS_OF_RETENTION if expires else None
 
 
+def merge_rules(
+    index: IndexOptions, upkeep: UpkeepOptions, now_ms: int, *, growth: float | None = None
+) -> MergeRules:
+    """The rules of a tier with these options; `growth` in place of that of the options."""
+    return MergeRules(
+        index.merged_items_max,
+        index.merge_growth if growth is None else growth,
+        period_ms(upkeep.retention_hours, expires=upkeep.expires),
+        now_ms - int(1000 * index.age_s_max),
+    )
+
+
 def plan_merge(
     files: Iterable[IndexFile], rules: MergeRules, *, without: Container[str] = ()
 ) -> tuple[IndexFile, ...] | None:
@@ -74,6 +88,37 @@ def plan_merge(
         if found is not None:
             return found
     return None
+
+
+def plan_all_merges(
+    files: Iterable[IndexFile], rules: MergeRules, *, without: Container[str] = ()
+) -> list[tuple[IndexFile, ...]]:
+    """The merges that follow each other until files are few enough; a pure forecast.
+
+    What a merge makes stands in the later ones with all items of its parts; items and rows of
+    messages that have expired meanwhile are left out of it when it is made. O(merges n log n).
+    """
+    left = {file.object_name: file for file in files}
+    merges: list[tuple[IndexFile, ...]] = []
+    while (group := plan_merge(left.values(), rules, without=without)) is not None:
+        merges.append(group)
+        for one in group:
+            del left[one.object_name]
+        made = _forecast(group, f"merge {len(merges)}")
+        left[made.object_name] = made
+    return merges
+
+
+def _forecast(group: Sequence[IndexFile], name: str) -> IndexFile:
+    items = sum(one.items for one in group)
+    return replace(
+        group[-1],
+        object_name=name,
+        size=file_bytes(items, fitting_slots(items)),
+        items=items,
+        begin_timestamp=min(one.begin_timestamp for one in group),
+        end_timestamp=max(one.end_timestamp for one in group),
+    )
 
 
 def is_mergeable(file: IndexFile) -> bool:

@@ -1,83 +1,31 @@
 """Repacking: small parts are merged, and the bytes of closed segments gathered (decision 0031).
 
-One job copies runs of extents of many queues into one new object: it reads the bytes, compares
-their checksums and makes the object. Where the bytes of several jobs lie now is published in one
-transaction, for an entry costs as much as an object. Old parts go by their counts. Nothing waits
-for a job, and what it was planned on is compared, so a job that comes too late for a queue leaves
-that queue out. One that dies leaves parts that nothing names.
+What is worth its requests is decided here; `repack_job.py` does it.
 """
 
-from collections import Counter
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from dataclasses import replace
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
 
-from container.errors import BytesMissing
-from container.metadata.operations import Operation, Release, RepackedRun, RepackSegments
-from container.metadata.records import Extent, Queue
+from container.metadata.records import Queue
 from container.metadata.state import StateChange
 from container.names.queue_id import FLAT_FILES, QueueId
-from container.names.rocketmq import segment_name
 from container.queue.repack_plan import (
     RepackRules,
     Run,
     is_crowded,
-    merged_extents,
     runs_to_gather,
     runs_to_merge,
 )
-from container.record.crc32c import crc32c
 from container.upkeep.options import UpkeepOptions
+from container.upkeep.repack_job import AT_ONCE, Repacker
 from container.upkeep.step import OwnedTier, Step
-from provider.disk_cache.use import cache_use
-from provider.errors import Corrupt, OutOfRange, StoreError
-from provider.file_segments import FileSegments, Placement, SegmentSlice
-from provider.object_store import Buffer
-from provider.ranges import ByteRange, QueueOffset
-
-UNPUBLISHED_S_MAX = 10.0
-"""Seconds after which copies are published before another job begins: until then they look like
-what a dead owner left."""
-AT_ONCE = 200
-"""Queues that are planned, and runs that are joined, before others have a turn: some ms."""
-READ_BYTES_MAX = 8 << 20
-READ_GAP_BYTES_MAX = 256 << 10
-"""Bytes that nobody wants, but that are read because one more request costs more."""
-
-
-class _Wanted(NamedTuple):
-    """An extent whose bytes a job needs, in the order of reading."""
-
-    object_name: str
-    start: int
-    end: int
-    run: int
-    """Its run's place in the job."""
-    extent: Extent
-
-
-class _Copied(NamedTuple):
-    """A run with its bytes, one buffer for each extent that it will have."""
-
-    run: Run
-    buffers: tuple[Buffer, ...]
-    extents: tuple[Extent, ...]
-    """As they will be, but for their place."""
-
-
-class _Made(NamedTuple):
-    """Copies that no transaction has published yet, without their bytes, and where each lies."""
-
-    copied: list[_Copied]
-    placed: list[Placement]
+from provider.errors import StoreError
+from provider.file_segments import FileSegments
 
 
 class RepackStep(Step):
     """Merges parts of open segments, and gathers those of closed ones.
 
-    Cost of a job: one request for each part that it reads from, more where what it wants lies far
-    apart or over 8 MiB; one create. Together: a transaction for `repack_runs_max` runs, some 200
-    bytes for each. Memory: twice the bytes of one job (`repack_bytes_max`) and one read.
+    Jobs of at most `repack_bytes_max`, one after the other; `Repacker` says what they cost.
     """
 
     name = "repacking"
@@ -85,18 +33,15 @@ class RepackStep(Step):
     def __init__(self, tier: OwnedTier, segments: FileSegments, *, extent_bytes_max: int) -> None:
         super().__init__(tier)
         options = tier.options
-        self._segments = segments
-        self._rules = RepackRules(
+        self.rules = RepackRules(
             options.extents_max, options.merge_fan, extent_bytes_max, options.repack_bytes_max
         )
+        """Limits of planning."""
+        self.repacker = Repacker(tier, segments, extent_bytes_max=extent_bytes_max)
+        """Does the jobs; a compaction shares it."""
         self._changed: dict[QueueId, None] = dict.fromkeys(tier.state.queues)
         """Queues to look at, in order."""
-        self._passed_over: set[QueueId] = set()
-        """Queues with damaged bytes; the next owner tries again."""
         self._crowded = False
-        self._first_copied_s = 0.0
-        """When the first copy was made that is not published yet."""
-        self._jobs = self._bytes = self._replaced = 0
 
     def published(self, changes: Sequence[StateChange]) -> None:
         """Look at the queues of these changes next time."""
@@ -106,10 +51,10 @@ class RepackStep(Step):
                 self._crowded = self._crowded or self._is_crowded(queue)
 
     def _is_crowded(self, queue: Queue | None) -> bool:
-        if queue is None or queue.id in self._passed_over:
+        if queue is None or queue.id in self.repacker.passed_over:
             return False
         live = (queue.segments(kind)[-1:] for kind in FLAT_FILES)
-        return any(is_crowded(segment, self._rules) for one in live for segment in one)
+        return any(is_crowded(segment, self.rules) for one in live for segment in one)
 
     @property
     def urgent(self) -> bool:
@@ -160,11 +105,11 @@ class RepackStep(Step):
             if number % AT_ONCE == AT_ONCE - 1:
                 await self.tier.clock.sleep(0)
             queue = self.tier.state.queues.get(queue_id)
-            if queue is None or queue_id in self._passed_over:
+            if queue is None or queue_id in self.repacker.passed_over:
                 del self._changed[queue_id]
                 continue
-            found = runs_to_merge(queue, self._level_of, self._rules)
-            closed = runs_to_gather(queue, self._level_of, self._rules)
+            found = runs_to_merge(queue, self._level_of, self.rules)
+            closed = runs_to_gather(queue, self._level_of, self.rules)
             if not found and not closed:
                 del self._changed[queue_id]
             merges += found
@@ -176,148 +121,15 @@ class RepackStep(Step):
         return 0 if part is None else part.level
 
     async def _do_all(self, runs: Sequence[Run], damaged: list[StoreError]) -> None:
-        """Do runs of many queues in jobs within the limits, and publish where they lie now."""
-        made = _Made([], [])
-        try:
-            for job in _jobs(runs, self.tier.options):
-                if self._is_due(made, len(job)):
-                    await self._publish(made)
-                await self._do(job, made, damaged)
-        except StoreError:
-            await self._publish(made)  # what is copied stays so
-            raise
-        except BaseException:
-            self._segments.forsake(made.placed)
-            raise
-        await self._publish(made)
-
-    def _is_due(self, made: _Made, more: int) -> bool:
-        """Whether what is copied is published before `more` runs are."""
-        if not made.copied:
-            return False
-        waited_s = self.tier.clock.monotonic_s() - self._first_copied_s
-        is_full = len(made.copied) + more > self.tier.options.repack_runs_max
-        return is_full or waited_s >= UNPUBLISHED_S_MAX
-
-    async def _publish(self, made: _Made) -> None:
-        copied, placed = list(made.copied), list(made.placed)
-        made.copied.clear()
-        made.placed.clear()
-        operations = self._operations(copied, placed)  # no await from here to `publish`
-        if not operations:
-            self._segments.forsake(placed)
-            return
-        await self.tier.journal.publish(operations)
-        self._bytes += sum(one.run.bytes for one in copied)
-        self._replaced += sum(len(one.run.extents) - len(one.extents) for one in copied)
-
-    async def _do(self, job: Sequence[Run], made: _Made, damaged: list[StoreError]) -> None:
-        """Copy the runs of a job into one object."""
-        bodies = await self._read(job, damaged)
-        copied: list[_Copied] = []
-        for number, run in enumerate(job):
-            if number % AT_ONCE == AT_ONCE - 1:
-                await self.tier.clock.sleep(0)
-            if run.queue not in self._passed_over and len(bodies[number]) == len(run.extents):
-                copied.append(_joined(run, bodies[number], self._rules.extent_bytes_max))
-        if not copied:
-            return
-        slices = [
-            SegmentSlice(
-                segment_name(one.run.queue, one.run.type, one.run.base),
-                one.run.extents[0].position,
-                one.buffers,
-            )
-            for one in copied
-        ]
-        alone = len(copied) == 1 and copied[0].run.sealed_ms > 0
-        placed = await self._segments.write(slices, alone=alone)
-        if not made.copied:
-            self._first_copied_s = self.tier.clock.monotonic_s()
-        made.placed.extend(placed)
-        made.copied.extend(one._replace(buffers=()) for one in copied)
-        self._jobs += 1
-
-    async def _read(self, job: Sequence[Run], damaged: list[StoreError]) -> list[dict[int, Buffer]]:
-        """The bytes of each run's extents by position, compared with their checksums.
-
-        What is gone because its queue was cut, or expired, is left out without a word.
-        """
-        bodies: list[dict[int, Buffer]] = [{} for _ in job]
-        async for some in self._groups(job):
-            place = ByteRange(some[0].start, max(one.end for one in some))
-            try:
-                with cache_use(past=True):
-                    raw = memoryview(await self.tier.store.read(some[0].object_name, place))
-            except OutOfRange as error:
-                for one in some:
-                    self._pass_over(job[one.run], BytesMissing.of(error), damaged)
-                continue
-            for one in some:
-                body = bytes(raw[one.start - place.start : one.end - place.start])
-                if one.extent.crc32c is not None and crc32c(body) != one.extent.crc32c:
-                    reason = f"CRC-32C of {len(body)} bytes is not that of its extent"
-                    error = Corrupt(reason, one.object_name, one.start)
-                    self._pass_over(job[one.run], error, damaged)
-                    continue
-                bodies[one.run][one.extent.position] = body
-        return bodies
-
-    async def _groups(self, job: Sequence[Run]) -> AsyncIterator[list[_Wanted]]:
-        """What one request reads each. Sorted part by part, or 65,000 extents hold up the loop."""
-        wanted: dict[str, list[_Wanted]] = {}
-        for number, run in enumerate(job):
-            if number % AT_ONCE == AT_ONCE - 1:
-                await self.tier.clock.sleep(0)
-            for one in run.extents:
-                start, name = one.object_offset, one.object_name
-                wanted.setdefault(name, []).append(
-                    _Wanted(name, start, start + one.length, number, one)
-                )
-        for name in sorted(wanted):
-            for some in _together(sorted(wanted[name], key=lambda one: one.start)):
-                yield some
-
-    def _pass_over(self, run: Run, error: StoreError, damaged: list[StoreError]) -> None:
-        """Leave a queue alone whose bytes are damaged, unless they are not its own any more."""
-        if _still_there(self.tier.state.queues.get(run.queue), run):
-            self._passed_over.add(run.queue)
-            damaged.append(error)
-
-    def _operations(
-        self, copied: Sequence[_Copied], placed: Sequence[Placement]
-    ) -> list[Operation]:
-        """What publishes the copies, of the queues that still have what was copied."""
-        queues = self.tier.journal.planned.queues
-        runs: dict[tuple[int, QueueId], list[RepackedRun]] = {}
-        for one, place in zip(copied, placed, strict=True):
-            run = one.run
-            if not _still_there(queues.get(run.queue), run):
-                continue
-            shift = place.object_offset - run.extents[0].position
-            extents = tuple(_placed(extent, place, shift) for extent in one.extents)
-            position, count = run.extents[0].position, len(run.extents)
-            done = RepackedRun(run.type, run.base, position, count, extents)
-            runs.setdefault((-run.level, run.queue), []).append(done)
-        release, earlier = Release(self.tier.due_ms()), Counter[QueueId]()
-        operations: list[Operation] = []
-        for (level, queue_id), done in sorted(runs.items()):  # a part is of its highest level
-            queue, before = queues[queue_id], earlier[queue_id]
-            earlier[queue_id] += 1
-            operations.append(
-                RepackSegments(
-                    queue_id, queue.generation, queue.repacks + before, -level, tuple(done), release
-                )
-            )
-        return operations
+        await self.repacker.do_all(_jobs(runs, self.tier.options), damaged)
 
     @property
     def figures(self) -> Mapping[str, int]:
         """Jobs done, bytes that were rewritten, and by how many extents there are fewer."""
         return {
-            "repack_jobs": self._jobs,
-            "repacked_bytes": self._bytes,
-            "extents_saved": self._replaced,
+            "repack_jobs": self.repacker.jobs,
+            "repacked_bytes": self.repacker.bytes,
+            "extents_saved": self.repacker.extents_saved,
         }
 
 
@@ -334,55 +146,3 @@ def _jobs(runs: Sequence[Run], options: UpkeepOptions) -> Iterator[list[Run]]:
         job_bytes += run.bytes
     if job:
         yield job
-
-
-def _together(wanted: Sequence[_Wanted]) -> list[list[_Wanted]]:
-    """Extents in order, in groups that one request reads each. Pure."""
-    groups: list[list[_Wanted]] = []
-    for one in wanted:
-        last = groups[-1] if groups else []
-        if (
-            last
-            and last[-1].object_name == one.object_name
-            and one.start - last[-1].end <= READ_GAP_BYTES_MAX
-            and one.end - last[0].start <= READ_BYTES_MAX
-        ):
-            last.append(one)
-        else:
-            groups.append([one])
-    return groups
-
-
-def _joined(run: Run, bodies: Mapping[int, Buffer], extent_bytes_max: int) -> _Copied:
-    """A run's bytes and the extents that it will have. CPU: a checksum of the bytes."""
-    buffers: list[Buffer] = []
-    extents: list[Extent] = []
-    for group in merged_extents(run.extents, extent_bytes_max):
-        body = b"".join(bodies[one.position] for one in group)
-        buffers.append(body)
-        extents.append(
-            Extent(
-                group[0].position,
-                len(body),
-                crc32c(body),
-                QueueOffset(group[0].first_offset),
-                min(one.min_timestamp for one in group),
-                max(one.max_timestamp for one in group),
-            )
-        )
-    return _Copied(run, tuple(buffers), tuple(extents))
-
-
-def _placed(extent: Extent, place: Placement, shift: int) -> Extent:
-    return replace(extent, object_name=place.object_name, object_offset=extent.position + shift)
-
-
-def _still_there(queue: Queue | None, run: Run) -> bool:
-    """Whether a queue has the extents of a run, side by side in the same segment."""
-    live = () if queue is None else queue.segments(run.type)
-    segment = next((one for one in live if one.base == run.base), None)
-    if segment is None:
-        return False
-    extents = segment.extents
-    first = next((n for n, one in enumerate(extents) if one == run.extents[0]), -1)
-    return first >= 0 and extents[first : first + len(run.extents)] == run.extents

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from math import inf
 from typing import Self
@@ -11,6 +12,7 @@ from container.journal.options import RandomSource
 from container.lookup.key_collector import KeyCollector
 from container.metadata.state import StateChange
 from container.options import TierOptions
+from container.upkeep.compaction import Compaction, CompactionLimits, Told
 from container.upkeep.first_files import FirstFilesStep
 from container.upkeep.index_expiry import IndexExpiryStep
 from container.upkeep.index_files import IndexStep
@@ -115,6 +117,8 @@ class _Scheduled:
     failures: int = 0
     failures_in_a_row: int = 0
     last_error: StoreError | None = None
+    running: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held while it runs, and while somebody else does its work."""
 
     def interval_s(self, backoff_s_max: float) -> float:
         """Its interval, doubled by each failure in a row after the first, up to the limit."""
@@ -274,7 +278,8 @@ class Upkeep:
     async def _run_once(self, one: _Scheduled, *, last: bool) -> bool:
         """Run one step and note how that ended; False if it must not run again."""
         try:
-            await (one.step.finish() if last else one.step.step())
+            async with one.running:
+                await (one.step.finish() if last else one.step.step())
         except (Fenced, Closed):
             return False
         except StoreError as error:
@@ -284,6 +289,38 @@ class Upkeep:
             self._wake_urgent()
         one.next_s = self._clock.monotonic_s() + one.interval_s(self.options.backoff_s_max)
         return True
+
+    async def compact(
+        self, limits: CompactionLimits, *, jobs_max: int, told: Told
+    ) -> Sequence[StoreError]:
+        """Merge all that can be merged, now, in place of the steps that would do it over time.
+
+        The journal must be running. `told` gets the bytes that were rewritten, job by job;
+        `jobs_max` jobs go on side by side.
+
+        Returns:
+            What could not be read or deleted; all else was done.
+
+        Raises:
+            Unavailable, Denied: what was done stays done; another compaction goes on.
+            Fenced: a newer owner has the tier.
+        """
+        alike = (RepackStep, IndexMergeStep, ManifestStep, TombstoneStep)
+        held = [one for one in self._scheduled if isinstance(one.step, alike)]
+        async with AsyncExitStack() as stack:
+            for one in held:
+                await stack.enter_async_context(one.running)
+            steps = {type(one.step): one.step for one in held}
+            tombstones = steps[TombstoneStep]
+            repacking, merging = steps.get(RepackStep), steps.get(IndexMergeStep)
+            assert isinstance(tombstones, TombstoneStep)
+            assert isinstance(repacking, RepackStep | None)
+            assert isinstance(merging, IndexMergeStep | None)
+            compaction = Compaction(
+                tombstones.tier, repacking, merging, tombstones, limits, jobs_max, told
+            )
+            await compaction.run()
+        return compaction.failures
 
     async def finish(self) -> None:
         """Run every step once more, so that the next start is short and `check` finds no orphan.

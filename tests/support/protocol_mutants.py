@@ -23,10 +23,9 @@ from container.metadata.records import Queue
 from container.names.tier_objects import EntryName, SnapshotName
 from container.queue.commit_plan import CommitPlan
 from container.tier import Tier
-from container.upkeep import repacking as upkeep_repacking
-from container.upkeep import retention
+from container.upkeep import repack_job, retention
 from container.upkeep.parts import PartsStep
-from container.upkeep.repacking import RepackStep
+from container.upkeep.repack_job import Repacker
 from container.upkeep.step import OwnedTier
 from provider.errors import AlreadyExists, Unavailable
 from provider.file_segments import Placement
@@ -92,7 +91,7 @@ def expiry_says_nothing_of_manifests(patch: pytest.MonkeyPatch) -> None:
 
 def a_merge_joins_in_the_wrong_order(patch: pytest.MonkeyPatch) -> None:
     """Merged bytes lie one run too far, their checksum made of what is there."""
-    joined = upkeep_repacking._joined
+    joined = repack_job._joined
 
     def turned(run: Any, bodies: Any, bytes_max: int) -> Any:
         positions = sorted(bodies)
@@ -100,17 +99,17 @@ def a_merge_joins_in_the_wrong_order(patch: pytest.MonkeyPatch) -> None:
             run, dict(zip(positions, map(bodies.get, positions[::-1]), strict=True)), bytes_max
         )
 
-    patch.setattr(upkeep_repacking, "_joined", turned)
+    patch.setattr(repack_job, "_joined", turned)
 
 
 def a_merge_forgets_where_its_slice_begins(patch: pytest.MonkeyPatch) -> None:
     """Merged extents of all runs name the beginning of the part."""
-    placed = upkeep_repacking._placed
+    placed = repack_job._placed
 
     def at_zero(extent: Any, place: Placement, shift: int) -> Any:
         return placed(extent, place, shift - place.object_offset)
 
-    patch.setattr(upkeep_repacking, "_placed", at_zero)
+    patch.setattr(repack_job, "_placed", at_zero)
 
 
 def a_merge_publishes_before_it_writes(patch: pytest.MonkeyPatch) -> None:
@@ -269,24 +268,24 @@ def transactions_are_planned_on_what_is_published(patch: pytest.MonkeyPatch) -> 
 
 def a_merge_checks_only_its_first_extent(patch: pytest.MonkeyPatch) -> None:
     """The checksum of a merged extent is that of its first piece."""
-    joined = upkeep_repacking._joined
+    joined = repack_job._joined
 
     def hasty(run: Any, bodies: Any, bytes_max: int) -> Any:
         done = joined(run, bodies, bytes_max)
         first = replace(done.extents[0], crc32c=run.extents[0].crc32c)
         return done._replace(extents=(first, *done.extents[1:]))
 
-    patch.setattr(upkeep_repacking, "_joined", hasty)
+    patch.setattr(repack_job, "_joined", hasty)
 
 
 def a_merge_mixes_up_its_queues(patch: pytest.MonkeyPatch) -> None:
     """The places of a job's slices are given out in the wrong order."""
-    operations = RepackStep._operations
+    operations = Repacker._operations
 
-    def mixed(self: RepackStep, copied: Any, placed: Sequence[Placement]) -> Any:
+    def mixed(self: Repacker, copied: Any, placed: Sequence[Placement]) -> Any:
         return operations(self, copied, placed[::-1])
 
-    patch.setattr(RepackStep, "_operations", mixed)
+    patch.setattr(Repacker, "_operations", mixed)
 
 
 def a_name_is_used_twice(patch: pytest.MonkeyPatch) -> None:
