@@ -48,6 +48,10 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
         "tieredstore.cli.rebuild",
         "Make lost ConsumeQueues, index files and metadata again.",
     ),
+    "compact": (
+        "tieredstore.cli.compact",
+        "Merge small objects and index files into large ones.",
+    ),
     "export": ("tieredstore.cli.export", "Write messages as Parquet files, by topic and day."),
     "scrub": (
         "tieredstore.cli.scrub",

@@ -1,0 +1,152 @@
+"""`tieredstore compact`: small objects and index files of a tier become large ones, now."""
+
+import asyncio
+from contextlib import suppress
+from dataclasses import asdict
+
+import click
+
+from provider.clock import SystemClock
+from provider.errors import StoreError
+from tieredstore.cli.exit_status import FINDINGS
+from tieredstore.cli.invocation import (
+    Invocation,
+    WholeNumber,
+    json_option,
+    pass_invocation,
+    take_over_option,
+)
+from tieredstore.cli.output import Row, count_text, size_text, time_text, write_json, write_table
+from tieredstore.cli.printable import printable
+from tieredstore.cli.progress import progress_bar
+from tieredstore.cli.reading import TOPIC
+from tieredstore.compacting import JOBS_MAX, CompactReport, Holdings, compact
+from tieredstore.config.part_keys import KIB, MIB
+from tieredstore.opening import existing_tier
+from tieredstore.summary import counted
+
+MERGE_BYTES_MIN, MERGE_BYTES_MAX = 64 * KIB, 64 * MIB
+JOBS_MOST = 64
+
+
+@click.command("compact")
+@click.option(
+    "--topic",
+    "topics",
+    type=TOPIC,
+    multiple=True,
+    help="Only messages of this topic, and no index file; repeatable. Default: everything.",
+)
+@click.option(
+    "--merge-bytes-max",
+    type=WholeNumber(MERGE_BYTES_MIN, MERGE_BYTES_MAX),
+    metavar="BYTES",
+    help="Length of the objects that are made. Default: tieredStoreMergeBytesMax, which should not "
+    "be larger, or the owner of the tier makes them again.",
+)
+@click.option(
+    "--jobs",
+    type=WholeNumber(1, JOBS_MOST),
+    default=JOBS_MAX,
+    metavar="N",
+    help=f"Objects that are made side by side; default {JOBS_MAX}. Each takes twice their length "
+    "and 32 MiB of memory.",
+)
+@click.option("--dry-run", is_flag=True, help="Say what would be done; own and write nothing.")
+@take_over_option
+@json_option
+@pass_invocation
+def command(
+    invocation: Invocation,
+    *,
+    topics: tuple[str, ...],
+    merge_bytes_max: int | None,
+    jobs: int,
+    dry_run: bool,
+    take_over: bool,
+    as_json: bool,
+) -> int:
+    """Merge small objects of messages, and small index files, into large ones.
+
+    What an owner of the tier does bit by bit is done to its end, now. No process may own the tier.
+    In a directory segments are files of their own, and only index files are merged. Readers may go
+    on: what is replaced stays until tieredStoreJournalGraceTime is over, and is deleted by the
+    next owner. An interrupted run loses nothing, and the next one goes on. Exit status 1: something
+    could not be read, or not be deleted.
+    """
+    config = existing_tier(invocation.load_config())
+    with progress_bar("compacting") as show:
+
+        def told(done: int, total: int) -> None:
+            if show is not None:
+                show(done, total, f"{size_text(done)} of {size_text(total)}")
+
+        report = asyncio.run(
+            compact(
+                config,
+                clock=SystemClock(),
+                topics=topics,
+                merge_bytes_max=merge_bytes_max,
+                jobs_max=jobs,
+                dry_run=dry_run,
+                take_over=take_over,
+                progress=told,
+            )
+        )
+    with suppress(BrokenPipeError):
+        if as_json:
+            write_json([_failure(error) for error in report.failures])
+            write_json([{"summary": _row(report)}])
+        else:
+            _print(report)
+    return FINDINGS if report.failures else 0
+
+
+def _failure(error: StoreError) -> Row:
+    return {"path": error.path, "position": error.position, "reason": error.reason}
+
+
+def _row(report: CompactReport) -> Row:
+    return {
+        "dry_run": report.is_dry,
+        "before": asdict(report.before),
+        "after": asdict(report.after),
+        "bytes_rewritten": report.bytes_rewritten,
+        "objects_replaced": report.objects_replaced,
+        "deletable_ms": report.deletable_ms or None,
+        "objects_deleted": report.objects_deleted,
+        "failures": len(report.failures),
+    }
+
+
+def _print(report: CompactReport) -> None:
+    for error in report.failures:
+        click.echo(printable(f"{error.path} at {error.position}: {error.reason}"))
+    if report.is_nothing:
+        click.echo(f"nothing is to be done: {_holdings_text(report.after)}")
+        return
+    names = {"objects": "objects of messages", "extents": "pieces in them"}
+    before, after = asdict(report.before), asdict(report.after)
+    rows = [
+        (names.get(name, "index files"), count_text(before[name]), count_text(after[name]))
+        for name in before
+        if before[name] or after[name]
+    ]
+    write_table(("", "before", "after"), rows, numbers=frozenset({"before", "after"}))
+    would = "would be " if report.is_dry else ""
+    replaced = counted(report.objects_replaced, "object")
+    click.echo(f"{size_text(report.bytes_rewritten)} {would}rewritten, {replaced} {would}replaced")
+    if report.deletable_ms:
+        when = time_text(report.deletable_ms)
+        click.echo(f"the next owner deletes what was replaced after {when} (UTC), or `compact`")
+    if report.objects_deleted:
+        deleted = counted(report.objects_deleted, "object")
+        click.echo(f"{deleted} {would}deleted that earlier work had replaced")
+
+
+def _holdings_text(now: Holdings) -> str:
+    """`1 object of messages, 2 index files`."""
+    held = [counted(now.index_files, "index file")]
+    if now.objects:
+        held.insert(0, f"{counted(now.objects, 'object')} of messages")
+    return ", ".join(held)
