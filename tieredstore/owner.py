@@ -118,6 +118,22 @@ async def refuse_living_owner(config: Config, *, clock: Clock) -> None:
         return  # the start meets the same, and names it
 
 
+def refuse_any_owner(root: Path) -> None:
+    """Refuse to make a tier in a directory whose owner lives, though its journal was moved away.
+
+    It would go on writing files that the new journal gives to somebody else. Without a journal
+    there is no epoch to ask for, so an owner of any is one, and nothing says who it is. Blocks.
+
+    Raises:
+        Owned: an owner lives.
+        Denied, Unavailable: the lock cannot be asked.
+    """
+    with posix_errors(LOCK_NAME):
+        is_held = OwnerLock(str(root / LOCK_NAME)).is_held()
+    if is_held:
+        raise owned_error(Broker("", ""), root)
+
+
 async def watch_ownership(journal: Journal, *, clock: Clock, interval_s: float) -> None:
     """Let an idle owner learn that it was fenced; a busy one learns it at its next entry.
 

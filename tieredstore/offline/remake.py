@@ -34,6 +34,7 @@ from tieredstore.offline.remake_objects import journal_text, remake_objects
 from tieredstore.offline.report import RebuildReport
 from tieredstore.offline.sources import place_of
 from tieredstore.opening import AS_OPTIONS, existing_tier
+from tieredstore.owner import refuse_any_owner
 from tieredstore.owning import open_owner
 from tieredstore.places import directory_of
 
@@ -70,6 +71,7 @@ def remake(
             found, engine, split_bytes=split_bytes, dry_run=dry_run, progress=progress
         )
     refuse_journal(root)
+    refuse_any_owner(root)
     files = log_files(root)
     if not files:
         raise NotFound("no CommitLog file of a queue is there", str(root))

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from container.check.tier import check_tier
+from container.errors import Owned
 from container.names.rocketmq import INDEX_QUEUE
 from container.record.layout import layout_of
 from container.tier_reader import TierReader
@@ -278,6 +279,22 @@ def test_while_the_owner_lives_only_what_it_does_not_continue_is_made(
     made = derived_of(broker)
     assert len(before) > len(made) > 0
     assert made.items() <= before.items()
+
+
+def test_no_metadata_are_made_for_an_owner_that_lives_without_its_journal(
+    sound: tuple[GoldenTree, Path], tier: Path
+) -> None:
+    tree, _ = sound
+    broker = broker_of(tree, tier)
+    remove_metadata(broker)
+    owner = OwnerLock(str(broker / LOCK_NAME))
+    owner.hold(3)
+    before = all_of(broker)
+    with pytest.raises(Owned, match="owns the tier and lives"):
+        remake(config_of(tree, tier), OneProcess())
+    assert all_of(broker) == before
+    owner.close()
+    remake(config_of(tree, tier), OneProcess())
 
 
 KINDS = ("checksum", "record", "unreadable", "log-outruns-units", "units-do-not-join", "body-crc")
