@@ -260,6 +260,9 @@ class Broker:
     """Number of times that the ownership was taken; 0 before the first."""
     owner: str = ""
     """Who took it last: host, process and time, for people."""
+    begun_ms: int = 0
+    """When it was taken first, Unix ms. A tier that is made again under the same name has another
+    one; 0: not known (an older program wrote a snapshot since)."""
     extra: Mapping[str, Any] = field(default_factory=lambda: NO_EXTRA)
 
 

@@ -254,6 +254,7 @@ def _take_ownership(change: StateChange, operation: TakeOwnership) -> None:
         name=operation.broker,
         epoch=operation.epoch,
         owner=operation.owner,
+        begun_ms=broker.begun_ms if broker.epoch else operation.taken_ms,
     )
 
 

@@ -46,7 +46,7 @@ def test_operations_come_back_as_they_were(transactions: list[list[Operation]]) 
 )  # fmt: skip
 def test_a_state_comes_back_as_it_was(topics, queues, tombstones, attempts, objects) -> None:
     state = TierState()
-    state.broker = Broker("c", "b", 3, "me", {"x-new": [1]})
+    state.broker = Broker("c", "b", 3, "me", 5, {"x-new": [1]})
     state.sequence, state.next_topic_id, state.extra = 9, 4, {"x-more": {"a": None}}
     state.topics = {topic.name: topic for topic in topics}
     state.queues = {queue.id: queue for queue in queues}
