@@ -1,5 +1,6 @@
 """An export holds each message once, whatever happens to it on the way."""
 
+import asyncio
 import json
 import os
 import signal
@@ -8,6 +9,7 @@ import sys
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
+from shutil import rmtree
 from typing import Any
 
 import numpy as np
@@ -17,7 +19,12 @@ import pytest
 from click.testing import CliRunner, Result
 
 from container.errors import InUse
+from container.metadata.operations import TrimQueue
+from container.metadata.records import Queue
+from container.names.queue_id import FLAT_FILES, QueueId
+from provider.clock import SystemClock
 from provider.errors import Corrupt
+from provider.ranges import QueueOffset
 from tests.support.cli import run, settings
 from tests.support.fake_broker import FakeBroker
 from tests.support.golden import ROCKETMQ_533, unpacked
@@ -26,10 +33,13 @@ from tieredstore.cli.main import cli
 from tieredstore.config.effective import Config
 from tieredstore.config.sources import ConfigError
 from tieredstore.offline.engine import OneProcess
+from tieredstore.offline.export.continuing import Gone, Reached, refuse_other_history
 from tieredstore.offline.export.day_files import DAYS_OPEN_MAX, NO_DAY, DayFiles, partition_of
-from tieredstore.offline.export.job import Export, ExportOptions, ExportReport, planned_export
+from tieredstore.offline.export.job import Export, ExportReport, planned_export
 from tieredstore.offline.export.ledger import LEDGER, Ledger
-from tieredstore.opening import AS_OPTIONS
+from tieredstore.offline.export.options import ExportOptions, Target
+from tieredstore.opening import AS_OPTIONS, existing_tier
+from tieredstore.owning import open_owner
 
 DAY = 86_400_000
 
@@ -206,6 +216,60 @@ def test_a_run_goes_on_with_its_own_plan_whatever_came_since(tmp_path: Path) -> 
     assert sum(topic.messages for topic in report.topics) == 10
     exported(growing.tier, out)
     assert sorted(table_of(out)["body"].to_pylist(), key=int) == growing.bodies
+
+
+def test_no_history_of_a_tier_that_was_made_again_is_added(tmp_path: Path) -> None:
+    growing, out = Growing(tmp_path), tmp_path / "out"
+    growing.grow(4)
+    exported(growing.tier, out)
+    rmtree(growing.tier)
+    growing.grow(4)
+    with pytest.raises(ConfigError, match=r"the tier was made again since .*: name another dir"):
+        planned(growing.tier, out)
+
+
+async def expire(root: Path, name: QueueId, first: int) -> None:
+    """Unpublish the oldest messages of a queue, as retention does."""
+    config = Config.load(settings={"tieredStoreFilePath": str(root)}, environment={})
+    owner = open_owner(existing_tier(config, AS_OPTIONS), clock=SystemClock())
+    async with owner as tier, asyncio.TaskGroup() as group:
+        group.create_task(tier.run())
+        queue = tier.state.queues[name]
+        log, units = (queue.flat_begin(kind) for kind in FLAT_FILES)
+        await tier.journal.publish(
+            [TrimQueue(name, queue.min_offset, QueueOffset(first), log, units)]
+        )
+        await tier.close()
+
+
+def test_what_expired_between_two_runs_is_said(tmp_path: Path) -> None:
+    growing, out = Growing(tmp_path), tmp_path / "out"
+    growing.grow(4)
+    exported(growing.tier, out)
+    growing.grow(6)
+    growing.grow(2)
+    asyncio.run(expire(growing.tier, QueueId("T", 1), 4))
+    export = planned(growing.tier, out)
+    assert export.gone == [Gone(QueueId("T", 1), 2, 4)]
+    result = invoke("--tier", growing.tier, "export", out, "--dry-run")
+    exported(growing.tier, out)
+    assert "T/1: 2 queue offsets from 2 on expired before they were exported" in result.stderr
+    assert sorted(table_of(out)["body"].to_pylist(), key=int) == [
+        body for number, body in enumerate(growing.bodies) if number not in {5, 7}
+    ]
+    assert planned(growing.tier, out).gone == []
+
+
+def test_a_queue_that_was_cut_or_made_again_is_no_longer_the_one_that_was_exported() -> None:
+    queue, target = QueueId("T", 0), Target("table", "lake.a.b")
+    now = Queue(queue, QueueOffset(0), QueueOffset(9), generation=2)
+    refuse_other_history({queue: now}, {queue: Reached(7, 2)}, target)
+    refuse_other_history({queue: now}, {queue: Reached(7)}, target)
+    refuse_other_history({queue: now}, {queue: Reached(0, 1)}, target)
+    with pytest.raises(ConfigError, match=r"T/0 was cut back or made again .* another table"):
+        refuse_other_history({queue: now}, {queue: Reached(7, 1)}, target)
+    with pytest.raises(ConfigError, match=r"T/0 ends at 9, and the export in lake\.a\.b has it"):
+        refuse_other_history({queue: now}, {queue: Reached(10, 2)}, target)
 
 
 def test_tags_times_and_columns_are_chosen(golden_tier: Path, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@
 # pyarrow ships no types.
 import os
 import secrets
+from collections.abc import Iterator
 from contextlib import suppress
 from datetime import date
 from pathlib import Path
@@ -42,9 +43,32 @@ def partition_of(topic: str, day: int) -> str:
 
     Characters that Hive writes as `%XX` are written so.
     """
-    is_day = _FIRST_DAY <= day <= _LAST_DAY
-    text = date.fromordinal(date(1970, 1, 1).toordinal() + day).isoformat() if is_day else NO_DAY
+    text = NO_DAY
+    if is_day(day):
+        text = date.fromordinal(date(1970, 1, 1).toordinal() + day).isoformat()
     return f"topic={quote(topic, safe=' !$&(),-.;@^_`|~')}/day={text}"
+
+
+def is_day(day: int) -> bool:
+    """Whether a day, counted from 1970, is in a year from 1 to 9999."""
+    return _FIRST_DAY <= day <= _LAST_DAY
+
+
+def rows_by_day(
+    batch: pa.RecordBatch, days: np.ndarray[Any, np.dtype[np.int64]]
+) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """The rows of each day; `days[i]` is that of row i. What is no day comes as one such number."""
+    if not len(days):
+        return
+    # What is no day has one directory, so it has one file.
+    days = np.where((days < _FIRST_DAY) | (days > _LAST_DAY), _LAST_DAY + 1, days)
+    cuts = np.flatnonzero(np.diff(days)) + 1
+    if len(np.unique(days)) == len(cuts) + 1:  # days one after another: slices are enough
+        for first, last in zip([0, *cuts.tolist()], [*cuts.tolist(), len(days)], strict=True):
+            yield int(days[first]), batch.slice(first, last - first)
+        return
+    for day in np.unique(days).tolist():
+        yield day, batch.filter(pa.array(days == day))
 
 
 class DayFiles:
@@ -80,17 +104,8 @@ class DayFiles:
 
     def write(self, batch: pa.RecordBatch, days: np.ndarray[Any, np.dtype[np.int64]]) -> None:
         """Add messages; `days[i]` is the day of row i, from 1970 on."""
-        if not len(days):
-            return
-        # What is no day has one directory, so it has one file.
-        days = np.where((days < _FIRST_DAY) | (days > _LAST_DAY), _LAST_DAY + 1, days)
-        cuts = np.flatnonzero(np.diff(days)) + 1
-        if len(np.unique(days)) == len(cuts) + 1:  # days one after another: slices are enough
-            for first, last in zip([0, *cuts.tolist()], [*cuts.tolist(), len(days)], strict=True):
-                self._file(int(days[first])).add(batch.slice(first, last - first))
-            return
-        for day in np.unique(days).tolist():
-            self._file(day).add(batch.filter(pa.array(days == day)))
+        for day, rows in rows_by_day(batch, days):
+            self._file(day).add(rows)
 
     def _file(self, day: int) -> "_OpenFile":
         if day not in self._open:

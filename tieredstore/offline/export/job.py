@@ -1,73 +1,30 @@
 """An export from plan to report: begun, gone on with, or brought up to date. Synchronous."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Self, cast
+from typing import Any
 
 from container.errors import InUse
-from container.metadata.records import Queue
 from container.names.queue_id import QueueId
 from provider.errors import NotFound
 from tieredstore.config.effective import Config
-from tieredstore.config.sources import ConfigError
 from tieredstore.offline.cutting import SPLIT_BYTES, extents_of
 from tieredstore.offline.engine import Engine
+from tieredstore.offline.export.continuing import (
+    Gone,
+    Reached,
+    Source,
+    gone,
+    refuse_other_history,
+)
 from tieredstore.offline.export.ledger import DoneTask, Ledger, PlannedRun, PlannedTask
+from tieredstore.offline.export.options import ExportOptions, Target, columns_of
 from tieredstore.offline.export.task import ExportTask, export_pieces, no_more
 from tieredstore.offline.planning import TierPlan
 from tieredstore.offline.split import LogPiece, Split, pieces_between
 from tieredstore.offline.tables.open_tier import OpenTier
 from tieredstore.offline.wanted_messages import WantedMessages
-from tieredstore.reading.arrow import import_arrow
-
-TOPIC = "topic"
-"""The column that is in the names of directories, and so in no file."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExportOptions:
-    """Which messages an export has, and what of them. None: not said."""
-
-    topics: tuple[str, ...] | None = None
-    queues: tuple[int, ...] | None = None
-    since_ms: int | None = None
-    until_ms: int | None = None
-    tags: tuple[str, ...] | None = None
-    columns: tuple[str, ...] | None = None
-
-    @property
-    def wanted(self) -> WantedMessages:
-        """Which messages; tags are looked at by the tasks."""
-        return WantedMessages(
-            topics=None if self.topics is None else frozenset(self.topics),
-            queues=None if self.queues is None else frozenset(self.queues),
-            since_ms=self.since_ms,
-            until_ms=self.until_ms,
-        )
-
-    @classmethod
-    def kept(cls, about: Mapping[str, Any]) -> Self:
-        """Those that a ledger has."""
-        kept: dict[str, Any] = about["options"]
-        listed = {name: _as_tuple(kept[name]) for name in ("topics", "queues", "tags", "columns")}
-        return cls(since_ms=kept["since_ms"], until_ms=kept["until_ms"], **listed)
-
-    def given_again(self, given: Self, directory: Path) -> Self:
-        """These, if nothing else was given for an export that was begun with them.
-
-        Raises:
-            ConfigError: something else was.
-        """
-        mine = asdict(self)
-        for name, value in asdict(given).items():
-            if value is not None and value != mine[name]:
-                word = name.removesuffix("_ms")
-                raise ConfigError(
-                    f"the export in {directory} was begun with {word} {_said(mine[name])}, not "
-                    f"{_said(value)}: name another directory, or give no such option to go on"
-                )
-        return self
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,8 +64,11 @@ class Export:
         planned: PlannedRun,
         seen: PlannedRun | None,
         done: Mapping[int, DoneTask],
+        gone: Sequence[Gone] = (),
     ) -> None:
         """`seen`: the newest run when this one was planned; `done`: tasks that need no doing."""
+        self.gone = gone
+        """What expired between the runs before and this one."""
         self._directory = directory
         self._about = about
         self._planned = planned
@@ -201,32 +161,34 @@ def planned_export(
         NotFound: there is no tier, or no such topic, or messages of the plan have expired since.
         and as `planning.plan`.
     """
-    ledger = Ledger(directory)
+    ledger, target = Ledger(directory), Target("directory", str(directory))
     about = ledger.about()
     if about is not None:
-        options = ExportOptions.kept(about).given_again(options, directory)
+        options = ExportOptions.kept(about).given_again(options, target)
     columns = columns_of(options)
     last = ledger.last_run()
-    ends = {} if last is None else {str(queue): span[1] for queue, span in last.offsets.items()}
+    reached: Mapping[QueueId, Reached] = {} if last is None else last.reached
+    ends = {str(queue): one.end for queue, one in reached.items()}
     java = None if java_metadata is None else str(java_metadata)
     with OpenTier(lambda: config, java, naming=naming) as tier:
-        whose = [tier.state().broker.cluster, tier.state().broker.name]
-        if about is not None and about["whose"] != whose:
-            cluster, broker = about["whose"]
-            raise ConfigError(f"the export in {directory} is of {broker} of cluster {cluster}")
+        source = Source.of(tier.state())
+        if about is not None:
+            Source.kept(about).refuse_other(source, target)
         wanted = replace(options.wanted, starts=ends)
         queues = tier.queues(wanted)
-        _refuse_cut_back(queues, wanted, directory)
+        refuse_other_history(queues, reached, target)
         done = ledger.done(last.number) if last is not None else {}
         goes_on = last is not None and len(done) < len(last.tasks)
         found = tier.plan((options.wanted if goes_on else wanted).selection(queues), split_bytes)
     if last is not None and goes_on:
         made = [_split_again(task, last, found, options) for task in last.tasks]
         planned = last
+        missed: list[Gone] = []
     else:
         made, done = list(found.splits), {}
+        missed = gone(queues.values(), reached)
         planned = _next_run(found, wanted, last)
-    about = {"whose": whose, "options": asdict(options)}
+    about = {**source.as_kept(), "options": asdict(options)}
     tasks = [
         ExportTask(
             str(directory.absolute()), planned.number, number, split, columns,
@@ -234,40 +196,23 @@ def planned_export(
         )
         for number, split in enumerate(made)
     ]  # fmt: skip
-    return Export(directory, about, tasks, planned=planned, seen=last, done=done)
-
-
-def columns_of(options: ExportOptions) -> tuple[str, ...]:
-    """The columns of the files."""
-    names: Iterable[str] = import_arrow().schema_of(options.columns).names
-    return tuple(name for name in names if name != TOPIC)
-
-
-def _refuse_cut_back(
-    queues: Mapping[QueueId, Queue], wanted: WantedMessages, directory: Path
-) -> None:
-    """Refuse to take new messages for old ones."""
-    for name, queue in queues.items():
-        end = wanted.starts.get(str(name), 0)
-        if queue.next_offset < end:
-            raise ConfigError(
-                f"{name} ends at {queue.next_offset}, and the export in {directory} has it up to "
-                f"{end}: the queue was cut back or made again, so name another directory"
-            )
+    return Export(directory, about, tasks, planned=planned, seen=last, done=done, gone=missed)
 
 
 def _next_run(found: TierPlan, wanted: WantedMessages, last: PlannedRun | None) -> PlannedRun:
     """A run over what the tier has and the runs before did not have."""
-    offsets = {} if last is None else {queue: (b, b) for queue, (_, b) in last.offsets.items()}
+    reached: dict[QueueId, Reached] = {} if last is None else dict(last.reached)
+    offsets = {queue: (one.end, one.end) for queue, one in reached.items()}
     for queue in found.segments:
         record = found.state.queues[queue]
         first = max(wanted.starts.get(str(queue), 0), record.min_offset)
         offsets[queue] = (first, max(first, record.next_offset))
+        reached[queue] = Reached(offsets[queue][1], record.generation)
     tasks = [
         PlannedTask(split.queue, split.start, split.end, split.anchor, split.limit)
         for split in found.splits
     ]
-    return PlannedRun(1 if last is None else last.number + 1, offsets, tasks)
+    return PlannedRun(1 if last is None else last.number + 1, offsets, tasks, reached)
 
 
 def _split_again(
@@ -293,15 +238,3 @@ def _pieces(found: TierPlan, queue: QueueId) -> Sequence[LogPiece]:
     if record is None:
         return ()
     return [extent.piece for extent in extents_of(record, found.segments.get(queue, ()))]
-
-
-def _as_tuple(listed: Sequence[Any] | None) -> tuple[Any, ...] | None:
-    return None if listed is None else tuple(listed)
-
-
-def _said(value: Any) -> str:  # noqa: ANN401 - of any option
-    if value is None:
-        return "not given"
-    if not isinstance(value, tuple):
-        return str(value)
-    return ", ".join(map(str, cast("tuple[Any, ...]", value)))

@@ -23,6 +23,7 @@ from container.errors import InUse
 from container.names.queue_id import QueueId
 from provider.errors import Corrupt
 from tieredstore.config.sources import ConfigError
+from tieredstore.offline.export.continuing import Reached
 from tieredstore.offline.export.day_files import TEMPORARY_SUFFIX, WrittenFile, sync_directory
 
 LEDGER = "_tieredstore"
@@ -49,6 +50,8 @@ class PlannedRun:
     offsets: Mapping[QueueId, tuple[int, int]]
     """Queue offsets `[from, to)` of each queue. The next run begins where they end."""
     tasks: Sequence[PlannedTask]
+    reached: Mapping[QueueId, Reached]
+    """How far the export is behind it, with the same ends."""
 
 
 class DoneTask(NamedTuple):
@@ -140,13 +143,18 @@ class Ledger:
         if not paths:
             return None
         found = _parsed(paths[-1].read_bytes(), paths[-1])
-        offsets = {QueueId(topic, one): (a, b) for topic, one, a, b in found["offsets"]}
+        rows = found["offsets"]
+        offsets = {QueueId(topic, one): (a, b) for topic, one, a, b, *_ in rows}
+        reached = {QueueId(row[0], row[1]): Reached(*row[3:]) for row in rows}
         tasks = [PlannedTask(QueueId(row[0], row[1]), *row[2:]) for row in found["tasks"]]
-        return PlannedRun(found["number"], offsets, tasks)
+        return PlannedRun(found["number"], offsets, tasks, reached)
 
     def plan(self, run: PlannedRun) -> None:
         """Keep what a run is to write."""
-        offsets = [[*queue, *span] for queue, span in sorted(run.offsets.items())]
+        offsets = [
+            [*queue, *span, run.reached[queue].generation]
+            for queue, span in sorted(run.offsets.items())
+        ]
         tasks = [[*task.queue, *task[1:]] for task in run.tasks]
         found = {"number": run.number, "offsets": offsets, "tasks": tasks}
         self._done(run.number).mkdir(exist_ok=True)

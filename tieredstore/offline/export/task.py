@@ -68,8 +68,8 @@ def export_task(task: ExportTask) -> DoneTask:
     with closing(source_of(task.split.place)) as read, files:
         on_gap = gaps.append if task.skips_damage else None
         for batch in scan(read, task.split, wanted, on_gap=on_gap):
-            kept = _with_tags(batch, task.tags)
-            files.write(kept.select(list(task.columns)), _days(kept))
+            kept = with_tags(batch, task.tags)
+            files.write(kept.select(list(task.columns)), days_of(kept))
     write_done(Path(task.directory), task.run, task.number, files.written, len(gaps))
     return DoneTask(tuple(files.written), len(gaps))
 
@@ -87,12 +87,13 @@ def _needed_besides(task: ExportTask) -> Sequence[str]:
     return [name for name in names if name not in task.columns]
 
 
-def _with_tags(batch: pa.RecordBatch, tags: Sequence[str]) -> pa.RecordBatch:
+def with_tags(batch: pa.RecordBatch, tags: Sequence[str]) -> pa.RecordBatch:
+    """The messages with one of some tags; all where there is none."""
     if not tags:
         return batch
     return batch.filter(pc.is_in(batch.column(TAGS), value_set=pa.array(tags, pa.string())))
 
 
-def _days(batch: pa.RecordBatch) -> np.ndarray[Any, np.dtype[np.int64]]:
+def days_of(batch: pa.RecordBatch) -> np.ndarray[Any, np.dtype[np.int64]]:
     """The day of each message by its store time in UTC, counted from 1970."""
     return np.asarray(batch.column(STORE_TIMESTAMP).cast(pa.int64())) // DAY_MS

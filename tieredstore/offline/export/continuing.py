@@ -1,0 +1,108 @@
+"""Whether an export that has something may go on with a tier, and what it missed meanwhile. Pure.
+
+An export knows its messages by topic, queue and queue offset. So it must not go on where these mean
+other messages by now: in a tier that was made again at the same place, or a queue that was.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Self
+
+from container.metadata.records import Queue
+from container.metadata.state import TierState
+from container.names.queue_id import QueueId
+from tieredstore.config.sources import ConfigError
+from tieredstore.offline.export.options import Target
+
+
+class Reached(NamedTuple):
+    """How far an export is with one queue."""
+
+    end: int
+    """It has everything below this queue offset that it was to have."""
+    generation: int | None = None
+    """The queue's, when it was exported; None: not known (an older program's export)."""
+
+
+class Gone(NamedTuple):
+    """Queue offsets `[start, end)` that expired, or were deleted, before they were exported."""
+
+    queue: QueueId
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Whose messages an export has."""
+
+    cluster: str
+    broker: str
+    begun_ms: int = 0
+    """When the tier was begun, Unix ms; 0: not known."""
+
+    @classmethod
+    def of(cls, state: TierState) -> Self:
+        """That of a tier."""
+        return cls(state.broker.cluster, state.broker.name, state.broker.begun_ms)
+
+    @classmethod
+    def kept(cls, about: Mapping[str, Any]) -> Self:
+        """That of an export."""
+        cluster, broker = about["whose"]
+        return cls(cluster, broker, about.get("begun_ms", 0))
+
+    def as_kept(self) -> dict[str, Any]:
+        """For an export's own record."""
+        return {"whose": [self.cluster, self.broker], "begun_ms": self.begun_ms}
+
+    def refuse_other(self, now: Self, target: Target) -> None:
+        """Refuse to add messages of another tier to those of this one.
+
+        Raises:
+            ConfigError: it is another broker's, or was made again.
+        """
+        if (self.cluster, self.broker) != (now.cluster, now.broker):
+            raise ConfigError(
+                f"the export in {target.name} is of {self.broker} of cluster {self.cluster}"
+            )
+        if self.begun_ms and now.begun_ms and self.begun_ms != now.begun_ms:
+            raise ConfigError(
+                f"the tier was made again since the export in {target.name} was begun, so its "
+                f"offsets may be those of other messages: name another {target.kind}"
+            )
+
+
+def refuse_other_history(
+    queues: Mapping[QueueId, Queue], reached: Mapping[QueueId, Reached], target: Target
+) -> None:
+    """Refuse to take new messages for old ones.
+
+    Raises:
+        ConfigError: a queue was cut back or made again since it was exported.
+    """
+    for name, queue in queues.items():
+        before = reached.get(name)
+        if before is None or not before.end:
+            continue
+        if queue.next_offset < before.end:
+            raise ConfigError(
+                f"{name} ends at {queue.next_offset}, and the export in {target.name} has it up to "
+                f"{before.end}: the queue was cut back or made again, so name another {target.kind}"
+            )
+        if before.generation is not None and before.generation != queue.generation:
+            raise ConfigError(
+                f"{name} was cut back or made again since the export in {target.name} had it up to "
+                f"{before.end}, so its offsets may be those of other messages: name another "
+                f"{target.kind}"
+            )
+
+
+def gone(queues: Iterable[Queue], reached: Mapping[QueueId, Reached]) -> list[Gone]:
+    """What an export can have no more, of queues that it has a part of; in order of queues."""
+    found: list[Gone] = []
+    for queue in sorted(queues, key=lambda one: one.id):
+        before = reached.get(queue.id)
+        if before is not None and before.end < queue.min_offset:
+            found.append(Gone(queue.id, before.end, queue.min_offset))
+    return found

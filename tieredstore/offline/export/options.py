@@ -1,0 +1,83 @@
+"""Which messages an export has and what of them, and whether a later run is given the same."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple, Self, cast
+
+from tieredstore.config.sources import ConfigError
+from tieredstore.offline.wanted_messages import WantedMessages
+from tieredstore.reading.arrow import import_arrow
+
+TOPIC = "topic"
+"""The column that is in the names of directories, and so in no Parquet file of an export."""
+
+
+class Target(NamedTuple):
+    """Where an export goes, as people name it."""
+
+    kind: str
+    """`directory` or `table`."""
+    name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportOptions:
+    """Which messages an export has, and what of them. None: not said."""
+
+    topics: tuple[str, ...] | None = None
+    queues: tuple[int, ...] | None = None
+    since_ms: int | None = None
+    until_ms: int | None = None
+    tags: tuple[str, ...] | None = None
+    columns: tuple[str, ...] | None = None
+
+    @property
+    def wanted(self) -> WantedMessages:
+        """Which messages; tags are looked at by the tasks."""
+        return WantedMessages(
+            topics=None if self.topics is None else frozenset(self.topics),
+            queues=None if self.queues is None else frozenset(self.queues),
+            since_ms=self.since_ms,
+            until_ms=self.until_ms,
+        )
+
+    @classmethod
+    def kept(cls, about: Mapping[str, Any]) -> Self:
+        """Those that a ledger has."""
+        kept: dict[str, Any] = about["options"]
+        listed = {name: _as_tuple(kept[name]) for name in ("topics", "queues", "tags", "columns")}
+        return cls(since_ms=kept["since_ms"], until_ms=kept["until_ms"], **listed)
+
+    def given_again(self, given: Self, target: Target) -> Self:
+        """These, if nothing else was given for an export that was begun with them.
+
+        Raises:
+            ConfigError: something else was.
+        """
+        mine = asdict(self)
+        for name, value in asdict(given).items():
+            if value is not None and value != mine[name]:
+                word = name.removesuffix("_ms")
+                raise ConfigError(
+                    f"the export in {target.name} was begun with {word} {_said(mine[name])}, not "
+                    f"{_said(value)}: name another {target.kind}, or give no such option to go on"
+                )
+        return self
+
+
+def columns_of(options: ExportOptions) -> tuple[str, ...]:
+    """The columns of the files."""
+    names: Iterable[str] = import_arrow().schema_of(options.columns).names
+    return tuple(name for name in names if name != TOPIC)
+
+
+def _as_tuple(listed: Sequence[Any] | None) -> tuple[Any, ...] | None:
+    return None if listed is None else tuple(listed)
+
+
+def _said(value: Any) -> str:  # noqa: ANN401 - of any option
+    if value is None:
+        return "not given"
+    if not isinstance(value, tuple):
+        return str(value)
+    return ", ".join(map(str, cast("tuple[Any, ...]", value)))
