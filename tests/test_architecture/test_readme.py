@@ -16,7 +16,7 @@ from tests.support.patience import HANGS_AFTER_S
 from tests.support.shown_blocks import blocks_of, environment_of, ran
 from tieredstore.offline.spark.requirements import lacking_java
 
-DATA_TOOLS = ("duckdb", "polars", "pandas", "pyspark")
+DATA_TOOLS = ("duckdb", "polars", "pandas", "pyspark", "pyiceberg")
 """Large, so blocks that need one are passed over where it is missing, except in CI."""
 SHOWN_BUCKET = "my-bucket"
 """Blocks with it need a server that speaks S3."""

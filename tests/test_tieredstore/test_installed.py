@@ -13,8 +13,11 @@ import pytest
 import tieredstore
 from tieredstore.cli.main import COMMANDS
 
-OF_SPARK = "pyspark"
-"""Comes with the extra `spark` alone, without which the wheel is tried."""
+OF_EXTRAS = {
+    "pyspark": "tieredstore.offline.spark.",
+    "pyiceberg": "tieredstore.offline.export.iceberg_",
+}
+"""What comes with extras, without which the wheel is tried, and the modules that need it."""
 PACKAGES = ("tieredstore", "dispatcher", "fetcher", "container", "provider")
 
 
@@ -29,7 +32,8 @@ def test_every_module_can_be_imported(package: str) -> None:
         try:
             importlib.import_module(name)
         except ModuleNotFoundError as error:
-            if error.name != OF_SPARK or not name.startswith("tieredstore.offline.spark."):
+            wanting = OF_EXTRAS.get((error.name or "").partition(".")[0])
+            if wanting is None or not name.startswith(wanting):
                 raise
 
 

@@ -1,6 +1,6 @@
 """`tieredstore export`: messages as Parquet files, partitioned by topic and day."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,7 +24,10 @@ from tieredstore.opening import AS_OPTIONS
 from tieredstore.summary import counted
 
 if TYPE_CHECKING:
-    from tieredstore.offline.export.job import Export, ExportOptions, ExportReport
+    from tieredstore.offline.export.continuing import Gone
+    from tieredstore.offline.export.iceberg_job import TableExport
+    from tieredstore.offline.export.job import Export, ExportReport
+    from tieredstore.offline.export.options import ExportOptions
 
 NUMBERS = frozenset({"messages", "files", "size", "queues", "offsets", "damaged"})
 
@@ -82,7 +85,14 @@ def _options(command: Callable[..., int]) -> Callable[..., int]:
 
 
 @click.command("export")
-@click.argument("directory", type=GIVEN_PATH)
+@click.argument("directory", type=GIVEN_PATH, required=False)
+@click.option(
+    "--iceberg",
+    "table",
+    metavar="CATALOG.NAMESPACE.TABLE",
+    help="Write into this Iceberg table in place of DIRECTORY. The catalog is configured as"
+    " pyiceberg's are: in ~/.pyiceberg.yaml or the environment.",
+)
 @_options
 @engine_options
 @java_metadata_option
@@ -91,7 +101,8 @@ def _options(command: Callable[..., int]) -> Callable[..., int]:
 def command(
     invocation: Invocation,
     *,
-    directory: Path,
+    directory: Path | None,
+    table: str | None,
     split_bytes: int,
     skip_damaged: bool,
     dry_run: bool,
@@ -105,25 +116,22 @@ def command(
 
     The files are DIRECTORY/topic=TOPIC/day=YYYY-MM-DD/*.parquet, by the day in UTC when the broker
     stored the messages. A run that was ended goes on where it was; a run on a complete export adds
-    the messages that came since, each exactly once. Exit status 1: damaged messages were passed
-    over.
+    the messages that came since, each exactly once. With --iceberg they go into a table, by
+    snapshots of 4 GiB of logs. Exit status 1: damaged messages were passed over.
     """
-    try:
-        from tieredstore.offline.export.job import planned_export  # noqa: PLC0415 - needs Arrow
-    except ModuleNotFoundError as error:
-        if error.name != "pyarrow":
-            raise
-        raise ConfigError("export needs pyarrow: pip install 'tieredstore[arrow]'") from error
-    options = _export_options(given)
-    export = planned_export(
-        invocation.load_config(),
-        directory,
-        options,
-        split_bytes=split_bytes,
-        skips_damage=skip_damaged,
-        java_metadata=java_metadata,
-        naming=AS_OPTIONS,
-    )
+    if (directory is None) == (table is None):
+        both = "" if directory is None else ", not both"
+        raise click.UsageError(f"give a directory or --iceberg{both}")
+    planned = {
+        "config": invocation.load_config(),
+        "options": _export_options(given),
+        "split_bytes": split_bytes,
+        "skips_damage": skip_damaged,
+        "java_metadata": java_metadata,
+        "naming": AS_OPTIONS,
+    }
+    export = _into_directory(directory, planned) if table is None else _into_table(table, planned)
+    _show_gone(export.gone)
     if dry_run:
         _show_plan(export, as_json=as_json)
         return 0
@@ -134,8 +142,46 @@ def command(
     return FINDINGS if any(topic.damaged for topic in report.topics) else 0
 
 
+def _into_directory(directory: Path | None, planned: dict[str, Any]) -> "Export":
+    """The export into Parquet files.
+
+    Raises:
+        ConfigError: pyarrow is not installed.
+        and as `planned_export`.
+    """
+    assert directory is not None
+    try:
+        from tieredstore.offline.export.job import planned_export  # noqa: PLC0415 - needs Arrow
+    except ModuleNotFoundError as error:
+        if error.name != "pyarrow":
+            raise
+        raise ConfigError("export needs pyarrow: pip install 'tieredstore[arrow]'") from error
+    return planned_export(directory=directory, **planned)
+
+
+def _into_table(name: str, planned: dict[str, Any]) -> "TableExport":
+    """The export into an Iceberg table.
+
+    Raises:
+        ConfigError: pyiceberg is not installed.
+        and as `planned_table_export`.
+    """
+    try:
+        from tieredstore.offline.export.iceberg_job import (  # noqa: PLC0415 - needs pyiceberg
+            TableName,
+            planned_table_export,
+        )
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in {"pyarrow", "pyiceberg"}:
+            raise
+        raise ConfigError(
+            "export --iceberg needs pyiceberg: pip install 'tieredstore[iceberg]'"
+        ) from error
+    return planned_table_export(name=TableName.parse(name), **planned)
+
+
 def _export_options(given: dict[str, Any]) -> "ExportOptions":
-    from tieredstore.offline.export.job import ExportOptions  # noqa: PLC0415 - as above
+    from tieredstore.offline.export.options import ExportOptions  # noqa: PLC0415 - as above
 
     since, until = given["since"], given["until"]
     if since is not None and until is not None and until <= since:
@@ -153,7 +199,18 @@ def _export_options(given: dict[str, Any]) -> "ExportOptions":
     )
 
 
-def _show_plan(export: "Export", *, as_json: bool) -> None:
+def _show_gone(gone: "Sequence[Gone]") -> None:
+    """What an earlier run did not export and this one cannot; not among what programs read."""
+    for one in gone:
+        count = one.end - one.start
+        click.echo(
+            f"{one.queue}: {counted(count, 'queue offset')} from {one.start:,} on expired before "
+            f"{'it was' if count == 1 else 'they were'} exported",
+            err=True,
+        )
+
+
+def _show_plan(export: "Export | TableExport", *, as_json: bool) -> None:
     """What a run would read, by queue."""
     if as_json:
         write_json(

@@ -1,0 +1,276 @@
+"""The Iceberg table of an export: found by its catalog, and added to by one commit at a time.
+
+What the export has is a property of the table, changed by the same commit that adds the messages:
+
+    tieredstore.export     whose messages, which of them, and how far it is with each queue
+    tieredstore.commit     number of the commit, in the property and in its snapshot's summary
+    tieredstore.covers     in the summary: queue offsets [from, to) that the snapshot added
+
+So a table has all of a commit or nothing of it, and the property says which. A rival cannot add the
+same messages: every commit is refused unless the table is still where the export looked at it.
+"""
+
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple, Self
+
+import orjson
+from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.exceptions import (
+    CommitFailedException,
+    CommitStateUnknownException,
+    ForbiddenError,
+    NoSuchNamespaceError,
+    NoSuchTableError,
+    NotInstalledError,
+    RESTError,
+    TableAlreadyExistsError,
+    UnauthorizedError,
+)
+from pyiceberg.manifest import DataFile
+from pyiceberg.table import Table
+from requests.exceptions import RequestException
+
+from container.errors import InUse
+from container.names.queue_id import QueueId
+from provider.errors import Corrupt, Denied, Unavailable
+from tieredstore.config.sources import ConfigError
+from tieredstore.offline.export.continuing import Reached
+from tieredstore.offline.export.iceberg_schema import SPEC, iceberg_schema, refuse_other_columns
+
+STATE, COMMIT, COVERS = "tieredstore.export", "tieredstore.commit", "tieredstore.covers"
+FORMAT = 1
+RETRIES = "commit.retry.num-retries"
+TRIES_MAX = 16
+"""Commits that are tried where others commit to the table, too (compaction of small files)."""
+NAME_PARTS_MIN = 3
+
+
+class TableName(NamedTuple):
+    """A table, and the catalog that has it."""
+
+    catalog: str
+    identifier: tuple[str, ...]
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """That of `CATALOG.NAMESPACE.TABLE`; a namespace may have several parts.
+
+        Raises:
+            ConfigError: it is no such name.
+        """
+        parts = text.split(".")
+        if len(parts) < NAME_PARTS_MIN or not all(parts):
+            raise ConfigError(
+                f"{text!r} names no table: write CATALOG.NAMESPACE.TABLE, such as lake.mq.messages"
+            )
+        return cls(parts[0], tuple(parts[1:]))
+
+    def __str__(self) -> str:
+        return ".".join((self.catalog, *self.identifier))
+
+
+@dataclass(frozen=True, slots=True)
+class TableState:
+    """What an export has, as its table says."""
+
+    about: Mapping[str, Any]
+    """Whose and which messages, as in a ledger."""
+    number: int = 0
+    """Of the last commit; 0: the table is empty."""
+    reached: Mapping[QueueId, Reached] = field(default_factory=dict[QueueId, Reached])
+
+    @classmethod
+    def begun(cls, about: Mapping[str, Any]) -> Self:
+        """That of a table that is to be made, as it will be read."""
+        return cls(orjson.loads(orjson.dumps(dict(about))))
+
+    def encoded(self) -> dict[str, str]:
+        """As properties."""
+        rows = [[*queue, *reached] for queue, reached in sorted(self.reached.items())]
+        said = {"format": FORMAT, "about": dict(self.about), "reached": rows}
+        return {STATE: orjson.dumps(said).decode(), COMMIT: str(self.number)}
+
+    def behind(self, covers: Mapping[QueueId, tuple[int, int]],
+               generations: Mapping[QueueId, int]) -> Self:  # fmt: skip
+        """What it is after a commit that adds these queue offsets."""
+        more = {queue: Reached(end, generations[queue]) for queue, (_, end) in covers.items()}
+        return replace(self, number=self.number + 1, reached={**self.reached, **more})
+
+
+class ExportTable:
+    """A table by its name; each call asks the catalog anew, and leaves no connection open."""
+
+    def __init__(self, name: TableName) -> None:
+        self.name = name
+
+    def __repr__(self) -> str:
+        return f"<ExportTable {self.name}>"
+
+    def loaded(self) -> Table | None:
+        """The table as it is now; None if there is none.
+
+        Raises:
+            ConfigError: the catalog is not configured, or needs what is not installed.
+            Denied, Unavailable: it refuses, or does not answer.
+        """
+        with _opened(self.name) as catalog:
+            return _found(catalog, self.name)
+
+    def state(self) -> TableState | None:
+        """What the export has; None if there is no table.
+
+        Raises:
+            ConfigError: the table is not one of an export, was rolled back, or a newer program's.
+            Corrupt: its property is damaged.
+            and as `loaded`.
+        """
+        table = self.loaded()
+        return None if table is None else state_of(table, self.name)
+
+    def create(self, columns: Sequence[str], state: TableState) -> None:
+        """Make the table, without a message, and its namespace if there is none.
+
+        Raises:
+            InUse: somebody else made it meanwhile.
+            and as `loaded`.
+        """
+        with _opened(self.name) as catalog:
+            catalog.create_namespace_if_not_exists(self.name.identifier[:-1])
+            try:
+                catalog.create_table(  # pyright: ignore[reportUnknownMemberType]
+                    self.name.identifier,
+                    iceberg_schema(columns),
+                    partition_spec=SPEC,
+                    properties=state.encoded(),
+                )
+            except TableAlreadyExistsError as error:
+                raise _met(self.name) from error
+
+    def commit(
+        self,
+        files: Sequence[DataFile],
+        *,
+        before: TableState,
+        after: TableState,
+        covers: Mapping[QueueId, tuple[int, int]],
+    ) -> None:
+        """Add files and say what they have, in one snapshot. Nothing is changed if it fails.
+
+        Commits of others that do not export (compaction) are let through first.
+
+        Raises:
+            InUse: another process has exported meanwhile.
+            Unavailable: the outcome is not known, and the next run looks; or others commit without
+                end.
+            and as `state`.
+        """
+        rows = {str(queue): span for queue, span in sorted(covers.items())}
+        summary = {COMMIT: str(after.number), COVERS: orjson.dumps(rows).decode()}
+        for _ in range(TRIES_MAX):
+            with _opened(self.name) as catalog:
+                table = _found(catalog, self.name)
+                if table is None or state_of(table, self.name) != before:
+                    raise _met(self.name)
+                # Tried again by itself, it would add the same messages behind a rival's. The
+                # setting is this object's alone: a commit says only what it changes.
+                settings = {**table.metadata.properties, RETRIES: "0"}
+                table.metadata = table.metadata.model_copy(update={"properties": settings})
+                try:
+                    with table.transaction() as change:
+                        change.set_properties(after.encoded())
+                        with change.update_snapshot(summary).fast_append() as added:
+                            for file in files:
+                                added.append_data_file(file)
+                except CommitFailedException:
+                    continue
+                return
+        raise Unavailable("others change the table all the time", str(self.name))
+
+
+def state_of(table: Table, name: TableName) -> TableState:
+    """What the export of a table has, by its property.
+
+    Raises:
+        ConfigError: the table is not one of an export, was rolled back, or a newer program's.
+        Corrupt: its property is damaged.
+    """
+    raw = table.properties.get(STATE)
+    if raw is None:
+        raise ConfigError(f"{name} was not made by an export: name another table")
+    try:
+        found: Any = orjson.loads(raw)
+        if found["format"] != FORMAT:
+            raise ConfigError(
+                f"{name} holds an export of format {found['format']}: install a newer tieredstore"
+            )
+        reached = {QueueId(row[0], row[1]): Reached(*row[2:]) for row in found["reached"]}
+        state = TableState(found["about"], int(table.properties[COMMIT]), reached)
+    except (orjson.JSONDecodeError, KeyError, TypeError, ValueError) as error:
+        raise Corrupt(f"{STATE} of the table is damaged: {error}", str(name), 0) from error
+    _refuse_rolled_back(table, state, name)
+    refuse_other_columns(table, str(name))
+    return state
+
+
+def _refuse_rolled_back(table: Table, state: TableState, name: TableName) -> None:
+    """Refuse a table whose snapshot is older than its property says: messages are missing."""
+    snapshot, number = table.current_snapshot(), 0
+    while snapshot is not None:
+        said = (snapshot.summary.additional_properties if snapshot.summary else {}).get(COMMIT)
+        if said is not None:
+            number = int(said)
+            break
+        if snapshot.parent_snapshot_id is None:
+            break
+        snapshot = table.snapshot_by_id(snapshot.parent_snapshot_id)
+        if snapshot is None:
+            return  # it expired, which takes no row away
+    if number != state.number:
+        raise ConfigError(
+            f"{name} is at commit {number} of its export, which has made {state.number}: the table "
+            f"was rolled back, so roll it forward again or name another table"
+        )
+
+
+def _met(name: TableName) -> InUse:
+    return InUse("another process has written this export meanwhile: try again", str(name))
+
+
+def _found(catalog: Catalog, name: TableName) -> Table | None:
+    try:
+        return catalog.load_table(name.identifier)
+    except (NoSuchTableError, NoSuchNamespaceError):
+        return None
+
+
+@contextmanager
+def _opened(name: TableName) -> Generator[Catalog]:
+    """The catalog, as pyiceberg's own configuration says; its errors as ours."""
+    where = str(name)
+    try:
+        with closing(load_catalog(name.catalog)) as catalog:
+            yield catalog
+    except ConfigError:
+        raise
+    except CommitStateUnknownException as error:
+        raise Unavailable(
+            "the catalog did not say whether the snapshot is there, and the next run looks", where
+        ) from error
+    except (UnauthorizedError, ForbiddenError) as error:
+        raise Denied(f"the catalog refuses: {_sentence(error)}", where) from error
+    except (RESTError, RequestException) as error:
+        raise Unavailable(f"the catalog does not answer: {_sentence(error)}", where) from error
+    except (NotInstalledError, ModuleNotFoundError, ValueError) as error:
+        raise ConfigError(f"catalog {name.catalog}: {_sentence(error)}") from error
+    except Exception as error:
+        # Those of a SQL database come from a package that need not be there.
+        if type(error).__module__.partition(".")[0] != "sqlalchemy":
+            raise
+        raise Unavailable(f"the catalog does not answer: {_sentence(error)}", where) from error
+
+
+def _sentence(error: BaseException) -> str:
+    lines = str(error).splitlines()
+    return lines[0].rstrip(".") if lines else type(error).__name__
