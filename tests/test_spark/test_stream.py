@@ -3,6 +3,7 @@
 import random
 from collections.abc import Callable
 from pathlib import Path
+from shutil import rmtree
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -90,6 +91,17 @@ def test_stopped_at_random_and_restarted_the_sink_has_each_message_once(
         tier.grow(rng.randrange(0, 9))
     into(stream(spark, tier, maxRowsPerTrigger=50), sink).awaitTermination()
     assert sorted(held(spark, sink)) == sorted(tier.sent)
+
+
+def test_a_tier_that_was_made_again_is_not_gone_on_with(
+    spark: "SparkSession", tier: GrowingTier, tmp_path: Path
+) -> None:
+    into(stream(spark, tier), tmp_path / "sink").awaitTermination()
+    rmtree(tier.path)
+    tier.grow(5)
+    query = into(stream(spark, tier, failOnDataLoss="false"), tmp_path / "sink")
+    wait_until(lambda: not query.isActive, Patience("the stream does not end"))
+    assert "the tier was made again since" in str(query.exception())
 
 
 def test_a_batch_has_no_more_rows_than_the_limit(

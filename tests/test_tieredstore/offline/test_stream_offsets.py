@@ -12,9 +12,12 @@ from tieredstore.offline.spark.stream_offsets import (
     MissingMessages,
     Offsets,
     capped,
+    marked,
     parse_offsets,
     parse_queue,
     refuse_ahead,
+    refuse_other_generation,
+    refuse_other_tier,
     stretches,
 )
 
@@ -82,3 +85,26 @@ def test_offsets_that_are_none_are_refused(text: str) -> None:
 def test_topics_may_have_any_name_in_front_of_the_number() -> None:
     assert parse_offsets('{"%RETRY%g/0": 7}', option="x") == {"%RETRY%g/0": 7}
     assert parse_queue("a/b/3") == ("a/b", 3)
+
+
+def test_offsets_count_in_one_tier_and_one_generation_of_a_queue() -> None:
+    bounds = {"T/0": Bounds(0, 9), "T/1": Bounds(0, 9, generation=2)}
+    start = marked({"T/0": 4, "T/1": 4}, bounds, 17)
+    assert start == {"T/0": 4, "T/1": 4, "@tier": 17, "@generation T/1": 2}
+    end = marked(capped(start, bounds, None), bounds, 17)
+    assert list(end) == list(start)
+    assert [tuple(one) for one in stretches(start, end, bounds, fail_on_data_loss=True)] == [
+        (parse_queue("T/0"), 4, 9), (parse_queue("T/1"), 4, 9)
+    ]  # fmt: skip
+    assert stretches(start, {**start, "@tier": 18}, bounds, fail_on_data_loss=True) == []
+    for known, now in ((17, 17), (17, 0), (0, 18)):
+        refuse_other_tier({"@tier": known}, now)
+    refuse_other_tier({}, 18)
+    with pytest.raises(MissingMessages, match="the tier was made again since"):
+        refuse_other_tier(start, 18)
+    refuse_other_generation(start, bounds)
+    refuse_other_generation({"T/0": 4, "T/1": 4}, bounds)
+    again = {**bounds, "T/0": Bounds(0, 9, generation=1)}
+    refuse_other_generation({**start, "T/0": 0}, again)
+    with pytest.raises(MissingMessages, match="T/0 was cut back or made again"):
+        refuse_other_generation(start, again)

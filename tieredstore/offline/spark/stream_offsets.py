@@ -1,7 +1,10 @@
 """Where a stream begins, how far a batch goes, and what it must not pass over. Pure.
 
 Offsets are `{"topic/queue": n}`: the stream has every message of that queue below `n`. Spark keeps
-them in the checkpoint, and asks for a batch again between the same two after a failure.
+them in the checkpoint, and asks for a batch again between the same two after a failure. Marks
+beside them, whose names begin with `@` as no topic does, say in which tier and queues they count:
+
+    {"Orders/0": 17, "@tier": 1795490527751, "@generation Orders/0": 2}
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,7 +18,8 @@ from tieredstore.config.sources import ConfigError
 
 EARLIEST, LATEST = "earliest", "latest"
 Offsets = dict[str, int]
-"""By `topic/queue`: the first queue offset that is not in the stream yet."""
+"""By `topic/queue`: the first queue offset that is not in the stream yet; and marks."""
+MARK, TIER_MARK, GENERATION_MARK = "@", "@tier", "@generation "
 
 
 class Bounds(NamedTuple):
@@ -24,6 +28,8 @@ class Bounds(NamedTuple):
     first: int
     end: int
     gaps: Sequence[Gap] = ()
+    generation: int = 0
+    """Raised by every cut, and where a queue is made again."""
 
 
 class MissingMessages(ValueError):
@@ -76,11 +82,11 @@ def capped(start: Mapping[str, int], bounds: Mapping[str, Bounds], rows_max: int
     """
     offsets = dict(start)
     behind: list[tuple[int, str]] = []
-    for name, (first, end, _) in bounds.items():
+    for name, has in bounds.items():
         if name not in offsets:
-            offsets[name] = first
-        elif end > offsets[name]:
-            behind.append((end - offsets[name], name))
+            offsets[name] = has.first
+        elif has.end > offsets[name]:
+            behind.append((has.end - offsets[name], name))
     left = rows_max
     behind.sort(reverse=left is not None and left < len(behind))
     for number, (waiting, name) in enumerate(behind):
@@ -114,7 +120,7 @@ def stretches(
     found: list[Stretch] = []
     for name, last in sorted(end.items()):
         first = start.get(name, last)
-        if first >= last:
+        if first >= last or name.startswith(MARK):
             continue
         has = bounds.get(name, Bounds(last, last))
         if fail_on_data_loss:
@@ -157,3 +163,50 @@ def refuse_ahead(start: Mapping[str, int], bounds: Mapping[str, Bounds]) -> None
                 f"{name} ends at {has.end}, and the stream has read up to {offset}: the queue was "
                 f"cut back or made again; failOnDataLoss=false goes on when it is longer"
             )
+
+
+def marked(offsets: Mapping[str, int], bounds: Mapping[str, Bounds], begun_ms: int) -> Offsets:
+    """Offsets that say in which tier they count, begun at `begun_ms` (0: not known). Keeps order.
+
+    Generations of 0, which nearly all are, need no mark.
+    """
+    found = {**offsets, TIER_MARK: begun_ms}
+    for name in offsets:
+        mark, has = GENERATION_MARK + name, bounds.get(name)
+        if has is not None and (has.generation or mark in found):
+            found[mark] = has.generation
+    return found
+
+
+def refuse_other_tier(start: Mapping[str, int], begun_ms: int) -> None:
+    """Refuse to go on in a tier that was made again at the same place.
+
+    Raises:
+        MissingMessages: it was; where either of the two is not known, nothing is compared.
+    """
+    before = start.get(TIER_MARK, 0)
+    if before and begun_ms and before != begun_ms:
+        raise MissingMessages(
+            "the tier was made again since the stream's checkpoint was begun, so its offsets may "
+            "be those of other messages: begin with a new checkpoint"
+        )
+
+
+def refuse_other_generation(start: Mapping[str, int], bounds: Mapping[str, Bounds]) -> None:
+    """Refuse to take messages of a queue that was cut or made again for those to come.
+
+    Raises:
+        MissingMessages: one was, even if it is longer by now than the stream has read. Offsets
+            without marks are of an older program, and are not compared.
+    """
+    if TIER_MARK not in start:
+        return
+    for name, offset in sorted(start.items()):
+        has = bounds.get(name)
+        if offset and has is not None:
+            before = start.get(GENERATION_MARK + name, 0)
+            if has.generation != before:
+                raise MissingMessages(
+                    f"{name} was cut back or made again since the stream has read up to {offset}, "
+                    f"so its offsets may be those of other messages; failOnDataLoss=false goes on"
+                )

@@ -23,7 +23,10 @@ from tieredstore.offline.spark.stream_offsets import (
     Bounds,
     Offsets,
     capped,
+    marked,
     refuse_ahead,
+    refuse_other_generation,
+    refuse_other_tier,
     stretches,
 )
 from tieredstore.offline.tables.open_tier import OpenTier
@@ -58,6 +61,7 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._tier: OpenTier | None = None
         self._looked_s = NEVER_S
         self._seen: dict[str, Bounds] = {}
+        self._begun_ms = 0
         self._cap: Mapping[str, int] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -83,7 +87,7 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     f"startingOffsets names {name}, which is no queue of the tier that is wanted",
                     tier.place.location,
                 )
-        return offsets
+        return marked(offsets, self._seen, self._begun_ms)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
         """`maxRowsPerTrigger`."""
@@ -94,10 +98,11 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """How far the next batch goes.
 
         Raises:
-            MissingMessages: the tier has fewer messages than the stream was given.
+            MissingMessages: the tier has fewer messages than the stream was given, or others.
             Unavailable, Corrupt: as `OpenTier.refresh`.
         """
         bounds = self._bounds()
+        self._refuse_other_history(start, bounds)
         if self._options.fails_on_loss:
             refuse_ahead(start, bounds)
         if self._cap is not None:
@@ -106,11 +111,13 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 for name, one in bounds.items()
                 if name in self._cap
             }
-        return capped(start, bounds, limit.max_rows if isinstance(limit, ReadMaxRows) else None)
+        end = capped(start, bounds, limit.max_rows if isinstance(limit, ReadMaxRows) else None)
+        return marked(end, bounds, self._begun_ms)
 
     def reportLatestOffset(self) -> Offsets:  # noqa: N802 - Spark's name
         """Where the tier ends, for the query's progress."""
-        return {name: one.end for name, one in self._bounds().items()}
+        bounds = self._bounds()
+        return marked({name: one.end for name, one in bounds.items()}, bounds, self._begun_ms)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         """From now on the stream ends where the tier ends now."""
@@ -121,10 +128,11 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The parts of a batch.
 
         Raises:
-            MissingMessages: messages of the batch are not in the tier.
+            MissingMessages: messages of the batch are not in the tier, or others have their place.
             Unavailable, Corrupt, Denied: of manifests.
         """
         bounds, tier = self._bounds(), self._opened()
+        self._refuse_other_history(end, bounds)
         wanted = stretches(start, end, bounds, fail_on_data_loss=self._options.fails_on_loss)
         selection = Selection(by_queue={one.queue: (one.start, one.end) for one in wanted})
         found = tier.plan(selection, self._options.split_bytes)
@@ -164,7 +172,13 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._looked_s = self._clock.monotonic_s()
         return self._seen
 
+    def _refuse_other_history(self, offsets: Offsets, bounds: Mapping[str, Bounds]) -> None:
+        refuse_other_tier(offsets, self._begun_ms)
+        if self._options.fails_on_loss:
+            refuse_other_generation(offsets, bounds)
+
     def _look(self, tier: OpenTier) -> None:
+        self._begun_ms = tier.state().broker.begun_ms
         wanted = self._options.wanted
         # A topic that is deleted later on is missing messages, not a wrong option.
         queues = tier.queues(replace(wanted, topics=None, topics_seen=wanted.topics))
@@ -179,4 +193,4 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def _bounds_of(queue: Queue) -> Bounds:
-    return Bounds(queue.min_offset, queue.next_offset, queue.gaps)
+    return Bounds(queue.min_offset, queue.next_offset, queue.gaps, queue.generation)
