@@ -49,6 +49,8 @@ SCHEMA = pa.schema(
 )
 """All columns, named as `read --json` names fields. Without a tag `tags` is null; `msg_id` is
 UNIQ_KEY or else `offset_msg_id`."""
+_NUMPY = {pa.int32(): np.int32, pa.int64(): np.int64, pa.uint32(): np.uint32}
+"""Arrow before 21 asks pandas for these, which need not be there."""
 _POSITIONS_MAX = 2**31 - 1
 _HEX = np.frombuffer("".join(f"{byte:02X}" for byte in range(256)).encode(), np.uint16)
 
@@ -88,12 +90,12 @@ class ColumnMaker:
     def header(self, name: str, kind: pa.DataType) -> pa.Array:
         """A number of the header."""
         wanted = kind if kind != _TIME else pa.int64()
-        column = self.records.headers[name].astype(wanted.to_pandas_dtype())
+        column = self.records.headers[name].astype(_NUMPY[wanted])
         return pa.array(column).cast(kind)
 
     def tail(self, name: str, kind: pa.DataType) -> pa.Array:
         """A number between the store host and the body."""
-        return pa.array(self.records.tails[name].astype(kind.to_pandas_dtype()))
+        return pa.array(self.records.tails[name].astype(_NUMPY[kind]))
 
     def store_timestamp(self) -> pa.Array:
         """When the broker stored it."""
