@@ -6,7 +6,7 @@ makes units and index files in new objects, and the journal's first entry publis
 """
 
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, closing
+from contextlib import asynccontextmanager, closing, suppress
 from dataclasses import dataclass, replace
 from random import SystemRandom
 from typing import NamedTuple
@@ -15,6 +15,7 @@ import orjson
 from anyio.from_thread import start_blocking_portal
 
 from container.check.finding import Finding
+from container.errors import Owned
 from container.metadata.operations import AddTombstones, Operation, PutIndexFile, PutQueue
 from container.metadata.part_counts import references_of
 from container.metadata.records import Tombstone
@@ -34,8 +35,10 @@ from provider.clock import SystemClock
 from provider.errors import Corrupt, NotFound
 from provider.object_store import ObjectEntry, ObjectStore
 from provider.packed_segments import NONCE_BYTES, PARTS_PREFIX
+from provider.posix_lock import OwnerLock
 from provider.sequential import ByteSource, ObjectRange
 from tieredstore.config.effective import Config
+from tieredstore.config.location import Location
 from tieredstore.config.sources import ConfigError
 from tieredstore.lifetime import cause, running
 from tieredstore.offline.engine import Engine, Piece
@@ -50,7 +53,7 @@ from tieredstore.offline.report import RebuildReport
 from tieredstore.offline.sources import place_of, source_of, store_at
 from tieredstore.offline.split import LogPiece, TierPlace
 from tieredstore.owning import open_owner
-from tieredstore.places import directory_of
+from tieredstore.places import directory_of, owner_lock_path
 
 LEFT_BEHIND = "the metadata that named it are lost"
 """The reason in tombstones of objects that nothing refers to any more."""
@@ -140,6 +143,7 @@ def remake_objects(
         NotFound: there is no part, or no record in any.
         ConfigError: it has a journal.
         Unavailable: workers died again and again, or the storage does not answer.
+        Owned: a process of this host owns the tier and lives.
         Refused: another process has begun the tier meanwhile.
         Denied: the storage refuses.
     """
@@ -149,6 +153,8 @@ def remake_objects(
     metadata = (JOURNAL_PREFIX, SNAPSHOT_PREFIX, BOUNDARY_PREFIX)
     if any(one.name.startswith(metadata) and not ClaimName.parse(one.name) for one in listed):
         raise ConfigError(journal_text(where))
+    if not dry_run:
+        _refuse_living_owner(config, where)
     logs = _logs(config, engine, place, listed, split_bytes, progress)
     if not logs.files and not logs.findings:
         raise NotFound("no part with a record is there", str(where))
@@ -171,6 +177,18 @@ def remake_objects(
         with start_blocking_portal() as portal:
             portal.call(_publish, config, operations, [one.name for one in listed])
     return replace(report, findings=[*logs.findings, *report.findings])
+
+
+def _refuse_living_owner(config: Config, where: Location) -> None:
+    """Refuse while an owner of this host lives: it would go on with the journal that is lost.
+
+    Raises:
+        Owned: there is one, whatever its epoch.
+    """
+    lock = OwnerLock(str(owner_lock_path(config, where)))
+    with suppress(OSError):  # without locks nothing can be told; other hosts' are not seen either
+        if lock.is_held():
+            raise Owned("a process owns the tier and lives: end it first", str(where))
 
 
 async def _listed(store: ObjectStore) -> list[ObjectEntry]:

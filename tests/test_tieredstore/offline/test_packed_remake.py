@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +11,13 @@ import fsspec
 import pytest
 
 from container.check.tier import check_tier
+from container.errors import Owned
 from container.names.index_base import INDEX_PREFIX
 from container.names.queue_id import SegmentType
 from container.record.unit import UNIT_BYTES
 from container.tier_reader import TierReader
-from provider.errors import NotFound
+from provider.errors import NotFound, Unavailable
+from provider.posix_lock import OwnerLock
 from tests.support.cli import invoke
 from tests.support.fake_broker import FakeBroker
 from tests.support.golden import ROCKETMQ_533, expected, unpacked
@@ -27,7 +30,10 @@ from tieredstore.config.effective import Config
 from tieredstore.config.sources import ConfigError
 from tieredstore.offline.audit import audit
 from tieredstore.offline.engine import OneProcess
+from tieredstore.offline.made_objects import ObjectSink
 from tieredstore.offline.remake import remake
+from tieredstore.offline.sources import place_of
+from tieredstore.places import directory_of, make_lock_directory, owner_lock_path
 
 SPLIT_BYTES = (64 << 10, 1 << 40)
 
@@ -141,6 +147,31 @@ async def test_a_dry_run_and_one_that_is_killed_leave_no_tier(tier: PackedTier) 
     made = await in_thread(lambda: remake(tier.config, OneProcess()))
     assert (made.messages, made.findings) == (dry.messages, [])
     await is_sound(tier)
+
+
+def test_an_owner_that_lives_is_told(tier: PackedTier) -> None:
+    tier.put(without_metadata(tier))
+    left = tier.objects
+    path = owner_lock_path(tier.config, directory_of(tier.config))
+    make_lock_directory(path)
+    owner = OwnerLock(str(path))
+    owner.hold(3)
+    with pytest.raises(Owned, match="owns the tier and lives"):
+        remake(tier.config, OneProcess())
+    owner.close()
+    assert tier.objects == left
+
+
+def test_a_target_that_is_made_twice_is_one_object(tier: PackedTier) -> None:
+    left = len(tier.objects)
+    sink = ObjectSink(place_of(tier.config), 9, "00" * 16, {"index/a": 1}, {"units/b": "x/0/y"})
+    for target in ("index/a", "units/b", "units/c"):
+        assert sink.write(target, b"the same") == sink.write(target, b"the same")
+    assert len(tier.objects) == left + 3
+    for target in ("index/a", "units/c"):
+        with pytest.raises(Unavailable):
+            sink.write(target, b"others")
+    assert replace(sink, run="11" * 16).write("units/c", b"others") in tier.objects
 
 
 class DiesInTheSecondPass(OneProcess):

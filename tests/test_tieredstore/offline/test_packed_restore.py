@@ -245,6 +245,21 @@ async def test_what_the_log_has_lost_too_is_told_and_all_else_comes_back(
     assert [file.path for file in again.files] == [file.path for file in report.faults]
 
 
+@pytest.mark.leaves_findings("object-missing", "unreadable", why="a part is lost")
+async def test_of_a_part_that_is_gone_what_its_messages_give_is_told(tier: PackedTier) -> None:
+    log = (await tier.extents(SegmentType.COMMIT_LOG))[0]
+    objects = tier.objects
+    units = [
+        one
+        for one in await tier.extents(SegmentType.CONSUME_QUEUE)
+        if one.object_name == log.object_name
+    ]
+    tier.put({name: raw for name, raw in objects.items() if name != log.object_name})
+    report = await in_thread(lambda: restore(tier.config, OneProcess()))
+    assert 0 < len(report.faults) <= len(units)
+    assert {one.finding for one in report.findings} <= {"log-gap"}
+
+
 @pytest.mark.slow
 def test_the_command_on_s3(s3_url: str) -> None:
     tier = PackedTier(unpacked(ROCKETMQ_533), s3_url)
