@@ -35,6 +35,9 @@ AHEAD_BYTES_MAX = 4 * REQUEST_BYTES
 AHEAD_REQUESTS_MAX = 32
 """Requests under way at once: parts of many small commits are short."""
 
+STORES_MAX = 16
+"""Stores of different places that a process keeps open when nobody uses them."""
+
 ResultT = TypeVar("ResultT")
 
 
@@ -97,6 +100,9 @@ class ThreadedStore(Threaded):
         self._store = opened.store
         super().__init__(opened)
 
+    def __del__(self) -> None:
+        """Nothing: one that left the cache is closed with its last user, by its finalizer."""
+
     def read(self, name: str, wanted: ByteRange) -> Future[Buffer]:
         """Begin a read; `ObjectStore.read`."""
         return self._running.start_task_soon(self._store.read, name, wanted)
@@ -110,7 +116,7 @@ class ThreadedStore(Threaded):
         return self._running.call(work, self._store, *arguments)
 
 
-@lru_cache(maxsize=16)
+@lru_cache(maxsize=STORES_MAX)
 def _store_of_process(pid: int, place: TierPlace) -> ThreadedStore:
     """The open store of this process; one that was forked gets another one."""
     del pid  # part of the key
