@@ -76,7 +76,9 @@ class PackedTier:
         for name, raw in objects.items():
             memory.pipe_file(f"{root}{name}", raw)
 
-    async def make(self, *, batch_messages_max: int = 16) -> None:
+    async def make(
+        self, *, batch_messages_max: int = 16, upkeep: UpkeepOptions | None = None
+    ) -> None:
         """Tier the golden store in small rounds, with index files and manifests."""
         store = self.store
         sizes = TierOptions(
@@ -87,7 +89,7 @@ class PackedTier:
             self.tree,
             store,
             options=sizes,
-            upkeep_options=UpkeepOptions(sealed_segments_max=1),
+            upkeep_options=upkeep or UpkeepOptions(sealed_segments_max=1),
             index=IndexOptions(items_max=1000, finish_items_min=1),
             batch_messages_max=batch_messages_max,
         )

@@ -16,6 +16,7 @@ from container.names.index_base import INDEX_PREFIX
 from container.names.queue_id import SegmentType
 from container.record.unit import UNIT_BYTES
 from container.tier_reader import TierReader
+from container.upkeep.options import UpkeepOptions
 from provider.errors import NotFound, Unavailable
 from provider.posix_lock import OwnerLock
 from tests.support.cli import invoke
@@ -237,6 +238,58 @@ def test_a_tier_is_not_begun_beside_parts_of_another_one(tier: PackedTier) -> No
     said = invoke(tier.url, *tier.options, "tier", tier.tree.store, status=2).output
     assert "rebuild --metadata" in said
     assert tier.objects == left
+
+
+def test_what_a_repair_cut_off_does_not_come_back_in_place_of_what_followed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    memory = fsspec.filesystem("memory")
+    memory.store.clear()
+    url = f"memory://bucket/{tmp_path.name}"
+    whole, cut = FakeBroker(tmp_path / "whole"), FakeBroker(tmp_path / "cut")
+    for broker, count in ((whole, 30), (cut, 6)):
+        for number in range(count):
+            broker.put("Orders", 0, b"%d" % number)
+            broker.put("Others", 0, b"%d" % (number % 6))
+    named = ("-D", "brokerClusterName=C", "-D", "brokerName=b")
+    invoke(url, *named, "tier", whole.directory)
+    for number in range(9):
+        cut.put("Orders", 0, b"another %d" % number)
+        cut.put("Others", 0, b"another %d" % number)
+    invoke(url, *named, "tier", cut.directory, status=1)
+    invoke(url, *named, "repair", "--cut-to-hot", "--store", cut.directory, "--yes")
+    invoke(url, *named, "tier", cut.directory)
+    rows = [invoke(url, "read", topic, "--json").stdout for topic in ("Orders", "Others")]
+    assert [len(text.splitlines()) for text in rows] == [15, 15]
+    for name in [name for name in memory.store if "/@parts/" not in name]:
+        memory.rm_file(name)
+    config = Config.load(
+        defines=[word for word in (*named, f"tieredStoreFilePath={url}") if word != "-D"]
+    )
+    made = remake(config, OneProcess())
+    assert (made.messages, made.findings) == (30, [])
+    assert rows == [invoke(url, "read", topic, "--json").stdout for topic in ("Orders", "Others")]
+    assert "nothing is wrong" in invoke(url, "check").output
+    memory.store.clear()
+
+
+async def test_what_was_merged_counts_once_beside_what_it_was_made_of(tier: PackedTier) -> None:
+    tier.put({})
+    merging = UpkeepOptions(extents_max=4, merge_fan=2, merge_extents_min=1)
+    await tier.make(batch_messages_max=4, upkeep=merging)
+    before = await units_of(tier)
+
+    async def freed(reader: TierReader) -> int:
+        names = reader.state.tombstones
+        return sum(name in tier.objects for name in names if name.startswith("@parts/"))
+
+    assert await tier.read(freed) > 1
+    await in_thread(lambda: tier.put(without_metadata(tier)))
+    report = await in_thread(lambda: remake(tier.config, OneProcess()))
+    assert report.findings == []
+    assert await units_of(tier) == before
+    await is_sound(tier)
 
 
 def test_an_encrypted_tier_comes_back_with_its_keys(
