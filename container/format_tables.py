@@ -24,7 +24,7 @@ from container.index.layout import (
 from container.java.metadata import SEGMENT_FIELDS, JavaQueue, JavaSegment, JavaTopic
 from container.journal.frame import FRAME_FIELDS, Frame
 from container.metadata.codec import OPERATIONS
-from container.metadata.operations import Release, RepackedRun
+from container.metadata.operations import ManifestSwap, Release, RepackedRun
 from container.metadata.records import (
     Attempt,
     Broker,
@@ -47,7 +47,16 @@ from container.record.unit import ConsumeQueueUnit
 TABLES_OF = (Broker, Topic, Queue, Tombstone, Attempt, IndexFile, Part)
 """The records that a snapshot lists."""
 
-PIECES = (Segment, ManifestRef, Gap, Extent, QueueBasis, Release, RepackedRun)
+PIECES = (
+    Segment,
+    ManifestRef,
+    Gap,
+    Extent,
+    QueueBasis,
+    Release,
+    RepackedRun,
+    ManifestSwap,
+)
 """What records and operations are made of."""
 
 _MARKED = re.compile(r"<!-- table: (?P<title>[^>]+) -->\n.*?<!-- end -->", re.DOTALL)

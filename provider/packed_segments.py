@@ -23,11 +23,15 @@ from provider.file_segments import Placement, SegmentSlice, SegmentsOwner
 from provider.object_store import Buffer, ObjectStore
 
 PARTS_PREFIX = "@parts/"
+OFFLOAD_PREFIX = "@offload/"
+"""Below it lie the parts of a second store; the next component is the tier's home in it."""
+HOME_BYTES = 8
 EPOCH_DIGITS = 10
 NONCE_BYTES = 16
 
 _PART = re.compile(
-    rf"{PARTS_PREFIX}([0-9]{{{EPOCH_DIGITS}}})/([0-9a-f]{{{2 * NONCE_BYTES}}})(?:/(.+))?\Z"
+    rf"(?:{PARTS_PREFIX}|{OFFLOAD_PREFIX}([0-9a-f]{{{2 * HOME_BYTES}}})/)"
+    rf"([0-9]{{{EPOCH_DIGITS}}})/([0-9a-f]{{{2 * NONCE_BYTES}}})(?:/(.+))?\Z"
 )
 
 
@@ -40,7 +44,10 @@ class NonceSource(Protocol):
 
 
 class PartName(NamedTuple):
-    """A part: `@parts/<epoch>/<nonce>`, and the segment's name behind it if it has only one."""
+    """A part: `@parts/<epoch>/<nonce>`, and the segment's name behind it if it has only one.
+
+    In a second store it begins with `@offload/<home>/`.
+    """
 
     epoch: int
     """Epoch of the owner that made it."""
@@ -48,16 +55,23 @@ class PartName(NamedTuple):
     """16 random bytes, hexadecimal."""
     segment: str = ""
     """RocketMQ's name of the closed segment whose bytes it holds; "" if it is shared."""
+    home: str = ""
+    """8 random bytes, hexadecimal, that one tier has in a second store; "" in the first one."""
 
     def __str__(self) -> str:
         whole = f"/{self.segment}" if self.segment else ""
-        return f"{PARTS_PREFIX}{self.epoch:0{EPOCH_DIGITS}d}/{self.nonce}{whole}"
+        return f"{parts_prefix(self.home)}{self.epoch:0{EPOCH_DIGITS}d}/{self.nonce}{whole}"
 
     @classmethod
     def parse(cls, name: str) -> Self | None:
         """What a name says; None if it is not a part's."""
         found = _PART.match(name)
-        return cls(int(found[1]), found[2], found[3] or "") if found else None
+        return cls(int(found[2]), found[3], found[4] or "", found[1] or "") if found else None
+
+
+def parts_prefix(home: str = "") -> str:
+    """What the names of all parts begin with, in the first store or in a home of the second."""
+    return f"{OFFLOAD_PREFIX}{home}/" if home else PARTS_PREFIX
 
 
 class PackedDriver:
@@ -86,9 +100,10 @@ class PackedSegments:
     `create` is being settled, two more copies of them.
     """
 
-    def __init__(self, store: ObjectStore, *, epoch: int, rng: NonceSource) -> None:
-        """Write for the owner of `epoch`."""
+    def __init__(self, store: ObjectStore, *, epoch: int, rng: NonceSource, home: str = "") -> None:
+        """Write for the owner of `epoch`; `home`: below this one of a second store."""
         self._store = store
+        self.home = home
         self._epoch = epoch
         self._rng = rng
         self.forsaken: list[str] = []
@@ -132,7 +147,8 @@ class PackedSegments:
         if not slices:
             return []
         nonce = self._rng.randbytes(NONCE_BYTES).hex()
-        name = str(PartName(self._epoch, nonce, slices[0].segment if alone else ""))
+        segment = slices[0].segment if alone else ""
+        name = str(PartName(self._epoch, nonce, segment, self.home))
         try:
             await self._make(name, [buffer for part in slices for buffer in part.buffers])
         except BaseException:
@@ -156,13 +172,12 @@ class PackedSegments:
         return []
 
     async def earlier_objects(self) -> list[str]:
-        """All parts of earlier epochs; `FileSegments.earlier_objects`. One listing.
+        """All its parts of earlier epochs; `FileSegments.earlier_objects`. One listing.
 
         Memory: their names, about 100 bytes each.
         """
-        parts = (
-            (one.name, PartName.parse(one.name)) for one in await self._store.list(PARTS_PREFIX)
-        )
+        listed = await self._store.list(parts_prefix(self.home))
+        parts = ((one.name, PartName.parse(one.name)) for one in listed)
         return [name for name, part in parts if part is not None and part.epoch < self._epoch]
 
     def must_roll(self, segment_epoch: int) -> bool:

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, settings
 
 from dispatcher.queue_table import QueueTable
 from tests.support.lacking import lacks
-from tests.support.left_tiers import findings_below, findings_in_memory, made_memories
+from tests.support.left_tiers import findings_below, findings_in_memories, made_memories
 
 settings.register_profile(
     "dev", max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow]
@@ -82,7 +82,7 @@ def tiers_are_sound(request: pytest.FixtureRequest) -> Iterator[None]:
     below = request.getfixturevalue("tmp_path") if "tmp_path" in request.fixturenames else None
     with made_memories() as memories:
         yield
-    found = [finding for memory in memories for finding in findings_in_memory(memory)]
+    found = findings_in_memories(list(memories))
     if below is not None:
         found += findings_below(below)
     marks = list(request.node.iter_markers("leaves_findings"))

@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from random import Random
+from random import Random, SystemRandom
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from container.names.rocketmq import broker_directory, parse_cluster_directory
@@ -25,15 +25,17 @@ from provider.errors import Denied, StoreError
 from provider.file_segments import SegmentsDriver
 from provider.in_place_segments import LOCK_NAME, InPlaceDriver
 from provider.object_store import AppendingStore, ObjectStore
-from provider.packed_segments import PackedDriver, PartName
+from provider.packed_segments import OFFLOAD_PREFIX, PackedDriver, PartName
 from provider.posix import PosixStore
 from provider.range_reads import RangeReads
 from provider.retrying import RetryingStore
 from provider.throttled import ThrottledStore
+from provider.two_stores import TwoStores
 from tieredstore.config.effective import Config
 from tieredstore.config.location import Location, TierUrl
 from tieredstore.config.object_keys import SCHEME
 from tieredstore.config.object_store import MASTER_KEYS
+from tieredstore.config.second_store import second_location
 from tieredstore.config.sources import ConfigError, environment_name
 
 if TYPE_CHECKING:
@@ -68,12 +70,37 @@ def local_directory(location: Location) -> Path:
     return location
 
 
-def storage_at(config: Config, location: Location, *, clock: Clock) -> AppendingStore:
-    """The storage at a location, unopened; one in an object store has no `append`.
+def storage_at(config: Config, location: Location, *, clock: Clock) -> TwoStores:
+    """The storage at a location with the configured second store, unopened.
+
+    One in an object store has no `append`.
 
     Raises:
+        ConfigError: the second store is no place, or one store lies in the other.
         Denied: nothing is installed for such URLs, or for encryption.
     """
+    second = second_location(config)
+    return TwoStores(
+        _one_store(config, location, JOURNAL_PREFIX, clock),
+        None if second is None else _second_store(config, location, second, clock),
+    )
+
+
+def _second_store(config: Config, first: Location, second: Location, clock: Clock) -> ObjectStore:
+    """The second store; what suits one far away is put around it where the first is a directory.
+
+    Where the first is far away, too, it is put around both (`repeating` and so on).
+    """
+    store = _one_store(config, second, OFFLOAD_PREFIX, clock)
+    if isinstance(second, Path) or not isinstance(first, Path):
+        return store
+    retrying = RetryingStore(store, clock=clock, rng=SystemRandom())
+    kept = limited(config, second, retrying, clock=clock)
+    return for_reading(config, second, kept, clock=clock)
+
+
+def _one_store(config: Config, location: Location, held: str, clock: Clock) -> AppendingStore:
+    """A storage by itself, which has objects below `held` if it has any."""
     if isinstance(location, Path):
         return PosixStore(location, options=config.posix, clock=clock)
     store = _kept_on_disk(config, location, _object_store(config, location, clock), clock)
@@ -83,7 +110,7 @@ def storage_at(config: Config, location: Location, *, clock: Clock) -> Appending
     if find_spec("cryptography") is None:
         extra = "`pip install tieredstore[encryption]`"
         raise Denied(f"encryption needs the extra encryption, as in {extra}", "")
-    return EncryptedStore(store, masters, held=JOURNAL_PREFIX)
+    return EncryptedStore(store, masters, held=held)
 
 
 def repeating(

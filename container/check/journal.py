@@ -8,6 +8,7 @@ from container.errors import NewerVersion
 from container.journal.entry import copy_in, decode_entry
 from container.journal.frame import Frame, FrameKind
 from container.journal.snapshot import decode_snapshot
+from container.metadata.offloading import home_of
 from container.metadata.state import TierState
 from container.names.tier_objects import (
     BoundaryName,
@@ -21,11 +22,13 @@ from container.names.tier_objects import (
     SnapshotName,
     parse_name,
 )
+from container.tier_view import TierView
 from provider.errors import Corrupt, NotFound
 from provider.in_place_segments import LOCK_NAME
 from provider.object_store import Buffer, ObjectStore
-from provider.packed_segments import PartName
+from provider.packed_segments import PartName, parts_prefix
 from provider.probing import PROBE_PREFIX
+from provider.two_stores import is_offloaded
 
 _KINDS = {
     EntryName: FrameKind.ENTRY,
@@ -43,6 +46,34 @@ def own_objects(state: TierState) -> Iterator[str]:
     """Names outside `@` that the metadata knows besides the segments of live queues."""
     yield from state.tombstones
     yield from state.index_files
+
+
+async def listed_objects(tier: TierView) -> dict[str, int]:
+    """The size of every object of a tier, with those in its home in the second store.
+
+    A listing, and one more where something was ever offloaded.
+
+    Raises:
+        Denied: there is a second store, and nobody said where.
+        Unavailable: the storage does not answer.
+    """
+    listed = await tier.store.list("")
+    home = home_of(tier.state.attempts)
+    if home:
+        listed = [*listed, *await tier.store.list(parts_prefix(home))]
+    return {entry.name: entry.size_bytes for entry in listed}
+
+
+async def ask_for_second_store(tier: TierView) -> None:
+    """Ask the second store one thing, if something was ever offloaded there; else no request.
+
+    Raises:
+        Denied: nobody said where it is, or it refuses.
+        Unavailable: it does not answer.
+    """
+    home = parts_prefix(home_of(tier.state.attempts))
+    if is_offloaded(home):
+        await tier.store.list(home, after=f"{home}~")
 
 
 async def check_journal(

@@ -17,6 +17,7 @@ from typing import TypeVar
 from container.check.finding import Finding
 from container.check.flat_stream import FlatStream
 from container.check.index_files import check_index_file
+from container.check.journal import ask_for_second_store, listed_objects
 from container.check.parts import check_parts
 from container.check.queue import check_extents, check_joins, grown
 from container.check.refreshing import LOOKS_MAX, take_newer
@@ -133,6 +134,7 @@ class Scrubber:
         Raises:
             Unavailable: the storage does not answer.
         """
+        await ask_for_second_store(self._tier)
         async with aclosing(self._work()) as work:
             async for place, finding in work:
                 if finding is not None:
@@ -256,7 +258,7 @@ class Scrubber:
     async def _storage(self) -> AsyncIterator[Finding]:
         """The metadata, and what is there and nothing refers to; remembers the orphans."""
         tier, known = self._tier, self.mark.unclaimed
-        sizes = {entry.name: entry.size_bytes for entry in await self._store.list("")}
+        sizes = await listed_objects(tier)
         async for finding in check_metadata(tier, sizes):
             yield finding
         async for finding in check_parts(tier):

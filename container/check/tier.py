@@ -9,7 +9,12 @@ from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mappi
 
 from container.check.finding import Finding
 from container.check.index_files import check_index_files, is_for_a_broker
-from container.check.journal import check_journal, own_objects, unused_objects
+from container.check.journal import (
+    check_journal,
+    listed_objects,
+    own_objects,
+    unused_objects,
+)
 from container.check.parts import check_parts
 from container.check.queue import look_at_queue
 from container.check.refreshing import LOOKS_MAX, take_newer
@@ -34,6 +39,7 @@ from container.tier_view import TierView
 from provider.clock import Clock
 from provider.errors import Corrupt, Denied, NotFound, OutOfRange, StoreError
 from provider.packed_segments import PartName
+from provider.two_stores import is_offloaded
 
 LOOKS_FOR_PARTS = 10
 """Waits for the publication of parts that nothing refers to: 20 seconds with those of `check`."""
@@ -72,7 +78,7 @@ async def check_tier(
     Raises:
         Unavailable: the storage does not answer, so nothing can be said.
     """
-    sizes = {entry.name: entry.size_bytes for entry in await tier.store.list("")}
+    sizes = await listed_objects(tier)
     if journal:
         async for finding in check_metadata(tier, sizes):
             yield finding
@@ -127,7 +133,11 @@ async def check_metadata(tier: TierView, sizes: Mapping[str, int]) -> AsyncItera
             return
         await take_newer(tier)
         now = {entry.name: entry.size_bytes for entry in await tier.store.list("@")}
-        was = {name: size for name, size in seen.items() if name.startswith("@")}
+        was = {
+            name: size
+            for name, size in seen.items()
+            if name.startswith("@") and not is_offloaded(name)
+        }
         if now == was and tier.state.sequence == before:
             break
         seen, before = now, tier.state.sequence

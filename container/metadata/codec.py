@@ -32,10 +32,12 @@ from container.metadata.state import TierState
 from container.metadata.tables import TABLES
 from container.names.queue_id import QueueId
 from provider.errors import Corrupt
+from provider.packed_segments import OFFLOAD_PREFIX
 from provider.ranges import QueueOffset
 
-ENCODINGS = frozenset({0, 1})
+ENCODINGS = frozenset({0, 1, 2})
 """Those that a payload may have: `encoding_of`."""
+_OFFLOADED = f'"{OFFLOAD_PREFIX}'.encode()
 _SHORT_COVERAGE = b'"coverage":["'
 EXTENT_FIELDS_MIN = 6
 EXTENT_FIELDS_MAX = 8
@@ -123,10 +125,13 @@ _BY_NAME = {cls.__name__: codec for cls, codec in OPERATIONS.items()}
 
 
 def encoding_of(payload: bytes) -> int:
-    """How a payload is written: 0, or 1 if it has a coverage of which older programs know nothing.
+    """How a payload is written: what older programs do not know makes it higher than 0.
 
-    So they refuse such an object as one of a newer program. O(length), at the speed of memory.
+    1 if it has a coverage in the short form, 2 if it names what lies in a second store. So they
+    refuse such an object as one of a newer program. O(length), at the speed of memory.
     """
+    if _OFFLOADED in payload:
+        return 2
     return int(_SHORT_COVERAGE in payload)  # inside a JSON text its quotes would be escaped
 
 

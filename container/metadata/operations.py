@@ -205,6 +205,33 @@ class RepackSegments:
 
 
 @dataclass(frozen=True, slots=True)
+class ManifestSwap:
+    """A manifest that takes the place of one with the same segments, whose bytes lay elsewhere."""
+
+    replaced: str
+    """Object name of the older one."""
+    ref: ManifestRef
+
+
+@dataclass(frozen=True, slots=True)
+class OffloadSegments:
+    """Bytes of sealed segments lie in the second store from here on, verified there.
+
+    Compared as `RepackSegments`. Segments in manifests go with their manifests.
+    """
+
+    queue: QueueId
+    generation: int
+    repacks: int
+    runs: tuple[RepackedRun, ...]
+    """Of segments in the snapshot."""
+    manifests: tuple[ManifestSwap, ...]
+    tombstones: tuple[Tombstone, ...]
+    """Of the older manifests, and of the segments' own files, which are due after the lag."""
+    release: Release
+
+
+@dataclass(frozen=True, slots=True)
 class CountParts:
     """Count the references to parts from nothing: an older program did not.
 
@@ -277,6 +304,7 @@ Operation = (
     | TrimQueue
     | DropQueue
     | RepackSegments
+    | OffloadSegments
     | CountParts
     | SetSegmentState
     | AddTombstones

@@ -31,6 +31,7 @@ from container.metadata.records import (
 )
 from container.names.queue_id import FLAT_FILES, SegmentType
 from container.record.unit import UNIT_BYTES
+from provider.two_stores import is_offloaded
 
 
 def commit(queue: Queue, operation: CommitQueue) -> Queue:
@@ -194,15 +195,25 @@ def refuse_other_basis(
     """Refuse a change of a whole record that was planned on another one.
 
     Without a `release` merges are not compared: the record named no part, or an older program
-    planned the change, which merges nothing and does not know `repacks`.
+    planned the change, which merges nothing and does not know `repacks`. But what is in the second
+    store was put there by a program that says it, and may have gone there since the plan.
     """
     if planned_on is None:
         return
     now = QueueBasis.of(queue)
-    if release is None:
+    if release is None and not _names_second_store(queue):
         now = replace(now, repacks=planned_on.repacks)
     refuse_unless(
         now == planned_on, f"planned on {planned_on}, by now it is {now}", queue_path(queue.id)
+    )
+
+
+def _names_second_store(queue: Queue) -> bool:
+    return any(
+        is_offloaded(extent.object_name)
+        for kind in FLAT_FILES
+        for segment in queue.segments(kind)
+        for extent in segment.extents
     )
 
 

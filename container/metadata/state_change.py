@@ -12,6 +12,7 @@ from container.errors import Refused
 from container.metadata import part_counts, queue_changes
 from container.metadata.invariants import check_queue, queue_path, refuse_unless
 from container.metadata.object_names import object_names
+from container.metadata.offloading import offload
 from container.metadata.operations import (
     AddTombstones,
     CommitQueue,
@@ -22,6 +23,7 @@ from container.metadata.operations import (
     DropTombstones,
     EndAttempt,
     MoveToManifest,
+    OffloadSegments,
     Operation,
     PutAttempt,
     PutIndexFile,
@@ -82,10 +84,8 @@ def apply_operation(change: StateChange, operation: Operation) -> None:
         case SetSegmentState():
             queue = _queue(change, operation.queue)
             _replace(change, queue, queue_changes.set_segment_state(queue, operation), None)
-        case RepackSegments():
-            queue = _queue(change, operation.queue)
-            after, level = repack(queue, operation), operation.level
-            _replace(change, queue, after, operation.release, level=level)
+        case RepackSegments() | OffloadSegments():
+            _move_bytes(change, operation)
         case PutQueue():
             _put_queue(change, operation)
         case CutQueue():
@@ -169,6 +169,16 @@ def _replace(
     delta = part_counts.counted_change(before, after, release)
     due_ms = None if release is None else release.not_before_ms
     part_counts.count(change.parts, change.tombstones, delta, not_before_ms=due_ms, level=level)
+
+
+def _move_bytes(change: StateChange, operation: RepackSegments | OffloadSegments) -> None:
+    queue = _queue(change, operation.queue)
+    if isinstance(operation, RepackSegments):
+        after, level = repack(queue, operation), operation.level
+        _replace(change, queue, after, operation.release, level=level)
+        return
+    _replace(change, queue, offload(queue, operation), operation.release)
+    _bury(change, operation.tombstones)
 
 
 def _count_parts(change: StateChange, operation: CountParts) -> None:

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from container.metadata.records import Extent, Queue, Segment
 from container.names.queue_id import FLAT_FILES, QueueId, SegmentType
+from provider.two_stores import is_offloaded
 
 LevelOf = Callable[[str], int]
 """The level of a part, by its name."""
@@ -107,8 +108,13 @@ def fitting(extents: Sequence[Extent], rules: RepackRules) -> tuple[Extent, ...]
 
 
 def is_gathered(segment: Segment, run_bytes_max: int) -> bool:
-    """Whether the bytes of a closed segment lie in few objects, or in its own file. O(extents)."""
+    """Whether the bytes of a closed segment lie in few objects, or where they are not gathered.
+
+    Those are its own file and the second store. O(extents).
+    """
     names = {extent.object_name for extent in segment.extents}
+    if any(map(is_offloaded, names)):
+        return True
     return "" in names or len(names) <= 1 + 2 * (segment.size // run_bytes_max)
 
 

@@ -246,14 +246,15 @@ def dying_files(state: TierState, queue: QueueId) -> Iterable[str]:
 def epochs_of(segment: Segment) -> tuple[EpochStart, ...]:
     """The owners whose bytes a segment has, with the first offset of each, in order. Pure.
 
-    A part says whose it is. Bytes in the segment's own file count as those of the owner that began
-    it. Where a later owner has rewritten early bytes, they count as the earliest that can be.
+    A part says whose it is. Bytes in the segment's own file, and those that were offloaded, count
+    as those of the owner that began it. Where a later owner has rewritten early bytes, they count
+    as the earliest that can be.
     """
     told: list[EpochStart] = []
     epoch: int | None = None
     for extent in reversed(segment.extents):
         part = PartName.parse(extent.object_name)
-        said = segment.epoch if part is None else part.epoch
+        said = segment.epoch if part is None or part.home else part.epoch
         epoch = said if epoch is None else min(said, epoch)
         told.append(EpochStart(epoch, extent.first_offset))
     told.reverse()

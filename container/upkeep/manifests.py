@@ -83,7 +83,8 @@ class ManifestStep(Step):
         replaced = tuple(old.object_name for old in plan.merged)
         bases = tuple(segment.base for segment in plan.segments)
         tombstones = tuple(tier.tombstone(name, "merged") for name in replaced)
-        repacks = queue.repacks if references(plan.segments) else None
+        moves = bool(references(plan.segments)) or tier.options.offloads
+        repacks = queue.repacks if moves else None
         move = MoveToManifest(queue.id, ref, bases, replaced, tombstones, queue.generation, repacks)
         try:
             await tier.journal.publish([move])

@@ -11,7 +11,7 @@ class UpkeepOptions:
 
     Memory besides the state: two snapshots while one is written and compared, the segments of
     `manifests_per_level_max` manifests while they are merged, one queue's listing, and on a store
-    of parts twice `repack_bytes_max` and 8 MiB.
+    of parts, or with a second store, twice `repack_bytes_max` and 8 MiB.
     """
 
     interval_s: float = 10.0
@@ -71,5 +71,19 @@ class UpkeepOptions:
     topic_bytes_max: int = 0
     """Bytes of records that a topic keeps, over all of its queues; 0: any number
     (`tieredStoreTopicReservedSize`)."""
+    offloads: bool = False
+    """Whether there is a second store (`tieredStoreOffloadPath`)."""
+    offload_age_hours: int = 0
+    """Age of its newest message from which on a closed segment is offloaded; 0: never by age
+    (`tieredStoreOffloadAge`)."""
+    offload_topic_bytes: int = 0
+    """Bytes of a topic's records that the first store keeps, over all of its queues; closed
+    segments of more are offloaded, the oldest first; 0: any number (`tieredStoreOffloadTopicSize`).
+    """
+    offload_lag_s: float = 14_400.0
+    """How long the first store keeps what was offloaded (`tieredStoreOffloadDeletionLag`). What
+    would expire within that time is not offloaded at all."""
+    offload_interval_s: float = 600.0
+    """Interval between looks for what is to be offloaded (`tieredStoreOffloadInterval`)."""
     expiry_interval_s: float = 3600.0
     """Interval between looks for what has expired (`tieredStoreDeleteFileInterval`)."""

@@ -1,6 +1,7 @@
 """Deleting a topic from the tier, on an explicit word: what is published, and what it frees."""
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 from container.errors import BytesMissing, Refused
 from container.journal.journal import Journal
@@ -10,6 +11,7 @@ from container.metadata.part_counts import references, release_of
 from container.metadata.records import Queue, QueueBasis, Segment, Tombstone
 from container.names.queue_id import FLAT_FILES, QueueId
 from container.queue.manifest import ManifestReader
+from container.upkeep.offloading import OFFLOADED
 from provider.clock import Clock
 from provider.errors import StoreError, Unavailable
 from provider.object_store import ObjectStore
@@ -32,6 +34,7 @@ async def delete_topic(
         now_ms = clock.now_ms()
         try:
             drops = [await _drop(one, manifests, now_ms=now_ms) for one in queues]
+            drops = [_hastened(drop, journal.state.tombstones.values(), now_ms) for drop in drops]
             if drops:
                 await journal.publish(drops)
         except (BytesMissing, Refused) as error:  # a commit, or upkeep, has changed a record
@@ -60,6 +63,17 @@ async def _drop(queue: Queue, manifests: ManifestReader, *, now_ms: int) -> Drop
     tombstones = tuple(Tombstone(name, now_ms, DELETED) for name in dict.fromkeys(names))
     release = release_of(queue, references(listed), now_ms)
     return DropQueue(queue.id, tombstones, QueueBasis.of(queue), release)
+
+
+def _hastened(drop: DropQueue, tombstones: Iterable[Tombstone], now_ms: int) -> DropQueue:
+    """A drop that also takes at once what was offloaded and waits for the lag. O(tombstones)."""
+    own_files = f"{drop.queue}/"
+    waiting = [
+        Tombstone(one.object_name, now_ms, DELETED)
+        for one in tombstones
+        if one.reason == OFFLOADED and one.object_name.startswith(own_files)
+    ]
+    return replace(drop, tombstones=(*drop.tombstones, *waiting))
 
 
 def still_dying(tombstones: Mapping[str, Tombstone], queues: Iterable[QueueId]) -> QueueId | None:

@@ -19,6 +19,8 @@ from container.upkeep.index_files import IndexStep
 from container.upkeep.index_merge import IndexMergeStep
 from container.upkeep.index_writer import IndexBuilding
 from container.upkeep.manifests import ManifestStep
+from container.upkeep.offload import OffloadStep
+from container.upkeep.offloaded_parts import OffloadedParts, OffloadedPartsStep
 from container.upkeep.options import UpkeepOptions
 from container.upkeep.orphans import OrphanStep
 from container.upkeep.parts import PartsStep
@@ -53,6 +55,10 @@ def steps_of(
     if segments is not None and not own_files:
         shared.append(PartsStep(tier, snapshots, segments, grace_ms=cut_grace_ms))
         shared.append(RepackStep(tier, segments, extent_bytes_max=extent_bytes_max))
+    if tier.options.offloads:
+        parts = OffloadedParts(tier)
+        shared.append(OffloadedPartsStep(tier, snapshots, parts, grace_ms=0))
+        shared.append(OffloadStep(tier, parts))
     index: list[Step] = []
     if keys is not None:
         building = IndexBuilding()
@@ -61,7 +67,7 @@ def steps_of(
     return [
         *index,
         IndexExpiryStep(tier),
-        ManifestStep(tier, waits_for_repacking=bool(shared)),
+        ManifestStep(tier, waits_for_repacking=not own_files),
         snapshots,
         OrphanStep(tier, snapshots, own_files=own_files),
         FirstFilesStep(tier, snapshots, segments),
@@ -205,6 +211,12 @@ class Upkeep:
         runs = sum(one.runs for one in self._scheduled)
         failures = sum(one.failures for one in self._scheduled)
         return f"<Upkeep {mood}: {runs} runs, {failures} failures>"
+
+    @property
+    def offload(self) -> OffloadStep | None:
+        """The step that offloads, for doing it by hand; None without a second store."""
+        steps = (one.step for one in self._scheduled)
+        return next((step for step in steps if isinstance(step, OffloadStep)), None)
 
     def statistics(self) -> UpkeepStatistics:
         """Counters since the ownership was taken. O(tombstones)."""

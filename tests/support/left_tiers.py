@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Coroutine, Iterator
+from collections.abc import Collection, Coroutine, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -13,7 +13,9 @@ from container.tier_reader import TierReader
 from provider.errors import NotFound, StoreError
 from provider.memory import MemoryObjects, MemoryStore
 from provider.object_store import ObjectStore
+from provider.packed_segments import OFFLOAD_PREFIX
 from provider.posix import PosixStore
+from provider.two_stores import TwoStores
 
 MEMORIES_MAX = 3
 """Memories of one test that are checked, the newest: a test of properties makes hundreds."""
@@ -38,18 +40,27 @@ def made_memories() -> Iterator[deque[MemoryObjects]]:
         MemoryObjects.__init__ = construct
 
 
-def findings_in_memory(objects: MemoryObjects) -> list[Finding]:
-    """What is wrong with the tier that a memory holds; nothing if it holds none."""
-    if not any(name.startswith("@journal/") for name in objects.objects):
-        return []
-    return _completed(_findings(MemoryStore(objects)))
+def findings_in_memories(memories: Collection[MemoryObjects]) -> list[Finding]:
+    """What is wrong with the tiers that memories hold; any of them may be a second store."""
+    second = MemoryObjects()
+    for one in memories:
+        away = {name: raw for name, raw in one.objects.items() if name.startswith(OFFLOAD_PREFIX)}
+        second.objects.update(away)
+    found: list[Finding] = []
+    for one in memories:
+        if any(name.startswith("@journal/") for name in one.objects):
+            found += _completed(_findings(TwoStores(MemoryStore(one), MemoryStore(second))))
+    return found
 
 
 def findings_below(directory: Path) -> list[Finding]:
     """What is wrong with the tiers below a directory."""
     found: list[Finding] = []
+    seconds = [one.parent for one in directory.rglob(OFFLOAD_PREFIX.rstrip("/"))]
     for journal in directory.rglob("@journal"):
-        found += _completed(_findings(PosixStore(journal.parent)))
+        second = next((one for one in seconds if one.name == journal.parent.name), None)
+        stores = PosixStore(journal.parent), None if second is None else PosixStore(second)
+        found += _completed(_findings(TwoStores(*stores)))
     return found
 
 

@@ -19,9 +19,10 @@ from provider.clock import ManualClock, settle
 from provider.errors import Fenced
 from provider.in_place_segments import InPlaceDriver
 from provider.memory import MemoryStore
-from provider.object_store import ObjectEntry
+from provider.object_store import ObjectEntry, ObjectStore
 from provider.packed_segments import PackedDriver
 from provider.testing.faulty import FaultyObjectStore
+from provider.two_stores import TwoStores
 from tests.support.messages import TOPIC, make_batch
 from tests.support.part_recount import PartRecount
 from tests.support.store_reader import queue_contents
@@ -44,7 +45,7 @@ class NotedStore(FaultyObjectStore):
 class OwnedWorld:
     """Objects, a clock, and owners, each with a store of its own that can fail.
 
-    `packed`: over immutable objects; nobody may append then.
+    `packed`: over immutable objects; nobody may append then. `offloads`: there is a second store.
     """
 
     def __init__(
@@ -54,6 +55,7 @@ class OwnedWorld:
         *,
         packed: bool = False,
         index: IndexOptions | None = None,
+        offloads: bool = False,
     ) -> None:
         self.options = options
         self.upkeep = upkeep
@@ -63,6 +65,12 @@ class OwnedWorld:
         self.memory = MemoryStore()
         self.clients: list[MemoryStore] = []
         self.stores: list[NotedStore] = []
+        self.second = MemoryStore() if offloads else None
+        self.seconds: list[NotedStore] = []
+
+    def view(self) -> ObjectStore:
+        """What readers read, without faults."""
+        return TwoStores(self.memory, self.second)
 
     @asynccontextmanager
     async def owned(
@@ -72,10 +80,14 @@ class OwnedWorld:
         self.clients.append(self.memory.another_client())
         number, store = len(self.clients), NotedStore(self.clients[-1], self.clock)
         self.stores.append(store)
+        second = None
+        if self.second is not None:
+            second = NotedStore(self.second.another_client(), self.clock)
+            self.seconds.append(second)
         rng = random.Random(number)
         in_place = InPlaceDriver(store, clock=self.clock, takeover_wait_s_max=0)
         tier = await Tier.own(
-            store,
+            TwoStores(store, second),
             TierIdentity("Cluster", "broker-a", f"owner {number}"),
             segments=PackedDriver(store, rng=rng) if self.packed else in_place,
             clock=self.clock,
@@ -85,7 +97,7 @@ class OwnedWorld:
             upkeep_options=upkeep or self.upkeep,
             index=self.index,
         )
-        if self.packed:
+        if self.packed or self.second is not None:
             tier.journal.subscribe(PartRecount(self.memory, tier))
         async with asyncio.TaskGroup() as group:
             worker = group.create_task(run_until_fenced(tier))
@@ -110,13 +122,13 @@ class OwnedWorld:
         return {entry.name for entry in await self.memory.list(prefix)}
 
     async def findings(self, tier: Tier | TierReader | None = None) -> list[str]:
-        tier = tier or await TierReader.open(self.memory, verify=True)
+        tier = tier or await TierReader.open(self.view(), verify=True)
         return [str(finding) async for finding in check_tier(tier)]
 
     async def reads_back(self, queue: QueueId = QUEUE) -> int:
         """How many messages a reader sees, every checksum and both directions checked."""
         assert await self.findings() == []
-        reader = await TierReader.open(self.memory, verify=True)
+        reader = await TierReader.open(self.view(), verify=True)
         return len((await queue_contents(reader, queue)).offsets)
 
 

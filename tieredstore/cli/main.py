@@ -62,6 +62,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
         "tieredstore.cli.delete_topic",
         "Delete topics from a store of our own, a tier, or both.",
     ),
+    "offload": ("tieredstore.cli.offload", "Move a topic's closed segments to the second store."),
     "repair": ("tieredstore.cli.repair", "Cut a stopped queue back to what the broker still has."),
     "rewrap-keys": (
         "tieredstore.cli.rewrap_keys",

@@ -9,6 +9,7 @@ from tieredstore.config.broker_keys import BROKER
 from tieredstore.config.index_keys import BY_KEY
 from tieredstore.config.key import Key, Kind
 from tieredstore.config.object_keys import OBJECT_STORE
+from tieredstore.config.offload_keys import OFFLOAD
 from tieredstore.config.part_keys import PARTS
 from tieredstore.config.reader_keys import COLD_TO_READER
 from tieredstore.config.retention_keys import RETENTION
@@ -313,6 +314,7 @@ SECTIONS: tuple[tuple[str, tuple[Key, ...]], ...] = (
     ("Our own hot log", HOT_LOG),
     ("The tier", _TIER),
     ("An object store as the tier", (*OBJECT_STORE, *PARTS)),
+    ("A second store", OFFLOAD),
     ("Retention", RETENTION),
     ("Scrubbing", SCRUBBING),
     ("Hot to cold", _HOT_TO_COLD),

@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 from provider.encryption.keys import MasterKeys
 from tieredstore.config.building import Setting
 from tieredstore.config.object_keys import SCHEME
+from tieredstore.config.second_store import second_place
 from tieredstore.config.sources import ConfigError, environment_name
 
 PLACE, BUCKET = "tieredStoreFilePath", "objectStoreBucket"
@@ -111,6 +112,8 @@ class ObjectStorage:
             raise ConfigError(f"{names} belong together: set both, or none of them")
         if is_object_store(settings):
             _load_drivers(tier_place(settings))
+        if "://" in (second := second_place(settings)):
+            _load_drivers(second)
         encryption = str(settings[ENCRYPTION].value)
         return cls(
             endpoint,
@@ -139,7 +142,8 @@ def _master_keys(settings: Mapping[str, Setting], text: str) -> MasterKeys | Non
     if not text.strip():
         return None
     variable = environment_name(MASTER_KEYS)
-    if tier_place(settings) and not is_object_store(settings):
+    in_url = is_object_store(settings) or "://" in second_place(settings)
+    if tier_place(settings) and not in_url:
         raise ConfigError(
             f"{variable} encrypts what lies in an object store, and {PLACE} names a directory: "
             f"encrypt the file system there"

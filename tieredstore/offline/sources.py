@@ -14,16 +14,19 @@ from random import SystemRandom
 from typing import NamedTuple, Self, TypeVar
 
 from provider.clock import SystemClock
-from provider.errors import NotFound, OutOfRange
+from provider.errors import Denied, NotFound, OutOfRange
 from provider.object_store import Buffer, ObjectStore
 from provider.options import DiskCacheOptions
 from provider.ranges import ByteRange
 from provider.retrying import RetryingStore
 from provider.sequential import ByteSource, DirectorySource, ObjectRange
+from provider.two_stores import UNKNOWN_SECOND_STORE, is_offloaded
 from tieredstore.config.effective import Config
 from tieredstore.config.key import Kind
+from tieredstore.config.keys import KEYS
 from tieredstore.config.location import location_at
 from tieredstore.config.object_keys import OBJECT_STORE
+from tieredstore.config.second_store import OFFLOAD_PATH, has_second_store
 from tieredstore.offline.split import TierPlace
 from tieredstore.places import directory_of, storage_at
 from tieredstore.threaded import Threaded
@@ -32,6 +35,10 @@ REQUEST_BYTES = 4 << 20
 """Longest range of one request."""
 AHEAD_BYTES_MAX = 4 * REQUEST_BYTES
 """Bytes that are asked for before they are needed, beside the request that is waited for."""
+_OF_SECOND_STORE = tuple(
+    KEYS[name] for name in ("tieredStoreFilePath", "brokerClusterName", "brokerName", OFFLOAD_PATH)
+)
+"""What says where a worker finds the second store."""
 AHEAD_REQUESTS_MAX = 32
 """Requests under way at once: parts of many small commits are short."""
 
@@ -49,7 +56,8 @@ def place_of(config: Config) -> TierPlace:
     """
     where = directory_of(config)
     location = os.path.abspath(where) if isinstance(where, Path) else str(where)  # noqa: PTH100 - no links are followed
-    given = [config.settings[key.name] for key in OBJECT_STORE if key.kind is not Kind.SECRET]
+    keys = (*OBJECT_STORE, *(_OF_SECOND_STORE if has_second_store(config.settings) else ()))
+    given = [config.settings[key.name] for key in keys if key.kind is not Kind.SECRET]
     names = [(one.key.name, str(one.value)) for one in given if one.value != one.key.default]
     return TierPlace(location, tuple(names))
 
@@ -64,14 +72,48 @@ def source_of(place: TierPlace) -> ByteSource:
         Denied: nothing is installed for such URLs.
     """
     location = location_at(place.location)
-    if isinstance(location, Path):
-        return DirectorySource(location)
-    return StoreSource(store_at(place))
+    if not isinstance(location, Path):
+        return StoreSource(store_at(place))
+    directory = DirectorySource(location)
+    if not any(name == OFFLOAD_PATH for name, _ in place.settings):
+        return TwoSources(directory, None)
+    return TwoSources(directory, StoreSource(store_at(place)))
 
 
 def store_at(place: TierPlace) -> "ThreadedStore":
     """The object store at a place, which all of the process share; it stays open."""
     return _store_of_process(os.getpid(), place)
+
+
+class TwoSources:
+    """A `ByteSource` of a directory and of the second store, by names."""
+
+    def __init__(self, directory: ByteSource, second: ByteSource | None) -> None:
+        """`second`: None where nobody said where that is."""
+        self._directory = directory
+        self._second = second
+
+    def __repr__(self) -> str:
+        return f"<TwoSources: {self._directory!r}, {self._second!r}>"
+
+    def expect(self, ranges: Sequence[ObjectRange]) -> None:
+        """Read these ahead, each in its store; `ByteSource.expect`."""
+        self._directory.expect([one for one in ranges if not is_offloaded(one.name)])
+        if self._second is not None:
+            self._second.expect([one for one in ranges if is_offloaded(one.name)])
+
+    def read_into(self, name: str, start: int, view: memoryview) -> int:
+        """`ByteSource.read_into`."""
+        source = self._second if is_offloaded(name) else self._directory
+        if source is None:
+            raise Denied(UNKNOWN_SECOND_STORE, name)
+        return source.read_into(name, start, view)
+
+    def close(self) -> None:
+        """Close both. Idempotent."""
+        self._directory.close()
+        if self._second is not None:
+            self._second.close()
 
 
 class _OpenStore:

@@ -1,0 +1,70 @@
+"""What an offload does to a queue's record: sealed segments' bytes lie in the second store. Pure.
+
+The names of all that a tier has there begin with its *home*, 8 random bytes that its first offload
+publishes before anything is made there: several tiers may share a second store, and none ever lists
+or deletes what is another's.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from container.metadata.invariants import check_queue, queue_path, refuse_unless
+from container.metadata.operations import ManifestSwap, OffloadSegments, RepackSegments
+from container.metadata.records import Attempt, ManifestRef, Queue, Segment
+from container.metadata.repacking import repack
+from provider.packed_segments import OFFLOAD_PREFIX, parts_prefix
+from provider.two_stores import is_offloaded
+
+SECOND_STORE = "second store"
+"""Id and kind of the attempt that says the home; it never ends."""
+
+
+def home_of(attempts: Mapping[str, Attempt]) -> str:
+    """The tier's home in the second store, by the state's attempts; "" if it has none. Pure."""
+    known = attempts.get(SECOND_STORE)
+    return "" if known is None else known.output_prefix[len(OFFLOAD_PREFIX) :].rstrip("/")
+
+
+def home_attempt(home: str, *, now_ms: int, epoch: int) -> Attempt:
+    """The record of a home."""
+    return Attempt(SECOND_STORE, SECOND_STORE, now_ms, epoch, parts_prefix(home))
+
+
+def is_away(segment: Segment) -> bool:
+    """Whether a segment's bytes lie in the second store. O(extents)."""
+    return any(is_offloaded(extent.object_name) for extent in segment.extents)
+
+
+def offload(queue: Queue, operation: OffloadSegments) -> Queue:
+    """Put other extents, and other manifests, in the place of some."""
+    moved = RepackSegments(
+        operation.queue,
+        operation.generation,
+        operation.repacks,
+        0,
+        operation.runs,
+        operation.release,
+    )
+    after = repack(queue, moved)
+    path = queue_path(queue.id)
+    for run in operation.runs:
+        live = queue.segments(run.type)
+        sealed = any(one.base == run.base and one.sealed_ms is not None for one in live)
+        refuse_unless(sealed, "an open segment is not offloaded (I2)", path, run.base)
+    swaps = {swap.replaced: swap for swap in operation.manifests}
+    known = {ref.object_name for ref in queue.manifests}
+    refuse_unless(swaps.keys() <= known, "a manifest that is replaced is not there", path)
+    manifests = tuple(_swapped(ref, swaps.get(ref.object_name), path) for ref in queue.manifests)
+    dying = {tombstone.object_name for tombstone in operation.tombstones}
+    refuse_unless(dying >= swaps.keys(), "a replaced manifest gets no tombstone", path)
+    after = replace(after, manifests=manifests)
+    check_queue(after)
+    return after
+
+
+def _swapped(ref: ManifestRef, swap: ManifestSwap | None, path: str) -> ManifestRef:
+    if swap is None:
+        return ref
+    same = replace(swap.ref, object_name=ref.object_name, extra=ref.extra) == ref
+    refuse_unless(same, "a manifest takes the place of one with other segments", path, ref.base)
+    return swap.ref

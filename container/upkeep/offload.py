@@ -1,0 +1,219 @@
+"""Offload: what is old, or more than the first store should keep, moves to the second one.
+
+By age and size in the background, or on a word, up to an offset or a time. Only sealed segments
+go; nothing goes that retention would delete within the lag.
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from container.metadata import queue_changes
+from container.metadata.records import Queue
+from container.metadata.state import TierState
+from container.names.queue_id import QueueId, SegmentType
+from container.options import HOUR_MS
+from container.queue.manifest import ManifestReader
+from container.upkeep.offload_plan import (
+    Held,
+    HeldSegments,
+    Until,
+    below,
+    beyond_size,
+    closing,
+    not_expiring,
+    older_than,
+)
+from container.upkeep.offloaded_parts import OffloadedParts
+from container.upkeep.offloading import Offloader
+from container.upkeep.options import UpkeepOptions
+from container.upkeep.retention import retention_ms
+from container.upkeep.step import OwnedTier, Step
+from provider.errors import Corrupt, Denied, OutOfRange, StoreError
+from provider.object_store import ObjectStore
+from provider.two_stores import is_offloaded
+
+
+@dataclass(frozen=True, slots=True)
+class OffloadedQueue:
+    """What went of a queue to the second store, or would go."""
+
+    queue: QueueId
+    segments: int
+    bytes: int
+    errors: tuple[StoreError, ...] = ()
+    """Why segments stay that should have gone: bytes of them are damaged."""
+
+
+class OffloadStep(Step):
+    """Offloads the queues of all topics by age and size, where the options say so.
+
+    A run costs no request where nothing is due, but one for each manifest that lists something in
+    the first store and is not cached; else those of `Offloader`.
+    """
+
+    name = "offload"
+
+    def __init__(self, tier: OwnedTier, parts: OffloadedParts) -> None:
+        super().__init__(tier)
+        self.interval_s = tier.options.offload_interval_s
+        manifests = ManifestReader(tier.store, extents_max=10_000)
+        self._parts = parts
+        self._held = HeldSegments(manifests)
+        self._offloader = Offloader(tier, parts, manifests)
+        self._passed_over: set[tuple[QueueId, SegmentType, int]] = set()
+        """Segments with damaged bytes; the next owner tries again."""
+        self._one_at_a_time = asyncio.Lock()
+        self._segments = self._bytes = 0
+
+    async def step(self) -> None:
+        """Offload what is due.
+
+        Raises:
+            Unavailable: a store does not answer; the next run goes on.
+            Corrupt, Denied, OutOfRange: of a queue, while the others are done; or the second store
+                gave back other bytes than it was given.
+            Fenced: a newer owner has the tier.
+        """
+        options = self.tier.options
+        if not options.offload_age_hours and not options.offload_topic_bytes:
+            return
+        first: StoreError | None = None
+        for topic in sorted({queue.topic for queue in self.tier.state.queues}):
+            async with self._one_at_a_time:
+                try:
+                    done = await self._offload_topic(topic)
+                except (Corrupt, Denied, OutOfRange) as error:
+                    if is_offloaded(error.path):
+                        raise
+                    first = first or error
+                    continue
+            errors = [error for one in done for error in one.errors]
+            first = first or (errors[0] if errors else None)
+        if first is not None:
+            raise first
+
+    async def finish(self) -> None:
+        """Nothing: a clean end is no time to copy."""
+
+    async def by_hand(self, topic: str, until: Until) -> list[OffloadedQueue]:
+        """Offload a topic's messages below `until`; every queue of which something goes, in order.
+
+        A segment goes whole or not at all. Where all messages of a queue are wanted, its open
+        segments are closed first: nobody may be adding to it.
+
+        Raises: as `step`.
+        """
+        async with self._one_at_a_time:
+            for queue in self._queues(topic):
+                closed = closing(queue, until, now_ms=self.tier.clock.now_ms())
+                if closed is not None:
+                    await self.tier.journal.publish([closed])
+            queues = self._queues(topic)
+            found: list[OffloadedQueue] = []
+            for queue in queues:
+                wanted = below(await self._held.of(queue), queue, until)
+                found.append(await self._offload(queue.id, self._kept(queues, wanted)))
+            return [one for one in found if one.segments or one.errors]
+
+    def _queues(self, topic: str) -> list[Queue]:
+        return [one for key, one in sorted(self.tier.state.queues.items()) if key.topic == topic]
+
+    def _kept(self, queues: Sequence[Queue], held: Sequence[Held]) -> list[Held]:
+        """Those that will not expire within the lag, and are not damaged."""
+        tier = self.tier
+        kept = staying(
+            tier.state,
+            tier.options,
+            queues,
+            held,
+            now_ms=tier.clock.now_ms(),
+            topic_hours=tier.topic_hours,
+        )
+        return [one for one in kept if one.key not in self._passed_over]
+
+    async def _offload_topic(self, topic: str) -> list[OffloadedQueue]:
+        """Offload what is due of a topic by age and size."""
+        options, queues = self.tier.options, self._queues(topic)
+        held = [one for queue in queues for one in await self._held.of(queue)]
+        if not held:
+            return []
+        due: list[Held] = []
+        if options.offload_age_hours:
+            before_ms = self.tier.clock.now_ms() - HOUR_MS * options.offload_age_hours
+            due += older_than(held, before_ms)
+        if options.offload_topic_bytes:
+            logs = (queue.segments(SegmentType.COMMIT_LOG)[-1:] for queue in queues)
+            growing = sum(one.size for some in logs for one in some if one.sealed_ms is None)
+            due += beyond_size(held, growing, options.offload_topic_bytes)
+        keys = {one.key for one in due}
+        wanted = self._kept(queues, [one for one in held if one.key in keys])
+        return [
+            await self._offload(queue.id, [one for one in wanted if one.queue == queue.id])
+            for queue in queues
+        ]
+
+    async def _offload(self, queue: QueueId, wanted: Sequence[Held]) -> OffloadedQueue:
+        """Offload these segments of a queue."""
+        if not wanted:
+            return OffloadedQueue(queue, 0, 0)
+        await self._parts.settle()
+        done = await self._offloader.offload(queue, wanted)
+        self._passed_over.update((queue, one.type, one.base) for one, _ in done.damaged)
+        self._segments += done.segments
+        self._bytes += done.bytes
+        errors = tuple(error for _, error in done.damaged)
+        return OffloadedQueue(queue, done.segments, done.bytes, errors)
+
+    @property
+    def figures(self) -> Mapping[str, int]:
+        """Segments that were offloaded, and their bytes."""
+        return {"offloaded_segments": self._segments, "offloaded_bytes": self._bytes}
+
+
+def staying(
+    state: TierState,
+    options: UpkeepOptions,
+    queues: Sequence[Queue],
+    held: Sequence[Held],
+    *,
+    now_ms: int,
+    topic_hours: Mapping[str, int] | None = None,
+) -> list[Held]:
+    """Those that retention will not delete within the lag; `queues` are all of a topic. Pure."""
+    if not held:
+        return []
+    topic = held[0].queue.topic
+    kept_ms = retention_ms(state, topic, options, topic_hours or {})
+    lag_ms = int(1000 * options.offload_lag_s)
+    before_ms = None if kept_ms is None else now_ms + lag_ms - kept_ms
+    topic_bytes_max = options.topic_bytes_max if options.expires else 0
+    return not_expiring(held, queues, before_ms=before_ms, topic_bytes_max=topic_bytes_max)
+
+
+async def planned_offload(
+    state: TierState,
+    store: ObjectStore,
+    options: UpkeepOptions,
+    topic: str,
+    until: Until,
+    *,
+    now_ms: int,
+) -> list[OffloadedQueue]:
+    """What `OffloadStep.by_hand` would do to a topic; changes nothing.
+
+    A request for each manifest. Raises as `HeldSegments.of`.
+    """
+    find = HeldSegments(ManifestReader(store))
+    queues = [one for key, one in sorted(state.queues.items()) if key.topic == topic]
+    closed: list[Queue] = []
+    for queue in queues:
+        change = closing(queue, until, now_ms=now_ms)
+        closed.append(queue if change is None else queue_changes.commit(queue, change))
+    found: list[OffloadedQueue] = []
+    for queue in closed:
+        wanted = below(await find.of(queue), queue, until)
+        wanted = staying(state, options, closed, wanted, now_ms=now_ms)
+        size = sum(one.segment.size for one in wanted)
+        found.append(OffloadedQueue(queue.id, len(wanted), size))
+    return [one for one in found if one.segments]

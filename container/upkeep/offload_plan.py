@@ -1,0 +1,216 @@
+"""Which sealed segments go to the second store. Pure, but for the loading of manifests."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from container.metadata.offloading import is_away
+from container.metadata.operations import ALL_EXTENTS, CommitQueue, SegmentChange
+from container.metadata.records import Extent, Queue, Segment
+from container.names.queue_id import FLAT_FILES, QueueId, SegmentType
+from container.queue.manifest import ManifestReader
+from container.record.unit import UNIT_BYTES
+
+EXTENT_BYTES_MAX = 64 << 20
+"""A longer extent, as an import may have made, cannot be one request: its segment stays."""
+
+
+class Held(NamedTuple):
+    """A sealed segment of a queue whose bytes the first store has."""
+
+    queue: QueueId
+    segment: Segment
+
+    @property
+    def key(self) -> tuple[QueueId, SegmentType, int]:
+        """Which segment of which queue it is."""
+        return self.queue, self.segment.type, self.segment.base
+
+    @property
+    def newest_ms(self) -> int:
+        """Store time of its newest message, Unix ms."""
+        return self.segment.end_timestamp or 0
+
+    @property
+    def is_log(self) -> bool:
+        """Whether it is one of the CommitLog."""
+        return self.segment.type is SegmentType.COMMIT_LOG
+
+
+class Until(NamedTuple):
+    """How far somebody wants a topic to be offloaded; None: to the end."""
+
+    offset: int | None = None
+    """Messages of each queue below this offset."""
+    ms: int | None = None
+    """Messages stored before this time, Unix ms."""
+
+
+class HeldSegments:
+    """Finds what the first store holds; remembers the manifests that have nothing of it.
+
+    A request for each manifest, once, and again for one that has something. Memory: their names,
+    and 10,000 extents.
+    """
+
+    def __init__(self, manifests: ManifestReader) -> None:
+        self._manifests = manifests
+        self._away: set[str] = set()
+
+    def __repr__(self) -> str:
+        return f"<HeldSegments: {len(self._away)} manifests have none>"
+
+    async def of(self, queue: Queue) -> list[Held]:
+        """The sealed segments of a queue in the first store, CommitLog first, in order.
+
+        Raises:
+            BytesMissing, Corrupt: a manifest is lost or damaged.
+            Unavailable: try again.
+        """
+        found: list[Held] = []
+        for kind in FLAT_FILES:
+            for ref in queue.manifests:
+                if ref.type != kind or ref.object_name in self._away:
+                    continue
+                segments = _held(queue.id, await self._manifests.segments(ref))
+                found += segments
+                if not segments:
+                    self._away.add(ref.object_name)
+            found += _held(queue.id, queue.segments(kind))
+        return found
+
+
+def _held(queue: QueueId, segments: Iterable[Segment]) -> list[Held]:
+    return [
+        Held(queue, one)
+        for one in segments
+        if one.sealed_ms is not None
+        and one.is_readable
+        and one.extents
+        and not is_away(one)
+        and all(extent.length <= EXTENT_BYTES_MAX for extent in one.extents)
+    ]
+
+
+def older_than(held: Sequence[Held], before_ms: int) -> list[Held]:
+    """Those whose newest message was stored before a time."""
+    return [one for one in held if one.newest_ms < before_ms]
+
+
+def beyond_size(held: Sequence[Held], open_bytes: int, bytes_max: int) -> list[Held]:
+    """The oldest ones, until the first store keeps `bytes_max` of the topic's records at most.
+
+    `held` is of all queues of a topic, and `open_bytes` the length of its open CommitLog segments.
+    Units go once they are as old as the records that go.
+    """
+    logs = sorted((one for one in held if one.is_log), key=lambda one: (one.newest_ms, one.queue))
+    left = open_bytes + sum(one.segment.size for one in logs)
+    gone: dict[QueueId, int] = {}
+    found: list[Held] = []
+    for one in logs:
+        if left <= bytes_max:
+            break
+        left -= one.segment.size
+        gone[one.queue] = one.newest_ms
+        found.append(one)
+    units = (one for one in held if not one.is_log)
+    return found + [one for one in units if one.newest_ms <= gone.get(one.queue, -1)]
+
+
+def not_expiring(
+    held: Sequence[Held], queues: Sequence[Queue], *, before_ms: int | None, topic_bytes_max: int
+) -> list[Held]:
+    """Those that retention will still keep when the first store's copy may go.
+
+    `before_ms`: what is older then expires by its age; None: nothing does. `topic_bytes_max`: of
+    so many bytes a topic's oldest expire by their number; 0: none.
+    """
+    if before_ms is not None:
+        held = [one for one in held if one.newest_ms >= before_ms]
+    if not topic_bytes_max:
+        return list(held)
+    log = SegmentType.COMMIT_LOG
+    total = sum(queue.flat_end(log) - queue.flat_begin(log) for queue in queues)
+    logs = sorted((one for one in held if one.is_log), key=lambda one: (one.newest_ms, one.queue))
+    open_bytes = sum(one.size for queue in queues for one in queue.segments(log)[-1:])
+    away = total - open_bytes - sum(one.segment.size for one in logs)
+    excess = total - topic_bytes_max - max(0, away)
+    expiring: set[tuple[QueueId, SegmentType, int]] = set()
+    for one in logs:
+        if excess <= 0:
+            break
+        expiring.add(one.key)
+        excess -= one.segment.size
+    return [one for one in held if one.key not in expiring]
+
+
+def below(held: Sequence[Held], queue: Queue, until: Until) -> list[Held]:
+    """Those of a queue all of whose messages somebody wants to be offloaded.
+
+    Where an offset is given, a CommitLog segment whose offsets are not known stays.
+    """
+    found = list(held)
+    if until.ms is not None:
+        found = older_than(found, until.ms)
+    if until.offset is not None:
+        ends = _ends(held, queue)
+        found = [one for one in found if ends(one) <= until.offset]
+    return found
+
+
+def _ends(held: Sequence[Held], queue: Queue) -> Callable[[Held], int]:
+    """How to tell the first offset behind a segment; a little more where others went before."""
+    logs = [one.segment for one in held if one.is_log]
+    logs += queue.segments(SegmentType.COMMIT_LOG)
+    starts = {one.base: _first_offset(one) for one in logs if one.extents}
+    bases = sorted(starts)
+    behind: Mapping[int, int] = {
+        base: starts[bases[number + 1]] if number + 1 < len(bases) else queue.next_offset
+        for number, base in enumerate(bases)
+    }
+
+    def end(one: Held) -> int:
+        if not one.is_log:
+            return one.segment.end // UNIT_BYTES
+        if one.segment.extents[0].crc32c is None:
+            return queue.next_offset
+        return behind[one.segment.base]
+
+    return end
+
+
+def _first_offset(segment: Segment) -> int:
+    return segment.extents[0].first_offset
+
+
+def closing(queue: Queue, until: Until, *, now_ms: int) -> CommitQueue | None:
+    """What closes the open segments of a queue, if all of its messages are to be offloaded.
+
+    The next commit begins others.
+    """
+    open_ones = [
+        segment
+        for kind in FLAT_FILES
+        for segment in queue.segments(kind)[-1:]
+        if segment.sealed_ms is None and segment.extents
+    ]
+    newest_ms = max((one.end_timestamp or 0 for one in open_ones), default=0)
+    is_wanted = (until.offset is None or until.offset >= queue.next_offset) and (
+        until.ms is None or newest_ms < until.ms
+    )
+    if not open_ones or not is_wanted:
+        return None
+    changes = tuple(
+        SegmentChange(one.type, one.base, ALL_EXTENTS, (), sealed_ms=now_ms) for one in open_ones
+    )
+    return CommitQueue(queue.id, queue.next_offset, queue.next_offset, changes)
+
+
+def runs_of(extents: Sequence[Extent], bytes_max: int) -> list[list[Extent]]:
+    """Extents side by side that make one object each, of so many bytes if it has several."""
+    runs: list[list[Extent]] = []
+    for extent in extents:
+        if runs and extent.end - runs[-1][0].position <= bytes_max:
+            runs[-1].append(extent)
+        else:
+            runs.append([extent])
+    return runs

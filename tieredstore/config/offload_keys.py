@@ -1,0 +1,49 @@
+"""The keys of a second store; `keys.py` lists all."""
+
+from tieredstore.config.key import Key, Kind
+
+OFFLOAD = (
+    Key(
+        "tieredStoreOffloadPath",
+        Kind.PATH,
+        "",
+        "Place of a second store that closed segments move to: s3://bucket/prefix, another URL, or "
+        "a directory. Empty: none.",
+        is_machines=True,
+    ),
+    Key(
+        "tieredStoreOffloadAge",
+        Kind.HOURS,
+        0,
+        "Age of its newest message from which on a closed segment is offloaded (see "
+        "tieredStoreOffloadPath); 0: never by age.",
+        "UpkeepOptions.offload_age_hours",
+        least=0,
+    ),
+    Key(
+        "tieredStoreOffloadTopicSize",
+        Kind.BYTES,
+        0,
+        "Bytes of messages that the first store keeps of each topic; closed segments of more are "
+        "offloaded, the oldest first; 0: any number.",
+        "UpkeepOptions.offload_topic_bytes",
+        least=0,
+    ),
+    Key(
+        "tieredStoreOffloadDeletionLag",
+        Kind.MILLISECONDS,
+        14_400_000,
+        "How long the first store keeps what was offloaded; what would expire within that time is "
+        "not offloaded.",
+        "UpkeepOptions.offload_lag_s",
+        least=0,
+    ),
+    Key(
+        "tieredStoreOffloadInterval",
+        Kind.MILLISECONDS,
+        600_000,
+        "Interval between looks for segments to offload by age and size.",
+        "UpkeepOptions.offload_interval_s",
+        least=100,
+    ),
+)

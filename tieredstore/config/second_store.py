@@ -1,0 +1,54 @@
+"""Where the second store is, as a configuration says it."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from container.names.rocketmq import broker_directory
+from tieredstore.config.building import Setting
+from tieredstore.config.location import Location, TierUrl, location_at
+from tieredstore.config.sources import ConfigError
+
+if TYPE_CHECKING:
+    from tieredstore.config.effective import Config
+
+OFFLOAD_PATH = "tieredStoreOffloadPath"
+
+
+def has_second_store(settings: Mapping[str, Setting]) -> bool:
+    """Whether `tieredStoreOffloadPath` was given."""
+    return bool(settings[OFFLOAD_PATH].value)
+
+
+def second_place(settings: Mapping[str, Setting]) -> str:
+    """`tieredStoreOffloadPath` as it was given; "" if it was not."""
+    return str(settings[OFFLOAD_PATH].value)
+
+
+def second_location(config: "Config") -> Location | None:
+    """Where the second store of the configured broker is; None if there is none.
+
+    Raises:
+        ConfigError: it is no place, or one of the two stores lies in the other.
+    """
+    setting = config.settings[OFFLOAD_PATH]
+    if not setting.value:
+        return None
+    place, first = location_at(str(setting.value)), config.tier_root
+    if _overlap(place, first):
+        raise ConfigError(
+            f"{OFFLOAD_PATH} ({setting.origin}) and tieredStoreFilePath lie inside one another: "
+            f"give the second store a place of its own"
+        )
+    return place / broker_directory(config.cluster, config.broker)
+
+
+def _overlap(one: Location, other: Location) -> bool:
+    if isinstance(one, TierUrl) and isinstance(other, TierUrl):
+        places = [f"{place}/" for place in (one, other)]
+        return places[0].startswith(places[1]) or places[1].startswith(places[0])
+    if isinstance(one, Path) and isinstance(other, Path):
+        paths = [Path(os.path.abspath(path)) for path in (one, other)]  # noqa: PTH100 - no links are followed
+        return paths[0].is_relative_to(paths[1]) or paths[1].is_relative_to(paths[0])
+    return False
