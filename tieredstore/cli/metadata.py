@@ -10,6 +10,7 @@ import click
 
 from container.java.index_export import JavaIndexLimits, rebuild_index
 from container.java.migration import import_of, java_metadata_of, read_java_tier
+from container.metadata.offloading import home_of
 from container.metadata.records import IndexFile
 from container.names.queue_id import QueueId
 from container.tier_reader import TierReader
@@ -74,6 +75,11 @@ def export(
     limits = JavaIndexLimits(int(config.settings[SLOTS_KEY].value))
 
     async def convert(tier: ReadableTier) -> tuple[bytes, int, list[IndexFile]]:
+        if home_of(tier.reader.state.attempts):
+            raise ConfigError(
+                f"RocketMQ's tiered store reads one store, and messages of this tier were "
+                f"offloaded to a second one: {where} cannot be opened by it"
+            )
         index_files = await rebuild_index(tier.reader, limits) if with_index else []
         raw = await java_metadata_of(tier.reader, clock=SystemClock(), index_files=index_files)
         return raw, len(tier.reader.state.queues), index_files

@@ -7,8 +7,8 @@ OFFLOAD = (
         "tieredStoreOffloadPath",
         Kind.PATH,
         "",
-        "Place of a second store that closed segments move to: s3://bucket/prefix, another URL, or "
-        "a directory. Empty: none.",
+        "Second store, which closed segments move to: a URL as s3://bucket/prefix, or a "
+        "directory. Empty: none.",
         is_machines=True,
     ),
     Key(
@@ -24,8 +24,7 @@ OFFLOAD = (
         "tieredStoreOffloadTopicSize",
         Kind.BYTES,
         0,
-        "Bytes of messages that the first store keeps of each topic; closed segments of more are "
-        "offloaded, the oldest first; 0: any number.",
+        "Bytes of messages that the first store keeps of each topic, the newest; 0: any number.",
         "UpkeepOptions.offload_topic_bytes",
         least=0,
     ),

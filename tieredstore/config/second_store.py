@@ -49,6 +49,6 @@ def _overlap(one: Location, other: Location) -> bool:
         places = [f"{place}/" for place in (one, other)]
         return places[0].startswith(places[1]) or places[1].startswith(places[0])
     if isinstance(one, Path) and isinstance(other, Path):
-        paths = [Path(os.path.abspath(path)) for path in (one, other)]  # noqa: PTH100 - no links are followed
+        paths = [Path(os.path.normpath(path)) for path in (one, other)]  # no link is followed
         return paths[0].is_relative_to(paths[1]) or paths[1].is_relative_to(paths[0])
     return False

@@ -1,0 +1,74 @@
+"""`tieredstore offload`, on the command line: to S3, and what is said of wrong use."""
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from tests.support.cli import complaints
+from tests.support.fake_broker import FakeBroker
+from tieredstore.cli.main import cli
+
+NAMED = ("-D", "brokerClusterName=C", "-D", "brokerName=broker-a")
+
+
+def invoke(*words: str | Path) -> Result:
+    return CliRunner().invoke(cli, [*NAMED, *map(str, words)])
+
+
+def good(*words: str | Path) -> str:
+    done = invoke(*words)
+    assert done.exit_code == 0, done.output
+    return done.stdout
+
+
+def refused(status: int, *words: str | Path) -> str:
+    """The one sentence of a refusal."""
+    done = invoke(*words)
+    assert done.exit_code == status, done.output
+    lines = complaints(done.stderr).splitlines()
+    assert len(lines) == 1, done.stderr
+    return lines[0]
+
+
+@pytest.fixture
+def tier(tmp_path: Path) -> Path:
+    """A tier with ten messages."""
+    broker = FakeBroker(tmp_path / "store")
+    for number in range(10):
+        broker.put("Orders", 0, b"%d" % number)
+    good("--tier", tmp_path / "tier", "tier", broker.directory)
+    return tmp_path / "tier"
+
+
+@pytest.mark.leaves_findings("journal", why="the second store is on S3, which the fixture lacks")
+def test_a_directory_is_offloaded_to_s3_and_reads_back(tier: Path, s3_url: str) -> None:
+    before = good("--tier", tier, "read", "Orders", "--json")
+    both = ("--tier", tier, "-D", f"tieredStoreOffloadPath={s3_url}")
+    would = good(*both, "offload", "Orders", "--dry-run", "--json")
+    assert good("--tier", tier, "check").endswith("nothing is wrong\n")
+    assert good(*both, "offload", "Orders", "--json") == would
+    assert '"segments":2' in would.replace(" ", "")
+    assert good(*both, "read", "Orders", "--json") == before
+    for command in ("check", "audit", "scrub"):
+        assert "nothing is wrong" in good(*both, command)
+    assert "nothing is to be moved" in good(*both, "offload", "Orders")
+    for command in ("check", "audit", "scrub"):
+        assert "set tieredStoreOffloadPath" in refused(2, "--tier", tier, command)
+    said = refused(2, *both, "metadata", "export", tier.parent / "x.json")
+    assert "offloaded to a second one" in said
+
+
+def test_wrong_use_is_one_sentence_each(tier: Path, tmp_path: Path) -> None:
+    one = ("--tier", tier)
+    assert "nothing says where to offload to" in refused(2, *one, "offload", "Orders")
+    inside = (*one, "-D", f"tieredStoreOffloadPath={tier}/x")
+    assert "lie inside one another" in refused(2, *inside, "offload", "Orders")
+    both = (*one, "-D", f"tieredStoreOffloadPath={tmp_path}/second")
+    assert "the tier has nothing of Nope" in refused(1, *both, "offload", "Nope")
+    assert "is no time" in refused(2, *both, "offload", "Orders", "--until", "soon")
+    file = tmp_path / "file"
+    file.write_bytes(b"")
+    blocked = (*one, "-D", f"tieredStoreOffloadPath={file}")
+    assert str(file) in refused(2, *blocked, "offload", "Orders")
+    assert good(*one, "check").endswith("nothing is wrong\n")
