@@ -28,6 +28,7 @@ from container.record.crc32c import crc32c
 from container.upkeep.manifest_writer import ManifestWriter
 from container.upkeep.offload_plan import Held, runs_of
 from container.upkeep.step import OwnedTier
+from provider.disk_cache.use import cache_use
 from provider.errors import Corrupt, OutOfRange, StoreError
 from provider.file_segments import FileSegments, SegmentSlice
 from provider.object_store import Buffer
@@ -141,7 +142,8 @@ class Offloader:
             for one in run
         ]
         try:
-            bodies = await store.read_many(wanted)
+            with cache_use(past=True):
+                bodies = await store.read_many(wanted)
         except OutOfRange as error:
             raise BytesMissing.of(error) from error
         sums = [crc32c(body) for body in bodies]
@@ -176,7 +178,8 @@ class Offloader:
             Corrupt: it is not what was written.
         """
         name = extents[0].object_name
-        raw: Buffer = await self._tier.store.read(name)
+        with cache_use(past=True):
+            raw: Buffer = await self._tier.store.read(name)
         view = memoryview(raw)
         whole = sum(one.length for one in extents)
         same = len(view) == whole and all(
