@@ -17,6 +17,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import NamedTuple
 
+from container.metadata.offloading import is_away
 from container.metadata.part_counts import references, references_of
 from container.metadata.records import Extent, Part, Queue, Segment
 from container.names.queue_id import FLAT_FILES, QueueId
@@ -113,8 +114,13 @@ def _burden(
 
 
 def _live(queue: Queue) -> Iterable[Segment]:
-    """The segments whose bytes may be moved."""
-    return (one for kind in FLAT_FILES for one in queue.segments(kind) if one.is_readable)
+    """The segments whose bytes may be moved; those in the second store stay there."""
+    return (
+        one
+        for kind in FLAT_FILES
+        for one in queue.segments(kind)
+        if one.is_readable and not is_away(one)
+    )
 
 
 def _parts_to_empty(

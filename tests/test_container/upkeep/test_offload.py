@@ -14,6 +14,8 @@ from container.metadata.offloading import home_of, is_away
 from container.metadata.records import Segment
 from container.names.queue_id import FLAT_FILES, QueueId, SegmentType
 from container.options import TierOptions
+from container.queue.compact_plan import CompactRules, plan_parts
+from container.queue.repack_plan import RepackRules
 from container.queue.tail_cut import cut_queue
 from container.tier import Tier
 from container.tier_reader import TierReader
@@ -543,3 +545,14 @@ async def test_a_trim_beside_an_offload_is_planned_again() -> None:
         await it.pass_time(HOUR_S)
         assert await it.findings() == []
         assert in_second(it) <= known
+
+
+async def test_compacting_leaves_what_was_offloaded_where_it_is() -> None:
+    it = world(packed=True)
+    rules = CompactRules(RepackRules(8, 2, 1_000_000, 1_000_000), 1_000_000, 100)
+    async with it.owned() as tier:
+        await put(tier, it.clock, 30)
+        state = tier.state
+        assert plan_parts(state.queues.values(), state.parts, rules).jobs
+        await by_hand(tier)
+        assert not plan_parts(state.queues.values(), state.parts, rules).jobs
