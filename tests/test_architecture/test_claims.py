@@ -74,7 +74,7 @@ def test_every_option_that_is_named_exists(page: Path) -> None:
         for parameter in command.get_params(context)
         for option in (*parameter.opts, *parameter.secondary_opts)
     }
-    of_others = {"--unit", "--retry", "--retry-delay", "--retry-all-errors"}
+    of_others = {"--unit", "--retry", "--retry-delay", "--retry-all-errors", "--py-files"}
     gone = {"--java-lib"} if page == CHANGELOG else set[str]()
     named = said(page, r"(?<![\w-])(--[a-z][a-z-]+)")
     assert named
