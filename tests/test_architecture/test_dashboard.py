@@ -1,8 +1,10 @@
 """The dashboard in conf/: every panel asks for metrics that exist, by labels that they have."""
 
+import asyncio
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +14,14 @@ from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.registry import Collector
 
 import tieredstore
+from fetcher.fetcher import TieredMessageFetcher
 from provider.clock import SystemClock
 from provider.memory import MemoryStore
 from provider.metered import MeteredStore
 from tests.support.fake_broker import FakeBroker
+from tests.support.read_tier import MemoryTier
 from tieredstore.metrics.families import ROCKETMQ_LABELS, TieringMetrics
+from tieredstore.metrics.reads import Caller, ReadMeter
 
 pytestmark = pytest.mark.checkout
 
@@ -77,7 +82,14 @@ async def known(tmp_path: Path) -> dict[str, set[str]]:
     await store.read("one")
     async with tieredstore.follow(broker.directory, tmp_path / "tier", broker="b") as follower:
         await follower.drain()
-        tiering = TieringMetrics(follower._moment, "1.2.3")
+        meter = ReadMeter(counted, SystemClock())
+        caller = Caller("get_message", "A", "g")
+        await meter.timed(caller, asyncio.sleep(0))
+        meter.gave(caller, 1)
+        meter.fell_back(caller)
+        fetch = TieredMessageFetcher(MemoryTier()).statistics()
+        moment = replace(follower._moment(), fetch=fetch)
+        tiering = TieringMetrics(lambda: moment, "1.2.3")
         return labels_of(tiering) | labels_of(counted) | labels_of(process)
 
 

@@ -23,6 +23,7 @@ from container.names.queue_id import FLAT_FILES, SegmentType
 from container.upkeep.upkeep import UpkeepStatistics
 from dispatcher.queue_state import HALTED, QueueState
 from dispatcher.statistics import DispatchStatistics, QueueStatistics
+from fetcher.statistics import FetcherStatistics
 from tieredstore.metrics.moment import Moment
 from tieredstore.summary import lost_of, time_range_of
 
@@ -79,6 +80,8 @@ class TieringMetrics(Collector):
         yield from _followed(moment)
         yield from _owned(moment)
         yield from _upkept(moment.upkeep)
+        if moment.fetch is not None:
+            yield from _cached(moment.fetch)
 
 
 def _behind(queues: Iterable[QueueStatistics]) -> Iterator[Metric]:
@@ -244,6 +247,15 @@ def _owned(moment: Moment) -> Iterator[Metric]:
         "Objects that nothing refers to and that wait for their deletion.",
         moment.garbage_objects,
     )
+
+
+def _cached(fetch: FetcherStatistics) -> Iterator[Metric]:
+    prefix = "rocketmq_tiered_store_read_ahead_cache"
+    yield _gauge(f"{prefix}_count", "Runs of messages in the cache.", fetch.runs_held)
+    yield _gauge(f"{prefix}_bytes", "Bytes that they occupy.", fetch.bytes_held)
+    calls = fetch.hits + fetch.misses
+    yield _counter(f"{prefix}_access", "Calls of the tier's readers.", calls)
+    yield _counter(f"{prefix}_hit", "Those that were answered from the cache alone.", fetch.hits)
 
 
 def _upkept(statistics: UpkeepStatistics) -> Iterator[Metric]:

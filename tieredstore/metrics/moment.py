@@ -8,6 +8,7 @@ from container.metadata.records import Queue
 from container.names.queue_id import QueueId
 from container.upkeep.upkeep import UpkeepStatistics
 from dispatcher.statistics import DispatchStatistics
+from fetcher.statistics import FetcherStatistics
 from tieredstore.following.statistics import ScanStatistics
 
 
@@ -27,3 +28,5 @@ class Moment:
     """What is published of each queue."""
     garbage_objects: int
     """Objects that nothing refers to and that wait for their deletion."""
+    fetch: FetcherStatistics | None = None
+    """What readers of the tier had; None of a process that serves none."""

@@ -21,6 +21,7 @@ from provider.throttled import TransferLimits
 from tieredstore.config.effective import Config
 from tieredstore.hot import Appended, NewMessage
 from tieredstore.lifetime import cause, running
+from tieredstore.metrics.reads import ReadMeter
 from tieredstore.places import directory_of, local_directory
 from tieredstore.store import topic_deletion
 from tieredstore.store.cold_side import (
@@ -89,7 +90,8 @@ class TieredMessageStore:
             registry=self.registry,
             take_over=take_over,
         )
-        self._reads = TieredReads(inner, TopicFilter(config.cluster, config.broker))
+        topics = TopicFilter(*self._own_topics)
+        self._reads = TieredReads(inner, topics, ReadMeter(self.registry, clock))
         self._stack: AsyncExitStack | None = None
         self._keeper = self._new_keeper()
 
@@ -217,8 +219,7 @@ class TieredMessageStore:
         position there.
 
         Raises:
-            Unavailable, Corrupt, Denied: the message at `offset` is there, and no side can read it;
-                this is never "no message".
+            Unavailable, Corrupt, Denied: the message at `offset` is there, but no side can read it.
             Closed: the store is not open.
             ValueError: `messages_max` is not positive, or the subscription has no tag or is SQL92.
         """
@@ -258,8 +259,7 @@ class TieredMessageStore:
     ) -> int:
         """The offset that a moment stands for, in hot log and tier together.
 
-        LOWER: the first message stored then or later, or the queue's end. UPPER: the last one
-        stored then or earlier, or the queue's first offset. 0 for a queue that is not there.
+        See `LocalMessageStore.offset_by_time`. 0 for a queue that is not there.
 
         Raises:
             Unavailable, Corrupt, Denied, Closed: as `get_message`.

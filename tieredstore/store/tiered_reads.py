@@ -13,6 +13,7 @@ from dispatcher.topic_filter import TopicFilter
 from fetcher.fetcher import TRANSFER_BYTES_MAX
 from fetcher.result import FetchStatus
 from provider.errors import Closed, Corrupt, Denied, OutOfRange, StoreError, Unavailable
+from tieredstore.metrics.reads import Caller, ReadMeter
 from tieredstore.store.cold_side import ColdSide
 from tieredstore.store.joined import JoinedQueue, Span
 from tieredstore.store.key_scan import scan_for_key
@@ -49,8 +50,9 @@ class TieredReads:
         one asked for that any side has.
     """
 
-    def __init__(self, inner: MessageStore, topics: TopicFilter) -> None:
+    def __init__(self, inner: MessageStore, topics: TopicFilter, meter: ReadMeter) -> None:
         self._inner = inner
+        self._meter = meter
         self._topics = topics
         self.level = Level.DISABLE
         self.cold: ColdSide | None = None
@@ -114,8 +116,14 @@ class TieredReads:
         if self.level is Level.DISABLE:
             return await from_hot() or _given(last)
         queue, offset = request.queue, request.offset
+        caller = Caller("get_message", queue.topic, request.group)
         result = await self._served(
-            queue, offset, request.messages_max, from_hot, lambda cold: _from_tier(cold, request)
+            caller,
+            queue,
+            offset,
+            request.messages_max,
+            from_hot,
+            lambda cold: _from_tier(cold, request),
         )
         if result is not None:
             return await self._with_bounds(queue, result)
@@ -145,8 +153,14 @@ class TieredReads:
         def from_hot() -> Awaitable[int | None]:
             return self._inner.message_store_time(*queue, offset)
 
+        caller = Caller("get_time_by_offset", queue.topic)
         return await self._served(
-            queue, offset, 1, from_hot, lambda cold: cold.fetcher.message_timestamp(queue, offset)
+            caller,
+            queue,
+            offset,
+            1,
+            from_hot,
+            lambda cold: cold.fetcher.message_timestamp(queue, offset),
         )
 
     async def earliest_time(self, queue: QueueId) -> int | None:
@@ -185,7 +199,8 @@ class TieredReads:
             )
         if decides or tier is None or joined.tier is None:
             return await inner.offset_by_time(*queue, moment_ms, boundary)
-        found = await tier.fetcher.offset_by_time(queue, moment_ms, boundary)
+        asked = tier.fetcher.offset_by_time(queue, moment_ms, boundary)
+        found = await self._meter.timed(Caller("get_offset_by_time", queue.topic), asked)
         if found is None or (found >= joined.tier.end and joined.hot is not None):
             return max(found or 0, await inner.offset_by_time(*queue, moment_ms, boundary))
         return found
@@ -208,7 +223,8 @@ class TieredReads:
             for queue, record in tier.tier.state.queues.items()
             if queue.topic == query.topic
         }
-        tiered = await find_messages(tier.tier, query, unsealed=tier.tier.unsealed)
+        asked = find_messages(tier.tier, query, unsealed=tier.tier.unsealed)
+        tiered = await self._meter.timed(Caller("query_message", query.topic), asked)
         for message in tiered.messages:
             found.add(message)
         unsearched = await scan_for_key(self._inner, query, found, starts=starts)
@@ -217,8 +233,9 @@ class TieredReads:
         is_complete = tiered.is_complete and not (found.cut or unsearched)
         return QueryResult(messages, is_complete, unsearched, tiered.damage)
 
-    async def _served(
+    async def _served(  # noqa: PLR0917 - who asks, for what, and the two who may answer
         self,
+        caller: Caller,
         queue: QueueId,
         offset: int,
         messages: int,
@@ -238,12 +255,15 @@ class TieredReads:
                     if source is Source.HOT:
                         answer = await from_hot()
                     else:
-                        answer = None if cold is None else await from_tier(cold)
+                        answer = None
+                        if cold is not None:
+                            answer = await self._meter.timed(caller, from_tier(cold))
                 except _ANSWERS_ELSEWHERE as error:
                     failed = failed or error
                     continue
                 if answer is not None:
-                    self._count(source, answer, is_other=source is other, failed=failed)
+                    is_fallback = source is other and failed is not None
+                    self._count(caller, source, answer, is_fallback=is_fallback)
                     return answer
             if (await self.joined(queue)).next_from(offset) != offset:
                 return None
@@ -282,14 +302,16 @@ class TieredReads:
                 return False  # a hot log that cannot tell serves nothing
             raise
 
-    def _count(
-        self, source: Source, answer: object, *, is_other: bool, failed: StoreError | None
-    ) -> None:
+    def _count(self, caller: Caller, source: Source, answer: object, *, is_fallback: bool) -> None:
         side = "hot" if source is Source.HOT else "tier"
         if isinstance(answer, GetMessageResult):
             self.counts[f"messages_from_{side}"] += len(answer.messages)
-        if is_other and failed is not None:
+            if source is Source.TIER:
+                self._meter.gave(caller, len(answer.messages))
+        if is_fallback:
             self.counts[f"fallbacks_to_{side}"] += 1
+            if source is Source.HOT:
+                self._meter.fell_back(caller)
 
 
 async def _from_tier(cold: ColdSide, request: Request) -> GetMessageResult | None:

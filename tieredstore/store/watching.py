@@ -65,4 +65,5 @@ class StoreWatch:
             upkeep=tier.upkeep.statistics(),
             queues=dict(tier.state.queues),
             garbage_objects=len(tier.state.tombstones),
+            fetch=self._cold.fetcher.statistics(),
         )

@@ -1,0 +1,82 @@
+"""What reads of a tier are counted in: RocketMQ's names, units, labels and buckets."""
+
+from collections.abc import Awaitable
+from typing import Final, NamedTuple, TypeVar
+
+from prometheus_client import CollectorRegistry, Counter, Histogram
+
+from provider.clock import Clock
+
+_MILLISECONDS: Final = (1, 3, 5, 7, 10, 100, 200, 400, 600, 800, 1000, 1500, 3000)
+CALLERS_MAX: Final = 1_000
+"""Pairs of topic and group that have samples of their own; the others share those of `OTHERS`."""
+OTHERS: Final = ""
+
+AnswerT = TypeVar("AnswerT")
+
+
+class Caller(NamedTuple):
+    """Who asks the tier, and for what."""
+
+    operation: str
+    """RocketMQ's name for the call, such as `get_message`."""
+    topic: str
+    group: str = OTHERS
+    """The consumer group of `get_message`."""
+
+
+class ReadMeter:
+    """Counts what a tier serves. One per metrics registry.
+
+    Only calls that the tier answers, or fails, are timed: those of the hot log cost it nothing.
+    """
+
+    def __init__(self, registry: CollectorRegistry, clock: Clock) -> None:
+        self._clock = clock
+        self._callers: set[tuple[str, str]] = set()
+        self._latency = Histogram(
+            "rocketmq_tiered_store_api_latency",
+            "Duration of calls that the tier served in milliseconds.",
+            ["operation", "topic", "group"],
+            buckets=_MILLISECONDS,
+            registry=registry,
+        )
+        self._messages_out = Counter(
+            "rocketmq_tiered_store_messages_out",
+            "Messages that the tier gave to readers.",
+            ["topic", "group"],
+            registry=registry,
+        )
+        self._fallbacks = Counter(
+            "rocketmq_tiered_store_get_message_fallback",
+            "Reads that the hot log served because the tier could not.",
+            ["operation", "topic", "group"],
+            registry=registry,
+        )
+
+    async def timed(self, caller: Caller, work: Awaitable[AnswerT]) -> AnswerT:
+        """What `work` gives or raises, and how long that took. About 3 us."""
+        started_s = self._clock.monotonic_s()
+        try:
+            return await work
+        finally:
+            took_ms = (self._clock.monotonic_s() - started_s) * 1_000
+            self._latency.labels(*self._bounded(caller)).observe(took_ms)
+
+    def gave(self, caller: Caller, messages: int) -> None:
+        """So many messages went from the tier to a reader."""
+        _, topic, group = self._bounded(caller)
+        self._messages_out.labels(topic, group).inc(messages)
+
+    def fell_back(self, caller: Caller) -> None:
+        """The hot log served what the tier failed to."""
+        self._fallbacks.labels(*self._bounded(caller)).inc()
+
+    def _bounded(self, caller: Caller) -> Caller:
+        """The same, or nobody's name where there are too many: groups are made by clients."""
+        pair = caller.topic, caller.group
+        if pair not in self._callers:
+            if len(self._callers) >= CALLERS_MAX:
+                return Caller(caller.operation, OTHERS, OTHERS)
+            self._callers.add(pair)
+        return caller
