@@ -15,8 +15,7 @@ each call means, costs and raises is said in `tieredstore.ReadableTier`, `tiered
 """
 
 import os
-from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -26,23 +25,18 @@ from container.check.finding import Finding
 from container.lookup.query import QueryResult
 from container.queue.tiered_segments import TieredSegment
 from container.queue.time_boundary import Boundary, TimeRules
-from container.record.message import StoredMessage
 from dispatcher.statistics import DispatchStatistics
 from fetcher.fetcher import TRANSFER_BYTES_MAX
 from fetcher.result import FetchResult
 from fetcher.statistics import FetcherStatistics
 from tieredstore.follower import Follower
-from tieredstore.hot import Appended, NewMessage
 from tieredstore.message import Message
 from tieredstore.readable_tier import ReadableTier
 from tieredstore.reading.arrow import RecordBatchReader, import_arrow
 from tieredstore.reading.wanted import Moment, OnDamage, OnGap, Wanted
-from tieredstore.store.levels import Level
-from tieredstore.store.plugged import PluggedStore
-from tieredstore.store.protocol import GetMessageResult
-from tieredstore.store.tiered import TieredMessageStore
 from tieredstore.summary import Loss, QueueSummary, TopicSummary
 from tieredstore.threaded import Threaded
+from tieredstore.threaded_store import SyncStore
 
 __all__ = ["SyncFollower", "SyncStore", "SyncTier", "follow", "open", "open_store"]
 
@@ -317,81 +311,3 @@ class SyncFollower(Threaded):
     def topics(self) -> list[TopicSummary]:
         """What the tier holds and what this block added to it, topic by topic."""
         return self._running.call(self._follower.topics)
-
-
-class SyncStore(Threaded):
-    """A message store with a cold tier: `tieredstore.TieredMessageStore` without `await`."""
-
-    def __init__(self, store: TieredMessageStore | PluggedStore) -> None:
-        """Opens it; see `open_store`."""
-        self._store = store
-        super().__init__(store)
-
-    def set_level(self, level: Level | str | int) -> None:
-        """Change what is read from the tier."""
-        self._running.call(self._store.set_level, level)
-
-    def put_message(self, message: NewMessage) -> Appended:
-        """Append one message."""
-        return self._running.call(self._store.put_message, message)
-
-    def put_messages(self, messages: Sequence[NewMessage]) -> list[Appended]:
-        """Append messages in order, all or none."""
-        return self._running.call(self._store.put_messages, messages)
-
-    def get_message(
-        self,
-        group: str,
-        topic: str,
-        queue_id: int,
-        offset: int,
-        **options: Any,  # noqa: ANN401 - as named below
-    ) -> GetMessageResult:
-        """Read from `offset` on; options as `TieredMessageStore.get_message`."""
-        work = partial(self._store.get_message, group, topic, queue_id, offset, **options)
-        return self._running.call(work)
-
-    def query_message(self, topic: str, key: str, **options: Any) -> QueryResult:  # noqa: ANN401 - as named below
-        """Messages with a key; options as `TieredMessageStore.query_message`."""
-        return self._running.call(partial(self._store.query_message, topic, key, **options))
-
-    def offset_by_time(
-        self, topic: str, queue_id: int, timestamp_ms: int, boundary: Boundary = Boundary.LOWER
-    ) -> int:
-        """The offset that a moment stands for."""
-        work = self._store.offset_by_time
-        return self._running.call(work, topic, queue_id, timestamp_ms, boundary)
-
-    def min_offset(self, topic: str, queue_id: int) -> int:
-        """First offset that can be read, in hot log or tier."""
-        return self._running.call(self._store.min_offset, topic, queue_id)
-
-    def max_offset(self, topic: str, queue_id: int) -> int:
-        """The offset after the last message."""
-        return self._running.call(self._store.max_offset, topic, queue_id)
-
-    def delete_topics(self, topics: Collection[str]) -> None:
-        """Delete topics with all their messages, from hot log and tier."""
-        self._running.call(self._store.delete_topics, topics)
-
-    def clean_unused_topics(self, retained: Collection[str]) -> list[str]:
-        """Delete every topic that is neither in `retained` nor a system topic; returns those."""
-        return self._running.call(self._store.clean_unused_topics, retained)
-
-    def topics(self) -> Mapping[str, int]:
-        """The topics of hot log and tier, with how many queues."""
-        return self._running.call(self._store.topics)
-
-    def wait_for_message(self, topic: str, queue_id: int, offset: int, timeout_s: float) -> bool:
-        """Wait until there is a message at `offset`; False after the timeout."""
-        return self._running.call(self._store.wait_for_message, topic, queue_id, offset, timeout_s)
-
-    def messages(
-        self, group: str, topic: str, queue_id: int, start: int = 0
-    ) -> Iterator[StoredMessage]:
-        """Every message from `start` on, and those that come, until the loop is left."""
-        return self._each(self._running.call(self._store.messages, group, topic, queue_id, start))
-
-    def statistics(self) -> Mapping[str, float]:
-        """Figures of now, by name."""
-        return self._running.call(self._store.statistics)

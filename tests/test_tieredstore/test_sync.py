@@ -17,6 +17,7 @@ from tests.support.fake_broker import FakeBroker
 from tests.support.golden import ROCKETMQ_533, expected, unpacked
 from tests.support.patience import communicated
 from tieredstore import sync
+from tieredstore.store.protocol import MessageStore
 
 THREAD = "tieredstore"
 
@@ -230,3 +231,21 @@ def test_a_store_is_put_to_and_read_without_await(tmp_path: Path) -> None:
         store.max_offset("Orders", 0)
     with sync.open(tmp_path / "tier") as tier:
         assert tier.queue("Orders", 0).max_offset == 3
+
+
+def test_a_store_has_every_call_of_the_asynchronous_one(tmp_path: Path) -> None:
+    theirs = (*vars(MessageStore), "commit_offset", "level", "set_level")
+    public = {name for name in theirs if not name.startswith("_")}
+    assert public <= set(dir(sync.SyncStore))
+    with sync.open_store(tmp_path / "store", tmp_path / "tier", broker="b") as store:
+        message = tieredstore.NewMessage("Orders", 1, b"body", {"KEYS": "k"})
+        time_ms = store.put_message(message).store_timestamp
+        assert store.message_store_time("Orders", 1, 0) == time_ms
+        assert store.earliest_message_time("Orders", 1) == time_ms
+        assert store.queue_ids("Orders") == [1]
+        assert store.is_in_store("Orders", 1, 0)
+        assert store.is_in_memory("Orders", 1, 0)
+        assert store.commit_offset("Orders", 1) in (0, 1)
+        assert store.level is tieredstore.Level.NOT_IN_DISK
+        store.set_level("FORCE")
+        assert store.level is tieredstore.Level.FORCE
