@@ -42,15 +42,21 @@ class LabelledMetrics(Collector):
     """
 
     def __init__(
-        self, metrics: Iterable[Collector | CollectorRegistry], labels: Mapping[str, str]
+        self,
+        metrics: Iterable[Collector | CollectorRegistry],
+        labels: Mapping[str, str],
+        *,
+        medium: str = ROCKETMQ_LABELS["storage_medium"],
     ) -> None:
+        """`medium`: what RocketMQ calls the kind of storage."""
         self._metrics = tuple(metrics)
         self._labels = labels
+        self._rocketmq = {**ROCKETMQ_LABELS, "storage_medium": medium}
 
     def collect(self) -> Iterator[Metric]:
         """All families of one scrape."""
         for family in chain.from_iterable(one.collect() for one in self._metrics):
-            theirs = ROCKETMQ_LABELS if family.name.startswith(ROCKETMQ_PREFIX) else {}
+            theirs = self._rocketmq if family.name.startswith(ROCKETMQ_PREFIX) else {}
             labelled = Metric(family.name, family.documentation, family.type, family.unit)
             labelled.samples = [
                 sample._replace(labels={**sample.labels, **theirs, **self._labels})

@@ -27,8 +27,14 @@ def metrics_of(
     tiering = TieringMetrics(lambda: loop.call(look), VERSION)
     labels = {"cluster": config.cluster, "node_id": config.broker}
     metrics = CollectorRegistry()
-    metrics.register(LabelledMetrics((tiering, counted, process), labels))
+    parts = (tiering, counted, process)
+    metrics.register(LabelledMetrics(parts, labels, medium=medium_of(config)))
     return metrics
+
+
+def medium_of(config: Config) -> str:
+    """What RocketMQ's metrics call the kind of storage that a tier lies in. Pure."""
+    return "blob" if config.in_object_store else "posix"
 
 
 @asynccontextmanager

@@ -13,9 +13,11 @@ from dispatcher.statistics import QueueStatistics
 from provider.ranges import QueueOffset
 from tests.support.fake_broker import FIRST_STORE_TIMESTAMP, FakeBroker
 from tests.support.http import families_of, value_of
+from tieredstore.config.effective import Config
 from tieredstore.metrics.families import QUEUES_NAMED_MAX, LabelledMetrics, TieringMetrics
 from tieredstore.metrics.health import unready_reason
 from tieredstore.metrics.moment import Moment
+from tieredstore.metrics.serving import medium_of
 
 LABELS = {"cluster": "C", "node_id": "b"}
 
@@ -69,6 +71,21 @@ def test_rocketmqs_metrics_bear_its_names_units_and_labels(moment: Moment) -> No
     assert sample(page, size, topic="A", file_type="commit_log", **rocketmq) == log_bytes
     kept = sample(page, "rocketmq_storage_message_reserve_time", topic="B", queue_id="0")
     assert 0 <= moment.now_ms - FIRST_STORE_TIMESTAMP - kept < 60_000
+
+
+def test_the_medium_is_that_of_the_tier(moment: Moment) -> None:
+    for place, medium in (("/mnt/tier", "posix"), ("s3://bucket/tier", "blob")):
+        config = Config.load(settings={"tieredStoreFilePath": place}, environment={})
+        assert medium_of(config) == medium
+        registry = CollectorRegistry()
+        tiering = TieringMetrics(lambda: moment, "1.2.3")
+        registry.register(LabelledMetrics([tiering], LABELS, medium=medium))
+        page = generate_latest(registry).decode()
+        found = sample(page, "rocketmq_storage_message_reserve_time", topic="B", queue_id="0")
+        assert (
+            sample(page, "rocketmq_storage_message_reserve_time", topic="B", storage_medium=medium)
+            == found
+        )
 
 
 def test_a_page_says_who_it_is_of_and_when_something_landed(moment: Moment) -> None:
