@@ -1,0 +1,81 @@
+"""A tier in memory with a second store: messages, an offload by hand, and what is where."""
+
+from dataclasses import replace
+from random import Random
+
+from container.metadata.offloading import is_away
+from container.metadata.records import Segment
+from container.names.queue_id import FLAT_FILES, QueueId
+from container.options import TierOptions
+from container.tier import Tier
+from container.tier_reader import TierReader
+from container.upkeep.offload import OffloadedQueue
+from container.upkeep.offload_plan import Until
+from container.upkeep.options import UpkeepOptions
+from provider.clock import ManualClock
+from tests.support.messages import TOPIC, batch_of, make_record
+from tests.support.owned_tier import QUEUE, OwnedWorld
+
+MINUTE_S = 60
+HOUR_S = 3600
+OPTIONS = TierOptions(
+    commit_log_bytes_max=2_000,
+    consume_queue_bytes_max=400,
+    extent_bytes_max=1_000,
+    cut_grace_hours=1,
+)
+BY_HAND = UpkeepOptions(
+    interval_s=20.0,
+    snapshot_entries_max=20,
+    grace_s=100.0,
+    sealed_segments_max=2,
+    manifests_per_level_max=2,
+    repack_bytes_max=1_500,
+    offloads=True,
+    offload_lag_s=1_000.0,
+    offload_interval_s=30.0,
+)
+BY_AGE = replace(BY_HAND, offload_age_hours=1)
+OTHER = QueueId("Other", 3)
+ALL = Until()
+
+
+def world(options: UpkeepOptions = BY_HAND, *, packed: bool = False) -> OwnedWorld:
+    return OwnedWorld(OPTIONS, options, packed=packed, offloads=True)
+
+
+async def put(tier: Tier, clock: ManualClock, count: int, *queues: QueueId) -> None:
+    """One message a minute for each queue, stored now; the clock goes on."""
+    for _ in range(count):
+        plans = []
+        for queue in queues or (QUEUE,):
+            record = tier.queue(queue)
+            offset = record.next_offset if record else 0
+            body = Random(offset).randbytes(200)
+            raw = make_record(*queue, offset, body, store_timestamp=clock.now_ms())
+            plans.append(tier.plan_commit(queue, batch_of([raw])))
+        await tier.commit(plans)
+        await clock.advance(MINUTE_S)
+
+
+async def by_hand(tier: Tier, until: Until = ALL, topic: str = TOPIC) -> list[OffloadedQueue]:
+    step = tier.upkeep.offload
+    assert step is not None
+    return await step.by_hand(topic, until)
+
+
+async def segments(world: OwnedWorld, queue: QueueId = QUEUE) -> list[Segment]:
+    reader = await TierReader.open(world.view())
+    container = reader.container(queue)
+    assert container is not None
+    return [one for kind in FLAT_FILES for one in await container.segments(kind)]
+
+
+async def away(world: OwnedWorld, queue: QueueId = QUEUE) -> int:
+    """How many segments are in the second store."""
+    return sum(map(is_away, await segments(world, queue)))
+
+
+def in_second(world: OwnedWorld) -> set[str]:
+    assert world.second is not None
+    return set(world.second._shared.objects)
