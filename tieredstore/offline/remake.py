@@ -23,6 +23,7 @@ from provider.sequential import DirectorySource
 from provider.staged_files import StagedFiles
 from tieredstore.config.effective import Config
 from tieredstore.config.location import TierUrl
+from tieredstore.config.second_store import OFFLOAD_PATH, has_second_store
 from tieredstore.config.sources import ConfigError
 from tieredstore.offline.cutting import SPLIT_BYTES
 from tieredstore.offline.engine import Engine
@@ -59,12 +60,13 @@ def remake(
 
     Raises:
         NotFound: there is no tier, or no CommitLog file in it.
-        ConfigError: it has a journal, or a setting is wrong.
+        ConfigError: it has a journal or a second store, or a setting is wrong.
         Unavailable: another rebuild is under way, or workers died again and again.
         Owned: the tier's owner lives.
         Denied: the storage refuses.
     """
     found = existing_tier(config, naming)
+    refuse_second_store(found)
     root = directory_of(found)
     if isinstance(root, TierUrl):
         return remake_objects(
@@ -100,6 +102,19 @@ def remake(
                 staged.install(name, f"{directory}/{target}")
             asyncio.run(_publish(found, operations))
     return report
+
+
+def refuse_second_store(config: Config) -> None:
+    """Refuse a tier that offloads: what the second store has would be missing.
+
+    Raises:
+        ConfigError: `tieredStoreOffloadPath` is set.
+    """
+    if has_second_store(config.settings):
+        raise ConfigError(
+            f"{OFFLOAD_PATH} is set, and what was offloaded would be missing in a journal that is "
+            f"made again: without that setting it is made of the first store alone"
+        )
 
 
 def refuse_journal(root: Path) -> None:

@@ -67,6 +67,8 @@ def test_wrong_use_is_one_sentence_each(tier: Path, tmp_path: Path) -> None:
     both = (*one, "-D", f"tieredStoreOffloadPath={tmp_path}/second")
     assert "the tier has nothing of Nope" in refused(1, *both, "offload", "Nope")
     assert "is no time" in refused(2, *both, "offload", "Orders", "--until", "soon")
+    said = refused(2, *both, "rebuild", "--metadata")
+    assert "what was offloaded would be missing" in said
     file = tmp_path / "file"
     file.write_bytes(b"")
     blocked = (*one, "-D", f"tieredStoreOffloadPath={file}")
