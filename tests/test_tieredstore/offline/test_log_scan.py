@@ -14,7 +14,7 @@ from container.record.message import StoredMessage
 from provider.errors import Corrupt
 from tests.support.messages import make_message, queue_records
 from tests.support.scanned_log import OBJECT, Log, MemorySource, log_of, scanned
-from tieredstore.offline.log_scan import BLANK, LogScan
+from tieredstore.offline.log_scan import BLANK, QUEUE_OFFSET_MAX, LogScan
 from tieredstore.offline.log_window import WINDOW_BYTES
 from tieredstore.offline.split import LogPiece, ScanReport, Split, where_not_met
 
@@ -27,11 +27,24 @@ def logs(draw: st.DrawFn) -> Log:
     records = draw(queue_records(count_max=12))
     messages = [StoredMessage.decode(raw, path="", position=0) for raw in records]
     queue = QueueId(messages[0].topic, messages[0].queue_id)
+    beyond = max(0, messages[-1].queue_offset - QUEUE_OFFSET_MAX)  # no unit has a place there
+    messages = [one._replace(queue_offset=one.queue_offset - beyond) for one in messages]
     base = draw(st.sampled_from([0, 1, 1 << 30, 1 << 60]))
     log = log_of([message._replace(properties=b"") for message in messages], queue, base)
     if draw(st.booleans()):
         log.raw += Coda(7).encode()
     return log
+
+
+@pytest.mark.parametrize("offset", [-1, QUEUE_OFFSET_MAX + 1, -(2**63), 2**63 - 1])
+def test_a_message_at_an_offset_that_no_queue_has_is_a_gap(offset: int) -> None:
+    offsets = [0, QUEUE_OFFSET_MAX, offset, 5]
+    messages = [make_message(0, **QUEUE._asdict())._replace(queue_offset=one) for one in offsets]
+    log = log_of(messages, QUEUE)
+    found = scanned(log, log.splits(1 << 20))
+    assert [place for place, _ in found.records] == [log.starts[number] for number in (0, 1, 3)]
+    (gap,) = found.gaps
+    assert (gap.position, gap.reason) == (log.starts[2], "impossible queue offset")
 
 
 def whole(log: Log) -> list[tuple[int, bytes]]:
