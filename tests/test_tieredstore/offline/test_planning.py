@@ -162,6 +162,6 @@ def test_the_blocks_of_the_guide_print_what_they_show(tier: Path, tmp_path: Path
     (tmp_path / "tier").symlink_to(tier)
     guide = Path(str(tieredstore.__file__)).parents[1] / "docs/offline.md"
     blocks = blocks_of(guide.read_text())
-    assert len(blocks) == 1
+    assert len(blocks) == 2
     for block in blocks:
         ran(block, tmp_path, environment_of(), joined=False)
