@@ -1,7 +1,7 @@
 """A hot log in memory, with RocketMQ's records of messages that have no topic."""
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -25,6 +25,19 @@ def fake_record(offset: int, body: bytes, *, timestamp: int = 0, salt: int = 0) 
         "", 0, offset, body=body, store_timestamp=timestamp, prepared_transaction_offset=salt
     )
     return message.encode()
+
+
+async def one_by_one(
+    references: Callable[..., Awaitable[Units]], wanted: Iterable[WantedUnits]
+) -> Sequence[Units | StoreError]:
+    """`HotLog.references_of_queues` of a log that can only give those of one queue."""
+    answers: list[Units | StoreError] = []
+    for queue, start, messages_max in wanted:
+        try:
+            answers.append(await references(queue, start, messages_max=messages_max))
+        except StoreError as error:
+            answers.append(error)
+    return answers
 
 
 @dataclass
@@ -145,13 +158,7 @@ class FakeHotLog:
     async def references_of_queues(
         self, wanted: Sequence[WantedUnits]
     ) -> Sequence[Units | StoreError]:
-        answers: list[Units | StoreError] = []
-        for queue, start, messages_max in wanted:
-            try:
-                answers.append(await self.references(queue, start, messages_max=messages_max))
-            except StoreError as error:
-                answers.append(error)
-        return answers
+        return await one_by_one(self.references, wanted)
 
     def records(self, queue: QueueId, start: QueueOffset, references: Units) -> MessageBatch:
         """What one queue of a round answers; raises what it answers in place of a batch."""

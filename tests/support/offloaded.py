@@ -1,7 +1,6 @@
 """A tier in memory with a second store: messages, an offload by hand, and what is where."""
 
 from dataclasses import replace
-from random import Random
 
 from container.metadata.offloading import is_away
 from container.metadata.records import Segment
@@ -12,11 +11,9 @@ from container.tier_reader import TierReader
 from container.upkeep.offload import OffloadedQueue
 from container.upkeep.offload_plan import Until
 from container.upkeep.options import UpkeepOptions
-from provider.clock import ManualClock
-from tests.support.messages import TOPIC, batch_of, make_record
+from tests.support.messages import TOPIC
 from tests.support.owned_tier import QUEUE, OwnedWorld
 
-MINUTE_S = 60
 HOUR_S = 3600
 OPTIONS = TierOptions(
     commit_log_bytes_max=2_000,
@@ -42,20 +39,6 @@ ALL = Until()
 
 def world(options: UpkeepOptions = BY_HAND, *, packed: bool = False) -> OwnedWorld:
     return OwnedWorld(OPTIONS, options, packed=packed, offloads=True)
-
-
-async def put(tier: Tier, clock: ManualClock, count: int, *queues: QueueId) -> None:
-    """One message a minute for each queue, stored now; the clock goes on."""
-    for _ in range(count):
-        plans = []
-        for queue in queues or (QUEUE,):
-            record = tier.queue(queue)
-            offset = record.next_offset if record else 0
-            body = Random(offset).randbytes(200)
-            raw = make_record(*queue, offset, body, store_timestamp=clock.now_ms())
-            plans.append(tier.plan_commit(queue, batch_of([raw])))
-        await tier.commit(plans)
-        await clock.advance(MINUTE_S)
 
 
 async def by_hand(tier: Tier, until: Until = ALL, topic: str = TOPIC) -> list[OffloadedQueue]:

@@ -23,11 +23,12 @@ from provider.object_store import ObjectEntry, ObjectStore
 from provider.packed_segments import PackedDriver
 from provider.testing.faulty import FaultyObjectStore
 from provider.two_stores import TwoStores
-from tests.support.messages import TOPIC, make_batch
+from tests.support.messages import TOPIC, batch_of, make_batch, make_record
 from tests.support.part_recount import PartRecount
 from tests.support.store_reader import queue_contents
 
 QUEUE = QueueId(TOPIC, 0)
+MINUTE_S = 60
 
 
 class NotedStore(FaultyObjectStore):
@@ -152,3 +153,17 @@ def planned(tier: Tier, count: int, queue: QueueId = QUEUE, body_bytes: int = 10
 async def put(tier: Tier, count: int, *queues: QueueId, body_bytes: int = 100) -> None:
     """One round: so many messages for each of the queues."""
     await tier.commit([planned(tier, count, queue, body_bytes) for queue in queues or (QUEUE,)])
+
+
+async def put_each_minute(tier: Tier, clock: ManualClock, count: int, *queues: QueueId) -> None:
+    """One message a minute for each queue, stored now; the clock goes on."""
+    for _ in range(count):
+        plans = []
+        for queue in queues or (QUEUE,):
+            record = tier.queue(queue)
+            offset = record.next_offset if record else 0
+            body = random.Random(offset).randbytes(200)
+            raw = make_record(*queue, offset, body, store_timestamp=clock.now_ms())
+            plans.append(tier.plan_commit(queue, batch_of([raw])))
+        await tier.commit(plans)
+        await clock.advance(MINUTE_S)

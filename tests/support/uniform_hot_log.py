@@ -13,6 +13,7 @@ from dispatcher.hot_log import HotQueue, HotQueueState, Wanted, WantedUnits
 from provider.clock import Clock
 from provider.errors import StoreError
 from provider.ranges import QueueOffset
+from tests.support.fake_hot_log import one_by_one
 from tests.support.messages import make_record
 
 QUEUE_OFFSET, STORE_TIMESTAMP = slice(20, 28), slice(56, 64)
@@ -67,13 +68,7 @@ class UniformHotLog:
     async def references_of_queues(
         self, wanted: Sequence[WantedUnits]
     ) -> Sequence[Units | StoreError]:
-        answers: list[Units | StoreError] = []
-        for queue, start, messages_max in wanted:
-            try:
-                answers.append(await self.references(queue, start, messages_max=messages_max))
-            except StoreError as error:
-                answers.append(error)
-        return answers
+        return await one_by_one(self.references, wanted)
 
     async def records_of_round(
         self, wanted: Sequence[Wanted]

@@ -7,7 +7,8 @@ from typing import Any
 import orjson
 
 from container.check.finding import Finding
-from container.metadata.records import IndexFile
+from container.metadata.object_names import object_name
+from container.metadata.records import Extent, IndexFile, Segment
 from container.metadata.state import TierState
 from container.names.queue_id import QueueId
 from provider.errors import Corrupt
@@ -122,6 +123,12 @@ def lost_index_files(
 
 def _sum_of(file: IndexFile) -> Sum:
     return Sum(file.object_name, 0, file.size, -1 if file.crc32c is None else file.crc32c)
+
+
+def sum_of(queue: QueueId, segment: Segment, extent: Extent) -> Sum:
+    """What was published of an extent; checksum -1 where nothing was."""
+    crc = -1 if extent.crc32c is None else extent.crc32c
+    return Sum(object_name(queue, segment, extent), extent.object_offset, extent.length, crc)
 
 
 def is_lost(source: ByteSource, one: Sum) -> bool:

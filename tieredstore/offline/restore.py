@@ -14,7 +14,6 @@ from dataclasses import dataclass, field, replace
 from anyio.from_thread import start_blocking_portal
 
 from container.check.finding import Finding
-from container.metadata.object_names import object_name
 from container.metadata.records import Queue, Segment
 from container.metadata.state import TierState
 from container.names.queue_id import QueueId, SegmentType
@@ -29,7 +28,7 @@ from tieredstore.config.location import TierUrl
 from tieredstore.offline.cutting import SPLIT_BYTES, Selection, extents_of, splits_of_queue
 from tieredstore.offline.engine import Engine
 from tieredstore.offline.flat_bytes import Sum
-from tieredstore.offline.lost import Progress, Wanted, is_lost, lost_index_files, make
+from tieredstore.offline.lost import Progress, Wanted, is_lost, lost_index_files, make, sum_of
 from tieredstore.offline.rebuild_job import (
     IndexPart,
     KnownUnits,
@@ -208,12 +207,4 @@ def _segment_is_lost(source: ByteSource, queue: QueueId, segment: Segment) -> bo
 
 
 def _sums(queue: QueueId, segment: Segment) -> tuple[Sum, ...]:
-    return tuple(
-        Sum(
-            object_name(queue, segment, extent),
-            extent.object_offset,
-            extent.length,
-            -1 if extent.crc32c is None else extent.crc32c,
-        )
-        for extent in segment.extents
-    )
+    return tuple(sum_of(queue, segment, extent) for extent in segment.extents)

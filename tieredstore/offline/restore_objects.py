@@ -14,14 +14,12 @@ from random import SystemRandom
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from container.lookup.coverage import merged
-from container.metadata.object_names import object_name
 from container.metadata.records import (
-    Extent,
     Queue,
     Segment,
 )
 from container.metadata.state import TierState
-from container.names.queue_id import QueueId, SegmentType
+from container.names.queue_id import SegmentType
 from container.queue.manifest import ManifestReader
 from container.record.unit import UNIT_BYTES
 from container.tier import Tier
@@ -34,7 +32,7 @@ from tieredstore.lifetime import cause, running
 from tieredstore.offline.cutting import Selection, extents_of, splits_of_queue
 from tieredstore.offline.engine import Engine
 from tieredstore.offline.flat_bytes import Sum
-from tieredstore.offline.lost import Made, Progress, is_lost, lost_index_files, make
+from tieredstore.offline.lost import Made, Progress, is_lost, lost_index_files, make, sum_of
 from tieredstore.offline.made_objects import ObjectSink
 from tieredstore.offline.rebuild_job import (
     INDEX,
@@ -219,7 +217,7 @@ class _Look:
         """
         found: list[LostRun] = []
         for manifest, segment in segments:
-            sums = [_sum_of(queue.id, segment, one) for one in segment.extents]
+            sums = [sum_of(queue.id, segment, one) for one in segment.extents]
             source.expect([ObjectRange(one.object_name, one.start, one.length) for one in sums])
             for extent, one in zip(segment.extents, sums, strict=True):
                 expired = segment.base + extent.end <= UNIT_BYTES * queue.min_offset
@@ -238,15 +236,9 @@ class _Look:
         return found
 
 
-def _sum_of(queue: QueueId, segment: Segment, extent: Extent) -> Sum:
-    crc = -1 if extent.crc32c is None else extent.crc32c
-    name = object_name(queue, segment, extent)
-    return Sum(name, extent.object_offset, extent.length, crc)
-
-
 def _sums(run: LostRun) -> tuple[Sum, ...]:
     """What the run's bytes must be, each part from the run's first byte on."""
     return tuple(
-        _sum_of(run.queue, run.segment, one)._replace(start=one.position - run.position)
+        sum_of(run.queue, run.segment, one)._replace(start=one.position - run.position)
         for one in run.extents
     )

@@ -18,16 +18,14 @@ from tests.support.offloaded import (
     BY_AGE,
     BY_HAND,
     HOUR_S,
-    MINUTE_S,
     OTHER,
     away,
     by_hand,
     in_second,
-    put,
     segments,
     world,
 )
-from tests.support.owned_tier import QUEUE
+from tests.support.owned_tier import MINUTE_S, QUEUE, put_each_minute
 from tests.support.store_reader import queue_contents
 
 
@@ -35,7 +33,7 @@ from tests.support.store_reader import queue_contents
 async def test_segments_move_by_hand_and_read_back(*, packed: bool) -> None:
     it = world(packed=packed)
     async with it.owned() as tier:
-        await put(tier, it.clock, 40)
+        await put_each_minute(tier, it.clock, 40)
         before = await queue_contents(await TierReader.open(it.view()), QUEUE)
         record = tier.queue(QUEUE)
         assert record is not None
@@ -47,19 +45,19 @@ async def test_segments_move_by_hand_and_read_back(*, packed: bool) -> None:
         after = await queue_contents(await TierReader.open(it.view(), verify=True), QUEUE)
         assert after.offsets == before.offsets
         assert await it.reads_back() == 40
-        await put(tier, it.clock, 5)  # goes on behind what was closed
+        await put_each_minute(tier, it.clock, 5)  # goes on behind what was closed
         assert await it.reads_back() == 45
         assert await by_hand(tier, Until(offset=40)) == []
     it.kill_all()
     async with it.owned() as tier:
-        await put(tier, it.clock, 5)
+        await put_each_minute(tier, it.clock, 5)
         assert await it.reads_back() == 50
 
 
 async def test_the_first_copy_goes_when_the_lag_is_over() -> None:
     it = world()
     async with it.owned() as tier:
-        await put(tier, it.clock, 20)
+        await put_each_minute(tier, it.clock, 20)
         files = await it.names()
         await by_hand(tier)
         await it.pass_time(BY_HAND.offload_lag_s - 50)
@@ -67,7 +65,7 @@ async def test_the_first_copy_goes_when_the_lag_is_over() -> None:
         await it.pass_time(200)
         assert await it.names() == set()
         assert await it.reads_back() == 20
-        await put(tier, it.clock, 3)
+        await put_each_minute(tier, it.clock, 3)
         assert await it.reads_back() == 23
 
 
@@ -75,7 +73,7 @@ async def test_whole_segments_below_an_offset_or_a_time_move() -> None:
     it = world()
     async with it.owned() as tier:
         began_ms = it.clock.now_ms()
-        await put(tier, it.clock, 40)
+        await put_each_minute(tier, it.clock, 40)
         (done,) = await by_hand(tier, Until(offset=10))
         moved = [one for one in await segments(it) if is_away(one)]
         logs = [one for one in moved if one.type is SegmentType.COMMIT_LOG]
@@ -95,7 +93,7 @@ async def test_whole_segments_below_an_offset_or_a_time_move() -> None:
 async def test_what_would_move_is_what_moves() -> None:
     it = world()
     async with it.owned() as tier:
-        await put(tier, it.clock, 30, QUEUE, OTHER)
+        await put_each_minute(tier, it.clock, 30, QUEUE, OTHER)
         for until in (Until(offset=12), ALL):
             reader = await TierReader.open(it.view())
             wanted = await planned_offload(
@@ -108,7 +106,7 @@ async def test_what_would_move_is_what_moves() -> None:
 async def test_age_decides_in_the_background() -> None:
     it = world(BY_AGE)
     async with it.owned() as tier:
-        await put(tier, it.clock, 90)
+        await put_each_minute(tier, it.clock, 90)
         await it.pass_time(100)
         told = [(is_away(one), one.end_timestamp or 0) for one in await segments(it)]
         before_ms = it.clock.now_ms() - HOUR_S * 1000
@@ -121,7 +119,7 @@ async def test_age_decides_in_the_background() -> None:
 async def test_nothing_is_asked_for_where_nothing_is_due() -> None:
     it = world(replace(BY_AGE, offload_age_hours=100))
     async with it.owned() as tier:
-        await put(tier, it.clock, 30)
+        await put_each_minute(tier, it.clock, 30)
         await it.pass_time(300)
         first, second = it.stores[-1].calls.copy(), it.seconds[-1].calls.copy()
         await it.pass_time(3_000)
@@ -133,7 +131,7 @@ async def test_nothing_is_asked_for_where_nothing_is_due() -> None:
 async def test_a_topic_keeps_its_size_in_the_first_store() -> None:
     it = world(replace(BY_HAND, offload_topic_bytes=5_000))
     async with it.owned() as tier:
-        await put(tier, it.clock, 60, QUEUE, QueueId(TOPIC, 1))
+        await put_each_minute(tier, it.clock, 60, QUEUE, QueueId(TOPIC, 1))
         await it.pass_time(100)
         both = [await segments(it, QueueId(TOPIC, number)) for number in range(2)]
         logs = [one for some in both for one in some if one.type is SegmentType.COMMIT_LOG]
@@ -156,7 +154,7 @@ async def test_what_expires_within_the_lag_is_never_uploaded() -> None:
     )
     it = world(options)
     async with it.owned(replace(options, offload_age_hours=0)) as tier:
-        await put(tier, it.clock, 40)
+        await put_each_minute(tier, it.clock, 40)
         await it.pass_time(HOUR_S + 10 * MINUTE_S)
     it.kill_all()
     async with it.owned() as tier:
@@ -169,7 +167,7 @@ async def test_size_bounded_retention_is_not_uploaded_either() -> None:
     options = replace(BY_HAND, expires=True, retention_hours=1_000, expiry_interval_s=100_000.0)
     it = world(replace(options, topic_bytes_max=5_000))
     async with it.owned() as tier:
-        await put(tier, it.clock, 40)
+        await put_each_minute(tier, it.clock, 40)
         await by_hand(tier)
         logs = [one for one in await segments(it) if one.type is SegmentType.COMMIT_LOG]
         newest = sum(one.size for one in logs if is_away(one))
@@ -182,10 +180,10 @@ async def test_retention_and_deletion_take_offloaded_objects(*, packed: bool) ->
     options = replace(BY_HAND, expires=True, retention_hours=3, expiry_interval_s=30.0)
     it = world(options, packed=packed)
     async with it.owned() as tier:
-        await put(tier, it.clock, 30, QUEUE, OTHER)
+        await put_each_minute(tier, it.clock, 30, QUEUE, OTHER)
         await by_hand(tier)
         before = in_second(it)
-        await put(tier, it.clock, 10)
+        await put_each_minute(tier, it.clock, 10)
         await by_hand(tier, topic="Other")
         assert in_second(it) > before
         await it.pass_time(3 * HOUR_S)
@@ -199,12 +197,12 @@ async def test_retention_and_deletion_take_offloaded_objects(*, packed: bool) ->
 async def test_a_topic_comes_again_after_its_deletion() -> None:
     it = world()
     async with it.owned() as tier:
-        await put(tier, it.clock, 20)
+        await put_each_minute(tier, it.clock, 20)
         await by_hand(tier)
         await tier.delete_topic(TOPIC)
         await it.pass_time(150)  # much less than the lag
         assert await it.names() == set()
-        await put(tier, it.clock, 4)
+        await put_each_minute(tier, it.clock, 4)
         assert await it.reads_back() == 4
 
 
@@ -212,7 +210,7 @@ async def test_compacting_leaves_what_was_offloaded_where_it_is() -> None:
     it = world(packed=True)
     rules = CompactRules(RepackRules(8, 2, 1_000_000, 1_000_000), 1_000_000, 100)
     async with it.owned() as tier:
-        await put(tier, it.clock, 30)
+        await put_each_minute(tier, it.clock, 30)
         state = tier.state
         assert plan_parts(state.queues.values(), state.parts, rules).jobs
         await by_hand(tier)

@@ -28,16 +28,14 @@ from tests.support.messages import TOPIC
 from tests.support.offloaded import (
     BY_HAND,
     HOUR_S,
-    MINUTE_S,
     OTHER,
     away,
     by_hand,
     in_second,
-    put,
     segments,
     world,
 )
-from tests.support.owned_tier import QUEUE, OwnedWorld
+from tests.support.owned_tier import MINUTE_S, QUEUE, OwnedWorld, put_each_minute
 from tests.support.store_reader import queue_contents
 
 
@@ -45,11 +43,11 @@ from tests.support.store_reader import queue_contents
 async def test_a_cut_goes_through_what_was_offloaded(*, packed: bool) -> None:
     it = world(packed=packed)
     async with it.owned() as tier:
-        await put(tier, it.clock, 30)
+        await put_each_minute(tier, it.clock, 30)
         await by_hand(tier)
         await tier.cut_queue(QUEUE, QueueOffset(13), "a test")
         assert await it.reads_back() == 13
-        await put(tier, it.clock, 10)
+        await put_each_minute(tier, it.clock, 10)
         await it.pass_time(2 * HOUR_S)
         assert await it.reads_back() == 23
         await it.pass_time(3 * HOUR_S)
@@ -60,7 +58,7 @@ async def test_a_cut_planned_before_an_offload_is_refused() -> None:
     """It would publish the first store's copies again, which go when the lag is over."""
     it = world(replace(BY_HAND, sealed_segments_max=100))
     async with it.owned() as tier:
-        await put(tier, it.clock, 30)
+        await put_each_minute(tier, it.clock, 30)
         container = tier.container(QUEUE)
         assert container is not None
         cut = await cut_queue(container, it.view(), QueueOffset(25), now_ms=it.clock.now_ms())
@@ -74,7 +72,7 @@ async def test_a_cut_planned_before_an_offload_is_refused() -> None:
 async def test_a_manifest_planned_before_an_offload_is_refused() -> None:
     it = world(replace(BY_HAND, sealed_segments_max=100))
     async with it.owned() as tier:
-        await put(tier, it.clock, 30)
+        await put_each_minute(tier, it.clock, 30)
     it.kill_all()
     async with it.owned(BY_HAND) as tier:
         it.stores[-1].faults = (Fault("stalled", "create", "@manifest/", calls=(1,)),)
@@ -118,7 +116,7 @@ async def lied_to(it: OwnedWorld, lies_from: int) -> AsyncIterator[Tier]:
 async def test_a_second_store_that_lies_publishes_nothing(lies_from: int) -> None:
     it = world()
     async with lied_to(it, lies_from) as tier:
-        await put(tier, it.clock, 30)
+        await put_each_minute(tier, it.clock, 30)
         with pytest.raises(Corrupt, match=r"gave back other bytes than the \d+ that it was given"):
             await by_hand(tier)
         assert (await away(it) == 0) == (lies_from == 0)
@@ -136,7 +134,7 @@ async def test_a_second_store_that_lies_publishes_nothing(lies_from: int) -> Non
 async def test_damage_in_the_first_store_stays_where_it_is() -> None:
     it = world()
     async with it.owned() as tier:
-        await put(tier, it.clock, 30)
+        await put_each_minute(tier, it.clock, 30)
         victim = sorted(await it.names(f"{QUEUE}/COMMIT_LOG/"))[1]
         it.memory._shared.objects[victim][700] ^= 1
         (done,) = await by_hand(tier)
@@ -155,7 +153,7 @@ KINDS: tuple[Kind, ...] = ("refused", "lost_reply", "crash_before", "crash_after
 async def test_an_offload_may_end_at_every_request(kind: Kind, which: str) -> None:
     before = world()
     async with before.owned() as tier:
-        await put(tier, before.clock, 14)
+        await put_each_minute(tier, before.clock, 14)
     number, struck = 0, True
     while struck:
         number += 1
@@ -195,7 +193,7 @@ async def _until_it_fails(tier: Tier) -> None:
 async def test_two_rivals_lose_nothing() -> None:
     it = world()
     async with it.owned() as one:
-        await put(one, it.clock, 30)
+        await put_each_minute(one, it.clock, 30)
         it.seconds[-1].faults = (Fault("stalled", "create", calls=(3,)),)
         async with asyncio.TaskGroup() as group:
             late = group.create_task(_until_it_fails(one))
@@ -222,13 +220,13 @@ async def test_two_tiers_share_a_second_store() -> None:
     other.second = one.second
     for it in (one, other):
         async with it.owned() as tier:
-            await put(tier, it.clock, 20)
+            await put_each_minute(tier, it.clock, 20)
             await by_hand(tier)
     both = in_second(one)
     for _ in range(2):
         other.kill_all()
         async with other.owned() as tier:
-            await put(tier, other.clock, 25)
+            await put_each_minute(tier, other.clock, 25)
             await other.pass_time(2 * HOUR_S)
     assert in_second(one) >= both
     assert await one.reads_back() == 20
@@ -238,8 +236,8 @@ async def test_two_tiers_share_a_second_store() -> None:
 async def test_readers_that_do_not_know_the_second_store_say_so() -> None:
     it = world()
     async with it.owned() as tier:
-        await put(tier, it.clock, 20)
-        await put(tier, it.clock, 5, OTHER)
+        await put_each_minute(tier, it.clock, 20)
+        await put_each_minute(tier, it.clock, 5, OTHER)
         await by_hand(tier)
     it.second = None
     reader = await TierReader.open(it.view())
@@ -253,13 +251,13 @@ async def test_readers_that_do_not_know_the_second_store_say_so() -> None:
 async def test_an_owner_that_does_not_know_it_goes_on_and_deletes_nothing_there() -> None:
     it = world()
     async with it.owned() as tier:
-        await put(tier, it.clock, 20)
+        await put_each_minute(tier, it.clock, 20)
         await by_hand(tier)
     it.kill_all()
     second, it.second = it.second, None
     made = set(second._shared.objects) if second is not None else set[str]()
     async with it.owned(replace(BY_HAND, offloads=False)) as tier:
-        await put(tier, it.clock, 30)
+        await put_each_minute(tier, it.clock, 30)
         await tier.delete_topic(TOPIC)
         await it.pass_time(2 * HOUR_S)
     it.kill_all()
@@ -273,7 +271,7 @@ async def test_an_owner_that_does_not_know_it_goes_on_and_deletes_nothing_there(
 async def test_older_programs_refuse_a_tier_that_was_offloaded() -> None:
     it = world()
     async with it.owned() as tier:
-        await put(tier, it.clock, 40)
+        await put_each_minute(tier, it.clock, 40)
         objects = it.memory._shared.objects
         assert {
             bytes(raw[6:8]) for name, raw in objects.items() if name.startswith("@journal/")
@@ -298,7 +296,7 @@ async def test_a_trim_beside_an_offload_is_planned_again() -> None:
     options = replace(BY_HAND, expires=True, retention_hours=2, expiry_interval_s=30.0)
     it = world(replace(options, offload_lag_s=0.0))
     async with it.owned() as tier:
-        await put(tier, it.clock, 110)
+        await put_each_minute(tier, it.clock, 110)
         async with asyncio.TaskGroup() as group:
             group.create_task(by_hand(tier))  # type: ignore[arg-type]
             group.create_task(it.pass_time(2 * MINUTE_S))

@@ -2,7 +2,6 @@
 
 from contextlib import suppress
 from dataclasses import replace
-from random import Random
 
 import pytest
 
@@ -10,7 +9,6 @@ from container.metadata.operations import DropIndexFile, PutIndexFile
 from container.metadata.records import IndexFile
 from container.names.queue_id import QueueId, SegmentType
 from container.options import TierOptions
-from container.tier import Tier
 from container.tier_reader import TierReader
 from container.upkeep.options import UpkeepOptions
 from fetcher.fetcher import TieredMessageFetcher
@@ -21,9 +19,8 @@ from provider.memory import MemoryObjects, MemoryStore
 from provider.ranges import QueueOffset
 from provider.testing.faulty import Fault, Kind
 from tests.support.messages import FIRST_STORE_TIMESTAMP, TOPIC, batch_of, make_record
-from tests.support.owned_tier import QUEUE, OwnedWorld
+from tests.support.owned_tier import MINUTE_S, QUEUE, OwnedWorld, put_each_minute
 
-MINUTE_S = 60
 OPTIONS = TierOptions(
     commit_log_bytes_max=2_000, consume_queue_bytes_max=400, extent_bytes_max=1_000
 )
@@ -39,20 +36,6 @@ EXPIRING = UpkeepOptions(
 )
 KEEPING = replace(EXPIRING, expires=False)
 OTHER = QueueId("Other", 3)
-
-
-async def put(tier: Tier, clock: ManualClock, count: int, *queues: QueueId) -> None:
-    """One message a minute for each queue, stored now; the clock goes on."""
-    for _ in range(count):
-        plans = []
-        for queue in queues or (QUEUE,):
-            record = tier.queue(queue)
-            offset = record.next_offset if record else 0
-            body = Random(offset).randbytes(200)
-            raw = make_record(*queue, offset, body, store_timestamp=clock.now_ms())
-            plans.append(tier.plan_commit(queue, batch_of([raw])))
-        await tier.commit(plans)
-        await clock.advance(MINUTE_S)
 
 
 async def readable(world: OwnedWorld, queue: QueueId = QUEUE) -> list[int]:
@@ -91,7 +74,7 @@ def age_minutes(world: OwnedWorld, offset: int) -> int:
 async def test_what_is_older_than_its_time_goes_by_whole_segments(*, packed: bool) -> None:
     world = OwnedWorld(OPTIONS, EXPIRING, packed=packed)
     async with world.owned() as tier:
-        await put(tier, world.clock, 200)
+        await put_each_minute(tier, world.clock, 200)
         await world.pass_time(120)
         offsets = await readable(world)
         assert offsets == list(range(offsets[0], 200))
@@ -111,7 +94,7 @@ async def test_what_is_older_than_its_time_goes_by_whole_segments(*, packed: boo
 async def test_nothing_expires_unless_the_options_say_so() -> None:
     world = OwnedWorld(OPTIONS, KEEPING)
     async with world.owned() as tier:
-        await put(tier, world.clock, 100)
+        await put_each_minute(tier, world.clock, 100)
         await world.pass_time(3 * 3600)
         assert await readable(world) == list(range(100))
         assert "expired_messages" not in tier.upkeep.statistics().figures
@@ -120,17 +103,17 @@ async def test_nothing_expires_unless_the_options_say_so() -> None:
 async def test_an_idle_queue_is_rolled_and_expires_whole_and_goes_on_where_it_ended() -> None:
     world = OwnedWorld(OPTIONS, EXPIRING)
     async with world.owned() as tier:
-        await put(tier, world.clock, 20)
+        await put_each_minute(tier, world.clock, 20)
         await world.pass_time(3600 + 200)
         assert await readable(world) == []
         record = tier.queue(QUEUE)
         assert record is not None
         assert record.min_offset == record.next_offset == 20
         assert await world.names() == set(), "not one file is left"
-        await put(tier, world.clock, 5)
+        await put_each_minute(tier, world.clock, 5)
         assert await readable(world) == list(range(20, 25))
     async with world.owned() as tier:
-        await put(tier, world.clock, 3)
+        await put_each_minute(tier, world.clock, 3)
         assert await readable(world) == list(range(20, 28))
 
 
@@ -138,12 +121,12 @@ async def test_a_queue_that_expired_whole_goes_on_above_a_gap_and_under_a_new_ow
     for with_gap in (False, True):
         world = OwnedWorld(OPTIONS, EXPIRING)
         async with world.owned() as tier:
-            await put(tier, world.clock, 20)
+            await put_each_minute(tier, world.clock, 20)
             await world.pass_time(3600 + 200)
         async with world.owned() as tier:  # beside the first, which may still write
             if with_gap:
                 await tier.record_gap(QUEUE, QueueOffset(20), QueueOffset(25), "lost")
-            await put(tier, world.clock, 12)
+            await put_each_minute(tier, world.clock, 12)
             first = 25 if with_gap else 20
             assert await readable(world) == list(range(first, first + 12))
 
@@ -151,7 +134,7 @@ async def test_a_queue_that_expired_whole_goes_on_above_a_gap_and_under_a_new_ow
 async def test_a_topic_has_a_time_of_its_own() -> None:
     world = OwnedWorld(OPTIONS, EXPIRING)
     async with world.owned() as tier:
-        await put(tier, world.clock, 20, QUEUE, OTHER)
+        await put_each_minute(tier, world.clock, 20, QUEUE, OTHER)
         await tier.set_retention({OTHER.topic: 3, "Nobody": 9})
         await world.pass_time(2 * 3600)
         assert await readable(world) == []
@@ -165,8 +148,8 @@ async def test_a_topic_keeps_no_more_than_its_size_and_its_newest_messages() -> 
     world = OwnedWorld(OPTIONS, options)
     second = QueueId(TOPIC, 1)
     async with world.owned() as tier:
-        await put(tier, world.clock, 40)
-        await put(tier, world.clock, 60, second)
+        await put_each_minute(tier, world.clock, 40)
+        await put_each_minute(tier, world.clock, 60, second)
         await world.pass_time(200)
         assert await readable(world) == list(range(36, 40)), "only the segment that grows"
         offsets = await readable(world, second)
@@ -182,7 +165,7 @@ async def test_a_topic_keeps_no_more_than_its_size_and_its_newest_messages() -> 
 async def test_of_a_manifest_what_did_not_expire_stays_in_a_new_one() -> None:
     world = OwnedWorld(OPTIONS, KEEPING)
     async with world.owned() as tier:
-        await put(tier, world.clock, 150)
+        await put_each_minute(tier, world.clock, 150)
         await world.pass_time(30)
         record = tier.state.queues[QUEUE]
         assert {ref.level for ref in record.manifests} >= {0, 1}
@@ -191,7 +174,7 @@ async def test_of_a_manifest_what_did_not_expire_stays_in_a_new_one() -> None:
         first = tier.state.queues[QUEUE].min_offset
         assert 0 < first < 150
         assert await readable(world) == list(range(first, 150))
-        await put(tier, world.clock, 30)
+        await put_each_minute(tier, world.clock, 30)
         await world.pass_time(200)
         offsets = await readable(world)
         assert offsets == list(range(offsets[0], 180))
@@ -201,7 +184,7 @@ async def test_of_a_manifest_what_did_not_expire_stays_in_a_new_one() -> None:
 async def test_readers_of_older_metadata_read_on_until_the_grace_time_is_over() -> None:
     world = OwnedWorld(OPTIONS, KEEPING)
     async with world.owned() as tier:
-        await put(tier, world.clock, 100)
+        await put_each_minute(tier, world.clock, 100)
         reader = await TierReader.open(world.memory)
     async with (
         world.owned(EXPIRING) as tier,
@@ -221,7 +204,7 @@ async def test_readers_of_older_metadata_read_on_until_the_grace_time_is_over() 
 async def test_a_deletion_that_fails_is_tried_again() -> None:
     world = OwnedWorld(OPTIONS, EXPIRING)
     async with world.owned() as tier:
-        await put(tier, world.clock, 20)
+        await put_each_minute(tier, world.clock, 20)
         world.stores[-1].faults = (Fault("refused", "delete", f"{QUEUE}/"),)
         await world.pass_time(3600 + 300)
         assert await world.names() != set()
@@ -234,7 +217,7 @@ async def test_a_deletion_that_fails_is_tried_again() -> None:
 async def test_a_commit_that_a_roll_overtakes_is_planned_again() -> None:
     world = OwnedWorld(OPTIONS, EXPIRING)
     async with world.owned() as tier:
-        await put(tier, world.clock, 3)
+        await put_each_minute(tier, world.clock, 3)
         record = tier.state.queues[QUEUE]
         raw = make_record(*QUEUE, record.next_offset, store_timestamp=world.clock.now_ms())
         plan = tier.plan_commit(QUEUE, batch_of([raw]))
@@ -250,7 +233,7 @@ async def test_a_segment_holds_no_more_than_the_time_that_messages_are_kept() ->
     """Or a queue with few messages would keep its oldest ones for as long as it is written."""
     world = OwnedWorld(TierOptions(), EXPIRING)
     async with world.owned() as tier:
-        await put(tier, world.clock, 200)
+        await put_each_minute(tier, world.clock, 200)
         bases = [segment.base for segment in tier.state.queues[QUEUE].commit_log]
         assert len(bases) >= 2
         await world.pass_time(100)
@@ -258,14 +241,14 @@ async def test_a_segment_holds_no_more_than_the_time_that_messages_are_kept() ->
         assert age_minutes(world, offsets[0]) <= 2 * 60 + 2
     world = OwnedWorld(TierOptions(), KEEPING)
     async with world.owned() as tier:
-        await put(tier, world.clock, 200)
+        await put_each_minute(tier, world.clock, 200)
         assert len(tier.state.queues[QUEUE].commit_log) == 1, "else cuts stay RocketMQ's"
 
 
 async def test_index_files_go_with_the_last_message_that_they_cover() -> None:
     world = OwnedWorld(OPTIONS, EXPIRING)
     async with world.owned() as tier:
-        await put(tier, world.clock, 40)
+        await put_each_minute(tier, world.clock, 40)
         files = [
             IndexFile("x/1", 0, 10, 0, 0, 1, 1, ((QUEUE, QueueOffset(0), QueueOffset(5)),)),
             IndexFile("x/2", 1, 10, 0, 0, 1, 1, ((QUEUE, QueueOffset(5), QueueOffset(40)),)),
@@ -285,16 +268,16 @@ async def test_a_topic_is_deleted_with_all_of_its_history_and_begins_again(*, pa
     world = OwnedWorld(OPTIONS, KEEPING, packed=packed)
     second = QueueId(TOPIC, 1)
     async with world.owned() as tier:
-        await put(tier, world.clock, 60, QUEUE, second, OTHER)
+        await put_each_minute(tier, world.clock, 60, QUEUE, second, OTHER)
         assert await tier.delete_topic(TOPIC) == 2
         assert set(tier.state.queues) == {OTHER}
         assert await tier.delete_topic(TOPIC) == 0
         if not packed:
             with pytest.raises(Unavailable, match="deleted"):
-                await put(tier, world.clock, 1)
+                await put_each_minute(tier, world.clock, 1)
             await world.pass_time(60)
             assert await world.names() == set()
-        await put(tier, world.clock, 3)
+        await put_each_minute(tier, world.clock, 3)
         assert tier.state.queues[QUEUE].generation > 0
         assert await readable(world) == [0, 1, 2]
         assert await readable(world, OTHER) == list(range(60))
@@ -306,7 +289,7 @@ async def test_a_topic_is_deleted_with_all_of_its_history_and_begins_again(*, pa
 async def test_a_commit_that_a_deletion_overtakes_publishes_nothing_of_the_old_queue() -> None:
     world = OwnedWorld(OPTIONS, KEEPING)
     async with world.owned() as tier:
-        await put(tier, world.clock, 9)
+        await put_each_minute(tier, world.clock, 9)
         raw = make_record(*QUEUE, 9, store_timestamp=world.clock.now_ms())
         plan = tier.plan_commit(QUEUE, batch_of([raw]))
         await tier.delete_topic(TOPIC)
@@ -321,7 +304,7 @@ async def test_a_commit_that_a_deletion_overtakes_publishes_nothing_of_the_old_q
 async def test_an_owner_that_was_fenced_expires_and_deletes_nothing() -> None:
     world = OwnedWorld(OPTIONS, EXPIRING)
     async with world.owned() as former:
-        await put(former, world.clock, 100)
+        await put_each_minute(former, world.clock, 100)
         async with world.owned(KEEPING) as newer:
             with pytest.raises(Fenced):
                 await former.delete_topic(TOPIC)
@@ -338,7 +321,7 @@ async def test_what_a_run_leaves_that_dies_at_any_request_the_next_owner_finishe
     """Requests of a first run of retention, after a history that lies in manifests."""
     before = OwnedWorld(OPTIONS, KEEPING)
     async with before.owned() as tier:
-        await put(tier, before.clock, 50)
+        await put_each_minute(tier, before.clock, 50)
         await before.pass_time(30)
     before.kill_all()
     await before.clock.advance(50 * MINUTE_S)

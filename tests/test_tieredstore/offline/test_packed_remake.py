@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -39,23 +38,9 @@ from tieredstore.places import directory_of, make_lock_directory, owner_lock_pat
 SPLIT_BYTES = (64 << 10, 1 << 40)
 
 
-@pytest.fixture(scope="module")
-def sound() -> Iterator[Objects]:
-    """All objects of a sound tier."""
-    memory = fsspec.filesystem("memory")
-    memory.store.clear()
-    tier = PackedTier(unpacked(ROCKETMQ_533), "memory://bucket/sound")
-    asyncio.run(tier.make())
-    yield tier.objects
-    memory.store.clear()
-
-
 @pytest.fixture
-def tier(sound: Objects, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PackedTier:
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    made = PackedTier(unpacked(ROCKETMQ_533), f"memory://bucket/{tmp_path.name}")
-    made.put(sound)
-    return made
+def tier(packed_tier: PackedTier) -> PackedTier:
+    return packed_tier
 
 
 async def lose_metadata(tier: PackedTier) -> None:

@@ -2,13 +2,10 @@
 
 import asyncio
 import json
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from random import SystemRandom
 from typing import Any
 
-import fsspec
 import pytest
 
 from container.check.tier import check_tier
@@ -23,7 +20,7 @@ from provider.packed_segments import PackedDriver
 from provider.posix_lock import OwnerLock
 from tests.support.cli import invoke
 from tests.support.golden import ROCKETMQ_533, unpacked
-from tests.support.packed_objects import Objects, PackedTier, in_thread
+from tests.support.packed_objects import PackedTier, in_thread
 from tests.test_tieredstore.offline.test_rebuild import Dies, Killed, same_answers
 from tieredstore import follow
 from tieredstore.offline.audit import audit
@@ -34,23 +31,9 @@ from tieredstore.places import directory_of, make_lock_directory, owner_lock_pat
 SPLIT_BYTES = (64 << 10, 1 << 40)
 
 
-@pytest.fixture(scope="module")
-def sound() -> Iterator[Objects]:
-    """All objects of a sound tier."""
-    memory = fsspec.filesystem("memory")
-    memory.store.clear()
-    tier = PackedTier(unpacked(ROCKETMQ_533), "memory://bucket/sound")
-    asyncio.run(tier.make())
-    yield tier.objects
-    memory.store.clear()
-
-
 @pytest.fixture
-def tier(sound: Objects, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PackedTier:
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    made = PackedTier(unpacked(ROCKETMQ_533), f"memory://bucket/{tmp_path.name}")
-    made.put(sound)
-    return made
+def tier(packed_tier: PackedTier) -> PackedTier:
+    return packed_tier
 
 
 async def lose_all(tier: PackedTier) -> None:

@@ -307,7 +307,7 @@ def test_of_a_damaged_log_all_other_messages_are_published_and_the_damage_is_tol
 ) -> None:
     tree, _ = sound
     broker = broker_of(tree, tier)
-    log = max(broker.glob("*/0/COMMIT_LOG/*"), key=lambda path: path.stat().st_size)
+    log = largest_log(broker)
     raw = bytearray(log.read_bytes())
     first = int.from_bytes(raw[:4], "big")
     raw[first + 6] ^= 8
@@ -333,7 +333,7 @@ def test_an_impossible_queue_offset_is_damage_of_one_message(
 ) -> None:
     tree, _ = sound
     broker = broker_of(tree, tier)
-    log = max(broker.glob("*/0/COMMIT_LOG/*"), key=lambda path: path.stat().st_size)
+    log = largest_log(broker)
     raw = bytearray(log.read_bytes())
     queue_offset = int.from_bytes(raw[:4], "big") + 20
     raw[queue_offset] ^= 1 << 6
@@ -352,7 +352,7 @@ def test_a_flipped_bit_of_a_body_does_not_change_what_follows_from_the_message(
     tree, _ = sound
     broker = broker_of(tree, tier)
     before = derived_of(broker)
-    log = max(broker.glob("*/0/COMMIT_LOG/*"), key=lambda path: path.stat().st_size)
+    log = largest_log(broker)
     raw = bytearray(log.read_bytes())
     flipped = first_body(raw)
     raw[flipped] ^= 1
@@ -362,6 +362,11 @@ def test_a_flipped_bit_of_a_body_does_not_change_what_follows_from_the_message(
     assert derived_of(broker) == before
     raw[flipped] ^= 1
     log.write_bytes(raw)
+
+
+def largest_log(broker: Path) -> Path:
+    """The CommitLog file with the most bytes of all first queues."""
+    return max(broker.glob("*/0/COMMIT_LOG/*"), key=lambda path: path.stat().st_size)
 
 
 def first_body(log: bytes | bytearray) -> int:

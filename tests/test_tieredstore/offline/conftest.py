@@ -1,0 +1,33 @@
+"""A tier of the golden store in packed parts, made once for all tests of rebuilds."""
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import fsspec
+import pytest
+
+from tests.support.golden import ROCKETMQ_533, unpacked
+from tests.support.packed_objects import Objects, PackedTier
+
+
+@pytest.fixture(scope="session")
+def sound_objects() -> Iterator[Objects]:
+    """All objects of a sound tier."""
+    memory = fsspec.filesystem("memory")
+    memory.store.clear()
+    tier = PackedTier(unpacked(ROCKETMQ_533), "memory://bucket/sound")
+    asyncio.run(tier.make())
+    yield tier.objects
+    memory.store.clear()
+
+
+@pytest.fixture
+def packed_tier(
+    sound_objects: Objects, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> PackedTier:
+    """A copy of it of the test's own."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    made = PackedTier(unpacked(ROCKETMQ_533), f"memory://bucket/{tmp_path.name}")
+    made.put(sound_objects)
+    return made
