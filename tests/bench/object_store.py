@@ -31,7 +31,7 @@ OBJECT_BYTES = 8 * MIB
 AT_ONCE = 4
 QUEUES = 8
 BUCKET = "bench"
-NAMED: dict[str, Any] = {"cluster": "Bench", "broker": "bench"}
+NAMED: dict[str, Any] = {"cluster": "BenchCluster", "broker": "bench"}
 SETTINGS = {"messageIndexEnable": False}
 READERS, READER_MESSAGES = 200, 256
 PARTS = ("raw_write", "tier", "raw_read", "read")
@@ -151,6 +151,8 @@ def worker(part: str, prefix: str, store: Path, size_bytes: int) -> None:
     peak = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kib) * KIB
     rate = size_bytes / seconds
     print(json.dumps({"bytes_s": rate, "cpu_s": cpu_s, "seconds": seconds, "peak_bytes": peak}))
+    sys.stdout.flush()
+    os._exit(0)  # obstore's threads abort a process that ends just after a request
 
 
 def measured(part: str, prefix: str, store: Path, size_bytes: int, env: dict[str, str]) -> Result:
