@@ -23,6 +23,16 @@ KeyItems = NDArray[np.void]
 """An array of `KEY_ITEM_DTYPE`."""
 
 
+ItemPlace = tuple[int, int, int, int]
+"""Where the record of an item lies: queue id, position, size; and its store timestamp."""
+
+
+def places_in_log(items: KeyItems) -> list[ItemPlace]:
+    """Where the records of items lie. O(items)."""
+    names = ("queue_id", "position", "size", "store_timestamp")
+    return [*zip(*(items[name].tolist() for name in names), strict=True)]
+
+
 def no_items() -> KeyItems:
     """None."""
     return np.empty(0, KEY_ITEM_DTYPE)

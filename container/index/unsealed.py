@@ -81,6 +81,8 @@ class UnsealedIndex:
     def __init__(self, *, items_max: int) -> None:
         self.items_max = items_max
         self.collecting = Collected()
+        self.revision = 0
+        """Another one whenever `spans` may say another thing."""
         self.sealing: Collected | None = None
         """Items of a file that is being written, or is to be; they stay until it is published."""
 
@@ -112,6 +114,7 @@ class UnsealedIndex:
             return False
         if self.collecting.items >= self.items_max + self.items_max // LATE_SHARE:
             self.begin_sealing()  # whoever seals does not come
+        self.revision += 1
         into = self.collecting
         if into.since_s is None:
             into.since_s = now_s
@@ -128,6 +131,7 @@ class UnsealedIndex:
 
     def sealed(self) -> None:
         """The file of what was being sealed is published."""
+        self.revision += 1
         self.sealing = None
 
     def forget(self, queue: QueueId, topic_id: int | None, next_offset: int, log_end: int) -> None:
@@ -135,6 +139,7 @@ class UnsealedIndex:
 
         O(items). `topic_id` None: the queue has no items.
         """
+        self.revision += 1
         for part in (self.collecting, self.sealing):
             if part is None or queue not in part.spans:
                 continue

@@ -1,15 +1,16 @@
 """Finding messages by key in a tier: the shell around `query.py`."""
 
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 
 import numpy as np
 
-from container.index.items import KeyItems, no_items
+from container.index.items import ItemPlace, KeyItems, places_in_log
 from container.index.keys import has_key, index_key, keys_of_records
 from container.index.layout import END_MAGIC, IndexHeader, IndexItem
 from container.index.sealed import SealedIndex
-from container.lookup.coverage import Span, count, readable, topic_covered_by_files, without
+from container.lookup.coverage import Span, count
+from container.lookup.known_coverage import KnownCoverage
 from container.lookup.query import (
     Candidate,
     Found,
@@ -18,7 +19,7 @@ from container.lookup.query import (
     QueryResult,
     Unsealed,
     candidates,
-    may_have,
+    is_within,
     tick_of,
 )
 from container.lookup.spans_to_scan import spans_to_scan
@@ -47,6 +48,7 @@ async def find_messages(
     *,
     unsealed: Sequence[Unsealed] = (),
     limits: LookupLimits = _DEFAULT_LIMITS,
+    known: KnownCoverage | None = None,
 ) -> QueryResult:
     """The messages with a key. An item only says where to look: the record itself has the key.
 
@@ -59,6 +61,7 @@ async def find_messages(
         query: what to look for.
         unsealed: items besides those of the sealed files.
         limits: how much is read at most.
+        known: what earlier queries found out, so that it is not worked out for each.
 
     An index file that is lost or cannot be read is damage; the messages that it alone covers are
     read like those that no index has. Lost messages are damage, too; without an index, the rest of
@@ -67,14 +70,15 @@ async def find_messages(
     Raises:
         Unavailable, OutOfRange: try again; a manifest is lost.
     """
+    known = known or KnownCoverage()
     for _ in range(LOOKS_MAX - 1):
-        lookup = _Lookup(tier, query, unsealed, limits)
+        lookup = _Lookup(tier, query, unsealed, limits, known)
         try:
             return await lookup.answer()
         except OutOfRange:  # something that was deleted meanwhile, or is lost
             if not (lookup.is_outdated or await tier.refresh()):
                 break
-    return await _Lookup(tier, query, unsealed, limits, expects_losses=True).answer()
+    return await _Lookup(tier, query, unsealed, limits, known, expects_losses=True).answer()
 
 
 class _Lookup:
@@ -86,6 +90,7 @@ class _Lookup:
         query: KeyQuery,
         unsealed: Sequence[Unsealed],
         limits: LookupLimits,
+        known: KnownCoverage,
         *,
         expects_losses: bool = False,
     ) -> None:
@@ -100,16 +105,10 @@ class _Lookup:
         state = tier.state
         self._sequence = state.sequence
         self._topic = state.topics.get(query.topic)
-        self._index_files = dict(state.index_files)
-        self._files = [one for one in self._index_files.values() if may_have(one, query)]
-        self._unsealed = {
-            queue.id: without(
-                readable(queue), [span for more in unsealed for span in more.spans(queue.id)]
-            )
-            for queue in state.queues.values()
-            if queue.id.topic == query.topic
-        }
-        """By queue of the topic, the offsets whose keys are not in memory."""
+        self._unreadable: set[str] = set()
+        """Names of index files that cannot be read."""
+        self._index = known.of_topic(state, query.topic, unsealed)
+        self._files = [one for one in self._index.files if is_within(one, query)]
         self._hash = key_hash(index_key(query.topic, query.key))
         # All of the above and this in one step, so that nothing is between memory and files.
         self._in_memory: list[tuple[KeyItems, bool]] = []
@@ -133,61 +132,52 @@ class _Lookup:
             return QueryResult((), is_complete=True)
         wanted: list[Candidate] = []
         for items, is_exact in self._in_memory:
-            wanted += candidates(items, query.topic, 1 if is_exact else None, query)
-        async for file, items in self._items_of_files():
-            wanted += candidates(items, query.topic, tick_of(file), query)
+            places = places_in_log(items)
+            wanted += candidates(places, query.topic, 1 if is_exact else None, query)
+        for at in range(0, len(self._files), FILES_AT_ONCE):
+            for file, places in await self._read_items(self._files[at : at + FILES_AT_ONCE]):
+                wanted += candidates(places, query.topic, tick_of(file), query)
         unsearched = await self._scan()
         await self._look_at(wanted)
         messages = self._found.messages()
         whole = self._is_complete and not self._found.cut and not self._damage and not unsearched
         return QueryResult(messages, whole, unsearched, tuple(self._damage))
 
-    async def _items_of_files(self) -> AsyncIterator[tuple[IndexFile, KeyItems]]:
-        """The items of every file that have the hash and the topic."""
+    async def _read_items(
+        self, files: Sequence[IndexFile]
+    ) -> list[tuple[IndexFile, list[ItemPlace]]]:
+        """The items of each file that have the hash and the topic: two rounds of requests."""
         assert self._topic is not None
-        for at in range(0, len(self._files), FILES_AT_ONCE):
-            files = self._files[at : at + FILES_AT_ONCE]
-            for file, items in zip(files, await self._read_items(files), strict=True):
-                mine = (items["key_hash"] == self._hash) & (
-                    items["topic_id"] == self._topic.topic_id
-                )
-                yield file, items[mine]
-
-    async def _read_items(self, files: Sequence[IndexFile]) -> list[KeyItems]:
-        """The slot of the hash in each file: two rounds of requests."""
-        found = {file.object_name: no_items() for file in files}
-        indices: list[tuple[IndexFile, SealedIndex]] = []
+        asked: list[tuple[IndexFile, SealedIndex]] = []
         for file in files:
             try:
-                indices.append((file, index_of(file)))
+                asked.append((file, index_of(file)))
             except Corrupt as error:
                 self._damage.append(error)
-        slots = [index.slot_of(self._hash) for _, index in indices]
-        wanted = [
-            (index.path, index.slot_range(slot))
-            for (_, index), slot in zip(indices, slots, strict=True)
-        ]
-        entries = await self._read(wanted)
-        runs: list[tuple[SealedIndex, int, ByteRange]] = []
-        for (file, index), slot, entry in zip(indices, slots, entries, strict=True):
-            if entry is None:
-                continue
+        entries = await self._read(
+            [(one.path, one.slot_range(one.slot_of(self._hash))) for _, one in asked]
+        )
+        runs: list[tuple[IndexFile, SealedIndex, ByteRange]] = []
+        for (file, index), entry in zip(asked, entries, strict=True):
             try:
-                place = index.run(slot, entry)
+                place = None if entry is None else index.run(index.slot_of(self._hash), entry)
             except Corrupt as error:
                 self._damage.append(error)
                 continue
             if place is not None:
-                runs.append((index, slot, self._bounded(file, place)))
-        raws = await self._read([(index.path, place) for index, _, place in runs])
-        for (index, slot, place), raw in zip(runs, raws, strict=True):
+                runs.append((file, index, self._bounded(file, place)))
+        raws = await self._read([(index.path, place) for _, index, place in runs])
+        key = self._hash, self._topic.topic_id
+        found: list[tuple[IndexFile, list[ItemPlace]]] = []
+        for (file, index, place), raw in zip(runs, raws, strict=True):
             if raw is None:
                 continue
+            slot = index.slot_of(self._hash)
             try:
-                found[index.path] = index.items(raw, position=place.start, slot=slot)
+                found.append((file, index.places(raw, key, position=place.start, slot=slot)))
             except Corrupt as error:
                 self._damage.append(error)
-        return [found[file.object_name] for file in files]
+        return found
 
     async def _read(self, wanted: Sequence[tuple[str, ByteRange]]) -> Sequence[bytes | None]:
         """Parts of index files; None of one that cannot be read, which covers nothing then."""
@@ -199,7 +189,7 @@ class _Lookup:
             if len(wanted) > 1:
                 return [raw for one in wanted for raw in await self._read([one])]
             self._damage.append(error)
-            self._index_files.pop(wanted[0][0], None)
+            self._unreadable.add(wanted[0][0])
             return [None]
 
     def _bounded(self, file: IndexFile, place: ByteRange) -> ByteRange:
@@ -305,14 +295,18 @@ class _Lookup:
 
     # Messages that no index has.
 
+    def _unindexed(self) -> Mapping[QueueId, Sequence[Span]]:
+        """By queue, the offsets that no index has, or only one that cannot be read."""
+        if not self._unreadable:
+            return self._index.unindexed
+        return self._index.unindexed_without(self._unreadable)
+
     async def _scan(self) -> int:
         """Look at all messages without an index, as far as the limit goes; how many are left."""
         chunks: list[tuple[int, MessageQueueContainer, Span]] = []
-        covered = topic_covered_by_files(self._index_files.values(), self._query.topic)
-        for queue, left in self._unsealed.items():
-            spans = without(left, covered.get(queue, ()))
+        for queue, spans in self._unindexed().items():
             container = self._tier.container(queue)
-            if container is None or not spans:
+            if container is None:
                 continue
             if not self._limits.scan_bytes_max:
                 chunks += [(0, container, span) for span in spans]
@@ -366,4 +360,4 @@ def index_of(file: IndexFile) -> SealedIndex:
     header = IndexHeader(
         END_MAGIC, file.begin_timestamp, file.end_timestamp, file.slots, file.items
     )
-    return SealedIndex.of(header.encode(), file.size, path=file.object_name)
+    return SealedIndex.by_header(header, file.size, path=file.object_name)

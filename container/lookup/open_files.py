@@ -15,6 +15,7 @@ class OpenFileItems:
     """What open files have; nothing says which messages they cover."""
 
     has_exact_times = False
+    revision = 0
 
     def __init__(self, files: Sequence[OpenIndex]) -> None:
         self._files = files

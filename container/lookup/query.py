@@ -1,11 +1,11 @@
 """What is asked, what may be done to answer it, and which items can be meant. Pure."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from container.index.items import SECOND_MS, KeyItems
-from container.lookup.coverage import Span, rows_of_topic
+from container.index.items import SECOND_MS, ItemPlace, KeyItems
+from container.lookup.coverage import Span
 from container.metadata.records import IndexFile
 from container.names.queue_id import QueueId
 from container.record.message import StoredMessage
@@ -81,6 +81,11 @@ class Unsealed(Protocol):
         """Whether the items' times are those of the records."""
         ...
 
+    @property
+    def revision(self) -> int:
+        """Another one whenever `spans` may say another thing of any queue."""
+        ...
+
 
 class Candidate(NamedTuple):
     """A record that may have the key, and when it may have been stored."""
@@ -92,29 +97,25 @@ class Candidate(NamedTuple):
     high_ms: int
 
 
-def may_have(file: IndexFile, query: KeyQuery) -> bool:
-    """Whether a file may have items of the query.
+def is_within(file: IndexFile, query: KeyQuery) -> bool:
+    """Whether a file may have items of the time asked for.
 
     The header of a file that RocketMQ made says when it was made, and its items have wrong times
     where hosts are IPv6 addresses, so it may have any.
     """
     if not file.coverage:
         return True
-    if file.begin_timestamp > query.end_ms or file.end_timestamp < query.begin_ms:
-        return False
-    return bool(rows_of_topic(file, query.topic))
+    return file.begin_timestamp <= query.end_ms and file.end_timestamp >= query.begin_ms
 
 
 def candidates(
-    items: KeyItems, topic: str, tick_ms: int | None, query: KeyQuery
+    places: Iterable[ItemPlace], topic: str, tick_ms: int | None, query: KeyQuery
 ) -> Iterator[Candidate]:
-    """The records that items name, unless they cannot be meant.
+    """The records that items name by their places, unless they cannot be meant.
 
     `tick_ms`: how exact the items' times are, which are cut downwards; None: they say nothing.
     """
-    names = ("queue_id", "position", "size", "store_timestamp")
-    columns = [items[name].tolist() for name in names]
-    for queue_id, position, size, stamp in zip(*columns, strict=True):
+    for queue_id, position, size, stamp in places:
         low, high = BEGIN_OF_TIME_MS, END_OF_TIME_MS
         if tick_ms is not None:
             low, high = stamp, stamp + tick_ms - 1

@@ -11,6 +11,7 @@ Segment names here are relative to the broker's directory.
 import hashlib
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 
 from container.names.path_component import check_path_component
 from container.names.queue_id import QueueId, SegmentType
@@ -21,6 +22,8 @@ BASE_DIGITS = 20
 HASH_DIGITS = 8
 INT64_MAX = 2**63 - 1
 INT32_MAX = 2**31 - 1
+NAMES_KEPT_MAX = 4096
+"""File names that are remembered, some 150 bytes each: a hash of MD5 costs 2 us or more."""
 
 _COMPONENTS = 4
 _DIGITS = re.compile(r"[0-9]+", re.ASCII)
@@ -50,6 +53,7 @@ def broker_directory(cluster: str, broker: str) -> str:
     return f"{cluster_directory(cluster)}/{broker}"
 
 
+@lru_cache(maxsize=NAMES_KEPT_MAX)
 def base_file_name(base: int) -> str:
     """File name of the segment that begins at byte `base` of its flat file; 28 characters."""
     assert 0 <= base <= INT64_MAX, f"not a base: {base}"

@@ -34,6 +34,7 @@ class ReadMeter:
     def __init__(self, registry: CollectorRegistry, clock: Clock) -> None:
         self._clock = clock
         self._callers: set[tuple[str, str]] = set()
+        self._timed: dict[Caller, Histogram] = {}
         self._latency = Histogram(
             "rocketmq_tiered_store_api_latency",
             "Duration of calls that the tier served in milliseconds.",
@@ -61,7 +62,11 @@ class ReadMeter:
             return await work
         finally:
             took_ms = (self._clock.monotonic_s() - started_s) * 1_000
-            self._latency.labels(*self._bounded(caller)).observe(took_ms)
+            bounded = self._bounded(caller)
+            samples = self._timed.get(bounded)
+            if samples is None:
+                samples = self._timed[bounded] = self._latency.labels(*bounded)
+            samples.observe(took_ms)
 
     def gave(self, caller: Caller, messages: int) -> None:
         """So many messages went from the tier to a reader."""

@@ -16,14 +16,12 @@ DIRECTORY = "tiered_index_file"
 SLOTS_KEY = "tieredStoreIndexFileMaxHashSlotNum"
 
 
-def open_index_files(config: Config, java_metadata: Path | None) -> Sequence[Unsealed]:
+def open_index_files(config: Config, java_metadata: Path) -> Sequence[Unsealed]:
     """Those of `<store>/tiered_index_file`, where the metadata lies in `<store>/config`.
 
     They are mapped, and read where a query looks at them; damage becomes damage of the query. Few
     system calls; blocks.
     """
-    if java_metadata is None:
-        return ()
     slots = int(config.settings[SLOTS_KEY].value)
     found: list[OpenIndex] = []
     damaged: list[Unsealed] = []

@@ -2,6 +2,7 @@
 
 import asyncio
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from pathlib import Path
 
 from container.lookup.find import find_messages
@@ -12,6 +13,7 @@ from container.lookup.query import (
     KeyQuery,
     LookupLimits,
     QueryResult,
+    Unsealed,
 )
 from container.tier_reader import TierReader
 from provider.disk_cache.use import cache_use
@@ -74,7 +76,8 @@ class KeyQueries(ABC):
             ValueError: a datetime has no time zone.
             Unavailable, OutOfRange: as `get_message`.
         """
-        self.queues(topic)
+        if not any(queue.topic == topic for queue in self.reader.state.queues):
+            self.queues(topic)  # says so
         query = KeyQuery(
             topic,
             key,
@@ -87,11 +90,19 @@ class KeyQueries(ABC):
         if scan_bytes_max is None:
             scan_bytes_max = 0 if self.is_java else SCAN_BYTES_MAX
         limits = LookupLimits(scan_bytes_max=scan_bytes_max)
-        config, path = self._opened().config, self._java_metadata
-        unsealed = await asyncio.to_thread(open_index_files, config, path)
+        opened, path = self._opened(), self._java_metadata
+        unsealed: Sequence[Unsealed] = ()
+        if path is not None:
+            unsealed = await asyncio.to_thread(open_index_files, opened.config, path)
+
+        async def look() -> QueryResult:
+            return await find_messages(
+                opened.reader, query, unsealed=unsealed, limits=limits, known=opened.known
+            )
+
         with cache_use() as use:
-            found = await find_messages(self.reader, query, unsealed=unsealed, limits=limits)
+            found = await look()
             if found.damage and use.was_used:
                 use.is_past = True  # perhaps a cache alone is damaged
-                found = await find_messages(self.reader, query, unsealed=unsealed, limits=limits)
+                found = await look()
         return found._replace(unsearched=0) if is_unsaid else found

@@ -2,9 +2,10 @@
 
 import asyncio
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from container.lookup.known_coverage import KnownCoverage
 from container.tier_reader import TierReader
 from fetcher.fetcher import TieredMessageFetcher
 from provider.clock import Clock
@@ -20,6 +21,8 @@ class OpenedTier:
     """With the cluster and broker that were found."""
     reader: TierReader
     fetcher: TieredMessageFetcher
+    known: KnownCoverage = field(default_factory=KnownCoverage)
+    """What queries by key found out of the indices."""
 
 
 async def opened_tier(

@@ -16,7 +16,7 @@ async def scan_for_key(
     query: KeyQuery,
     found: Found,
     *,
-    starts: Mapping[int, int],
+    starts: Mapping[int, int] | None = None,
     bytes_max: int = SCAN_BYTES_MAX,
 ) -> int:
     """Look at the messages of a topic that were stored within the time asked for.
@@ -27,7 +27,7 @@ async def scan_for_key(
         store: where to read.
         query: what is looked for.
         found: gets what is found.
-        starts: offset of each queue to begin at; others begin with their first message.
+        starts: the queues to look at, and the offset that each is read from; None: all of all.
         bytes_max: bytes of records that are read.
 
     Returns:
@@ -37,12 +37,13 @@ async def scan_for_key(
         StoreError: as `MessageStore.get_message`.
     """
     left, unsearched = bytes_max, 0
-    for queue_id in store.queue_ids(query.topic):
+    if starts is None:
+        starts = dict.fromkeys(store.queue_ids(query.topic), 0)
+    for queue_id, start in starts.items():
         place = query.topic, queue_id
-        begin = max(await store.min_offset(*place), starts.get(queue_id, 0))
+        begin, end = max(await store.min_offset(*place), start), await store.max_offset(*place)
         if query.begin_ms > 0:
             begin = max(begin, await store.offset_by_time(*place, query.begin_ms, Boundary.LOWER))
-        end = await store.max_offset(*place)
         windows = [
             (first, min(first + WINDOW_MESSAGES, end))
             for first in range(begin, end, WINDOW_MESSAGES)

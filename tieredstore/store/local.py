@@ -287,7 +287,7 @@ class LocalMessageStore:
         found = Found(query)
         unsearched = 0
         if key and messages_max > 0:
-            unsearched = await scan_for_key(self, query, found, starts={})
+            unsearched = await scan_for_key(self, query, found)
         messages = found.messages()
         return QueryResult(messages, not (found.cut or unsearched), unsearched)
 

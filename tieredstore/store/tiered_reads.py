@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from container.lookup.find import find_messages
+from container.lookup.known_coverage import KnownCoverage
 from container.lookup.query import Found, KeyQuery, QueryResult
 from container.names.queue_id import QueueId
 from container.queue.time_boundary import Boundary
@@ -18,6 +19,7 @@ from tieredstore.store.cold_side import ColdSide
 from tieredstore.store.joined import JoinedQueue, Span
 from tieredstore.store.key_scan import scan_for_key
 from tieredstore.store.levels import Level, Source, who_serves
+from tieredstore.store.local import LocalMessageStore
 from tieredstore.store.protocol import GetMessageResult, MessageStore
 
 TRIES = 3
@@ -54,6 +56,7 @@ class TieredReads:
         self._inner = inner
         self._meter = meter
         self._topics = topics
+        self._known = KnownCoverage()
         self.level = Level.DISABLE
         self.cold: ColdSide | None = None
         """None while there is no tier: the level is DISABLE, or the tier ended before the store."""
@@ -216,14 +219,10 @@ class TieredReads:
         if not query.key or query.messages_max < 1:
             return QueryResult((), is_complete=True)
         if tier is None:
-            unsearched = await scan_for_key(self._inner, query, found, starts={})
+            unsearched = await scan_for_key(self._inner, query, found)
             return QueryResult(found.messages(), not (found.cut or unsearched), unsearched)
-        starts = {
-            queue.queue_id: record.next_offset
-            for queue, record in tier.tier.state.queues.items()
-            if queue.topic == query.topic
-        }
-        asked = find_messages(tier.tier, query, unsealed=tier.tier.unsealed)
+        starts = await untiered(self._inner, query.topic, tier)
+        asked = find_messages(tier.tier, query, unsealed=tier.tier.unsealed, known=self._known)
         tiered = await self._meter.timed(Caller("query_message", query.topic), asked)
         for message in tiered.messages:
             found.add(message)
@@ -334,6 +333,27 @@ async def _from_tier(cold: ColdSide, request: Request) -> GetMessageResult | Non
     return GetMessageResult(
         result.status, result.next_offset, result.min_offset, result.max_offset, messages
     )
+
+
+async def untiered(inner: MessageStore, topic: str, cold: ColdSide) -> dict[int, int]:
+    """The queues of a topic of which the hot log has more than the tier, and where that begins.
+
+    O(queues), some 0.3 us each where nothing is wrapped around the hot log, which is then asked
+    itself.
+    """
+    queues, log = (
+        cold.tier.state.queues,
+        inner.log if isinstance(inner, LocalMessageStore) else None,
+    )
+    found: dict[int, int] = {}
+    for queue_id in inner.queue_ids(topic):
+        queue = QueueId(topic, queue_id)
+        record = queues.get(queue)
+        tiered = 0 if record is None else record.next_offset  # first: what moves is then in both
+        end = await inner.max_offset(*queue) if log is None else log.end_offset(queue)
+        if end > tiered:
+            found[queue_id] = tiered
+    return found
 
 
 def _given(result: GetMessageResult | None) -> GetMessageResult:

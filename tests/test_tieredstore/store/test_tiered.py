@@ -381,5 +381,5 @@ async def test_a_scan_for_a_key_is_bounded_and_says_what_is_left(world: TieredWo
         await store.put_messages([new_message(number) for number in range(600)])
         query = KeyQuery("Orders", "key-599", 10)
         found = Found(query)
-        left = await scan_for_key(world.local, query, found, starts={}, bytes_max=1)
+        left = await scan_for_key(world.local, query, found, bytes_max=1)
         assert (left, len(found.messages())) == (512, 1)
