@@ -61,7 +61,7 @@ def seal_index(items: KeyItems, *, slots: int, begin_timestamp: int) -> NDArray[
     """The bytes of a sealed file, its items in canonical order inside each slot.
 
     For the same items, slots and begin the bytes are those that RocketMQ writes, but for the order
-    inside a slot. About 0.4 us an item; holds three times the file.
+    inside a slot. About 0.2 us an item; holds three times the file.
 
     Raises:
         ValueError: so many items and slots do not fit into a file.
@@ -69,13 +69,14 @@ def seal_index(items: KeyItems, *, slots: int, begin_timestamp: int) -> NDArray[
     size = file_bytes(len(items), slots)
     if slots < 1 or size > FILE_BYTES_MAX:
         raise ValueError(f"an index file cannot have {slots} slots and {len(items)} items")
-    items = items[canonical_order(items)]
-    hashes = items["key_hash"]
+    canonical = canonical_order(items)
+    hashes = items["key_hash"][canonical]
     assert not len(items) or hashes.min() >= 0, "the hash of a key is not negative"
-    counts = np.bincount(hashes % slots, minlength=slots)
+    of_slots = hashes % slots
+    counts = np.bincount(of_slots, minlength=slots)
     # Sorted as one number each, which is far faster than a stable sort of indices.
-    ranked = np.sort((hashes % slots).astype(np.int64) << 32 | np.arange(len(items)))
-    order = ranked & 0xFFFF_FFFF
+    ranked = np.sort(of_slots.astype(np.int64) << 32 | np.arange(len(items)))
+    items = items.take(canonical[ranked & 0xFFFF_FFFF])  # as records: 40 times faster than `[]`
     raw = np.empty(size, np.uint8)
     first = IndexHeader.SIZE + slots * IndexSlot.SIZE
     table = raw[IndexHeader.SIZE : first].view(SLOT_DTYPE)
@@ -83,8 +84,8 @@ def seal_index(items: KeyItems, *, slots: int, begin_timestamp: int) -> NDArray[
     table["position"] = first + (np.cumsum(counts) - counts) * IndexItem.SIZE
     rows = raw[first:].view(ITEM_DTYPE)
     for name in ("key_hash", "topic_id", "queue_id", "position", "size"):
-        rows[name] = items[name][order]
-    rows["seconds"] = _seconds(items["store_timestamp"][order] - begin_timestamp)
+        rows[name] = items[name]
+    rows["seconds"] = _seconds(items["store_timestamp"] - begin_timestamp)
     header = IndexHeader(
         END_MAGIC,
         begin_timestamp,

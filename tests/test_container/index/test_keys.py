@@ -1,5 +1,7 @@
 """The keys of a batch equal those of its messages, one by one."""
 
+from random import Random
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -147,3 +149,44 @@ def test_no_messages_have_no_keys() -> None:
     none = np.empty(0, np.int64)
     found = keys_of_records(np.empty(0, np.uint8), none, none, topic="T")
     assert len(found.messages) == 0
+
+
+_ALIKE = st.tuples(
+    st.sampled_from(["order-%05d", "%03d %03d", "k%01d", "é%02d", "%02d%02d a", "same same"]),
+    st.sampled_from(["7F0000%06d", "u%03d", ""]),
+    st.sampled_from(["TagA", "TagB", "T\x01", ""]),
+)
+
+
+@settings(max_examples=40)
+@given(
+    st.lists(st.tuples(_ALIKE, st.integers(1, 40)), min_size=1, max_size=3),
+    st.booleans(),
+    st.randoms(use_true_random=False),
+)
+def test_of_messages_that_look_alike_and_of_some_between(
+    kinds: list[tuple[tuple[str, str, str], int]],
+    mixed: bool,  # noqa: FBT001 - drawn
+    chance: Random,
+) -> None:
+    maps: list[dict[str, str]] = []
+    for (users, unique, tags), count in kinds:
+        for _ in range(count):
+            numbers = chance.randrange(10), chance.randrange(10)
+            fill = numbers if users.count("%") > 1 else numbers[: users.count("%")]
+            one = {KEYS: users % fill, "TAGS": tags}
+            one[UNIQ_KEY] = unique % numbers[: unique.count("%")]
+            one[chance.choice(["seq", "Seq"])] = str(numbers[1])
+            maps.append(one)
+    if mixed:
+        chance.shuffle(maps)
+    records = [
+        StoredMessage.compose("T", 0, n, properties=raw_properties(one)).encode()
+        for n, one in enumerate(maps)
+    ]
+    assert rows(batch_of(records), "T") == rows_one_by_one(records, "T")
+
+
+def raw_properties(properties: dict[str, str]) -> bytes:
+    """As they are stored, whatever they hold."""
+    return "".join(f"{name}\1{value}\2" for name, value in properties.items()).encode()
