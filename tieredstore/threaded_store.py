@@ -5,7 +5,7 @@ from functools import partial
 from typing import Any
 
 from container.lookup.query import QueryResult
-from container.queue.time_boundary import Boundary
+from container.queue.time_boundary import Boundary, TimeRules
 from container.record.message import StoredMessage
 from tieredstore.hot import Appended, NewMessage
 from tieredstore.store.levels import Level
@@ -57,11 +57,16 @@ class SyncStore(Threaded):
         return self._running.call(partial(self._store.query_message, topic, key, **options))
 
     def offset_by_time(
-        self, topic: str, queue_id: int, timestamp_ms: int, boundary: Boundary = Boundary.LOWER
+        self,
+        topic: str,
+        queue_id: int,
+        timestamp_ms: int,
+        boundary: Boundary = Boundary.LOWER,
+        rules: TimeRules = TimeRules.LOCAL,
     ) -> int:
-        """The offset that a moment stands for."""
+        """The offset that a moment stands for; see `TieredMessageStore.offset_by_time`."""
         work = self._store.offset_by_time
-        return self._running.call(work, topic, queue_id, timestamp_ms, boundary)
+        return self._running.call(work, topic, queue_id, timestamp_ms, boundary, rules)
 
     def min_offset(self, topic: str, queue_id: int) -> int:
         """First offset that can be read, in hot log or tier."""

@@ -25,8 +25,12 @@ from tests.support.golden import (
 from tests.support.golden_reads import java_reader
 from tests.support.packed_tier import tier_packed
 from tests.support.time_oracle import offset_by_scan
+from tieredstore.config.effective import Config
 from tieredstore.hot import open_hot_log
 from tieredstore.hot.options import HotWriteOptions
+from tieredstore.store.levels import Level
+from tieredstore.store.local import LocalMessageStore
+from tieredstore.store.tiered import TieredMessageStore
 
 Search = Callable[[QueueId, int, Boundary, TimeRules], Awaitable[int | None]]
 
@@ -93,3 +97,35 @@ async def test_every_row_of_the_brokers_own_store(tmp_path: Path) -> None:
     )
     async with open_hot_log(tree.store, options=options, clock=SystemClock()) as log:
         await check_rows(golden, log.offset_by_time)
+
+
+async def test_every_row_of_a_store_with_hot_log_and_tier(tmp_path: Path) -> None:
+    golden = ROCKETMQ_533
+    tree = unpack(golden, "closed", tmp_path)
+    config = Config.load(
+        settings={
+            "brokerClusterName": golden.cluster,
+            "brokerName": golden.broker,
+            "tieredStoreFilePath": str(tmp_path / "our tier"),
+        },
+        environment={},
+    )
+    options = HotWriteOptions(
+        commit_log_bytes=golden.commit_log_file_bytes,
+        consume_queue_bytes=golden.consume_queue_file_bytes,
+    )
+    for level in (Level.FORCE, Level.NOT_IN_MEM, Level.NOT_IN_DISK, Level.DISABLE):
+        local = LocalMessageStore(tree.store, options=options)
+        # Leaving the first block puts all of it into the tier.
+        async with TieredMessageStore(local, local=local, config=config, level=level) as store:
+
+            async def search(
+                queue: QueueId,
+                moment: int,
+                boundary: Boundary,
+                rules: TimeRules,
+                store: TieredMessageStore = store,
+            ) -> int:
+                return await store.offset_by_time(*queue, moment, boundary, rules)
+
+            await check_rows(golden, search)

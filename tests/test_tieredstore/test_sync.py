@@ -219,6 +219,9 @@ def test_a_store_is_put_to_and_read_without_await(tmp_path: Path) -> None:
         result = store.get_message("g", "Orders", 0, 1, messages_max=1)
         assert [one.body for one in result.messages] == [b"second"]
         assert store.offset_by_time("Orders", 0, placed.store_timestamp) == 0
+        late_ms, upper = placed.store_timestamp + 10**9, tieredstore.Boundary.UPPER
+        assert store.offset_by_time("Orders", 0, late_ms, upper) == 2
+        assert store.offset_by_time("Orders", 0, late_ms, upper, tieredstore.TimeRules.TIERED) == 3
         assert len(store.query_message("Orders", "k", messages_max=5).messages) == 3
         assert store.wait_for_message("Orders", 0, 2, 0)
         assert not store.wait_for_message("Orders", 0, 3, 0.001)

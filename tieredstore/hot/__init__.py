@@ -11,7 +11,7 @@ What it writes the follow reader tiers (`feed.py`), and a Java broker opens afte
   back, over `commit_log.py` and `consume_queues.py` (files by position and by queue offset) and
   `directory.py` (lock, `abort`, `checkpoint`); `reading.py` (over `read_files.py`, on the loop
   where nothing has to be waited for) and `trimming.py` read and delete,
-  `time_search.py` looks for moments over `held_files.py`, `residency.py` asks what is in memory;
+  `time_search.py` looks for moments, `residency.py` asks what is in memory;
 - starting: `opening.py`, and `recovery.py`, which finds the end, cuts what is torn, and makes
   missing units anew.
 

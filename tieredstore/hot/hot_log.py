@@ -210,9 +210,8 @@ class HotLog:
             Closed: the log was closed.
         """
         first, end = await self.bounds(queue)
-        return await self._do(
-            lambda: search_time(self._appender, queue, end, moment_ms, boundary, rules, first)
-        )
+        wanted = queue, end, moment_ms, boundary, rules, first
+        return await self._here_or_done(partial(search_time, self._appender, *wanted))
 
     async def message_store_time(self, queue: QueueId, offset: int) -> int | None:
         """Store time of one message, Unix ms; None if it is not there. Two small reads.
@@ -221,7 +220,7 @@ class HotLog:
         """
         if not 0 <= offset < self._ends.visible.get(queue, 0):
             return None
-        return await self._do(lambda: store_time(self._appender, queue, offset))
+        return await self._here_or_done(partial(store_time, self._appender, queue, offset))
 
     async def earliest_message_time(self, queue: QueueId) -> int | None:
         """Store time of a queue's first message, Unix ms; None if there is none.

@@ -15,6 +15,7 @@ from tieredstore.store.protocol import (
     GetMessageResult,
     MessageStore,
     QueryResult,
+    TimeRules,
 )
 
 
@@ -119,9 +120,10 @@ class ForwardingMessageStore:
         queue_id: int,
         timestamp_ms: int,
         boundary: Boundary = Boundary.LOWER,
+        rules: TimeRules = TimeRules.LOCAL,
     ) -> int:
         """See `MessageStore.offset_by_time`."""
-        return await self._inner.offset_by_time(topic, queue_id, timestamp_ms, boundary)
+        return await self._inner.offset_by_time(topic, queue_id, timestamp_ms, boundary, rules)
 
     async def earliest_message_time(self, topic: str, queue_id: int) -> int | None:
         """See `MessageStore.earliest_message_time`."""

@@ -10,7 +10,7 @@ from typing import Self
 
 from container.lookup.query import END_OF_TIME_MS, Found, KeyQuery, QueryResult
 from container.names.queue_id import QueueId
-from container.queue.time_boundary import Boundary
+from container.queue.time_boundary import Boundary, TimeRules
 from container.record.message import StoredMessage
 from fetcher.result import FetchStatus
 from fetcher.tag_filter import parse_subscription
@@ -231,17 +231,16 @@ class LocalMessageStore:
         queue_id: int,
         timestamp_ms: int,
         boundary: Boundary = Boundary.LOWER,
+        rules: TimeRules = TimeRules.LOCAL,
     ) -> int:
         """The offset that a moment stands for, by RocketMQ's rules; see `HotLog.offset_by_time`.
 
         LOWER: the first message stored then or later, or the queue's end. UPPER: the last one
-        stored then or earlier, or the queue's first offset. 0 for a queue that is not there.
-
-        Raises:
-            Unavailable, Corrupt, Denied, Closed: as `get_message`.
+        stored then or earlier, or the queue's first offset; `rules` change it. 0 for a queue that
+        is not there. Errors as `get_message`.
         """
         queue = QueueId(topic, queue_id)
-        return await self.log.offset_by_time(queue, timestamp_ms, boundary)
+        return await self.log.offset_by_time(queue, timestamp_ms, boundary, rules)
 
     async def earliest_message_time(self, topic: str, queue_id: int) -> int | None:
         """Store time of the first message that can be read; None if there is none.

@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Protocol, Self
 
 from container.lookup.query import END_OF_TIME_MS, QueryResult
-from container.queue.time_boundary import Boundary
+from container.queue.time_boundary import Boundary, TimeRules
 from container.record.message import StoredMessage
 from fetcher.result import FetchStatus
 from tieredstore.hot.append_plan import Appended
@@ -92,8 +92,9 @@ class MessageStore(Protocol):
         queue_id: int,
         timestamp_ms: int,
         boundary: Boundary = Boundary.LOWER,
+        rules: TimeRules = TimeRules.LOCAL,
     ) -> int:
-        """The offset that a moment stands for, by the rules of RocketMQ's local store."""
+        """The offset that a moment stands for, by the rules of RocketMQ's local store or tier."""
         ...
 
     async def earliest_message_time(self, topic: str, queue_id: int) -> int | None:

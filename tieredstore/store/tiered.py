@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry
 
 from container.lookup.query import END_OF_TIME_MS, KeyQuery, QueryResult
 from container.names.queue_id import QueueId
-from container.queue.time_boundary import Boundary
+from container.queue.time_boundary import Boundary, TimeRules
 from container.record.message import StoredMessage
 from dispatcher.statistics import DispatchStatistics
 from dispatcher.topic_filter import TopicFilter
@@ -256,17 +256,16 @@ class TieredMessageStore:
         queue_id: int,
         timestamp_ms: int,
         boundary: Boundary = Boundary.LOWER,
+        rules: TimeRules = TimeRules.LOCAL,
     ) -> int:
         """The offset that a moment stands for, in hot log and tier together.
 
-        See `LocalMessageStore.offset_by_time`. 0 for a queue that is not there.
-
-        Raises:
-            Unavailable, Corrupt, Denied, Closed: as `get_message`.
+        See `LocalMessageStore.offset_by_time`. `rules`: RocketMQ's local store and its tier differ
+        in UPPER. 0 for a queue that is not there. Errors as `get_message`.
         """
         self._check_open()
         queue = QueueId(topic, queue_id)
-        return await self._reads.offset_by_time(queue, timestamp_ms, boundary)
+        return await self._reads.offset_by_time(queue, timestamp_ms, boundary, rules)
 
     async def earliest_message_time(self, topic: str, queue_id: int) -> int | None:
         """Store time of the first message that can be read; None if there is none.

@@ -9,7 +9,7 @@ from container.lookup.find import find_messages
 from container.lookup.known_coverage import KnownCoverage
 from container.lookup.query import Found, KeyQuery, QueryResult
 from container.names.queue_id import QueueId
-from container.queue.time_boundary import Boundary
+from container.queue.time_boundary import Boundary, TimeRules
 from dispatcher.topic_filter import TopicFilter
 from fetcher.fetcher import TRANSFER_BYTES_MAX
 from fetcher.result import FetchStatus
@@ -182,7 +182,9 @@ class TieredReads:
                 return found
         raise Unavailable("messages are deleted faster than they are read", str(queue))
 
-    async def offset_by_time(self, queue: QueueId, moment_ms: int, boundary: Boundary) -> int:
+    async def offset_by_time(
+        self, queue: QueueId, moment_ms: int, boundary: Boundary, rules: TimeRules
+    ) -> int:
         """The offset that a moment stands for, in both sides together.
 
         The hot log is asked where its first message is old enough to decide; else the tier, and
@@ -201,11 +203,12 @@ class TieredReads:
                 began_ms < moment_ms if boundary is Boundary.LOWER else began_ms <= moment_ms
             )
         if decides or tier is None or joined.tier is None:
-            return await inner.offset_by_time(*queue, moment_ms, boundary)
-        asked = tier.fetcher.offset_by_time(queue, moment_ms, boundary)
+            return await inner.offset_by_time(*queue, moment_ms, boundary, rules)
+        asked = tier.fetcher.offset_by_time(queue, moment_ms, boundary, rules)
         found = await self._meter.timed(Caller("get_offset_by_time", queue.topic), asked)
         if found is None or (found >= joined.tier.end and joined.hot is not None):
-            return max(found or 0, await inner.offset_by_time(*queue, moment_ms, boundary))
+            after = await inner.offset_by_time(*queue, moment_ms, boundary, rules)
+            return max(found or 0, after)
         return found
 
     async def query(self, query: KeyQuery) -> QueryResult:

@@ -14,12 +14,18 @@ from provider.clock import ManualClock
 from provider.errors import Corrupt
 from tests.support.hot_store import SMALL, appender_at, new_message, put
 from tests.support.time_oracle import offset_by_scan
-from tieredstore.hot import open_hot_log
+from tieredstore.hot import open_hot_log, time_search
 from tieredstore.hot.reading import first_with_record
 from tieredstore.hot.retention import RetentionOptions
 from tieredstore.hot.time_search import search_time, store_time
 
 QUEUE = QueueId("Orders", 0)
+
+
+@pytest.fixture(autouse=True, params=[0, 3, time_search.UNITS_AT_ONCE])
+def units_at_once(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Units one by one, together near the end, and together at once."""
+    monkeypatch.setattr(time_search, "UNITS_AT_ONCE", request.param)
 
 
 @settings(max_examples=25)

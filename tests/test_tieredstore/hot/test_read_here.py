@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from container.names.queue_id import QueueId
+from container.queue.time_boundary import Boundary
 from provider.clock import ManualClock
 from provider.posix_files import OpenFile, OpenFiles
 from tests.support.hot_store import new_message
@@ -86,6 +87,32 @@ async def test_what_is_cached_is_read_on_the_loop(
     await log.append(new_message(MESSAGES))
     assert [message.queue_offset for message in await log.get(QUEUE, MESSAGES)] == [MESSAGES]
     assert hops.taken() == 0
+
+
+@pytest.mark.usefixtures("_telling")
+async def test_moments_are_looked_for_on_the_loop(
+    log: HotLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first_ms = await log.earliest_message_time(QUEUE)
+    assert first_ms is not None
+    assert await log.offset_by_time(QUEUE, first_ms) == 0
+    hops = Hops(monkeypatch)
+    assert await log.offset_by_time(QUEUE, first_ms) == 0
+    assert await log.offset_by_time(QUEUE, first_ms, Boundary.UPPER) == MESSAGES - 1
+    assert await log.message_store_time(QUEUE, MESSAGES - 1) == first_ms
+    assert hops.taken() == 0
+
+
+async def test_moments_are_looked_for_by_a_thread_where_something_is_not_cached(
+    log: HotLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first_ms = await log.earliest_message_time(QUEUE)
+    assert first_ms is not None
+    places, hops = counting(monkeypatch, errno.EAGAIN), Hops(monkeypatch)
+    assert await log.offset_by_time(QUEUE, first_ms + 1) == MESSAGES
+    assert (len(places), hops.taken()) == (1, 1)
+    assert await log.message_store_time(QUEUE, 3) == first_ms
+    assert (len(places), hops.taken()) == (2, 1)
 
 
 @pytest.mark.usefixtures("_telling")

@@ -1,6 +1,7 @@
 """Hot log and tier as one store: no seam, no lost message, whatever fails or moves."""
 
 import asyncio
+from itertools import product
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -300,12 +301,12 @@ async def test_a_moment_is_found_in_hot_log_and_tier_together(tmp_path: Path) ->
         for level in LEVELS:
             await store.set_level(level)
             for moment in range(min(times.values()) - 1, max(times.values()) + 2):
-                for boundary in Boundary:
-                    expects = offset_by_scan(
-                        times, moment, boundary, TimeRules.LOCAL, first=0, end=100
-                    )
-                    found = await store.offset_by_time("Orders", 0, moment, boundary)
-                    assert found == expects, (level, moment, boundary)
+                for boundary, rules in product(Boundary, TimeRules):
+                    expects = offset_by_scan(times, moment, boundary, rules, first=0, end=100)
+                    found = await store.offset_by_time("Orders", 0, moment, boundary, rules)
+                    assert found == expects, (level, moment, boundary, rules)
+                    if rules is TimeRules.LOCAL:
+                        assert await store.offset_by_time("Orders", 0, moment, boundary) == found
         assert await store.offset_by_time("Nothing", 0, 0) == 0
         await store.set_level("DISABLE")
         assert await store.offset_by_time("Orders", 0, 0) == hot_first
