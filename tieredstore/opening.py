@@ -13,6 +13,7 @@ from provider.clock import SystemClock
 from provider.errors import Corrupt, Denied, NotFound, Unavailable
 from provider.in_place_segments import LOCK_NAME
 from provider.object_store import ObjectStore
+from provider.presence import is_directory, is_there
 from provider.probing import PROBE_PREFIX
 from provider.retrying import RetryingStore
 from tieredstore.config.effective import Config
@@ -74,7 +75,7 @@ def _is_known(config: Config) -> bool:
     if isinstance(where, TierUrl):
         return config.gives("brokerClusterName") and config.gives("brokerName")
     try:
-        return where.is_dir()
+        return is_directory(where)
     except OSError:
         return False  # `brokers_in` meets the same error, and names it
 
@@ -83,7 +84,7 @@ def no_tier(root: Location) -> str:
     """Why nothing was found below a root."""
     if isinstance(root, TierUrl):
         parts, kind = root.place.split("/")[1:][-2:], "place"
-    elif root.is_dir():
+    elif is_directory(root):
         parts, kind = [root.parent.name, root.name], "directory"
     else:
         return "there is no tier: no such directory"
@@ -174,7 +175,7 @@ async def _open_ours(
     except NotFound as error:
         if isinstance(directory, TierUrl):
             reason = "there is no journal here, so there is no tier of this broker"
-        elif (directory / LOCK_NAME).exists():
+        elif is_there(directory / LOCK_NAME):
             reason = (
                 "the journal of this tier is gone: bring its @journal back from a backup, or "
                 "`tieredstore metadata import` a file that `metadata export` wrote"

@@ -20,6 +20,7 @@ from provider.errors import Fenced
 from provider.metered import MeteredStore
 from provider.names import TEMPORARY_PREFIX
 from provider.packed_segments import PARTS_PREFIX
+from provider.presence import is_directory, is_regular_file
 from tieredstore.config.effective import Config
 from tieredstore.config.location import Location, TierUrl
 from tieredstore.config.sources import ConfigError
@@ -185,7 +186,7 @@ def _files_in(directory: Path) -> list[Path]:
 
 
 def _is_object(path: Path) -> bool:
-    return not path.name.startswith(TEMPORARY_PREFIX) and path.is_file()
+    return not path.name.startswith(TEMPORARY_PREFIX) and is_regular_file(path)
 
 
 def _hot_options(config: Config, store_dir: Path) -> HotLogOptions:
@@ -229,7 +230,7 @@ def refuse_overlap(store_dir: Path, options: HotLogOptions, tier_root: Location)
                 f"the store {part} and the tier {tier_root} lie inside one another: "
                 f"give the tier a directory of its own"
             )
-    if (tier / COMMIT_LOG).is_dir() and not any(
+    if is_directory(tier / COMMIT_LOG) and not any(
         parse_cluster_directory(path.name) for path in tier.iterdir()
     ):
         raise ConfigError(

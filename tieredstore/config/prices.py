@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from provider.object.requests import REQUEST_KINDS, RequestKind, RequestMeter
+from provider.presence import is_there
 from tieredstore.config.sources import ConfigError
 
 TABLE_NAME: Final = "object_store_prices.toml"
@@ -82,7 +83,7 @@ class PriceTable:
 def shipped_table() -> Path:
     """The table in `conf/`: a wheel has it beside this module."""
     beside = Path(__file__).with_name(TABLE_NAME)
-    return beside if beside.exists() else Path(__file__).parents[2] / "conf" / TABLE_NAME
+    return beside if is_there(beside) else Path(__file__).parents[2] / "conf" / TABLE_NAME
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

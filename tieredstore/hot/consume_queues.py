@@ -11,6 +11,7 @@ from container.names.queue_id import QueueId
 from container.names.rocketmq import INT32_MAX, local_file_name, parse_local_file_name
 from container.record.unit import FILLER_SIZE, UNIT_BYTES, ConsumeQueueUnit
 from provider.errors import Denied
+from provider.presence import is_directory, is_there
 from tieredstore.hot.files import (
     open_file,
     read_all,
@@ -125,7 +126,7 @@ class QueueFiles:
         """
         place, changed = offset * UNIT_BYTES, False
         for base in self.bases.get(queue, []):
-            reaches = base + self.file_bytes > place and self.path(queue, base).exists()
+            reaches = base + self.file_bytes > place and is_there(self.path(queue, base))
             if reaches and zero_from(self._use(queue, base), max(place - base, 0)):
                 changed = True
                 with self._lock:
@@ -282,4 +283,4 @@ def _remove_if_empty(directory: Path) -> None:
 
 
 def _directories_in(directory: Path) -> Sequence[Path]:
-    return sorted(path for path in directory.iterdir() if path.is_dir())
+    return sorted(path for path in directory.iterdir() if is_directory(path))

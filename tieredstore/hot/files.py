@@ -7,6 +7,7 @@ from pathlib import Path
 
 from provider.object_store import Buffer
 from provider.posix_files import sync_directory
+from provider.presence import is_there
 
 CHUNK_BYTES = 1 << 20
 FLAGS = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
@@ -139,7 +140,7 @@ def replace_file(path: Path, data: bytes, *, backup: Path | None = None) -> None
         os.fsync(fd)
     finally:
         os.close(fd)
-    if backup is not None and path.exists():
+    if backup is not None and is_there(path):
         backup.unlink(missing_ok=True)
         os.link(path, backup)
     os.replace(temporary, path)  # noqa: PTH105 - as the other calls here
