@@ -149,7 +149,7 @@ class ColdSide:
                     await delete()
                 finally:
                     self.dispatcher.forget(topics)
-            for topic in sorted({queue.id.topic for queue in queues}):
+            for topic in sorted(topics):  # also of those that were begun and never published
                 await self._answer(
                     self.tier.delete_topic(topic),
                     f"{topic} is deleted from the hot log alone: call it again",
