@@ -9,6 +9,7 @@ from provider.object_store import Buffer
 from provider.posix_files import sync_directory
 
 CHUNK_BYTES = 1 << 20
+_ZEROS = bytes(CHUNK_BYTES)
 FLAGS = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
@@ -73,10 +74,11 @@ def zero_from(fd: int, position: int) -> bool:
     """
     changed = False
     for start, raw in _data_from(fd, position):
+        if raw == _ZEROS[: len(raw)]:  # by far the fastest way to say so, and nearly always so
+            continue
         written = raw.strip(b"\0")
-        if written:
-            write_all(fd, start + raw.index(written[:1]), bytes(len(written)))
-            changed = True
+        write_all(fd, start + raw.index(written[:1]), bytes(len(written)))
+        changed = True
     return changed
 
 
@@ -90,9 +92,13 @@ def _data_from(fd: int, position: int) -> Iterator[tuple[int, bytes]]:
             if error.errno == errno.ENXIO:  # holes up to the end
                 return
             raise
-        raw = read_all(fd, position, min(CHUNK_BYTES, size - position))
-        yield position, raw
-        position += len(raw)
+        end = min(os.lseek(fd, position, os.SEEK_HOLE), size)
+        while position < end:
+            raw = read_all(fd, position, min(CHUNK_BYTES, end - position))
+            if not raw:  # it was cut meanwhile
+                return
+            yield position, raw
+            position += len(raw)
 
 
 def sync_file(path: Path) -> None:
