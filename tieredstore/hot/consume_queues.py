@@ -94,9 +94,10 @@ class QueueFiles:
             known = self._open.get(queue)
             fd = known[1] if known is not None and known[0] == base else self._use(queue, base)
             count = min(len(units) - at, base + self.file_bytes - place)
-            write_all(fd, place - base, units[at : at + count])
-            with self._lock:
-                self._dirty.add((queue, base))
+            write_all(fd, place - base, units[at : at + count] if count < len(units) else units)
+            if (queue, base) not in self._dirty:  # else the next `sync` takes it, behind the write
+                with self._lock:
+                    self._dirty.add((queue, base))
             place += count
             at += count
 

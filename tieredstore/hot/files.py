@@ -40,11 +40,12 @@ def write_all(fd: int, position: int, data: Buffer) -> None:
     Raises:
         OSError: a part of it may be written.
     """
+    done = os.pwrite(fd, data, position)
+    if done == len(data):  # as nearly always, and `data` is bytes as a rule
+        return
     view = memoryview(data)
-    while view.nbytes:
-        count = os.pwrite(fd, view, position)
-        position += count
-        view = view[count:]
+    while done < view.nbytes:
+        done += os.pwrite(fd, view[done:], position + done)
 
 
 def read_all(fd: int, position: int, length: int) -> bytes:
