@@ -9,7 +9,8 @@ What it writes the follow reader tiers (`feed.py`), and a Java broker opens afte
 - acting: `append_calls.py` lets the loop append what is small, `append_thread.py` takes the rest
   of what many tasks append as one group, `appender.py` writes it, syncs, and takes a failed write
   back, over `commit_log.py` and `consume_queues.py` (files by position and by queue offset) and
-  `directory.py` (lock, `abort`, `checkpoint`); `reading.py` and `trimming.py` read and delete,
+  `directory.py` (lock, `abort`, `checkpoint`); `reading.py` (over `read_files.py`, on the loop
+  where nothing has to be waited for) and `trimming.py` read and delete,
   `time_search.py` looks for moments over `held_files.py`, `residency.py` asks what is in memory;
 - starting: `opening.py`, and `recovery.py`, which finds the end, cuts what is torn, and makes
   missing units anew.
@@ -25,9 +26,10 @@ from container.errors import InUse
 from tieredstore.hot.append_plan import Appended
 from tieredstore.hot.encoding import MessageRefused, NewMessage
 from tieredstore.hot.feed import HotLogFeed, open_feed
-from tieredstore.hot.hot_log import Bounds, HotLog
+from tieredstore.hot.hot_log import HotLog
 from tieredstore.hot.opening import open_hot_log
 from tieredstore.hot.options import HotWriteOptions
+from tieredstore.hot.reading import Bounds
 from tieredstore.hot.retention import RetentionOptions, Trim, UntieredPolicy
 
 __all__ = [

@@ -5,15 +5,19 @@ import os
 import threading
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
-from itertools import pairwise
+from itertools import groupby, pairwise
 from pathlib import Path
 
 from container.names.rocketmq import local_file_name, parse_local_file_name
 from provider.errors import Corrupt, Denied, OutOfRange
 from provider.object_store import Buffer
 from provider.posix_files import sync_directory
-from tieredstore.hot.files import CHUNK_BYTES, open_file, read_all, sync_file, write_all, zero_from
+from tieredstore.hot.files import CHUNK_BYTES, open_file, sync_file, write_all, zero_from
+from tieredstore.hot.read_files import ReadFiles
 from tieredstore.hot.residency import resident
+
+READ_FILES_MAX = 32
+"""Descriptors of files that are read."""
 
 
 class CommitLogWriter:
@@ -51,6 +55,8 @@ class CommitLogWriter:
             if next_one - one != file_bytes:
                 missing = self.path(one + file_bytes)
                 raise Corrupt("the file is missing, though a later one is there", str(missing))
+        self._prefix = f"{directory}/"
+        self._reads = ReadFiles(READ_FILES_MAX)
         self._lock = threading.Lock()
         """For changes of `bases`, which one thread adds to and another deletes from."""
         self._base = -1
@@ -127,8 +133,9 @@ class CommitLogWriter:
         """
         keep = self.base_of(position)
         while self.bases and self.bases[-1] > keep:
-            self.path(self.bases[-1]).unlink()
-            self.bases.pop()
+            base = self.bases.pop()
+            self.path(base).unlink()
+            self._reads.forget(self._name(base))
         sync_directory(str(self.directory))  # or a power failure brings old records back
         self.close()
         if self.bases and self.bases[-1] == keep:
@@ -141,15 +148,28 @@ class CommitLogWriter:
             OutOfRange: the file was deleted.
             OSError: it cannot be read.
         """
-        base = self.base_of(position)
-        try:
-            fd = os.open(self.path(base), os.O_RDONLY | os.O_CLOEXEC)
-        except FileNotFoundError as error:
-            raise OutOfRange("the file was deleted", str(self.path(base)), position) from error
-        try:
-            return read_all(fd, position - base, min(length, base + self.file_bytes - position))
-        finally:
-            os.close(fd)
+        return self.read_each([(position, length)])[0]
+
+    def read_each(self, wanted: Sequence[tuple[int, int]], *, waits: bool = True) -> list[bytes]:
+        """Several reads as `read`, each of a position and a length.
+
+        Raises:
+            OutOfRange: a file was deleted.
+            BlockingIOError: it is not to wait (`waits`), but might.
+            OSError: one cannot be read.
+        """
+        found: list[bytes] = []
+        for base, places in groupby(wanted, lambda one: self.base_of(one[0])):
+            within = [(at - base, min(size, base + self.file_bytes - at)) for at, size in places]
+            try:
+                found += self._reads.read_each(self._name(base), within, waits=waits)
+            except FileNotFoundError as error:
+                place = base + within[0][0]
+                raise OutOfRange("the file was deleted", self._name(base), place) from error
+        return found
+
+    def _name(self, base: int) -> str:
+        return f"{self._prefix}{local_file_name(base)}"
 
     def is_resident(self, position: int, length: int) -> bool | None:
         """Whether bytes within one file are in the page cache; None where that is not known."""
@@ -196,13 +216,19 @@ class CommitLogWriter:
             OSError: it cannot be deleted.
         """
         assert len(self.bases) > 1, "the file that is written to stays"
-        self.path(self.bases[0]).unlink(missing_ok=True)
+        base = self.bases[0]
+        self.path(base).unlink(missing_ok=True)
+        self._reads.forget(self._name(base))
         sync_directory(str(self.directory))  # in order, so that no power failure leaves a hole
         with self._lock:
             self.bases = self.bases[1:]
 
     def close(self) -> None:
-        """Close the file. Idempotent; a later write opens it again."""
+        """Close all files. Idempotent; a later write or read opens them again."""
+        self._reads.close()
+        self._close_written()
+
+    def _close_written(self) -> None:
         if self._fd >= 0:
             os.close(self._fd)
         self._fd = self._base = -1
@@ -216,7 +242,7 @@ class CommitLogWriter:
 
     def _open(self, base: int) -> None:
         fd, is_new = open_file(self.path(base), self.file_bytes)
-        self.close()
+        self._close_written()
         self._fd, self._base = fd, base
         self._entry_due |= is_new
         with self._lock:

@@ -12,15 +12,11 @@ from container.names.rocketmq import INT32_MAX, local_file_name, parse_local_fil
 from container.record.unit import FILLER_SIZE, UNIT_BYTES, ConsumeQueueUnit
 from provider.errors import Denied
 from provider.presence import is_directory, is_there
-from tieredstore.hot.files import (
-    open_file,
-    read_all,
-    sync_directories,
-    sync_file,
-    write_all,
-    zero_from,
-)
+from tieredstore.hot.files import open_file, sync_directories, sync_file, write_all, zero_from
+from tieredstore.hot.read_files import ReadFiles
 
+READ_FILES_MAX = 128
+"""Descriptors of files that are read, beside those that are written."""
 _FILLER = ConsumeQueueUnit(0, FILLER_SIZE, 0).encode()
 _unpack = ConsumeQueueUnit.LAYOUT.unpack
 
@@ -44,6 +40,8 @@ class QueueFiles:
         self.bases: dict[QueueId, list[int]] = {}
         """First bytes of each queue's files, ascending."""
         self._open: OrderedDict[QueueId, tuple[int, int]] = OrderedDict()
+        self._prefix = f"{directory}/"
+        self._reads = ReadFiles(min(files_open_max, READ_FILES_MAX))
         self._dirty: set[tuple[QueueId, int]] = set()
         self._dirty_directories: set[Path] = set()
         self._lock = threading.Lock()
@@ -97,9 +95,10 @@ class QueueFiles:
             known = self._open.get(queue)
             fd = known[1] if known is not None and known[0] == base else self._use(queue, base)
             count = min(len(units) - at, base + self.file_bytes - place)
-            write_all(fd, place - base, units[at : at + count])
-            with self._lock:
-                self._dirty.add((queue, base))
+            write_all(fd, place - base, units[at : at + count] if count < len(units) else units)
+            if (queue, base) not in self._dirty:  # else the next `sync` takes it, behind the write
+                with self._lock:
+                    self._dirty.add((queue, base))
             place += count
             at += count
 
@@ -133,24 +132,24 @@ class QueueFiles:
                     self._dirty.add((queue, base))
         return changed
 
-    def read(self, queue: QueueId, offset: int, count: int) -> bytes:
+    def read(self, queue: QueueId, offset: int, count: int, *, waits: bool = True) -> bytes:
         """Up to `count` units from `offset` on, within one file; b"" where there is no file.
 
         Raises:
+            BlockingIOError: it is not to wait (`waits`), but might.
             OSError: they cannot be read.
         """
         place = offset * UNIT_BYTES
         base = place - place % self.file_bytes
         length = min(count * UNIT_BYTES, base + self.file_bytes - place)
         try:
-            fd = os.open(self.path(queue, base), os.O_RDONLY | os.O_CLOEXEC)
+            raw = self._reads.read(self._name(queue, base), place - base, length, waits=waits)
         except FileNotFoundError:
             return b""
-        try:
-            raw = read_all(fd, place - base, length)
-        finally:
-            os.close(fd)
         return raw[: len(raw) - len(raw) % UNIT_BYTES]
+
+    def _name(self, queue: QueueId, base: int) -> str:
+        return f"{self._prefix}{queue.topic}/{queue.queue_id}/{local_file_name(base)}"
 
     def unit(self, queue: QueueId, offset: int) -> ConsumeQueueUnit:
         """One unit; its fields are 0 where nothing is.
@@ -209,6 +208,7 @@ class QueueFiles:
                 bases = self.bases[queue] = self.bases[queue][1:]
             try:
                 self.path(queue, base).unlink(missing_ok=True)
+                self._reads.forget(self._name(queue, base))
             except OSError:
                 with self._lock:
                     self.bases[queue] = [base, *self.bases[queue]]
@@ -228,6 +228,7 @@ class QueueFiles:
             directory = self.path(queue, 0).parent
             for base in self.bases.get(queue, []):
                 self.path(queue, base).unlink(missing_ok=True)
+                self._reads.forget(self._name(queue, base))
             _remove_if_empty(directory)
             _remove_if_empty(directory.parent)
             with self._lock:
@@ -248,6 +249,7 @@ class QueueFiles:
 
     def close(self) -> None:
         """Close all files. Idempotent."""
+        self._reads.close()
         while self._open:
             os.close(self._open.popitem()[1][1])
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Executor
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from container.names.queue_id import QueueId
 from container.queue.time_boundary import Boundary, TimeRules
@@ -20,8 +20,10 @@ from tieredstore.hot.appender import Appender, Deletion
 from tieredstore.hot.encoding import NewMessage
 from tieredstore.hot.ends import QueueEnds
 from tieredstore.hot.reading import (
+    Bounds,
     Choose,
     Picks,
+    Read,
     are_resident,
     first_with_record,
     pick_messages,
@@ -33,13 +35,6 @@ from tieredstore.hot.time_search import search_time, store_time
 from tieredstore.hot.trimming import HoldsBack, trim
 
 T = TypeVar("T")
-
-
-class Bounds(NamedTuple):
-    """The messages of one queue that can be read: `[min_offset, max_offset)`."""
-
-    min_offset: int
-    max_offset: int
 
 
 class HotLog:
@@ -106,8 +101,8 @@ class HotLog:
         file, as RocketMQ does with the batch of a client.
 
         The loop itself writes small calls into the page cache (`append_calls.py` bounds that):
-        some 5 us a call and 2 us a message. Others go to a thread, which costs 30 us more. Waits
-        while `waiting_bytes_max` bytes wait already.
+        some 5 us a call and 2 us a message; a thread takes others, for 30 us more. Waits while
+        `waiting_bytes_max` bytes wait already.
 
         Raises:
             MessageRefused: one of them breaks a limit; none is appended.
@@ -142,9 +137,7 @@ class HotLog:
     async def begin_queues(self, offsets: Mapping[QueueId, int]) -> None:
         """Let queues that have no message yet begin at `offsets`; see `Appender.begin_queues`.
 
-        Raises:
-            Unavailable, Denied: their files cannot be read.
-            Closed: the log was closed.
+        Errors as `bounds`.
         """
         await self._do(lambda: self._appender.begin_queues(offsets))
 
@@ -182,7 +175,7 @@ class HotLog:
         """Consecutive messages from `offset` on that were acknowledged; at least one.
 
         Ends before `messages_max` or `bytes_max` would be exceeded, but for a first message.
-        One read a message where they do not lie side by side.
+        One read a message where they do not lie side by side; a hop as `pick`.
 
         Raises:
             OutOfRange: there is no message at `offset`: none yet, or it was deleted.
@@ -194,9 +187,8 @@ class HotLog:
         if not 0 <= offset < end:
             raise OutOfRange(f"offsets below {end} are there, not {offset}", str(queue), offset)
         count = min(messages_max, end - offset)
-        return await self._do(
-            lambda: read_messages(self._appender, queue, offset, count, bytes_max)
-        )
+        read = partial(read_messages, self._appender, queue, offset, count, bytes_max)
+        return await self._here_or_done(read)
 
     async def offset_by_time(
         self,
@@ -225,8 +217,7 @@ class HotLog:
     async def message_store_time(self, queue: QueueId, offset: int) -> int | None:
         """Store time of one message, Unix ms; None if it is not there. Two small reads.
 
-        Raises:
-            Corrupt, Unavailable, Denied, Closed: as `offset_by_time`.
+        Errors as `offset_by_time`.
         """
         if not 0 <= offset < self._ends.visible.get(queue, 0):
             return None
@@ -235,8 +226,7 @@ class HotLog:
     async def earliest_message_time(self, queue: QueueId) -> int | None:
         """Store time of a queue's first message, Unix ms; None if there is none.
 
-        Raises:
-            Corrupt, Unavailable, Denied, Closed: as `offset_by_time`.
+        Errors as `offset_by_time`.
         """
         return await self.message_store_time(queue, (await self.bounds(queue)).min_offset)
 
@@ -246,7 +236,8 @@ class HotLog:
         """What `choose` takes of up to `count` units from `offset` on, with their messages.
 
         Only messages that were acknowledged; of one ConsumeQueue file; None where there is none.
-        `choose` is called in a thread. One hop, and a read for each run of records.
+        `choose` is called on the loop or in a thread, and perhaps twice. A read for each run of
+        records; a hop only where the page cache lacks something, or there is much to read.
 
         Raises:
             OutOfRange: a message that was chosen was deleted meanwhile.
@@ -256,7 +247,9 @@ class HotLog:
         count = min(count, self._ends.visible.get(queue, 0) - offset)
         if offset < 0 or count <= 0:
             return None
-        return await self._do(lambda: pick_messages(self._appender, queue, offset, count, choose))
+        return await self._here_or_done(
+            partial(pick_messages, self._appender, queue, offset, count, choose)
+        )
 
     async def is_resident(
         self,
@@ -274,8 +267,8 @@ class HotLog:
         count = min(max(count, 1), self._ends.visible.get(queue, 0) - offset)
         if offset < 0 or count <= 0:
             return False
-        ask = partial(are_resident, self._appender, queue, offset, count, estimated_share)
-        return await self._do(ask)
+        share = estimated_share
+        return await self._do(lambda: are_resident(self._appender, queue, offset, count, share))
 
     def durable_offset(self, queue: QueueId) -> int:
         """The offset after the last message of a queue that is on the disk for certain."""
@@ -388,6 +381,14 @@ class HotLog:
     def _refuse_if_closed(self) -> None:
         if self._closed:
             raise Closed("the hot log was closed", str(self.root))
+
+    async def _here_or_done(self, read: Read[T]) -> T:
+        """Read on the loop if nothing has to be waited for, else in a thread."""
+        self._refuse_if_closed()
+        try:
+            return read(waits=False)
+        except OSError:  # whatever it was, the thread meets it again and translates it
+            return await self._do(partial(read, waits=True))
 
     async def _do(self, work: Callable[[], T]) -> T:
         self._refuse_if_closed()

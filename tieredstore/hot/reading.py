@@ -1,7 +1,12 @@
-"""Messages by queue offset, read from the files: what threads do for `HotLog`."""
+"""Messages by queue offset, read from the files: what threads do for `HotLog`.
 
+What is not to wait is done on the loop, as far as the page cache has it.
+"""
+
+import errno
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple, Protocol, TypeVar
 
 from container.names.queue_id import QueueId
 from container.record.message import StoredMessage
@@ -11,7 +16,28 @@ from tieredstore.hot.appender import Appender
 from tieredstore.hot.recovery import good_record
 from tieredstore.hot.residency import is_estimated_resident
 
+HERE_UNITS_MAX = 64
+HERE_BYTES_MAX = 256 << 10
+"""Most units, and bytes of records, that the loop itself reads: some 0.2 ms."""
 _unpack_units = ConsumeQueueUnit.LAYOUT.iter_unpack
+
+
+T_co = TypeVar("T_co", covariant=True)
+
+
+class Read(Protocol[T_co]):
+    """A read that may be told not to wait for a device."""
+
+    def __call__(self, *, waits: bool) -> T_co:
+        """Raises BlockingIOError where it is not to wait, and might have to."""
+        ...
+
+
+class Bounds(NamedTuple):
+    """The messages of one queue that can be read: `[min_offset, max_offset)`."""
+
+    min_offset: int
+    max_offset: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,67 +69,91 @@ def first_with_record(appender: Appender, queue: QueueId) -> int:
 
 
 def read_messages(
-    appender: Appender, queue: QueueId, offset: int, count: int, bytes_max: int
+    appender: Appender,
+    queue: QueueId,
+    offset: int,
+    count: int,
+    bytes_max: int,
+    *,
+    waits: bool = True,
 ) -> list[StoredMessage]:
     """Up to `count` messages from `offset` on, of one ConsumeQueue file; at least one.
 
     Raises:
         OutOfRange: the first was deleted.
         Corrupt: a record is not that of the message.
+        BlockingIOError: it is not to wait (`waits`), but might, or there is much to read.
         OSError: they cannot be read.
     """
-    units = units_from(appender, queue, offset, count)
+    units = units_from(appender, queue, offset, count, waits=waits)
     if not units or units[0].is_filler or units[0].position < appender.log.min_position:
         raise OutOfRange("the message was deleted", str(queue), offset)
-    return _records_of(appender, queue, enumerate(_within(units, bytes_max), offset))
+    wanted = list(enumerate(_within(units, bytes_max), offset))
+    return _records_of(appender, queue, wanted, waits=waits)
 
 
 def pick_messages(
-    appender: Appender, queue: QueueId, offset: int, count: int, choose: Choose
+    appender: Appender,
+    queue: QueueId,
+    offset: int,
+    count: int,
+    choose: Choose,
+    *,
+    waits: bool = True,
 ) -> tuple[Picks, list[StoredMessage]] | None:
     """What `choose` takes of up to `count` units from `offset` on; None where no file has them.
 
     Raises:
         OutOfRange: a record that was chosen was deleted meanwhile.
         Corrupt: a record is not that of the message.
-        OSError: they cannot be read.
+        BlockingIOError, OSError: as `read_messages`.
     """
-    units = units_from(appender, queue, offset, count)
+    units = units_from(appender, queue, offset, count, waits=waits)
     if not units:
         return None
     picks = choose(units, appender.log.min_position, appender.end)
-    chosen = ((offset + index, units[index]) for index in picks.indices)
-    return picks, _records_of(appender, queue, chosen)
+    chosen = [(offset + index, units[index]) for index in picks.indices]
+    return picks, _records_of(appender, queue, chosen, waits=waits)
 
 
 def units_from(
-    appender: Appender, queue: QueueId, offset: int, count: int
+    appender: Appender, queue: QueueId, offset: int, count: int, *, waits: bool = True
 ) -> list[ConsumeQueueUnit]:
     """Up to `count` units from `offset` on, of one ConsumeQueue file.
 
     Raises:
+        BlockingIOError: it is not to wait (`waits`), but might, or there are many.
         OSError: they cannot be read.
     """
-    raw = appender.queues.read(queue, offset, count)
+    if not waits and count > HERE_UNITS_MAX:
+        raise BlockingIOError(errno.EAGAIN, "many units")
+    raw = appender.queues.read(queue, offset, count, waits=waits)
     assert len(raw) % UNIT_BYTES == 0, "whole units are read"
     return [ConsumeQueueUnit(*fields) for fields in _unpack_units(raw)]
 
 
 def _records_of(
-    appender: Appender, queue: QueueId, numbered: Iterable[tuple[int, ConsumeQueueUnit]]
+    appender: Appender,
+    queue: QueueId,
+    numbered: Sequence[tuple[int, ConsumeQueueUnit]],
+    *,
+    waits: bool,
 ) -> list[StoredMessage]:
     """The records of units, each with its queue offset; one read for those side by side."""
+    if not waits and sum(unit.size for _, unit in numbered) > HERE_BYTES_MAX:
+        raise BlockingIOError(errno.EAGAIN, "many bytes")
+    runs = _runs(numbered, appender.log.file_bytes)
+    spans = [(run[0][1].position, sum([unit.size for _, unit in run])) for run in runs]
     messages: list[StoredMessage] = []
-    for run in _runs(numbered, appender.log.file_bytes):
-        first, (_, last) = run[0][1].position, run[-1]
-        view = memoryview(appender.log.read(first, last.position + last.size - first))
+    for run, raw in zip(runs, appender.log.read_each(spans, waits=waits), strict=True):
+        view, at = memoryview(raw), 0
         for offset, unit in run:
-            at = unit.position - first
             message = good_record(view[at : at + unit.size], unit.position)
             if message is None or _place_of(message) != (*queue, offset):
                 path = str(appender.log.path(appender.log.base_of(unit.position)))
                 raise Corrupt(f"no record of {queue} at offset {offset}", path, unit.position)
             messages.append(message)
+            at += unit.size
     return messages
 
 

@@ -290,9 +290,11 @@ def _lacks_page(message: StoredMessage, position: int) -> bool:
     raw, properties_bytes = message.encode(), len(message.properties)
     if properties_bytes and not raw[-1]:
         return True
-    properties_at = position + message.size - properties_bytes
-    first = -(-properties_at // PAGE_BYTES) * PAGE_BYTES
-    pages = range(first - position, message.size, PAGE_BYTES)
+    end = position + len(raw)
+    first = -(-(end - properties_bytes) // PAGE_BYTES) * PAGE_BYTES
+    if first >= end:  # as nearly always
+        return False
+    pages = range(first - position, len(raw), PAGE_BYTES)
     return any(not any(raw[at : at + PAGE_BYTES]) for at in pages)
 
 

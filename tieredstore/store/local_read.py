@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from container.record.unit import UNIT_BYTES, ConsumeQueueUnit
 from fetcher.result import FetchStatus
 from fetcher.tag_filter import Subscription
-from tieredstore.hot.hot_log import Bounds
-from tieredstore.hot.reading import Picks
+from tieredstore.hot.reading import Bounds, Picks
 from tieredstore.hot.residency import ESTIMATED_SHARE, is_estimated_resident
 
 EXAMINED_BYTES_MIN = 16_000

@@ -8,10 +8,11 @@ from provider.errors import Corrupt, Denied, NotFound, Unavailable
 from tieredstore.following.file_errors import is_of_the_process
 from tieredstore.following.log.commit_log import CommitLogFiles
 
-STEPS_MAX = 4096
-"""Records that one look passes over; what is beyond shows as growth once more."""
 PASSED_MAX = 256
 """Records whose places are remembered between two calls of `take_passed`."""
+STEPS_MAX = PASSED_MAX + 1
+"""Records that one look passes over; what is beyond shows as growth once more. With more of them
+all queues are looked at, whose units tell the end at once."""
 
 
 class Passed(NamedTuple):
@@ -63,6 +64,8 @@ class CommitLogTail:
             base = log.table.base_of(place)
             place = min(place + step, base + log.table.file_bytes)
             signature = self._read(log, place)
+        if _step(signature):
+            signature = b""  # as if nothing stood there: what does is growth
         self.position, self._signature = place, signature
         return (place, signature) != before
 
