@@ -43,7 +43,7 @@ class KeyCollector:
         self._clock = clock
         self._covered: dict[QueueId, list[Span]] | None = None
         """By queue, what files cover, as few spans as possible; None: to be worked out again."""
-        self._generations = {one.id: one.generation for one in journal.state.queues.values()}
+        self._generations = {one.id: one.generation for one in journal.state.queues.bounds()}
         journal.subscribe(self.published)
 
     def __repr__(self) -> str:
@@ -103,9 +103,13 @@ class KeyCollector:
             self._covered = {queue: merged(spans) for queue, spans in files.items()}
         covered = self._covered
         found: dict[QueueId, list[Span]] = {}
-        for queue in self._state.queues.values():
+        for queue in self._state.queues.bounds():
             known = [*covered.get(queue.id, ()), *self.unsealed.spans(queue.id)]
-            left = without(readable(queue), known)
+            if queue.gaps:
+                spans = readable(self._state.queues[queue.id])
+            else:
+                spans = [(queue.min_offset, queue.next_offset)]
+            left = without(spans, known)
             if left:
                 found[queue.id] = left
         return found

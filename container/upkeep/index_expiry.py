@@ -22,7 +22,7 @@ class IndexExpiryStep(Step):
     def __init__(self, tier: OwnedTier) -> None:
         super().__init__(tier)
         self._is_due = True
-        self._firsts = {one.id: one.min_offset for one in tier.state.queues.values()}
+        self._firsts = {one.id: one.min_offset for one in tier.state.queues.bounds()}
         """Of each queue, the first offset as it was last seen."""
         self._expired = 0
 
