@@ -46,8 +46,9 @@ def usual_queues(draw: st.DrawFn) -> Queue:
     for _ in range(draw(st.integers(0, 2))):
         kind, level, base = draw(kinds), draw(levels), draw(_I64)
         made = ManifestName(name, kind, level, base, draw(st.integers(0, 10**10 - 1)), draw(nonces))
-        rest = [draw(_I64), draw(_U32), *(draw(_I64) for _ in range(3))]
-        refs.append(ManifestRef(str(made), kind, base, *rest, level))
+        end, size, low, high = (draw(_I64) for _ in range(4))
+        ref = ManifestRef(str(made), kind, base, end, draw(_U32), size, low, high, level)
+        refs.append(ref)
     gaps = draw(st.lists(st.builds(Gap, _I64, _I64, _names, _I64), max_size=2))
     used = draw(st.none() | st.tuples(_I64, _I64))
     numbers = [draw(_I64) for _ in range(4)]
