@@ -106,8 +106,7 @@ class _Lookup:
             queue.id: without(
                 readable(queue), [span for more in unsealed for span in more.spans(queue.id)]
             )
-            for queue in state.queues.values()
-            if queue.id.topic == query.topic
+            for queue in state.queues.of_topic(query.topic)
         }
         """By queue of the topic, the offsets whose keys are not in memory."""
         self._hash = key_hash(index_key(query.topic, query.key))

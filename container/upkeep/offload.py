@@ -79,7 +79,7 @@ class OffloadStep(Step):
         if not options.offload_age_hours and not options.offload_topic_bytes:
             return
         first: StoreError | None = None
-        for topic in sorted({queue.topic for queue in self.tier.state.queues}):
+        for topic in self.tier.state.queues.by_topic():
             async with self._one_at_a_time:
                 try:
                     done = await self._offload_topic(topic)
@@ -117,7 +117,7 @@ class OffloadStep(Step):
             return [one for one in found if one.segments or one.errors]
 
     def _queues(self, topic: str) -> list[Queue]:
-        return [one for key, one in sorted(self.tier.state.queues.items()) if key.topic == topic]
+        return self.tier.state.queues.of_topic(topic)
 
     def _kept(self, queues: Sequence[Queue], held: Sequence[Held]) -> list[Held]:
         """Those that will not expire within the lag, and are not damaged."""
@@ -205,7 +205,7 @@ async def planned_offload(
     A request for each manifest. Raises as `HeldSegments.of`.
     """
     find = HeldSegments(ManifestReader(store))
-    queues = [one for key, one in sorted(state.queues.items()) if key.topic == topic]
+    queues = state.queues.of_topic(topic)
     closed: list[Queue] = []
     for queue in queues:
         change = closing(queue, until, now_ms=now_ms)

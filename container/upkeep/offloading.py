@@ -156,8 +156,7 @@ class Offloader:
         )
         del bodies
         moved = [
-            replace(
-                one,
+            one._replace(
                 crc32c=found,
                 object_name=place.object_name,
                 object_offset=place.object_offset + one.position - run[0].position,

@@ -38,7 +38,7 @@ async def delete_topic(
     manifests = ManifestReader(store)
     changed: StoreError | None = None
     for _ in range(plans_max):
-        queues = [one for one in journal.state.queues.values() if one.id.topic == topic]
+        queues = journal.state.queues.of_topic(topic)
         now_ms = clock.now_ms()
         try:
             drops = [await _drop(one, manifests, now_ms=now_ms) for one in queues]

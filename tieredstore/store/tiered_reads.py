@@ -219,9 +219,8 @@ class TieredReads:
             unsearched = await scan_for_key(self._inner, query, found, starts={})
             return QueryResult(found.messages(), not (found.cut or unsearched), unsearched)
         starts = {
-            queue.queue_id: record.next_offset
-            for queue, record in tier.tier.state.queues.items()
-            if queue.topic == query.topic
+            record.id.queue_id: record.next_offset
+            for record in tier.tier.state.queues.of_topic(query.topic)
         }
         asked = find_messages(tier.tier, query, unsealed=tier.tier.unsealed)
         tiered = await self._meter.timed(Caller("query_message", query.topic), asked)
