@@ -15,7 +15,7 @@ from provider.presence import is_directory, is_there
 from tieredstore.hot.files import open_file, sync_directories, sync_file, write_all, zero_from
 from tieredstore.hot.read_files import ReadFiles
 
-READ_FILES_MAX = 128
+READ_FILES_MAX = 64
 """Descriptors of files that are read, beside those that are written."""
 _FILLER = ConsumeQueueUnit(0, FILLER_SIZE, 0).encode()
 _unpack = ConsumeQueueUnit.LAYOUT.unpack
