@@ -98,6 +98,13 @@ class StoreSimulation:
 
     async def run(self) -> Counter[str]:
         self._write()
+        try:
+            await self._live()
+        finally:
+            await self.readers.close()
+        return self.counts + self.readers.counts
+
+    async def _live(self) -> None:
         async with asyncio.TaskGroup() as group:
             self._begin(group)
             for _ in range(self.steps):
@@ -111,8 +118,6 @@ class StoreSimulation:
                 await self._read(group)
             await self._end()
         await self._finish()
-        await self.readers.close()
-        return self.counts + self.readers.counts
 
     async def _read(self, group: asyncio.TaskGroup) -> None:
         if self.rng.random() < 0.25:
