@@ -14,7 +14,6 @@ Some rules have no mutant here, for another rule does the same:
   its publication by then.
 """
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -97,7 +96,7 @@ def an_offload_moves_what_grows(patch: pytest.MonkeyPatch) -> None:
 
     async def shifted(self: Any, queue: QueueId, segment: Any, run: Any) -> Any:
         moved = await make(self, queue, segment, run)
-        return [replace(one, object_offset=moved[0].object_offset) for one in moved]
+        return [one._replace(object_offset=moved[0].object_offset) for one in moved]
 
     patch.setattr(offloading.Offloader, "_copy", shifted)
 
