@@ -21,6 +21,7 @@ import pytest
 from container.journal import ownership
 from container.journal.journal import Journal
 from container.metadata import queue_changes
+from container.metadata.records import Queue
 from container.names.queue_id import QueueId
 from container.upkeep import (
     offloading,
@@ -127,6 +128,16 @@ def changes_are_not_compared_with_their_plan(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(queue_changes, "refuse_other_basis", lambda *_: None)
 
 
+def manifests_are_not_compared_with_their_plan(patch: pytest.MonkeyPatch) -> None:
+    """Segments move to a manifest that was written before they were merged, or cut."""
+    move = queue_changes.move_to_manifest
+
+    def blind(queue: Queue, operation: Any) -> Queue:
+        return move(queue, replace(operation, generation=None, repacks=None))
+
+    patch.setattr(queue_changes, "move_to_manifest", blind)
+
+
 OF_STORES: list[Mutant] = [
     what_is_freed_may_go_at_once,
     tombstones_go_before_they_are_due,
@@ -142,6 +153,7 @@ OF_FILES: list[Mutant] = [
     an_owner_never_learns_that_it_was_fenced,
     a_file_is_taken_over_beside_its_owner,
     an_offload_keeps_the_first_copy,
+    manifests_are_not_compared_with_their_plan,
 ]
 """Those that it kills where segments are files that grow."""
 
