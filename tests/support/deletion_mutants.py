@@ -14,6 +14,7 @@ Some rules have no mutant here, for another rule does the same:
   its publication by then.
 """
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
