@@ -2,13 +2,16 @@
 
 import asyncio
 from collections.abc import Coroutine, Sequence
-from typing import cast
+from typing import Final, cast
 
 from provider.errors import Denied
 from provider.object_store import Append, AppendingStore, Buffer, ObjectEntry, ObjectStore
 from provider.packed_segments import OFFLOAD_PREFIX
 from provider.ranges import ByteRange
 
+FIRST_STORE: Final = "first"
+SECOND_STORE: Final = "second"
+"""How metrics name the two."""
 UNKNOWN_SECOND_STORE = (
     "this was offloaded to a second store, and nothing says where that is: set "
     "tieredStoreOffloadPath as the owner of the tier has it"

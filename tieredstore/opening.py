@@ -3,7 +3,6 @@
 from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
-from random import SystemRandom
 
 from container.java.metadata import JavaMetadata, parse_java_metadata
 from container.java.tier import load_java_tier
@@ -14,11 +13,11 @@ from provider.errors import Corrupt, Denied, NotFound, Unavailable
 from provider.in_place_segments import LOCK_NAME
 from provider.object_store import ObjectStore
 from provider.probing import PROBE_PREFIX
-from provider.retrying import RetryingStore
 from tieredstore.config.effective import Config
 from tieredstore.config.location import Location, TierUrl
 from tieredstore.config.sources import ConfigError
-from tieredstore.places import brokers_in, directory_of, for_reading, limited, storage_at
+from tieredstore.places import brokers_in, directory_of
+from tieredstore.storages import reading_storage
 
 AS_OPTIONS = "-D brokerClusterName={cluster} -D brokerName={broker}"
 """How the command line names a broker."""
@@ -124,10 +123,7 @@ async def open_reader(
     """
     directory = directory_of(config)
     clock = SystemClock()
-    files = storage_at(config, directory, clock=clock)
-    retrying = RetryingStore(files, clock=clock, rng=SystemRandom())
-    kept = limited(config, directory, retrying, clock=clock)
-    store = for_reading(config, directory, kept, clock=clock)
+    store = reading_storage(config, directory, clock=clock)
     try:
         with whole_paths(directory):
             if java_metadata is None:

@@ -17,7 +17,7 @@ from container.names.tier_objects import BOUNDARY_PREFIX, JOURNAL_PREFIX, SNAPSH
 from container.tier import Tier, TierIdentity
 from provider.clock import Clock
 from provider.errors import Fenced
-from provider.metered import MeteredStore
+from provider.metered import ProviderMetrics
 from provider.names import TEMPORARY_PREFIX
 from provider.packed_segments import PARTS_PREFIX
 from tieredstore.config.effective import Config
@@ -38,17 +38,13 @@ from tieredstore.owner import Takeover, name_successor
 from tieredstore.places import (
     directory_of,
     first_with_objects,
-    for_reading,
-    limited,
-    meter_of,
     names_below,
     owner_lock_path,
-    repeating,
     segments_driver,
-    storage_at,
 )
 from tieredstore.process_name import is_of_this_host, process_name, process_words
 from tieredstore.spending import Spending
+from tieredstore.storages import meters_of, owned_storage
 
 LOGGER = logging.getLogger("tieredstore.owner")
 
@@ -82,14 +78,11 @@ async def open_owner(
     directory, rng = directory_of(config), rng or SystemRandom()
     if not imported:
         await asyncio.to_thread(_refuse_foreign_files, config, directory)
-    files = storage_at(config, directory, clock=clock)
-    metered = MeteredStore(files, clock=clock, registry=registry)
-    if registry is not None and isinstance(directory, TierUrl):
+    metrics = ProviderMetrics(registry or CollectorRegistry())
+    store = owned_storage(config, directory, clock=clock, rng=rng, metrics=metrics)
+    if registry is not None and (meters := meters_of(store)):
         prices = await asyncio.to_thread(lambda: config.prices)
-        registry.register(Spending(meter_of(files), prices))
-    retrying = repeating(directory, metered, clock=clock, rng=rng)
-    kept = limited(config, directory, retrying, clock=clock)
-    store = for_reading(config, directory, kept, clock=clock)
+        registry.register(Spending(meters, prices))
     lock = owner_lock_path(config, directory)
     takeover = Takeover(directory, lock, take_over=take_over)
     try:
@@ -112,7 +105,7 @@ async def open_owner(
             yield tier
         except Exception as error:
             if isinstance(fenced := cause(error), Fenced):
-                await name_successor(fenced, files, config.journal, clock=clock)
+                await name_successor(fenced, store, config.journal, clock=clock)
             raise
         finally:
             await tier.journal.close()

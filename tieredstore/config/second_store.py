@@ -21,6 +21,16 @@ def has_second_store(settings: Mapping[str, Setting]) -> bool:
     return bool(settings[OFFLOAD_PATH].value)
 
 
+def offloads_to_object_store(settings: Mapping[str, Setting]) -> bool:
+    """Whether `tieredStoreOffloadPath` names a place in an object store.
+
+    Raises:
+        ConfigError: it is no place.
+    """
+    place = second_place(settings)
+    return bool(place) and isinstance(location_at(place), TierUrl)
+
+
 def second_place(settings: Mapping[str, Setting]) -> str:
     """`tieredStoreOffloadPath` as it was given; "" if it was not."""
     return str(settings[OFFLOAD_PATH].value)

@@ -10,7 +10,6 @@ from concurrent.futures import Future
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
-from random import SystemRandom
 from typing import NamedTuple, Self, TypeVar
 
 from provider.clock import SystemClock
@@ -18,7 +17,6 @@ from provider.errors import Denied, NotFound, OutOfRange
 from provider.object_store import Buffer, ObjectStore
 from provider.options import DiskCacheOptions
 from provider.ranges import ByteRange
-from provider.retrying import RetryingStore
 from provider.sequential import ByteSource, DirectorySource, ObjectRange
 from provider.two_stores import UNKNOWN_SECOND_STORE, is_offloaded
 from tieredstore.config.effective import Config
@@ -28,7 +26,8 @@ from tieredstore.config.location import location_at
 from tieredstore.config.object_keys import OBJECT_STORE
 from tieredstore.config.second_store import OFFLOAD_PATH, has_second_store
 from tieredstore.offline.split import TierPlace
-from tieredstore.places import directory_of, storage_at
+from tieredstore.places import directory_of
+from tieredstore.storages import job_storage
 from tieredstore.threaded import Threaded
 
 REQUEST_BYTES = 4 << 20
@@ -124,8 +123,7 @@ class _OpenStore:
         # What is read once need not be kept, and an audit is of what the storage has.
         config = replace(config, disk_cache=DiskCacheOptions())
         clock = SystemClock()
-        files = storage_at(config, location_at(place.location), clock=clock)
-        self.store: ObjectStore = RetryingStore(files, clock=clock, rng=SystemRandom())
+        self.store: ObjectStore = job_storage(config, location_at(place.location), clock=clock)
 
     async def __aenter__(self) -> Self:
         return self
