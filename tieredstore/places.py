@@ -224,23 +224,31 @@ def make_lock_directory(path: Path) -> None:
 
 
 async def rewrap_keys(
-    config: Config, location: TierUrl, *, dry_run: bool = False
-) -> Sequence[Rewrapped]:
-    """Wrap the data keys of an encrypted tier under the first master key; `rewrap`.
+    config: Config, locations: Sequence[TierUrl], *, dry_run: bool = False
+) -> Sequence[tuple[TierUrl, Rewrapped]]:
+    """Wrap the data keys of encrypted places under the first master key; `rewrap`.
+
+    Whatever cannot be done at one is found before anything is changed at any.
 
     Raises:
         ConfigError: no master key is configured.
-        Denied, Corrupt, Unavailable: as `rewrap`.
+        Denied, Corrupt, Unavailable: as `rewrap`; the path is the whole one.
     """
     masters = config.storage.master_keys
     if masters is None:
         variable = environment_name(MASTER_KEYS)
         raise ConfigError(f"set {variable} to the new master key and the old ones, in this order")
-    store = _object_store(config, location, SystemClock())
-    try:
-        return await rewrap(store, masters, dry_run=dry_run)
-    finally:
-        await store.close()
+
+    async def tried(store: "FsspecStore") -> Sequence[Rewrapped]:
+        return await rewrap(store, masters, dry_run=True)
+
+    async def done(store: "FsspecStore") -> Sequence[Rewrapped]:
+        return await rewrap(store, masters)
+
+    found: list[tuple[TierUrl, Rewrapped]] = []
+    for work in (tried,) if dry_run else (tried, done):
+        found = [(one, key) for one in locations for key in await _asked(config, one, work)]
+    return found
 
 
 def _object_store(config: Config, location: TierUrl, clock: Clock) -> "FsspecStore":
