@@ -12,10 +12,21 @@ from provider.ranges import ByteRange
 FIRST_STORE: Final = "first"
 SECOND_STORE: Final = "second"
 """How metrics name the two."""
-UNKNOWN_SECOND_STORE = (
-    "this was offloaded to a second store, and nothing says where that is: set "
-    "tieredStoreOffloadPath as the owner of the tier has it"
-)
+
+
+def unknown_second_store(name: str, place: str = "") -> Denied:
+    """What is said of an object of the second store where nobody said where that is.
+
+    `place`: where it was, as the tier's journal says; "" if that does not.
+    """
+    if place:
+        reason = f"this was offloaded to a second store: set tieredStoreOffloadPath={place}"
+    else:
+        reason = (
+            "this was offloaded to a second store, and nothing says where that is: set "
+            "tieredStoreOffloadPath as the owner of the tier has it"
+        )
+    return Denied(reason, name)
 
 
 class TwoStores:
@@ -34,6 +45,8 @@ class TwoStores:
         """The first store."""
         self.second = second
         """None: where it is was not said."""
+        self.recorded_place = ""
+        """Where the tier's journal says that the second store is, if somebody has set it here."""
 
     def __repr__(self) -> str:
         return f"<TwoStores: {self.inner!r}, {self.second!r}>"
@@ -108,7 +121,7 @@ class TwoStores:
         if not is_offloaded(name):
             return self.inner
         if self.second is None:
-            raise Denied(UNKNOWN_SECOND_STORE, name)
+            raise unknown_second_store(name, self.recorded_place)
         return self.second
 
 

@@ -1,11 +1,14 @@
 """From a configuration to a tier that is read: the broker, where its tier lies, its reader."""
 
-from collections.abc import AsyncGenerator, Generator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncGenerator, Generator, Mapping
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 
+from container.check.second_store import refuse_other_second_store
 from container.java.metadata import JavaMetadata, parse_java_metadata
 from container.java.tier import load_java_tier
+from container.metadata.offloading import place_of
+from container.metadata.records import Attempt
 from container.names.rocketmq import parse_cluster_directory
 from container.tier_reader import FixedMetadata, TierReader
 from provider.clock import SystemClock
@@ -13,8 +16,10 @@ from provider.errors import Corrupt, Denied, NotFound, Unavailable
 from provider.in_place_segments import LOCK_NAME
 from provider.object_store import ObjectStore
 from provider.probing import PROBE_PREFIX
+from provider.two_stores import TwoStores, is_offloaded
 from tieredstore.config.effective import Config
 from tieredstore.config.location import Location, TierUrl
+from tieredstore.config.second_store import second_location
 from tieredstore.config.sources import ConfigError
 from tieredstore.places import brokers_in, directory_of
 from tieredstore.storages import reading_storage
@@ -125,11 +130,13 @@ async def open_reader(
     clock = SystemClock()
     store = reading_storage(config, directory, clock=clock)
     try:
-        with whole_paths(directory):
+        with whole_paths(directory, second_location(config)):
             if java_metadata is None:
-                yield await _open_ours(
+                reader = await _open_ours(
                     store, directory, verify=config.verifies_extents, damaged=damaged
                 )
+                await know_second_store(config, store, reader.state.attempts)
+                yield reader
             else:
                 parsed = _parse_java(java_metadata, java_path)
                 java = await load_java_tier(
@@ -150,14 +157,34 @@ def _parse_java(raw: bytes, path: str) -> JavaMetadata:
         ) from error
 
 
+async def know_second_store(
+    config: Config, stores: TwoStores, attempts: Mapping[str, Attempt]
+) -> None:
+    """Refuse a second store that is not that of the tier; `refuse_other_second_store`.
+
+    One that does not answer is not refused: what the first store has can be read.
+
+    Raises:
+        Denied: it is another one, or refuses us.
+        Corrupt, NewerVersion: it cannot be told.
+    """
+    stores.recorded_place = place_of(attempts)
+    with suppress(Unavailable):
+        await refuse_other_second_store(stores, attempts, config.upkeep.offload_place)
+
+
 @contextmanager
-def whole_paths(directory: Location) -> Generator[None]:
-    """Name the whole path where storage refuses: the cause is often a directory above the tier."""
+def whole_paths(directory: Location, second: Location | None = None) -> Generator[None]:
+    """Name the whole path where storage refuses: the cause is often a directory above the tier.
+
+    `second`: where the tier has what was offloaded.
+    """
     try:
         yield
     except (Denied, Unavailable) as error:
-        tried = "" if error.path.startswith(PROBE_PREFIX) else error.path
-        error.path = str(directory / tried)
+        tried = "" if PROBE_PREFIX in error.path else error.path
+        where = second if second is not None and is_offloaded(error.path) else directory
+        error.path = str(where / tried)
         raise
 
 

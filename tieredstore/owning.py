@@ -22,6 +22,7 @@ from provider.names import TEMPORARY_PREFIX
 from provider.packed_segments import PARTS_PREFIX
 from tieredstore.config.effective import Config
 from tieredstore.config.location import Location, TierUrl
+from tieredstore.config.second_store import second_location
 from tieredstore.config.sources import ConfigError
 from tieredstore.following.broker_hot_log import RocketMqHotLog
 from tieredstore.following.directory.layout import COMMIT_LOG, CONSUME_QUEUE
@@ -33,7 +34,7 @@ from tieredstore.following.directory.log_directories import (
 from tieredstore.following.options import HotLogOptions
 from tieredstore.lifetime import cause
 from tieredstore.naming import refuse_other_store
-from tieredstore.opening import whole_paths
+from tieredstore.opening import know_second_store, whole_paths
 from tieredstore.owner import Takeover, name_successor
 from tieredstore.places import (
     directory_of,
@@ -86,7 +87,7 @@ async def open_owner(
     lock = owner_lock_path(config, directory)
     takeover = Takeover(directory, lock, take_over=take_over)
     try:
-        with whole_paths(directory):
+        with whole_paths(directory, second_location(config)):
             tier = await Tier.own(
                 store,
                 TierIdentity(config.cluster, config.broker, process_name(clock)),
@@ -102,6 +103,8 @@ async def open_owner(
             )
         _log_start(takeover)
         try:
+            with whole_paths(directory, second_location(config)):
+                await know_second_store(config, store, tier.state.attempts)
             yield tier
         except Exception as error:
             if isinstance(fenced := cause(error), Fenced):

@@ -73,6 +73,8 @@ class UpkeepOptions:
     (`tieredStoreTopicReservedSize`)."""
     offloads: bool = False
     """Whether there is a second store (`tieredStoreOffloadPath`)."""
+    offload_place: str = ""
+    """Where that is, for people, without secrets; "": nobody says."""
     offload_age_hours: int = 0
     """Age of its newest message from which on a closed segment is offloaded; 0: never by age
     (`tieredStoreOffloadAge`)."""

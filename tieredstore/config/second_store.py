@@ -36,6 +36,21 @@ def second_place(settings: Mapping[str, Setting]) -> str:
     return str(settings[OFFLOAD_PATH].value)
 
 
+def place_text(settings: Mapping[str, Setting]) -> str:
+    """The whole place of the second store, for people; "" if there is none.
+
+    It holds no secret: URLs with such are refused.
+
+    Raises:
+        ConfigError: it is no place.
+    """
+    given = second_place(settings)
+    if not given:
+        return ""
+    place = location_at(given)
+    return str(place) if isinstance(place, TierUrl) else os.path.abspath(place)  # noqa: PTH100 - no link is followed
+
+
 def second_location(config: "Config") -> Location | None:
     """Where the second store of the configured broker is; None if there is none.
 

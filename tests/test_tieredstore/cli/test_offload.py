@@ -8,6 +8,8 @@ from click.testing import CliRunner, Result
 from tests.support.cli import complaints
 from tests.support.fake_broker import FakeBroker
 from tieredstore.cli.main import cli
+from tieredstore.config.effective import Config
+from tieredstore.offline.sources import place_of
 
 NAMED = ("-D", "brokerClusterName=C", "-D", "brokerName=broker-a")
 
@@ -74,3 +76,52 @@ def test_wrong_use_is_one_sentence_each(tier: Path, tmp_path: Path) -> None:
     blocked = (*one, "-D", f"tieredStoreOffloadPath={file}")
     assert str(file) in refused(2, *blocked, "offload", "Orders")
     assert good(*one, "check").endswith("nothing is wrong\n")
+
+
+@pytest.mark.leaves_findings("journal", why="nobody tells the fixture of the second store")
+def test_another_second_store_is_a_sentence_with_both_places(tier: Path, tmp_path: Path) -> None:
+    second, other = tmp_path / "x" / "second", tmp_path / "x" / "other"
+    right = ("--tier", tier, "-D", f"tieredStoreOffloadPath={second}")
+    before = good(*right, "read", "Orders", "--json")
+    good(*right, "offload", "Orders")
+    wrong = ("--tier", tier, "-D", f"tieredStoreOffloadPath={other}")
+    store = tmp_path / "store"
+    commands: list[tuple[str | Path, ...]] = [
+        ("topics",),
+        ("read", "Orders"),
+        ("check",),
+        ("scrub",),
+        ("audit",),
+        ("offload", "Orders"),
+        ("delete-topic", "Orders"),
+        ("tier", store),
+        ("export", tmp_path / "rows"),
+        ("rebuild",),
+    ]
+    for words in commands:
+        said = refused(2, *wrong, *words)
+        assert f"the second store at {other} is not that of this tier" in said, words
+        assert f"offloaded to {second}: set tieredStoreOffloadPath to that" in said, words
+    nothing = ("--tier", tier)
+    assert f"set tieredStoreOffloadPath={second}" in refused(2, *nothing, "check")
+    moved = second.rename(other)  # a copy of what lies there may be elsewhere
+    assert good(*wrong, "read", "Orders", "--json") == before
+    assert "nothing is wrong" in good(*wrong, "check")
+    assert "nothing of this tier" in refused(2, *right, "check")
+    moved.rename(second)
+    assert good(*right, "read", "Orders", "--json") == before
+
+
+@pytest.mark.leaves_findings("journal", why="nobody tells the fixture of the second store")
+def test_a_relative_place_is_the_same_from_everywhere(
+    tier: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    good("--tier", "tier", "-D", "tieredStoreOffloadPath=second", "offload", "Orders")
+    whole = ("--tier", tier, "-D", f"tieredStoreOffloadPath={tmp_path}/second")
+    for words in (("check",), ("audit",)):
+        assert "nothing is wrong" in good(*whole, *words)
+    config = Config.load(
+        settings={"tieredStoreFilePath": "tier", "tieredStoreOffloadPath": "second"}
+    )
+    assert dict(place_of(config).settings)["tieredStoreOffloadPath"] == f"{tmp_path}/second"
