@@ -85,6 +85,8 @@ class UpkeepOptions:
     offload_lag_s: float = 14_400.0
     """How long the first store keeps what was offloaded (`tieredStoreOffloadDeletionLag`). What
     would expire within that time is not offloaded at all."""
+    offload_extent_bytes_max: int = 64 * MIB
+    """A longer extent is offloaded in pieces of `repack_bytes_max`, each an extent by itself."""
     offload_interval_s: float = 600.0
     """Interval between looks for what is to be offloaded (`tieredStoreOffloadInterval`)."""
     expiry_interval_s: float = 3600.0
