@@ -9,7 +9,9 @@ from container.java.metadata import JavaMetadata, parse_java_metadata
 from container.java.tier import load_java_tier
 from container.metadata.offloading import place_of
 from container.metadata.records import Attempt
+from container.metadata.state import TierState
 from container.names.rocketmq import parse_cluster_directory
+from container.names.tier_objects import JOURNAL_PREFIX
 from container.tier_reader import FixedMetadata, TierReader
 from provider.clock import SystemClock
 from provider.errors import Corrupt, Denied, NotFound, Unavailable
@@ -19,7 +21,7 @@ from provider.probing import PROBE_PREFIX
 from provider.two_stores import TwoStores, is_offloaded
 from tieredstore.config.effective import Config
 from tieredstore.config.location import Location, TierUrl
-from tieredstore.config.second_store import second_location
+from tieredstore.config.second_store import OFFLOAD_PATH, second_location
 from tieredstore.config.sources import ConfigError
 from tieredstore.places import brokers_in, directory_of
 from tieredstore.storages import reading_storage
@@ -171,6 +173,25 @@ async def know_second_store(
     stores.recorded_place = place_of(attempts)
     with suppress(Unavailable):
         await refuse_other_second_store(stores, attempts, config.upkeep.offload_place)
+
+
+async def refuse_place_of_a_tier(config: Config, stores: TwoStores, state: TierState) -> None:
+    """Refuse a second store in which a tier lies, before anything was offloaded. One listing.
+
+    Its owner would find what is not its own there.
+
+    Raises:
+        ConfigError: there is a journal.
+        Denied: it refuses us.
+    """
+    if stores.second is None or place_of(state.attempts):
+        return
+    with suppress(Unavailable):
+        if await stores.second.list(JOURNAL_PREFIX):
+            raise ConfigError(
+                f"a tier lies in {second_location(config)}: give the second store "
+                f"({OFFLOAD_PATH}) a place of its own"
+            )
 
 
 @contextmanager

@@ -22,7 +22,7 @@ from provider.names import TEMPORARY_PREFIX
 from provider.packed_segments import PARTS_PREFIX
 from tieredstore.config.effective import Config
 from tieredstore.config.location import Location, TierUrl
-from tieredstore.config.second_store import second_location
+from tieredstore.config.second_store import refuse_linked_stores, second_location
 from tieredstore.config.sources import ConfigError
 from tieredstore.following.broker_hot_log import RocketMqHotLog
 from tieredstore.following.directory.layout import COMMIT_LOG, CONSUME_QUEUE
@@ -34,7 +34,7 @@ from tieredstore.following.directory.log_directories import (
 from tieredstore.following.options import HotLogOptions
 from tieredstore.lifetime import cause
 from tieredstore.naming import refuse_other_store
-from tieredstore.opening import know_second_store, whole_paths
+from tieredstore.opening import know_second_store, refuse_place_of_a_tier, whole_paths
 from tieredstore.owner import Takeover, name_successor
 from tieredstore.places import (
     directory_of,
@@ -69,7 +69,8 @@ async def open_owner(
     together with the tier.
 
     Raises:
-        ConfigError: there are files of a tier, and no journal.
+        ConfigError: there are files of a tier, and no journal; or the second store lies in the
+            first, or a tier in it.
         Refused: there is something to be imported, and the tier has queues already.
         Owned: the tier's owner lives, as far as locks tell; nothing was changed.
         Denied: the storage cannot keep a tier, or the tier is another broker's.
@@ -77,6 +78,7 @@ async def open_owner(
         Fenced: at the end of the block, naming who took the tier meanwhile.
     """
     directory, rng = directory_of(config), rng or SystemRandom()
+    await asyncio.to_thread(refuse_linked_stores, config)
     if not imported:
         await asyncio.to_thread(_refuse_foreign_files, config, directory)
     metrics = ProviderMetrics(registry or CollectorRegistry())
@@ -105,6 +107,7 @@ async def open_owner(
         try:
             with whole_paths(directory, second_location(config)):
                 await know_second_store(config, store, tier.state.attempts)
+                await refuse_place_of_a_tier(config, store, tier.state)
             yield tier
         except Exception as error:
             if isinstance(fenced := cause(error), Fenced):
