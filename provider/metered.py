@@ -1,4 +1,4 @@
-"""A store that counts what passes through it: requests, bytes and seconds per verb."""
+"""A store that counts what passes through it: requests, bytes and seconds per store and verb."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -11,6 +11,7 @@ from provider.errors import StoreError
 from provider.forwarding import ForwardingStore, Result
 from provider.object_store import Buffer, ObjectStore
 from provider.ranges import ByteRange
+from provider.two_stores import FIRST_STORE
 
 _SECONDS: Final = (0.0001, 0.0005, 0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 
@@ -19,34 +20,24 @@ _SIZES: Final = (1 << 10, 10 << 10, 100 << 10, 1 << 20, 10 << 20, 32 << 20, 50 <
 _OPERATIONS: Final = {"create": "write", "append": "write", "read": "read", "read_many": "read"}
 
 
-class MeteredStore(ForwardingStore):
-    """Wrap a store; changes nothing. About 5 us a call. One per metrics registry.
+class ProviderMetrics:
+    """The metrics of a tier's stores. One per metrics registry."""
 
-    Metrics: `tieredstore_provider_requests_total{verb, outcome}` where the outcome is "ok",
-    "cancelled" or a verdict in small letters, `tieredstore_provider_bytes_total{verb}`, and the
-    histogram `tieredstore_provider_seconds{verb}`. Calls that move bytes are also counted under
-    RocketMQ's names, with its units, labels and buckets. `close` is not counted.
-    """
-
-    def __init__(
-        self, inner: ObjectStore, *, clock: Clock, registry: CollectorRegistry | None = None
-    ) -> None:
-        super().__init__(inner)
-        self._clock = clock
-        registry = registry or CollectorRegistry()
-        self._requests = Counter(
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.requests = Counter(
             "tieredstore_provider_requests",
-            "Finished calls to the tier's storage, by verb and outcome.",
-            ["verb", "outcome"],
+            "Finished calls to the tier's storage, by store, verb and outcome.",
+            ["store", "verb", "outcome"],
             registry=registry,
         )
-        self._bytes = Counter(
+        self.bytes = Counter(
             "tieredstore_provider_bytes",
-            "Bytes read from or written to the tier's storage by successful calls, by verb.",
-            ["verb"],
+            "Bytes read from or written to the tier's storage by successful calls, by store and "
+            "verb.",
+            ["store", "verb"],
             registry=registry,
         )
-        self._sizes = {
+        self.sizes = {
             operation: Histogram(
                 f"rocketmq_tiered_store_provider_{name}_bytes",
                 f"Bytes of one successful call that {operation}s.",
@@ -55,20 +46,45 @@ class MeteredStore(ForwardingStore):
             )
             for operation, name in (("write", "upload"), ("read", "download"))
         }
-        self._latency = Histogram(
+        self.latency = Histogram(
             "rocketmq_tiered_store_provider_rpc_latency",
             "Duration of calls that read or write in milliseconds.",
             ["operation", "success"],
             buckets=_MILLISECONDS,
             registry=registry,
         )
-        self._seconds = Histogram(
+        self.seconds = Histogram(
             "tieredstore_provider_seconds",
-            "Duration of calls to the tier's storage in seconds, by verb.",
-            ["verb"],
+            "Duration of calls to the tier's storage in seconds, by store and verb.",
+            ["store", "verb"],
             buckets=_SECONDS,
             registry=registry,
         )
+
+
+class MeteredStore(ForwardingStore):
+    """Wrap a store; changes nothing. About 5 us a call.
+
+    Metrics: `tieredstore_provider_requests_total{store, verb, outcome}` where the outcome is "ok",
+    "cancelled" or a verdict in small letters, `tieredstore_provider_bytes_total{store, verb}`, and
+    the histogram `tieredstore_provider_seconds{store, verb}`. Calls that move bytes are also
+    counted under RocketMQ's names, with its units, labels and buckets: those of all stores
+    together. `close` is not counted.
+    """
+
+    def __init__(
+        self,
+        inner: ObjectStore,
+        *,
+        clock: Clock,
+        metrics: ProviderMetrics | None = None,
+        store: str = FIRST_STORE,
+    ) -> None:
+        """`metrics`: of all stores of a tier; None: its own. `store`: which of them it is."""
+        super().__init__(inner)
+        self._clock = clock
+        self._metrics = metrics or ProviderMetrics(CollectorRegistry())
+        self._store = store
 
     async def read(self, name: str, wanted: ByteRange | None = None) -> Buffer:
         """Read a range, or all; `ObjectStore.read`."""
@@ -107,13 +123,13 @@ class MeteredStore(ForwardingStore):
             return result
         finally:
             took_s = self._clock.monotonic_s() - started_s
-            self._requests.labels(verb, outcome).inc()
-            self._seconds.labels(verb).observe(took_s)
+            self._metrics.requests.labels(self._store, verb, outcome).inc()
+            self._metrics.seconds.labels(self._store, verb).observe(took_s)
             if verb in _OPERATIONS:
                 succeeded = str(outcome == "ok").lower()
-                self._latency.labels(_OPERATIONS[verb], succeeded).observe(took_s * 1000)
+                self._metrics.latency.labels(_OPERATIONS[verb], succeeded).observe(took_s * 1000)
 
     def _moved(self, verb: str, size_bytes: int) -> None:
         """Count the bytes of a successful call."""
-        self._bytes.labels(verb).inc(size_bytes)
-        self._sizes[_OPERATIONS[verb]].observe(size_bytes)
+        self._metrics.bytes.labels(self._store, verb).inc(size_bytes)
+        self._metrics.sizes[_OPERATIONS[verb]].observe(size_bytes)

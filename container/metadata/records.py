@@ -299,6 +299,8 @@ class Attempt:
     started_ms: int
     epoch: int
     output_prefix: str = ""
+    place: str = ""
+    """Where a second store is, as its tier's last owner was told; it holds no secret."""
     extra: Mapping[str, Any] = field(default_factory=lambda: NO_EXTRA)
 
 

@@ -26,6 +26,7 @@ from container.metadata.records import Queue
 from container.names.queue_id import QueueId
 from container.upkeep import (
     offloading,
+    orphans,
     tombstones,
 )
 from container.upkeep.deletion import plan_deletions
@@ -82,9 +83,16 @@ def queues_are_not_searched(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(OrphanStep, "_search_listed", search)
 
 
-def an_offload_keeps_the_first_copy(patch: pytest.MonkeyPatch) -> None:
-    """The first store's files get no tombstones."""
-    patch.setattr(offloading, "own_file", lambda _queue, _segment: None)
+def an_orphan_counts_as_an_offloaded_file(patch: pytest.MonkeyPatch) -> None:
+    """Manifests of offloaded queues are read only where there are more files than they list."""
+    sort = orphans.sort_files
+
+    def counted(state: Any, queue: QueueId, names: Any) -> Any:
+        files = sort(state, queue, names)
+        more = tuple((ref, some) for ref, some in files.doubtful if len(some) > ref.segments)
+        return replace(files, doubtful=more)
+
+    patch.setattr(orphans, "sort_files", counted)
 
 
 def an_offload_forgets_what_manifests_named(patch: pytest.MonkeyPatch) -> None:
@@ -153,7 +161,7 @@ OF_STORES: list[Mutant] = [
 OF_FILES: list[Mutant] = [
     an_owner_never_learns_that_it_was_fenced,
     a_file_is_taken_over_beside_its_owner,
-    an_offload_keeps_the_first_copy,
+    an_orphan_counts_as_an_offloaded_file,
     manifests_are_not_compared_with_their_plan,
 ]
 """Those that it kills where segments are files that grow."""

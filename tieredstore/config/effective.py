@@ -311,6 +311,7 @@ class Config:
             owner_check_s=self.owner_check_s,
             upload_bytes_per_s=self.limits.upload_bytes_per_s,
             download_bytes_per_s=self.limits.download_bytes_per_s,
+            offload_object_bytes=self.upkeep.repack_bytes_max,
         )
 
     @property
