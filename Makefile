@@ -116,12 +116,13 @@ bench-s3: $(STAMP)
 	mkdir -p tests/bench/results
 	$(BIN)/python -m tests.bench.object_store --store-results tests/bench/results $(BENCH)
 
-# The kept comparisons and the cost of many queues as pictures, .run/figures.png and .run/scale.png.
+# The kept comparisons and the cost of many queues as pictures: .run/figures.png, .run/scale.png and .run/packed-scale.png.
 plot: $(STAMP)
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --constraint constraints.txt --group bench
 	mkdir -p .run
 	$(BIN)/python tests/bench/plot.py tests/bench/results .run/figures.png
 	$(BIN)/python tests/bench/plot_scale.py tests/bench/results/scale.json .run/scale.png
+	$(BIN)/python tests/bench/plot_packed_scale.py tests/bench/results/packed-scale.json .run/packed-scale.png
 
 format: $(STAMP)
 	$(BIN)/ruff format .

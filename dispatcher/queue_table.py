@@ -89,11 +89,12 @@ class QueueTable:
 
     def observe(self, seen: Iterable[HotQueue], now_s: float, *, first: bool) -> None:
         """Take in what a poll saw; `first` is the poll that returns every queue."""
+        sort = self._sort  # one bound method for all queues
         for hot in seen:
             queue = self._queues.get(hot.id)
             if queue is None:
                 queue = self._queues[hot.id] = QueueProgress(
-                    hot, self._options, self.count, is_old=first, notify=self._sort
+                    hot, self._options, self.count, is_old=first, notify=sort
                 )
             queue.observe(hot, now_s)
 
@@ -116,6 +117,8 @@ class QueueTable:
         One of which it was said that it is opened `alone`, or up to `queues_max` others.
         """
         wake_at_s, found = math.inf, list[QueueProgress]()
+        if not self._to_open:
+            self._to_open = {}  # one that was large keeps its memory when it is empty
         for queue in self._to_open.values():
             if queue.failures and queue.retry_at_s > now_s:
                 wake_at_s = min(wake_at_s, queue.retry_at_s)

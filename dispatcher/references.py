@@ -33,11 +33,18 @@ class ClaimedRange:
         return QueueOffset(self.start + len(self.references))
 
 
+NO_UNITS: Units = np.zeros(0, UNIT_DTYPE)
+"""Shared by all queues that wait for nothing."""
+NO_UNITS.flags.writeable = False
+
+
 class References:
     """Units of consecutive messages, and the bytes that these will take in the tier."""
 
+    __slots__ = ("_count", "bytes", "units")
+
     def __init__(self, count: ReferenceCount) -> None:
-        self.units: Units = np.zeros(0, UNIT_DTYPE)
+        self.units: Units = NO_UNITS
         self.bytes = 0
         """What all of them will take in the tier: records and units."""
         self._count = count
@@ -80,9 +87,9 @@ class References:
 
     def clear(self) -> None:
         """Keep none."""
-        self._keep(np.zeros(0, UNIT_DTYPE), -self.bytes)
+        self._keep(NO_UNITS, -self.bytes)
 
     def _keep(self, units: Units, more_bytes: int) -> None:
         self._count.kept += len(units) - len(self.units)
-        self.units = units
+        self.units = units if len(units) else NO_UNITS  # else a view of those that were taken
         self.bytes += more_bytes

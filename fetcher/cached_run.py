@@ -179,11 +179,8 @@ class CachedRun:
 def _pinned_bytes(view: memoryview) -> int:
     """What a view keeps alive, which may be more than it shows."""
     base = view.obj
-    return (
-        max(view.nbytes, memoryview(base).nbytes)
-        if isinstance(base, bytes | bytearray)
-        else (max(view.nbytes, _memory_of(base)) if isinstance(base, np.ndarray) else view.nbytes)
-    )
+    kept = _memory_of(base) if isinstance(base, np.ndarray) else memoryview(base).nbytes
+    return max(view.nbytes, kept)
 
 
 def _memory_of(array: NDArray[Any]) -> int:

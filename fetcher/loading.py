@@ -1,5 +1,6 @@
-"""Reading one run from the tier: its units, then the bytes that are wanted, then the checks."""
+"""Reading runs from the tier: their units, then the bytes that are wanted, then the checks."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -17,11 +18,12 @@ from container.record.unit_faults import (
     leading_good,
 )
 from container.record.verification import leading_good_units
-from fetcher.cached_run import CachedRun, compact
+from fetcher.cached_run import CachedRun
 from fetcher.options import FetcherOptions
-from fetcher.plan import places_in_reads, plan_reads, units_taken
+from fetcher.plan import plan_reads, units_taken
 from fetcher.single_flight import Flight, ReadBudget
 from fetcher.source import TierQueue
+from fetcher.stretches import Stretch, stretches_of
 from fetcher.tag_filter import Subscription, matching
 from provider.errors import Corrupt, NotFound, OutOfRange
 from provider.object_store import Buffer
@@ -29,12 +31,12 @@ from provider.ranges import ByteRange, QueueOffset
 
 
 class _Picked(NamedTuple):
-    """The messages of a run before their bytes are there."""
+    """The messages of a read before their bytes are there."""
 
     end: int
-    """First offset that the run does not cover."""
+    """First offset that the read does not cover."""
     has_all: bool
-    """Whether these are all messages of the run."""
+    """Whether these are all messages up to there."""
     offsets: NDArray[np.int64]
     positions: NDArray[np.int64]
     sizes: NDArray[np.int64]
@@ -43,14 +45,18 @@ class _Picked(NamedTuple):
     """Which units hold something else than a hash of tags."""
 
     def leading(self, count: int) -> "_Picked":
-        """The first `count` messages; the run then ends before the next."""
+        """The first `count` messages; the read then ends before the next."""
+        return self.part(0, count)
+
+    def part(self, first: int, stop: int) -> "_Picked":
+        """Messages `first` to `stop`; the part ends before the next."""
         return self._replace(
-            end=int(self.offsets[count]),
-            offsets=self.offsets[:count],
-            positions=self.positions[:count],
-            sizes=self.sizes[:count],
-            tag_hashes=self.tag_hashes[:count],
-            odd_codes=self.odd_codes[:count],
+            end=int(self.offsets[stop]) if stop < len(self.offsets) else self.end,
+            offsets=self.offsets[first:stop],
+            positions=self.positions[first:stop],
+            sizes=self.sizes[first:stop],
+            tag_hashes=self.tag_hashes[first:stop],
+            odd_codes=self.odd_codes[first:stop],
         )
 
     def past_codas(self, at_coda: NDArray[np.bool_]) -> "_Picked":
@@ -85,8 +91,9 @@ class _Picked(NamedTuple):
 
 
 class _Records(NamedTuple):
-    """The bytes of messages, found good."""
+    """Messages and their bytes, found good."""
 
+    picked: _Picked
     data: Buffer
     starts: NDArray[np.int64]
     """First byte of each record in `data`."""
@@ -94,23 +101,25 @@ class _Records(NamedTuple):
     """What was verified; None if nothing was to be."""
 
 
-async def load_run(
+async def load_runs(
     queue: TierQueue,
     flight: Flight,
     *,
     messages_max: int,
     options: FetcherOptions,
     budget: ReadBudget,
-) -> CachedRun:
-    """Read the run that begins at `flight.start`; `flight.end` follows what it will cover.
+) -> tuple[CachedRun, ...]:
+    """Read the runs from `flight.start` on; `flight.end` follows what they will cover.
 
     Takes up to `messages_max` wanted messages of `[start, end)`, and at least one of them or the
-    whole stretch. A run ends before the first message that is damaged. One round of requests for
-    the units, one for the bytes; none for bytes when no tag matches; a few more around damage.
+    whole stretch. The last run ends before the first message that is damaged; another one begins
+    where a large buffer of the storage ends, so that none is copied (decision 0043). One round of
+    requests for the units, one for the bytes; none for bytes when no tag matches; a few more around
+    damage.
 
     With `options.verify` all that is compared with anything is compared here, once a run: what was
     read is not compared again while it is cached, for memory is trusted. Where units decide what is
-    not read, they must be those that were published; if their checksum says otherwise, the run has
+    not read, they must be those that were published; if their checksum says otherwise, runs have
     all messages, so that the damage is found at the one that has it.
 
     Raises:
@@ -133,7 +142,7 @@ async def load_run(
     while True:
         flight.end = picked.end
         try:
-            picked, records = await _read_checked(queue, flight, picked, options, budget)
+            checked = await _read_checked(queue, flight, picked, options, budget)
             break
         except (BytesMissing, Corrupt):
             # Somewhere among many messages: what comes before the damage can still be served.
@@ -141,10 +150,16 @@ async def load_run(
             if count == 0 and int(picked.offsets[0]) == start:
                 raise
             picked = picked.leading(count)
-    flight.end = picked.end
+    flight.end = checked[-1].picked.end
+    firsts = [start, *(records.picked.end for records in checked)]
+    return tuple(_run(flight, *one) for one in zip(firsts, checked, strict=False))
+
+
+def _run(flight: Flight, first: int, records: _Records) -> CachedRun:
+    picked = records.picked
     return CachedRun(
         flight.key.whole if picked.has_all else flight.key,
-        QueueOffset(start),
+        QueueOffset(first),
         QueueOffset(picked.end),
         records.data,
         offsets=picked.offsets,
@@ -230,61 +245,90 @@ def _pick(
 
 async def _read_checked(
     queue: TierQueue, flight: Flight, picked: _Picked, options: FetcherOptions, budget: ReadBudget
-) -> tuple[_Picked, _Records]:
-    """The leading good messages, and their bytes."""
+) -> list[_Records]:
+    """The leading good messages, and their bytes; at least one part."""
     if not len(picked.offsets):
-        return picked, _Records(b"", picked.positions, None)
-    queue_id = queue.id.queue_id
-    data, starts = await _read(queue, flight, picked, options, budget)
-    faults, headers = picked.judge(data, starts, queue_id)
-    if faults.any() and Fault.CODA in faults:
-        picked = picked.past_codas(faults == Fault.CODA)
-        data, starts = await _read(queue, flight, picked, options, budget)
-        faults, headers = picked.judge(data, starts, queue_id)
+        return [_Records(picked, b"", picked.positions, None)]
+    stretches = await _read(queue, flight, picked, options, budget)
+    judged = _judged(picked, stretches, queue.id.queue_id)
+    at_coda = np.concatenate([faults == Fault.CODA for faults, _ in judged])
+    if at_coda.any():
+        picked = picked.past_codas(at_coda)
+        stretches = await _read(queue, flight, picked, options, budget)
+        judged = _judged(picked, stretches, queue.id.queue_id)
+    found: list[_Records] = []
+    for stretch, (faults, headers) in zip(stretches, judged, strict=True):
+        part = picked.part(stretch.first, stretch.stop)
+        records, reason = _checked(queue, part, stretch, faults, headers, verify=options.verify)
+        if reason and not found and not len(records.starts):
+            if int(part.offsets[0]) == flight.start:
+                raise Corrupt(reason, f"{queue.id}/COMMIT_LOG", int(part.positions[0]))
+            return [records]
+        if len(records.starts):
+            found.append(records)
+        if reason:
+            break
+    return found
+
+
+def _judged(
+    picked: _Picked, stretches: Sequence[Stretch], queue_id: int
+) -> list[tuple[Faults, NDArray[np.void]]]:
+    return [
+        picked.part(one.first, one.stop).judge(one.data, one.starts, queue_id) for one in stretches
+    ]
+
+
+def _checked(
+    queue: TierQueue,
+    part: _Picked,
+    stretch: Stretch,
+    faults: Faults,
+    headers: NDArray[np.void],
+    *,
+    verify: bool,
+) -> tuple[_Records, str]:
+    """The leading good messages of a stretch, and what is wrong with the next; "" if nothing is."""
+    data, starts = stretch.data, stretch.starts
     good, fault = leading_good(faults)
     reason = fault.reason
     contents = None
-    if options.verify:
+    if verify:
         if len(headers) < len(starts):  # some lie outside
             headers = headers_at(data, starts[:good], PREFIX_DTYPE)
         contents = verify_contents(
-            data, starts[:good], picked.sizes[:good], headers[:good], topic=queue.id.topic.encode()
+            data, starts[:good], part.sizes[:good], headers[:good], topic=queue.id.topic.encode()
         )
         good, reason = contents.good, contents.reason or reason
-    if reason:
-        if int(picked.offsets[good]) == flight.start:
-            raise Corrupt(reason, f"{queue.id}/COMMIT_LOG", int(picked.positions[good]))
-        picked = picked.leading(good)
-    return picked, _Records(data, starts[:good], contents)
+    return _Records(part.leading(good), data, starts[:good], contents), reason
 
 
 async def _read(
     queue: TierQueue, flight: Flight, picked: _Picked, options: FetcherOptions, budget: ReadBudget
-) -> tuple[Buffer, NDArray[np.int64]]:
-    """The bytes of the picked messages in one buffer, and where each begins in it."""
+) -> list[Stretch]:
+    """The bytes of the picked messages, at least one."""
     ranges = plan_reads(
         picked.positions,
         picked.sizes,
         gap_bytes_max=options.gap_bytes_max,
         read_bytes_max=2 * options.run_bytes_max,
     )
-    if not ranges:
-        return b"", picked.positions
     granted = await budget.acquire(flight, sum(part.length for part in ranges))
     try:
         pieces = await _log(queue, flight, ranges, picked)
     finally:
         budget.release(granted)
-    data = compact(pieces[0]) if len(pieces) == 1 else b"".join(pieces)
-    return data, places_in_reads(picked.positions, ranges)
+    return stretches_of(
+        ranges, pieces, picked.positions, picked.sizes, is_one=not options.cache_enabled
+    )
 
 
 async def _log(
     queue: TierQueue, flight: Flight, ranges: list[ByteRange], picked: _Picked
-) -> list[Buffer]:
+) -> list[list[Buffer]]:
     """The ranges of the log; published units that point outside it are corrupt."""
     try:
-        pieces = [await queue.log(ranges[0])] if len(ranges) == 1 else await queue.log_many(ranges)
+        pieces = await queue.log_pieces(ranges)
     except NotFound:
         raise
     except OutOfRange as error:
@@ -292,6 +336,6 @@ async def _log(
             path, position = f"{queue.id}/COMMIT_LOG", int(picked.positions[0])
             raise Corrupt("units point outside the published log", path, position) from error
         raise
-    if [len(piece) for piece in pieces] != [part.length for part in ranges]:
+    if [sum(map(len, part)) for part in pieces] != [part.length for part in ranges]:
         raise Corrupt("the log's bytes are short", f"{queue.id}/COMMIT_LOG", ranges[0].start)
     return pieces

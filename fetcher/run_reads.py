@@ -6,7 +6,7 @@ from collections.abc import Coroutine
 from container.names.queue_id import QueueId
 from fetcher.cached_run import CachedRun, CacheKey
 from fetcher.group_position import GroupPosition
-from fetcher.loading import load_run
+from fetcher.loading import load_runs
 from fetcher.options import FetcherOptions
 from fetcher.run_cache import RunCache
 from fetcher.single_flight import Flight, Flights, ReadBudget
@@ -90,7 +90,7 @@ class RunReads:
 
         Raises:
             Closed: the fetcher was closed.
-            And what `load_run` raises.
+            And what `load_runs` raises.
         """
         while True:
             now_s = self._clock.monotonic_s()
@@ -105,10 +105,10 @@ class RunReads:
                 flight = self._begin(queue, Flight(key, offset, end), messages)
             flight.is_wanted = True
             await flight.done.wait()
-            run = flight.run
+            run = flight.run_at(offset)
             if flight.is_stale:
                 raise OutOfRange("the queue was replaced meanwhile", f"{key.queue}", offset)
-            if run is not None and offset < run.end:
+            if run is not None:
                 self.cached(key, offset, now_s)
                 return run
             if flight.error is not None and not was_ahead:
@@ -202,39 +202,40 @@ class RunReads:
         """Carry out one read; its outcome is left in the flight for the calls that wait."""
         try:
             if flight.ahead_of is not None:
-                flight.run = await self._load(queue, flight, messages)
+                flight.runs = await self._load(queue, flight, messages)
             else:
                 async with self._demands:
-                    flight.run = await self._load(queue, flight, messages)
+                    flight.runs = await self._load(queue, flight, messages)
         except Exception as error:  # noqa: BLE001 - raised by the calls that wait for the flight
             flight.error = error
             self._failed += 1
             if flight.ahead_of is not None:
                 flight.ahead_of.shrink(self._clock.monotonic_s())
         else:
-            self._keep(flight, flight.run)
+            self._keep(flight)
         finally:
-            if flight.run is None and flight.error is None:
+            if not flight.runs and flight.error is None:
                 flight.error = Closed("the fetcher was closed", f"{flight.key.queue}", flight.start)
             self._flights.end(flight)
 
-    async def _load(self, queue: TierQueue, flight: Flight, messages: int) -> CachedRun:
-        run = await load_run(
+    async def _load(self, queue: TierQueue, flight: Flight, messages: int) -> tuple[CachedRun, ...]:
+        runs = await load_runs(
             queue, flight, messages_max=messages, options=self._options, budget=self._budget
         )
         if queue.generation != flight.key.generation:
             raise OutOfRange("the queue was cut while it was read", f"{queue.id}", flight.start)
-        return run
+        return runs
 
-    def _keep(self, flight: Flight, run: CachedRun) -> None:
-        self._runs_read += 1
-        self._bytes_read += len(run.data)
+    def _keep(self, flight: Flight) -> None:
+        self._runs_read += len(flight.runs)
+        self._bytes_read += sum(len(run.data) for run in flight.runs)
         if flight.ahead_of is not None:
-            flight.ahead_of.has_read_ahead(run.end)
+            flight.ahead_of.has_read_ahead(flight.runs[-1].end)
         if flight.is_stale:
             return
         now_s = self._clock.monotonic_s()
-        _shrink_windows(self._cache.add(run, now_s), now_s)
+        for run in flight.runs:
+            _shrink_windows(self._cache.add(run, now_s), now_s)
 
     async def _expire(self) -> None:
         """Drop old runs also while there are no calls."""

@@ -13,7 +13,7 @@ class Flight:
     """One read of `[start, end)` of a key; `end` may come out lower once the sizes are known."""
 
     __slots__ = (
-        "ahead_of", "done", "end", "error", "is_stale", "is_wanted", "key", "run", "start",
+        "ahead_of", "done", "end", "error", "is_stale", "is_wanted", "key", "runs", "start",
     )  # fmt: skip
 
     def __init__(
@@ -28,9 +28,14 @@ class Flight:
         """A call waits for it, or did."""
         self.is_stale = False
         """The queue was forgotten meanwhile: the outcome is of no use."""
-        self.run: CachedRun | None = None
+        self.runs: tuple[CachedRun, ...] = ()
+        """What was read, from `start` on without a hole."""
         self.error: Exception | None = None
         self.done = asyncio.Event()
+
+    def run_at(self, offset: int) -> CachedRun | None:
+        """The run that covers `offset`, if the read came so far."""
+        return next((run for run in self.runs if run.first <= offset < run.end), None)
 
     def __repr__(self) -> str:
         kind = "wanted" if self.is_wanted else "ahead"

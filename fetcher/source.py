@@ -72,6 +72,10 @@ class TierQueue(Protocol):
         """Several ranges of the CommitLog in one round of requests. As `units`."""
         ...
 
+    async def log_pieces(self, wanted: Sequence[ByteRange]) -> list[list[Buffer]]:
+        """As `log_many`, each range as the buffers that storage gave, in order and not joined."""
+        ...
+
 
 class Tier(Protocol):
     """All queues of a tier."""

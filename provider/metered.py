@@ -1,4 +1,4 @@
-"""A store that counts what passes through it: requests, bytes and seconds per verb."""
+"""A store that counts what passes through it: requests, bytes and seconds per store and verb."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -11,6 +11,7 @@ from provider.errors import StoreError
 from provider.forwarding import ForwardingStore, Result
 from provider.object_store import Buffer, ObjectStore
 from provider.ranges import ByteRange
+from provider.two_stores import FIRST_STORE
 
 _SECONDS: Final = (0.0001, 0.0005, 0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 
@@ -25,36 +26,24 @@ class _Samples(NamedTuple):
     latency: Histogram | None
 
 
-class MeteredStore(ForwardingStore):
-    """Wrap a store; changes nothing. About 3 us a call. One per metrics registry.
+class ProviderMetrics:
+    """The metrics of a tier's stores. One per metrics registry."""
 
-    Metrics: `tieredstore_provider_requests_total{verb, outcome}` where the outcome is "ok",
-    "cancelled" or a verdict in small letters, `tieredstore_provider_bytes_total{verb}`, and the
-    histogram `tieredstore_provider_seconds{verb}`. Calls that move bytes are also counted under
-    RocketMQ's names, with its units, labels and buckets. `close` is not counted.
-    """
-
-    def __init__(
-        self, inner: ObjectStore, *, clock: Clock, registry: CollectorRegistry | None = None
-    ) -> None:
-        super().__init__(inner)
-        self._clock = clock
-        self._samples: dict[tuple[str, str], _Samples] = {}
-        self._moved_bytes: dict[str, Counter] = {}
-        registry = registry or CollectorRegistry()
-        self._requests = Counter(
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.requests = Counter(
             "tieredstore_provider_requests",
-            "Finished calls to the tier's storage, by verb and outcome.",
-            ["verb", "outcome"],
+            "Finished calls to the tier's storage, by store, verb and outcome.",
+            ["store", "verb", "outcome"],
             registry=registry,
         )
-        self._bytes = Counter(
+        self.bytes = Counter(
             "tieredstore_provider_bytes",
-            "Bytes read from or written to the tier's storage by successful calls, by verb.",
-            ["verb"],
+            "Bytes read from or written to the tier's storage by successful calls, by store and "
+            "verb.",
+            ["store", "verb"],
             registry=registry,
         )
-        self._sizes = {
+        self.sizes = {
             operation: Histogram(
                 f"rocketmq_tiered_store_provider_{name}_bytes",
                 f"Bytes of one successful call that {operation}s.",
@@ -63,20 +52,47 @@ class MeteredStore(ForwardingStore):
             )
             for operation, name in (("write", "upload"), ("read", "download"))
         }
-        self._latency = Histogram(
+        self.latency = Histogram(
             "rocketmq_tiered_store_provider_rpc_latency",
             "Duration of calls that read or write in milliseconds.",
             ["operation", "success"],
             buckets=_MILLISECONDS,
             registry=registry,
         )
-        self._seconds = Histogram(
+        self.seconds = Histogram(
             "tieredstore_provider_seconds",
-            "Duration of calls to the tier's storage in seconds, by verb.",
-            ["verb"],
+            "Duration of calls to the tier's storage in seconds, by store and verb.",
+            ["store", "verb"],
             buckets=_SECONDS,
             registry=registry,
         )
+
+
+class MeteredStore(ForwardingStore):
+    """Wrap a store; changes nothing. About 3 us a call.
+
+    Metrics: `tieredstore_provider_requests_total{store, verb, outcome}` where the outcome is "ok",
+    "cancelled" or a verdict in small letters, `tieredstore_provider_bytes_total{store, verb}`, and
+    the histogram `tieredstore_provider_seconds{store, verb}`. Calls that move bytes are also
+    counted under RocketMQ's names, with its units, labels and buckets: those of all stores
+    together. `close` is not counted.
+    """
+
+    def __init__(
+        self,
+        inner: ObjectStore,
+        *,
+        clock: Clock,
+        metrics: ProviderMetrics | None = None,
+        store: str = FIRST_STORE,
+    ) -> None:
+        """`metrics`: of all stores of a tier; None: its own. `store`: which of them it is."""
+        super().__init__(inner)
+        self._clock = clock
+        self._metrics = metrics or ProviderMetrics(CollectorRegistry())
+        self._store = store
+        self._samples: dict[tuple[str, str], _Samples] = {}
+        self._moved_bytes: dict[str, Counter] = {}
 
     async def read(self, name: str, wanted: ByteRange | None = None) -> Buffer:
         """Read a range, or all; `ObjectStore.read`."""
@@ -125,11 +141,12 @@ class MeteredStore(ForwardingStore):
         """What one call is counted in, looked up once: by name it costs 1 us a metric."""
         found = self._samples.get((verb, outcome))
         if found is None:
-            operation, succeeded = _OPERATIONS.get(verb), str(outcome == "ok").lower()
+            metrics, operation = self._metrics, _OPERATIONS.get(verb)
+            succeeded = str(outcome == "ok").lower()
             found = _Samples(
-                self._requests.labels(verb, outcome),
-                self._seconds.labels(verb),
-                None if operation is None else self._latency.labels(operation, succeeded),
+                metrics.requests.labels(self._store, verb, outcome),
+                metrics.seconds.labels(self._store, verb),
+                None if operation is None else metrics.latency.labels(operation, succeeded),
             )
             self._samples[verb, outcome] = found
         return found
@@ -137,6 +154,6 @@ class MeteredStore(ForwardingStore):
     def _moved(self, verb: str, size_bytes: int) -> None:
         """Count the bytes of a successful call."""
         if verb not in self._moved_bytes:
-            self._moved_bytes[verb] = self._bytes.labels(verb)
+            self._moved_bytes[verb] = self._metrics.bytes.labels(self._store, verb)
         self._moved_bytes[verb].inc(size_bytes)
-        self._sizes[_OPERATIONS[verb]].observe(size_bytes)
+        self._metrics.sizes[_OPERATIONS[verb]].observe(size_bytes)

@@ -15,6 +15,7 @@ from provider.names import TEMPORARY_PREFIX, check_name
 from provider.object_store import ObjectEntry
 from provider.posix_errors import posix_errors
 from provider.posix_files import sync_directory
+from provider.presence import is_there
 
 _REMEMBERED_MAX: Final = 65_536
 _AS_A_PLACE: Final = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
@@ -140,7 +141,7 @@ class Directories:
         Ends where a mount begins, and at a directory that we may not open.
         """
         made = Path(self.root)
-        missing = sum(not path.exists() for path in (made, *made.parents))
+        missing = sum(not is_there(path) for path in (made, *made.parents))
         try:
             made.mkdir(parents=True, exist_ok=True)
         except FileNotFoundError as error:  # /proc answers so, and a working directory that went

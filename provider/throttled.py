@@ -112,35 +112,40 @@ class ThrottledStore(ForwardingStore):
         *,
         clock: Clock,
         limits: TransferLimits,
+        beside: "ThrottledStore | None" = None,
     ) -> None:
-        """`limits` may be shared: each store keeps to them by itself."""
+        """`limits` may be shared: each store keeps to them by itself, or together with `beside`."""
         super().__init__(inner)
         self._limits = limits
-        self._uploads = TokenBucket(clock, lambda: limits.upload_bytes_per_s)
-        self._downloads = TokenBucket(clock, lambda: limits.download_bytes_per_s)
+        self.uploads = TokenBucket(clock, lambda: limits.upload_bytes_per_s)
+        """What decides when bytes are written."""
+        self.downloads = TokenBucket(clock, lambda: limits.download_bytes_per_s)
+        """What decides when bytes are read."""
+        if beside is not None:
+            self.uploads, self.downloads = beside.uploads, beside.downloads
 
     def __repr__(self) -> str:
         return f"<ThrottledStore {self._limits!r}: {self.inner!r}>"
 
     async def create(self, name: str, buffers: Sequence[Buffer]) -> None:
         """Store a new object; `ObjectStore.create`."""
-        await self._uploads.take(sum(map(len, buffers)))
+        await self.uploads.take(sum(map(len, buffers)))
         await super().create(name, buffers)
 
     async def append(self, appends: Sequence[Append]) -> None:
         """Write every piece at its position; `AppendingStore.append`."""
-        await self._uploads.take(sum(len(part) for piece in appends for part in piece.buffers))
+        await self.uploads.take(sum(len(part) for piece in appends for part in piece.buffers))
         await super().append(appends)
 
     async def read(self, name: str, wanted: ByteRange | None = None) -> Buffer:
         """Read a range, or all; `ObjectStore.read`."""
-        await self._downloads.take(wanted.length if wanted else 0)
+        await self.downloads.take(wanted.length if wanted else 0)
         found = await super().read(name, wanted)
         if wanted is None:
-            self._downloads.owe(len(found))
+            self.downloads.owe(len(found))
         return found
 
     async def read_many(self, wanted: Sequence[tuple[str, ByteRange]]) -> list[Buffer]:
         """Read several ranges; `ObjectStore.read_many`."""
-        await self._downloads.take(sum(part.length for _, part in wanted))
+        await self.downloads.take(sum(part.length for _, part in wanted))
         return await super().read_many(wanted)

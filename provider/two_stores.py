@@ -2,17 +2,31 @@
 
 import asyncio
 from collections.abc import Coroutine, Sequence
-from typing import cast
+from typing import Final, cast
 
 from provider.errors import Denied
 from provider.object_store import Append, AppendingStore, Buffer, ObjectEntry, ObjectStore
 from provider.packed_segments import OFFLOAD_PREFIX
 from provider.ranges import ByteRange
 
-UNKNOWN_SECOND_STORE = (
-    "this was offloaded to a second store, and nothing says where that is: set "
-    "tieredStoreOffloadPath as the owner of the tier has it"
-)
+FIRST_STORE: Final = "first"
+SECOND_STORE: Final = "second"
+"""How metrics name the two."""
+
+
+def unknown_second_store(name: str, place: str = "") -> Denied:
+    """What is said of an object of the second store where nobody said where that is.
+
+    `place`: where it was, as the tier's journal says; "" if that does not.
+    """
+    if place:
+        reason = f"this was offloaded to a second store: set tieredStoreOffloadPath={place}"
+    else:
+        reason = (
+            "this was offloaded to a second store, and nothing says where that is: set "
+            "tieredStoreOffloadPath as the owner of the tier has it"
+        )
+    return Denied(reason, name)
 
 
 class TwoStores:
@@ -31,6 +45,8 @@ class TwoStores:
         """The first store."""
         self.second = second
         """None: where it is was not said."""
+        self.recorded_place = ""
+        """Where the tier's journal says that the second store is, if somebody has set it here."""
 
     def __repr__(self) -> str:
         return f"<TwoStores: {self.inner!r}, {self.second!r}>"
@@ -105,7 +121,7 @@ class TwoStores:
         if not is_offloaded(name):
             return self.inner
         if self.second is None:
-            raise Denied(UNKNOWN_SECOND_STORE, name)
+            raise unknown_second_store(name, self.recorded_place)
         return self.second
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from provider.clock import Clock
 from provider.errors import NotFound
+from provider.presence import is_directory
 from tieredstore.config.effective import Config
 from tieredstore.config.sources import ConfigError
 from tieredstore.lifetime import running
@@ -66,7 +67,7 @@ def places_of(config: Config, *, tier_only: bool) -> Places:
     if not names_store:
         return Places(existing_tier(config), None, has_tier=True)
     store = config.store_dir
-    if not (store / "consumequeue").is_dir():
+    if not is_directory(store / "consumequeue"):
         raise ConfigError(
             f"there is no store in {store} (storePathRootDir): --tier-only leaves the store alone"
         )
@@ -104,7 +105,7 @@ def _local(store: Path, topics: Collection[str]) -> dict[str, int]:
     counts: dict[str, int] = {}
     for topic in topics:
         directory = store / "consumequeue" / topic
-        counts[topic] = len(list(directory.iterdir())) if directory.is_dir() else 0
+        counts[topic] = len(list(directory.iterdir())) if is_directory(directory) else 0
     return counts
 
 

@@ -144,7 +144,7 @@ class Follower:
             )
             memory = FollowedMemory(hot, tier, kept_every_s=config.remember_s)
             is_known = await memory.recall()
-            before = dict(tier.state.queues)
+            before = tier.state.queues.copy()
             # of a log that is read from a known record on, no topic but the newest ones are seen
             topics = frozenset[str]() if is_known else frozenset(one.topic for one in before)
             opened = _Open(config, hot, tier, dispatcher, before, topics, registry)
@@ -300,7 +300,7 @@ class Follower:
             journal=tier.journal.statistics(),
             is_owner=not tier.journal.is_over,
             upkeep=tier.upkeep.statistics(),
-            queues=dict(tier.state.queues),
+            queues=tier.state.queues.copy(),
             garbage_objects=len(tier.state.tombstones),
         )
 

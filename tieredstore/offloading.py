@@ -7,7 +7,7 @@ from container.upkeep.offload_plan import Until
 from provider.clock import Clock
 from provider.probing import probe
 from tieredstore.config.effective import Config
-from tieredstore.config.second_store import OFFLOAD_PATH, second_location
+from tieredstore.config.second_store import OFFLOAD_PATH, refuse_linked_stores, second_location
 from tieredstore.config.sources import ConfigError
 from tieredstore.lifetime import running
 from tieredstore.opening import existing_tier, whole_paths
@@ -31,6 +31,7 @@ def offloading_config(config: Config) -> Config:
         )
     found = existing_tier(config)
     second_location(found)
+    refuse_linked_stores(found)
     return found
 
 

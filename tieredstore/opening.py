@@ -1,24 +1,31 @@
 """From a configuration to a tier that is read: the broker, where its tier lies, its reader."""
 
-from collections.abc import AsyncGenerator, Generator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncGenerator, Generator, Mapping
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
-from random import SystemRandom
 
+from container.check.second_store import refuse_other_second_store
 from container.java.metadata import JavaMetadata, parse_java_metadata
 from container.java.tier import load_java_tier
+from container.metadata.offloading import place_of
+from container.metadata.records import Attempt
+from container.metadata.state import TierState
 from container.names.rocketmq import parse_cluster_directory
+from container.names.tier_objects import JOURNAL_PREFIX
 from container.tier_reader import FixedMetadata, TierReader
 from provider.clock import SystemClock
 from provider.errors import Corrupt, Denied, NotFound, Unavailable
 from provider.in_place_segments import LOCK_NAME
 from provider.object_store import ObjectStore
+from provider.presence import is_directory, is_there
 from provider.probing import PROBE_PREFIX
-from provider.retrying import RetryingStore
+from provider.two_stores import TwoStores, is_offloaded
 from tieredstore.config.effective import Config
 from tieredstore.config.location import Location, TierUrl
+from tieredstore.config.second_store import OFFLOAD_PATH, second_location
 from tieredstore.config.sources import ConfigError
-from tieredstore.places import brokers_in, directory_of, for_reading, limited, storage_at
+from tieredstore.places import brokers_in, directory_of
+from tieredstore.storages import reading_storage
 
 AS_OPTIONS = "-D brokerClusterName={cluster} -D brokerName={broker}"
 """How the command line names a broker."""
@@ -74,7 +81,7 @@ def _is_known(config: Config) -> bool:
     if isinstance(where, TierUrl):
         return config.gives("brokerClusterName") and config.gives("brokerName")
     try:
-        return where.is_dir()
+        return is_directory(where)
     except OSError:
         return False  # `brokers_in` meets the same error, and names it
 
@@ -83,7 +90,7 @@ def no_tier(root: Location) -> str:
     """Why nothing was found below a root."""
     if isinstance(root, TierUrl):
         parts, kind = root.place.split("/")[1:][-2:], "place"
-    elif root.is_dir():
+    elif is_directory(root):
         parts, kind = [root.parent.name, root.name], "directory"
     else:
         return "there is no tier: no such directory"
@@ -124,16 +131,15 @@ async def open_reader(
     """
     directory = directory_of(config)
     clock = SystemClock()
-    files = storage_at(config, directory, clock=clock)
-    retrying = RetryingStore(files, clock=clock, rng=SystemRandom())
-    kept = limited(config, directory, retrying, clock=clock)
-    store = for_reading(config, directory, kept, clock=clock)
+    store = reading_storage(config, directory, clock=clock)
     try:
-        with whole_paths(directory):
+        with whole_paths(directory, second_location(config)):
             if java_metadata is None:
-                yield await _open_ours(
+                reader = await _open_ours(
                     store, directory, verify=config.verifies_extents, damaged=damaged
                 )
+                await know_second_store(config, store, reader.state.attempts)
+                yield reader
             else:
                 parsed = _parse_java(java_metadata, java_path)
                 java = await load_java_tier(
@@ -154,14 +160,53 @@ def _parse_java(raw: bytes, path: str) -> JavaMetadata:
         ) from error
 
 
+async def know_second_store(
+    config: Config, stores: TwoStores, attempts: Mapping[str, Attempt]
+) -> None:
+    """Refuse a second store that is not that of the tier; `refuse_other_second_store`.
+
+    One that does not answer is not refused: what the first store has can be read.
+
+    Raises:
+        Denied: it is another one, or refuses us.
+        Corrupt, NewerVersion: it cannot be told.
+    """
+    stores.recorded_place = place_of(attempts)
+    with suppress(Unavailable):
+        await refuse_other_second_store(stores, attempts, config.upkeep.offload_place)
+
+
+async def refuse_place_of_a_tier(config: Config, stores: TwoStores, state: TierState) -> None:
+    """Refuse a second store in which a tier lies, before anything was offloaded. One listing.
+
+    Its owner would find what is not its own there.
+
+    Raises:
+        ConfigError: there is a journal.
+        Denied: it refuses us.
+    """
+    if stores.second is None or place_of(state.attempts):
+        return
+    with suppress(Unavailable):
+        if await stores.second.list(JOURNAL_PREFIX):
+            raise ConfigError(
+                f"a tier lies in {second_location(config)}: give the second store "
+                f"({OFFLOAD_PATH}) a place of its own"
+            )
+
+
 @contextmanager
-def whole_paths(directory: Location) -> Generator[None]:
-    """Name the whole path where storage refuses: the cause is often a directory above the tier."""
+def whole_paths(directory: Location, second: Location | None = None) -> Generator[None]:
+    """Name the whole path where storage refuses: the cause is often a directory above the tier.
+
+    `second`: where the tier has what was offloaded.
+    """
     try:
         yield
     except (Denied, Unavailable) as error:
-        tried = "" if error.path.startswith(PROBE_PREFIX) else error.path
-        error.path = str(directory / tried)
+        tried = "" if PROBE_PREFIX in error.path else error.path
+        where = second if second is not None and is_offloaded(error.path) else directory
+        error.path = str(where / tried)
         raise
 
 
@@ -174,7 +219,7 @@ async def _open_ours(
     except NotFound as error:
         if isinstance(directory, TierUrl):
             reason = "there is no journal here, so there is no tier of this broker"
-        elif (directory / LOCK_NAME).exists():
+        elif is_there(directory / LOCK_NAME):
             reason = (
                 "the journal of this tier is gone: bring its @journal back from a backup, or "
                 "`tieredstore metadata import` a file that `metadata export` wrote"

@@ -17,11 +17,13 @@ from container.names.tier_objects import BOUNDARY_PREFIX, JOURNAL_PREFIX, SNAPSH
 from container.tier import Tier, TierIdentity
 from provider.clock import Clock
 from provider.errors import Fenced
-from provider.metered import MeteredStore
+from provider.metered import ProviderMetrics
 from provider.names import TEMPORARY_PREFIX
 from provider.packed_segments import PARTS_PREFIX
+from provider.presence import is_directory, is_regular_file
 from tieredstore.config.effective import Config
 from tieredstore.config.location import Location, TierUrl
+from tieredstore.config.second_store import refuse_linked_stores, second_location
 from tieredstore.config.sources import ConfigError
 from tieredstore.following.broker_hot_log import RocketMqHotLog
 from tieredstore.following.directory.layout import COMMIT_LOG, CONSUME_QUEUE
@@ -33,22 +35,18 @@ from tieredstore.following.directory.log_directories import (
 from tieredstore.following.options import HotLogOptions
 from tieredstore.lifetime import cause
 from tieredstore.naming import refuse_other_store
-from tieredstore.opening import whole_paths
+from tieredstore.opening import know_second_store, refuse_place_of_a_tier, whole_paths
 from tieredstore.owner import Takeover, name_successor
 from tieredstore.places import (
     directory_of,
     first_with_objects,
-    for_reading,
-    limited,
-    meter_of,
     names_below,
     owner_lock_path,
-    repeating,
     segments_driver,
-    storage_at,
 )
 from tieredstore.process_name import is_of_this_host, process_name, process_words
 from tieredstore.spending import Spending
+from tieredstore.storages import meters_of, owned_storage
 
 LOGGER = logging.getLogger("tieredstore.owner")
 
@@ -72,7 +70,8 @@ async def open_owner(
     together with the tier.
 
     Raises:
-        ConfigError: there are files of a tier, and no journal.
+        ConfigError: there are files of a tier, and no journal; or the second store lies in the
+            first, or a tier in it.
         Refused: there is something to be imported, and the tier has queues already.
         Owned: the tier's owner lives, as far as locks tell; nothing was changed.
         Denied: the storage cannot keep a tier, or the tier is another broker's.
@@ -80,20 +79,18 @@ async def open_owner(
         Fenced: at the end of the block, naming who took the tier meanwhile.
     """
     directory, rng = directory_of(config), rng or SystemRandom()
+    await asyncio.to_thread(refuse_linked_stores, config)
     if not imported:
         await asyncio.to_thread(_refuse_foreign_files, config, directory)
-    files = storage_at(config, directory, clock=clock)
-    metered = MeteredStore(files, clock=clock, registry=registry)
-    if registry is not None and isinstance(directory, TierUrl):
+    metrics = ProviderMetrics(registry or CollectorRegistry())
+    store = owned_storage(config, directory, clock=clock, rng=rng, metrics=metrics)
+    if registry is not None and (meters := meters_of(store)):
         prices = await asyncio.to_thread(lambda: config.prices)
-        registry.register(Spending(meter_of(files), prices))
-    retrying = repeating(directory, metered, clock=clock, rng=rng)
-    kept = limited(config, directory, retrying, clock=clock)
-    store = for_reading(config, directory, kept, clock=clock)
+        registry.register(Spending(meters, prices))
     lock = owner_lock_path(config, directory)
     takeover = Takeover(directory, lock, take_over=take_over)
     try:
-        with whole_paths(directory):
+        with whole_paths(directory, second_location(config)):
             tier = await Tier.own(
                 store,
                 TierIdentity(config.cluster, config.broker, process_name(clock)),
@@ -109,10 +106,13 @@ async def open_owner(
             )
         _log_start(takeover)
         try:
+            with whole_paths(directory, second_location(config)):
+                await know_second_store(config, store, tier.state.attempts)
+                await refuse_place_of_a_tier(config, store, tier.state)
             yield tier
         except Exception as error:
             if isinstance(fenced := cause(error), Fenced):
-                await name_successor(fenced, files, config.journal, clock=clock)
+                await name_successor(fenced, store, config.journal, clock=clock)
             raise
         finally:
             await tier.journal.close()
@@ -185,7 +185,7 @@ def _files_in(directory: Path) -> list[Path]:
 
 
 def _is_object(path: Path) -> bool:
-    return not path.name.startswith(TEMPORARY_PREFIX) and path.is_file()
+    return not path.name.startswith(TEMPORARY_PREFIX) and is_regular_file(path)
 
 
 def _hot_options(config: Config, store_dir: Path) -> HotLogOptions:
@@ -229,7 +229,7 @@ def refuse_overlap(store_dir: Path, options: HotLogOptions, tier_root: Location)
                 f"the store {part} and the tier {tier_root} lie inside one another: "
                 f"give the tier a directory of its own"
             )
-    if (tier / COMMIT_LOG).is_dir() and not any(
+    if is_directory(tier / COMMIT_LOG) and not any(
         parse_cluster_directory(path.name) for path in tier.iterdir()
     ):
         raise ConfigError(

@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from random import Random, SystemRandom
+from random import Random
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from container.names.rocketmq import broker_directory, parse_cluster_directory
@@ -27,9 +27,6 @@ from provider.in_place_segments import LOCK_NAME, InPlaceDriver
 from provider.object_store import AppendingStore, ObjectStore
 from provider.packed_segments import OFFLOAD_PREFIX, PackedDriver, PartName
 from provider.posix import PosixStore
-from provider.range_reads import RangeReads
-from provider.retrying import RetryingStore
-from provider.throttled import ThrottledStore
 from provider.two_stores import TwoStores
 from tieredstore.config.effective import Config
 from tieredstore.config.location import Location, TierUrl
@@ -39,7 +36,6 @@ from tieredstore.config.second_store import second_location
 from tieredstore.config.sources import ConfigError, environment_name
 
 if TYPE_CHECKING:
-    from provider.object.requests import RequestMeter
     from provider.object.store import FsspecStore
 
 ResultT = TypeVar("ResultT")
@@ -71,9 +67,9 @@ def local_directory(location: Location) -> Path:
 
 
 def storage_at(config: Config, location: Location, *, clock: Clock) -> TwoStores:
-    """The storage at a location with the configured second store, unopened.
+    """The storage at a location with the configured second store, unopened, and nothing around.
 
-    One in an object store has no `append`.
+    One in an object store has no `append`. `storages.py` puts around each what its users need.
 
     Raises:
         ConfigError: the second store is no place, or one store lies in the other.
@@ -82,21 +78,8 @@ def storage_at(config: Config, location: Location, *, clock: Clock) -> TwoStores
     second = second_location(config)
     return TwoStores(
         _one_store(config, location, JOURNAL_PREFIX, clock),
-        None if second is None else _second_store(config, location, second, clock),
+        None if second is None else _one_store(config, second, OFFLOAD_PREFIX, clock),
     )
-
-
-def _second_store(config: Config, first: Location, second: Location, clock: Clock) -> ObjectStore:
-    """The second store; what suits one far away is put around it where the first is a directory.
-
-    Where the first is far away, too, it is put around both (`repeating` and so on).
-    """
-    store = _one_store(config, second, OFFLOAD_PREFIX, clock)
-    if isinstance(second, Path) or not isinstance(first, Path):
-        return store
-    retrying = RetryingStore(store, clock=clock, rng=SystemRandom())
-    kept = limited(config, second, retrying, clock=clock)
-    return for_reading(config, second, kept, clock=clock)
 
 
 def _one_store(config: Config, location: Location, held: str, clock: Clock) -> AppendingStore:
@@ -111,45 +94,6 @@ def _one_store(config: Config, location: Location, held: str, clock: Clock) -> A
         extra = "`pip install tieredstore[encryption]`"
         raise Denied(f"encryption needs the extra encryption, as in {extra}", "")
     return EncryptedStore(store, masters, held=held)
-
-
-def repeating(
-    location: Location, store: AppendingStore, *, clock: Clock, rng: Random
-) -> AppendingStore:
-    """The store of an owner: in an object store, requests that may be repeated are."""
-    return store if isinstance(location, Path) else RetryingStore(store, clock=clock, rng=rng)
-
-
-def limited(
-    config: Config, location: Location, store: AppendingStore, *, clock: Clock
-) -> AppendingStore:
-    """The store: in an object store, kept to the bytes a second of `Config.limits`.
-
-    Put it around what repeats requests, whose deadlines should not count a wait for a limit.
-    """
-    if isinstance(location, Path):
-        return store
-    return ThrottledStore(store, clock=clock, limits=config.limits)
-
-
-def meter_of(store: AppendingStore) -> "RequestMeter":
-    """What the object store at the bottom of `storage_at` counts."""
-    found: Any = store
-    while not hasattr(found, "meter"):
-        found = found.inner
-    return found.meter
-
-
-def for_reading(
-    config: Config, location: Location, store: AppendingStore, *, clock: Clock
-) -> AppendingStore:
-    """The same store, whose reads suit one far away: near ranges together, long ones in parallel.
-
-    It belongs above what repeats requests, so that each one is repeated alone.
-    """
-    if isinstance(location, Path):
-        return store
-    return RangeReads(store, clock=clock, options=config.ranges)
 
 
 def _kept_on_disk(
@@ -280,23 +224,31 @@ def make_lock_directory(path: Path) -> None:
 
 
 async def rewrap_keys(
-    config: Config, location: TierUrl, *, dry_run: bool = False
-) -> Sequence[Rewrapped]:
-    """Wrap the data keys of an encrypted tier under the first master key; `rewrap`.
+    config: Config, locations: Sequence[TierUrl], *, dry_run: bool = False
+) -> Sequence[tuple[TierUrl, Rewrapped]]:
+    """Wrap the data keys of encrypted places under the first master key; `rewrap`.
+
+    Whatever cannot be done at one is found before anything is changed at any.
 
     Raises:
         ConfigError: no master key is configured.
-        Denied, Corrupt, Unavailable: as `rewrap`.
+        Denied, Corrupt, Unavailable: as `rewrap`; the path is the whole one.
     """
     masters = config.storage.master_keys
     if masters is None:
         variable = environment_name(MASTER_KEYS)
         raise ConfigError(f"set {variable} to the new master key and the old ones, in this order")
-    store = _object_store(config, location, SystemClock())
-    try:
-        return await rewrap(store, masters, dry_run=dry_run)
-    finally:
-        await store.close()
+
+    async def tried(store: "FsspecStore") -> Sequence[Rewrapped]:
+        return await rewrap(store, masters, dry_run=True)
+
+    async def done(store: "FsspecStore") -> Sequence[Rewrapped]:
+        return await rewrap(store, masters)
+
+    found: list[tuple[TierUrl, Rewrapped]] = []
+    for work in (tried,) if dry_run else (tried, done):
+        found = [(one, key) for one in locations for key in await _asked(config, one, work)]
+    return found
 
 
 def _object_store(config: Config, location: TierUrl, clock: Clock) -> "FsspecStore":

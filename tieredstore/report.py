@@ -22,7 +22,7 @@ from tieredstore.config.effective import Config
 from tieredstore.config.location import TierUrl
 from tieredstore.following.statistics import ScanStatistics
 from tieredstore.places import directory_of
-from tieredstore.summary import Loss, counted, messages_of
+from tieredstore.summary import Loss, counted, lost_of
 
 LOGGER = logging.getLogger("tieredstore.follower")
 
@@ -106,7 +106,8 @@ def log_start(config: Config, store_dir: Path) -> None:
 
 def log_owned(state: TierState) -> None:
     """Say that the tier is ours, and what it holds."""
-    messages = sum(map(messages_of, state.queues.values()))
+    messages = sum(one.next_offset - one.min_offset for one in state.queues.bounds())
+    messages -= sum(map(lost_of, state.queues.with_gaps()))
     LOGGER.info(
         "the tier is ours (owner number %d), with %s of %s",
         state.broker.epoch,

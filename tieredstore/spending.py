@@ -1,6 +1,6 @@
 """What a tier in an object store has cost so far, as metrics."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from prometheus_client.core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -10,26 +10,28 @@ from tieredstore.config.prices import PriceTable
 
 
 class Spending(Collector):
-    """Requests by kind, and what they cost by a table of prices."""
+    """Requests by store and kind, and what they cost by a table of prices."""
 
-    def __init__(self, meter: RequestMeter, prices: PriceTable) -> None:
-        self._meter = meter
+    def __init__(self, meters: Mapping[str, RequestMeter], prices: PriceTable) -> None:
+        """`meters` by the store, as metrics name it: of each that bills requests."""
+        self._meters = meters
         self._prices = prices
 
     def collect(self) -> Iterable[Metric]:
         """The counters of now."""
         requests = CounterMetricFamily(
             "tieredstore_object_store_requests",
-            "Requests to the object store, by the kind that it bills.",
-            labels=["kind"],
+            "Requests to the object store, by store and the kind that it bills.",
+            labels=["store", "kind"],
         )
-        for kind in REQUEST_KINDS:
-            requests.add_metric([kind], self._meter.requests[kind])
-        yield requests
         cost = CounterMetricFamily(
             "tieredstore_object_store_request_cost",
             "Estimated cost of those requests, in the currency of the price table.",
-            labels=["currency"],
+            labels=["store", "currency"],
         )
-        cost.add_metric([self._prices.currency], self._prices.spent(self._meter))
+        for store, meter in self._meters.items():
+            for kind in REQUEST_KINDS:
+                requests.add_metric([store, kind], meter.requests[kind])
+            cost.add_metric([store, self._prices.currency], self._prices.spent(meter))
+        yield requests
         yield cost

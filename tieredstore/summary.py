@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Self
 
+from container.metadata.queue_table import QueueTable
 from container.metadata.records import Gap, Queue
 from container.names.queue_id import QueueId, SegmentType
 from dispatcher.queue_state import DELETED_REASON, HALTED, TOPIC_DELETED_REASON, QueueState
@@ -63,14 +64,14 @@ class Loss:
         return said if prevented_by is None else f"{said}; {prevented_by}"
 
 
-def new_losses(before: Mapping[QueueId, Queue], after: Mapping[QueueId, Queue]) -> list[Loss]:
+def new_losses(before: Mapping[QueueId, Queue], after: QueueTable) -> list[Loss]:
     """The gaps of `after` that `before` does not have, in order of queues. O(queues and gaps)."""
     found: list[Loss] = []
-    for queue_id, queue in after.items():
-        if not queue.gaps:
-            continue
-        known = {gap.start for gap in before[queue_id].gaps} if queue_id in before else set[int]()
-        found += [Loss(queue_id, gap) for gap in queue.gaps if gap.start not in known]
+    for queue in after.with_gaps():
+        old = before.get(queue.id)
+        if old is not queue:
+            known = set[int]() if old is None else {gap.start for gap in old.gaps}
+            found += [Loss(queue.id, gap) for gap in queue.gaps if gap.start not in known]
     return sorted(found, key=lambda loss: (loss.queue, loss.gap.start))
 
 

@@ -36,9 +36,11 @@ class SyncStore(Threaded):
         """Append one message."""
         return self._running.call(self._store.put_message, message)
 
-    def put_messages(self, messages: Sequence[NewMessage]) -> list[Appended]:
-        """Append messages in order, all or none."""
-        return self._running.call(self._store.put_messages, messages)
+    def put_messages(
+        self, messages: Sequence[NewMessage], *, together: bool = False
+    ) -> list[Appended]:
+        """Append messages in order, all or none; with `together` to one CommitLog file."""
+        return self._running.call(partial(self._store.put_messages, messages, together=together))
 
     def get_message(
         self,

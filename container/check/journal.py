@@ -8,7 +8,7 @@ from container.errors import NewerVersion
 from container.journal.entry import copy_in, decode_entry
 from container.journal.frame import Frame, FrameKind
 from container.journal.snapshot import decode_snapshot
-from container.metadata.offloading import home_of
+from container.metadata.offloading import home_of, mark_name
 from container.metadata.state import TierState
 from container.names.tier_objects import (
     BoundaryName,
@@ -214,13 +214,16 @@ def _check_known(state: TierState, sizes: Mapping[str, int]) -> Iterator[Finding
     referenced = referenced_manifests(state)
     for name in sorted(referenced - sizes.keys()):
         yield Finding("manifest-missing", name, 0, "a queue refers to it")
+    home = home_of(state.attempts)
+    ours = {LOCK_NAME, mark_name(home)}
+    probes = (PROBE_PREFIX, f"{parts_prefix(home)}{PROBE_PREFIX}")
     for name in sorted(sizes):
         if not name.startswith("@") or name in state.tombstones:
             continue
         parsed = parse_name(name) or KeptName.parse(name) or PartName.parse(name)
         parsed = parsed or FollowedName.parse(name) or ClaimName.parse(name)
         parsed = parsed or ScrubName.parse(name)
-        if parsed is None and name != LOCK_NAME and not name.startswith(PROBE_PREFIX):
+        if parsed is None and name not in ours and not name.startswith(probes):
             detail = f"nothing in a tier is called so: {sizes[name]} bytes"
             yield Finding("unknown-object", name, 0, detail)
     for name, tombstone in sorted(state.tombstones.items()):

@@ -72,7 +72,7 @@ async def queue_with_checksums(
 def _until(segments: Sequence[Segment], end: int) -> list[Segment]:
     """The segments up to byte `end` of their flat file; each has one extent, as Java's have."""
     return [
-        replace(s, extents=(replace(s.extents[0], length=min(s.size, end - s.base)),))
+        replace(s, extents=(s.extents[0]._replace(length=min(s.size, end - s.base)),))
         for s in segments
         if s.base < end and s.extents
     ]

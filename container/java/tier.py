@@ -197,7 +197,7 @@ def _resized(segment: Segment, size: int) -> Segment:
     if size <= 0:
         return replace(segment, extents=())
     extent = segment.extents[0] if segment.extents else Extent(0, 0, None, QueueOffset(0), 0, 0)
-    return replace(segment, extents=(replace(extent, length=size),))
+    return replace(segment, extents=(extent._replace(length=size),))
 
 
 async def _last_whole_unit(

@@ -43,7 +43,10 @@ class KeyCollector:
         self._clock = clock
         self._covered: dict[QueueId, list[Span]] | None = None
         """By queue, what files cover, as few spans as possible; None: to be worked out again."""
-        self._generations = {one.id: one.generation for one in journal.state.queues.values()}
+        self._generations = {
+            one.id: one.generation for one in journal.state.queues.bounds() if one.generation
+        }
+        """Of each queue; 0 where it is missing."""
         journal.subscribe(self.published)
 
     def __repr__(self) -> str:
@@ -79,9 +82,9 @@ class KeyCollector:
                 self._covered = None
             for queue_id, record in change.queues.changed.items():
                 generation = None if record is None else record.generation
-                if self._generations.get(queue_id, generation) != generation:
+                if self._generations.get(queue_id, 0) != generation:
                     self._forget(queue_id, record)
-                if generation is None:
+                if not generation:
                     self._generations.pop(queue_id, None)
                 else:
                     self._generations[queue_id] = generation
@@ -103,9 +106,13 @@ class KeyCollector:
             self._covered = {queue: merged(spans) for queue, spans in files.items()}
         covered = self._covered
         found: dict[QueueId, list[Span]] = {}
-        for queue in self._state.queues.values():
+        for queue in self._state.queues.bounds():
             known = [*covered.get(queue.id, ()), *self.unsealed.spans(queue.id)]
-            left = without(readable(queue), known)
+            if queue.gaps:
+                spans = readable(self._state.queues[queue.id])
+            else:
+                spans = [(queue.min_offset, queue.next_offset)]
+            left = without(spans, known)
             if left:
                 found[queue.id] = left
         return found

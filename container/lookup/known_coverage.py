@@ -72,9 +72,8 @@ class KnownCoverage:
             return known[2]
         files = self._files_of(state, topic)
         queues = [
-            (queue, [span for one in unsealed for span in one.spans(queue_id)])
-            for queue_id, queue in state.queues.items()
-            if queue_id.topic == topic
+            (queue, [span for one in unsealed for span in one.spans(queue.id)])
+            for queue in state.queues.of_topic(topic)
         ]
         unindexed: dict[QueueId, list[Span]] = {}
         for queue, in_memory in queues:

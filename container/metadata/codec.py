@@ -9,8 +9,7 @@ its writer.
 """
 
 from collections.abc import Generator, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from sys import intern
+from contextlib import contextmanager, suppress
 from typing import Any, get_args
 
 import orjson
@@ -19,7 +18,6 @@ from container.errors import NewerVersion
 from container.metadata.field_codecs import (
     DecodeError,
     FieldCodec,
-    FieldCodecs,
     json_integer,
     json_list,
     json_object,
@@ -27,98 +25,33 @@ from container.metadata.field_codecs import (
 )
 from container.metadata.operations import Operation
 from container.metadata.part_counts import recounted
-from container.metadata.records import Broker, Coverage, Extent, Part, Segment
+from container.metadata.queue_table import QueueTable
+from container.metadata.queues_apart import queues_apart
+from container.metadata.record_codecs import RECORD_CODECS
+from container.metadata.records import Broker, Part, Segment
 from container.metadata.state import TierState
 from container.metadata.tables import TABLES
 from container.names.queue_id import QueueId
 from provider.errors import Corrupt
 from provider.packed_segments import OFFLOAD_PREFIX
-from provider.ranges import QueueOffset
 
 ENCODINGS = frozenset({0, 1, 2})
 """Those that a payload may have: `encoding_of`."""
 _OFFLOADED = f'"{OFFLOAD_PREFIX}'.encode()
 _SHORT_COVERAGE = b'"coverage":["'
-EXTENT_FIELDS_MIN = 6
-EXTENT_FIELDS_MAX = 8
-_EXTENT_TYPES = (int, int, int, int, int, int, str, int)
-_CRC_AT, _NAME_AT = 2, 6
-_PARTS = "parts"
+_PARTS, _QUEUES = "parts", "queues"
 _COUNTED_AT = "parts_counted_at"
 """The entry behind which the parts were counted. Another one than the snapshot's: an older program
 has written it, which keeps unknown fields and counts nothing."""
 
+_SEGMENTS = RECORD_CODECS.of(tuple[Segment, ...])
+_QUEUE_ID = RECORD_CODECS.of(QueueId)
+_BROKER = RECORD_CODECS.of(Broker)
+_TABLES = {name: RECORD_CODECS.of(table.record) for name, table in TABLES.items()}
 
-def _encode_extent(extent: Extent) -> list[Any]:
-    raw: list[Any] = [
-        extent.position,
-        extent.length,
-        extent.crc32c,
-        extent.first_offset,
-        extent.min_timestamp,
-        extent.max_timestamp,
-    ]
-    if extent.object_name or extent.object_offset != extent.position:
-        raw += (extent.object_name, extent.object_offset)
-    return raw
-
-
-def _decode_extent(raw: object) -> Extent:
-    items = json_list(raw)
-    if len(items) == EXTENT_FIELDS_MIN:
-        items += ("", items[0])
-    if len(items) != EXTENT_FIELDS_MAX:
-        raise NewerVersion(f"an extent of {len(items)} fields is of a newer version", "")
-    for at, wanted in enumerate(_EXTENT_TYPES):
-        if type(items[at]) is not wanted and not (at == _CRC_AT and items[at] is None):
-            raise DecodeError(f"extent with {items[at]!r:.50}")
-    items[_NAME_AT] = intern(items[_NAME_AT])  # thousands of extents name one part
-    return Extent(*items)
-
-
-EXTENT = FieldCodec(_encode_extent, _decode_extent)
-"""[position, length, crc32c or null, first offset, min timestamp, max timestamp], followed, where
-the bytes do not lie at `position` of the segment's own file, by [object name, offset in it]."""
-
-
-def _encode_coverage(coverage: Coverage) -> list[Any]:
-    raw: list[Any] = []
-    for queue, start, end in coverage:
-        if not raw or raw[-2] != queue.topic:
-            raw += (queue.topic, [])
-        raw[-1] += (queue.queue_id, start, end)
-    return raw
-
-
-def _decode_coverage(raw: object) -> Coverage:
-    items = json_list(raw)
-    if items and type(items[0]) is list:  # as older programs wrote it, in any order
-        return tuple(sorted(_OLD_COVERAGE.decode(raw)))
-    if len(items) % 2:
-        raise DecodeError(f"a coverage of {len(items)} parts")
-    rows: list[tuple[QueueId, QueueOffset, QueueOffset]] = []
-    for topic, numbers in zip(items[::2], items[1::2], strict=True):
-        name, triples = json_text(topic), [json_integer(one) for one in json_list(numbers)]
-        if len(triples) % _ROW_NUMBERS:
-            raise DecodeError(f"a coverage of {len(triples)} numbers of a topic")
-        of_rows = zip(triples[::3], triples[1::3], triples[2::3], strict=True)
-        rows += ((QueueId(name, one), QueueOffset(a), QueueOffset(b)) for one, a, b in of_rows)
-    return tuple(rows)
-
-
-_ROW_NUMBERS = 3
-COVERAGE = FieldCodec(_encode_coverage, _decode_coverage)
-"""[topic, [queue id, from, to, queue id, from, to, ...], topic, [...], ...]: some 20 bytes a row.
-Older programs wrote [[[topic, queue id], from, to], ...], which is read too."""
-
-_OLD_COVERAGE = FieldCodecs({}).of(Coverage)
-_CODECS = FieldCodecs({Extent: EXTENT, Coverage: COVERAGE})
-_SEGMENTS = _CODECS.of(tuple[Segment, ...])
-_QUEUE_ID = _CODECS.of(QueueId)
-_BROKER = _CODECS.of(Broker)
-_TABLES = {name: _CODECS.of(table.record) for name, table in TABLES.items()}
-
-OPERATIONS: dict[type[Any], FieldCodec] = {cls: _CODECS.of(cls) for cls in get_args(Operation)}
+OPERATIONS: dict[type[Any], FieldCodec] = {
+    cls: RECORD_CODECS.of(cls) for cls in get_args(Operation)
+}
 """Every operation that an entry may hold; the class's name is its `op`."""
 
 _BY_NAME = {cls.__name__: codec for cls, codec in OPERATIONS.items()}
@@ -156,7 +89,8 @@ def decode_operations(payload: bytes, *, path: str) -> list[Operation]:
         Corrupt: it is not what `join_operations` makes.
         NewerVersion: it holds an operation that this program does not know.
     """
-    with _decoding(payload, path) as fields:
+    with _decoding(path):
+        fields = json_object(orjson.loads(payload))
         return [_decode_operation(item) for item in json_list(fields.get("operations"))]
 
 
@@ -180,7 +114,8 @@ def decode_segments(payload: bytes, *, path: str) -> tuple[QueueId, tuple[Segmen
         Corrupt: it is not what `encode_segments` makes.
         NewerVersion: a newer program wrote it.
     """
-    with _decoding(payload, path) as fields:
+    with _decoding(path):
+        fields = json_object(orjson.loads(payload))
         queue = _QUEUE_ID.decode(fields.get("queue"))
         return queue, _SEGMENTS.decode(fields.get("segments"))
 
@@ -217,24 +152,37 @@ def decode_state(payload: bytes, *, path: str) -> TierState:
         Corrupt: it is not what `state_pieces` makes.
         NewerVersion: a newer program wrote it.
     """
-    with _decoding(payload, path) as fields:
-        state = TierState(
-            sequence=json_integer(fields.pop("sequence", None)),
-            next_topic_id=json_integer(fields.pop("next_topic_id", None)),
-            next_generation=json_integer(fields.pop("next_generation", 0)),
-            broker=_BROKER.decode(fields.pop("broker", None)),
-        )
-        counted = fields.pop(_COUNTED_AT, None) == state.sequence
-        if not counted:
-            fields[_PARTS] = []
-        for name, codec in _TABLES.items():
-            key = TABLES[name].key
-            records = map(codec.decode, json_list(fields.pop(name, None)))
-            setattr(state, name, {getattr(record, key): record for record in records})
-        state.extra = fields
-        if not counted:
-            _count_without_manifests(state)
-        return state
+    with _decoding(path):
+        apart = queues_apart(payload)
+        if apart is not None:
+            with suppress(orjson.JSONDecodeError):  # else the queues do not end where it seems
+                return _state_of(*apart)
+        fields = json_object(orjson.loads(payload))
+        return _state_of(fields, json_list(fields.pop(_QUEUES, None)))
+
+
+def _state_of(fields: dict[str, Any], queues: Iterable[Any]) -> TierState:
+    """The state whose snapshot has these fields, and these queues."""
+    state = TierState(
+        sequence=json_integer(fields.pop("sequence", None)),
+        next_topic_id=json_integer(fields.pop("next_topic_id", None)),
+        next_generation=json_integer(fields.pop("next_generation", 0)),
+        broker=_BROKER.decode(fields.pop("broker", None)),
+    )
+    counted = fields.pop(_COUNTED_AT, None) == state.sequence
+    if not counted:
+        fields[_PARTS] = []
+    for name, codec in _TABLES.items():
+        if name == _QUEUES:
+            state.queues = QueueTable(map(codec.decode, queues))
+            continue
+        key = TABLES[name].key
+        records = map(codec.decode, json_list(fields.pop(name, None)))
+        setattr(state, name, {getattr(record, key): record for record in records})
+    state.extra = fields
+    if not counted:
+        _count_without_manifests(state)
+    return state
 
 
 def _count_without_manifests(state: TierState) -> None:
@@ -249,10 +197,10 @@ def _count_without_manifests(state: TierState) -> None:
 
 
 @contextmanager
-def _decoding(payload: bytes, path: str) -> Generator[dict[str, Any]]:
-    """The fields of a payload; names `path` in what is wrong with it."""
+def _decoding(path: str) -> Generator[None]:
+    """Names `path` in what is wrong with a payload."""
     try:
-        yield json_object(orjson.loads(payload))
+        yield
     except orjson.JSONDecodeError as error:
         raise Corrupt(f"payload is not JSON: {error}", path, error.pos) from None
     except DecodeError as error:

@@ -25,9 +25,23 @@ def home_of(attempts: Mapping[str, Attempt]) -> str:
     return "" if known is None else known.output_prefix[len(OFFLOAD_PREFIX) :].rstrip("/")
 
 
-def home_attempt(home: str, *, now_ms: int, epoch: int) -> Attempt:
+def place_of(attempts: Mapping[str, Attempt]) -> str:
+    """Where the second store is, as an owner has found it to be; "" if none has. Pure.
+
+    In that store there is then the object `mark_name`, by which it is known again.
+    """
+    known = attempts.get(SECOND_STORE)
+    return "" if known is None else known.place
+
+
+def mark_name(home: str) -> str:
+    """The object that says whose home it is; it was made before anything else below it."""
+    return f"{parts_prefix(home)}@store"
+
+
+def home_attempt(home: str, *, now_ms: int, epoch: int, place: str = "") -> Attempt:
     """The record of a home."""
-    return Attempt(SECOND_STORE, SECOND_STORE, now_ms, epoch, parts_prefix(home))
+    return Attempt(SECOND_STORE, SECOND_STORE, now_ms, epoch, parts_prefix(home), place)
 
 
 def is_away(segment: Segment) -> bool:

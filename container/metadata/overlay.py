@@ -1,6 +1,6 @@
 """The changes of one transaction to one table, on top of a table that stays as it is."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from typing import Generic, TypeVar
 
 Key = TypeVar("Key")
@@ -27,17 +27,18 @@ class Overlay(Generic[Key, Record]):
             return self.changed[key]
         return self._base.get(key)
 
+    def records(self) -> Iterator[Record]:
+        """The records that will be there. O(records)."""
+        yield from (record for key, record in self._base.items() if key not in self.changed)
+        yield from (record for record in self.changed.values() if record is not None)
+
     def any(self, wanted: Callable[[Record], bool]) -> bool:
         """Whether some record will be `wanted`. O(records)."""
-        if any(record is not None and wanted(record) for record in self.changed.values()):
-            return True
-        return any(wanted(record) for key, record in self._base.items() if key not in self.changed)
+        return any(map(wanted, self.records()))
 
     def found(self, wanted: Callable[[Record], bool]) -> list[Record]:
         """The records that will be there and are `wanted`. O(records)."""
-        kept = [record for key, record in self._base.items() if key not in self.changed]
-        kept += [record for record in self.changed.values() if record is not None]
-        return [record for record in kept if wanted(record)]
+        return list(filter(wanted, self.records()))
 
     def put(self, key: Key, record: Record) -> None:
         """Add or replace a record."""
@@ -47,7 +48,7 @@ class Overlay(Generic[Key, Record]):
         """Remove a record; nothing happens where there is none."""
         self.changed[key] = None
 
-    def install(self, into: dict[Key, Record]) -> None:
+    def install(self, into: MutableMapping[Key, Record]) -> None:
         """Make the changes in `into`."""
         for key, record in self.changed.items():
             if record is None:

@@ -13,10 +13,10 @@ from typing import Any, Self
 from container.metadata import part_counts
 from container.metadata.invariants import check_queue, queue_path, refuse_unless
 from container.metadata.operations import IMPORTED, Operation, TakeOwnership
-from container.metadata.records import Attempt, Broker, IndexFile, Part, Queue, Tombstone, Topic
+from container.metadata.queue_table import QueueTable
+from container.metadata.records import Attempt, Broker, IndexFile, Part, Tombstone, Topic
 from container.metadata.state_change import BROKER_PATH, StateChange, apply_operation
 from container.metadata.tables import TABLES
-from container.names.queue_id import QueueId
 
 NO_BROKER = Broker("", "")
 """That of a tier that has no owner yet."""
@@ -40,7 +40,7 @@ class TierState:
 
     broker: Broker = NO_BROKER
     topics: dict[str, Topic] = field(default_factory=dict[str, Topic])
-    queues: dict[QueueId, Queue] = field(default_factory=dict[QueueId, Queue])
+    queues: QueueTable = field(default_factory=QueueTable)
     tombstones: dict[str, Tombstone] = field(default_factory=dict[str, Tombstone])
     attempts: dict[str, Attempt] = field(default_factory=dict[str, Attempt])
     index_files: dict[str, IndexFile] = field(default_factory=dict[str, IndexFile])

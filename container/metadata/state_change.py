@@ -37,6 +37,7 @@ from container.metadata.operations import (
     TrimQueue,
 )
 from container.metadata.overlay import Overlay
+from container.metadata.queue_table import QueueOverlay
 from container.metadata.records import IndexFile, Queue, Tombstone, Topic
 from container.metadata.repacking import repack
 from container.metadata.tables import TABLES
@@ -61,7 +62,7 @@ class StateChange:
         self.next_topic_id = state.next_topic_id
         self.next_generation = state.next_generation
         self.topics = Overlay(state.topics)
-        self.queues = Overlay(state.queues)
+        self.queues = QueueOverlay(state.queues)
         self.tombstones = Overlay(state.tombstones)
         self.attempts = Overlay(state.attempts)
         self.index_files = Overlay(state.index_files)
@@ -184,7 +185,7 @@ def _move_bytes(change: StateChange, operation: RepackSegments | OffloadSegments
 def _count_parts(change: StateChange, operation: CountParts) -> None:
     """Begin to count; parts that a later owner finds without a reference stay until then."""
     counts = Counter(dict(operation.in_manifests))
-    for queue in change.queues.found(lambda _: True):
+    for queue in change.queues.records():
         counts.update(part_counts.references_of(queue))
     for part in change.parts.found(lambda _: True):
         change.parts.drop(part.object_name)

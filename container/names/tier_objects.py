@@ -75,6 +75,9 @@ class SnapshotName(NamedTuple):
         return f"{SNAPSHOT_PREFIX}{sequence}-{epoch}-{self.nonce}"
 
 
+_MANIFEST_TEXT = f"{MANIFEST_PREFIX}%s/%d/%d-%d-%0{SEQUENCE_DIGITS}d-%0{EPOCH_DIGITS}d-%s"
+
+
 class ManifestName(NamedTuple):
     """A manifest: `@manifest/<topic>/<queue>/<type>-<level>-<base>-<epoch>-<nonce>`."""
 
@@ -86,9 +89,7 @@ class ManifestName(NamedTuple):
     nonce: str
 
     def __str__(self) -> str:
-        base, epoch = f"{self.base:0{SEQUENCE_DIGITS}d}", f"{self.epoch:0{EPOCH_DIGITS}d}"
-        leaf = f"{int(self.type)}-{self.level}-{base}-{epoch}-{self.nonce}"
-        return f"{MANIFEST_PREFIX}{self.queue.topic}/{self.queue.queue_id}/{leaf}"
+        return _MANIFEST_TEXT % (*self.queue, *self[1:])
 
 
 MetadataName = EntryName | BoundaryName | SnapshotName | ManifestName

@@ -189,6 +189,14 @@ class MessageQueueContainer:
         """Several ranges of the CommitLog in one round of requests; errors as for `units`."""
         return await self._read(SegmentType.COMMIT_LOG, wanted, verify=self._verify)
 
+    async def log_pieces(self, wanted: Sequence[ByteRange]) -> list[list[Buffer]]:
+        """As `log_many`, each range as the buffers that storage gave, in order and not joined.
+
+        Their lengths say where one ends: at the end of an object, or of a run of its extents.
+        """
+        planned, answers = await self._answers(SegmentType.COMMIT_LOG, wanted, verify=self._verify)
+        return planned.pieces(answers)
+
     async def planned_read(
         self, segment_type: SegmentType, wanted: Sequence[ByteRange], *, verify: bool | None = None
     ) -> "PlannedRead":
@@ -208,12 +216,17 @@ class MessageQueueContainer:
     async def _read(
         self, segment_type: SegmentType, wanted: Sequence[ByteRange], *, verify: bool
     ) -> list[Buffer]:
+        planned, answers = await self._answers(segment_type, wanted, verify=verify)
+        return planned.results(answers)
+
+    async def _answers(
+        self, segment_type: SegmentType, wanted: Sequence[ByteRange], *, verify: bool
+    ) -> "tuple[PlannedRead, list[Buffer]]":
         planned = await self.planned_read(segment_type, wanted, verify=verify)
         try:
-            answers = await self._store.read_many(planned.requests)
+            return planned, await self._store.read_many(planned.requests)
         except OutOfRange as error:
             raise BytesMissing.of(error) from error
-        return planned.results(answers)
 
     async def _pieces(
         self, segment_type: SegmentType, wanted: ByteRange, *, verify: bool
@@ -265,8 +278,12 @@ class PlannedRead:
         Raises:
             Corrupt: a checksum that is to be compared does not match.
         """
+        return [_joined(pieces) for pieces in self.pieces(answers)]
+
+    def pieces(self, answers: Iterable[Buffer]) -> list[list[Buffer]]:
+        """The same, each range as the buffers that make it up, in order."""
         left = iter(answers)
-        return [_joined([piece.cut(next(left)) for piece in pieces]) for pieces in self._parts]
+        return [[piece.cut(next(left)) for piece in pieces] for pieces in self._parts]
 
 
 class _Piece:
@@ -337,5 +354,5 @@ def _piece_of_run(run: list[Extent], name: str, inside: ByteRange, *, verify: bo
     return _Piece(name, whole, drop=start - run[0].position, length=end - start, checks=checks)
 
 
-def _joined(parts: list[memoryview]) -> Buffer:
+def _joined(parts: list[Buffer]) -> Buffer:
     return parts[0] if len(parts) == 1 else b"".join(parts)

@@ -150,4 +150,4 @@ async def _cut_extent(store: ObjectStore, name: str, extent: Extent, size: int) 
         raw = await store.read(name, place)
     except OutOfRange as error:
         raise BytesMissing.of(error) from error
-    return replace(extent, length=length, crc32c=crc32c(raw))
+    return extent._replace(length=length, crc32c=crc32c(raw))

@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from container.metadata.object_names import names_of_queue
+from container.metadata.offloading import is_away
 from container.metadata.records import CopyState, ManifestRef, Segment
 from container.metadata.segment_copies import EpochStart, SegmentCopies, SegmentCopy
 from container.metadata.state import TierState
@@ -44,6 +45,8 @@ class TieredSegment:
     is_sealed: bool = True
     begin_timestamp: int | None = None
     end_timestamp: int | None = None
+    is_offloaded: bool = False
+    """Whether its bytes lie in the second store."""
 
     @property
     def first_offset(self) -> QueueOffset | None:
@@ -224,6 +227,7 @@ class TieredSegments:
             segment.sealed_ms is not None,
             segment.begin_timestamp,
             segment.end_timestamp,
+            is_away(segment),
         )
 
     def _dying(self) -> Iterator[TieredSegment]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from container.index.options import IndexOptions
-from container.metadata.records import IndexFile, Queue
+from container.metadata.records import IndexFile
 from container.metadata.state import TierState
 from container.names.queue_id import QueueId
 from container.queue.compact_plan import Burden, CompactRules, PartsPlan, plan_parts
@@ -140,15 +140,14 @@ class Compaction:
     async def _planned(self, repacking: RepackStep) -> PartsPlan:
         """The next plan, made in a thread: a large tier takes seconds, and commits may go on."""
         state, damaged = self.tier.state, repacking.repacker.passed_over
-        queues: list[Queue] = list(state.queues.values())
-        only = self.limits.queues
+        queues, only = state.queues.copy(), self.limits.queues
         wanted = [
-            queue.id
-            for queue in queues
-            if queue.id not in damaged and (only is None or queue.id in only)
+            queue for queue in queues if queue not in damaged and (only is None or queue in only)
         ]
         planned = partial(plan_parts, only=frozenset(wanted))
-        return await asyncio.to_thread(planned, queues, state.parts.copy(), self.limits.rules)
+        return await asyncio.to_thread(
+            planned, queues.values(), state.parts.copy(), self.limits.rules
+        )
 
     async def _job(self, repacking: RepackStep, job: Sequence[Run]) -> None:
         await repacking.repacker.do_all([job], self.failures, reads_max=READS_MAX)

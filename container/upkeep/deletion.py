@@ -3,16 +3,16 @@
 The order is always: unpublished in the journal (the tombstone), then deleted after the grace time.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from itertools import islice
 
 from container.metadata.object_names import names_of_queue
-from container.metadata.records import Tombstone
+from container.metadata.records import Queue, Tombstone
 from container.metadata.state import TierState
 from container.names.queue_id import FLAT_FILES, QueueId
-from container.names.rocketmq import parse_segment_name
+from container.names.rocketmq import SegmentName, parse_segment_name
 from container.names.tier_objects import KeptName, ManifestName, parse_name
 from container.upkeep.options import UpkeepOptions
 from provider.clock import backoff_s
@@ -41,8 +41,9 @@ def plan_deletions(
 ) -> Deletions:
     """The tombstones that are due, of each kind at most `tombstones_per_step_max`. Pure.
 
-    O(tombstones), and O(records) where one is due. Those that may come back do not count, except
-    the `unclear` ones, which no commit begins before they are gone (`PendingDeletions`).
+    O(tombstones), and O(extents) of the queues whose objects are due. Those that may come back do
+    not count, except the `unclear` ones, which no commit begins before they are gone
+    (`PendingDeletions`).
     """
     due = [
         one
@@ -52,7 +53,7 @@ def plan_deletions(
     ]
     if not due:
         return Deletions((), ())
-    used, limit = names_in_use(state), options.tombstones_per_step_max
+    used, limit = _still_named(state, due), options.tombstones_per_step_max
     delete = (one for one in due if one.object_name not in used)
     drop = (one.object_name for one in due if one.object_name in used)
     return Deletions(tuple(islice(delete, limit)), tuple(islice(drop, limit)))
@@ -84,6 +85,31 @@ def still_due(
     return tuple(still)
 
 
+def _still_named(state: TierState, due: Iterable[Tombstone]) -> AbstractSet[str]:
+    """Those objects that are in use.
+
+    The records of other queues than a file's or a manifest's own are not looked at, of which there
+    may be a hundred thousand: they name parts alone, and those are counted.
+    """
+    if not state.parts_counted:
+        return names_in_use(state)
+    names = {one.object_name for one in due}
+    parsed = [parse_name(name) or parse_segment_name(name) for name in names]
+    own = {one.queue for one in parsed if isinstance(one, ManifestName | SegmentName)}
+    used = {name for name in names if name in state.index_files or name in state.parts}
+    for queue_id in own:
+        queue = state.queues.get(queue_id)
+        if queue is not None:
+            used.update(_names_in(queue))
+    return used
+
+
+def _names_in(queue: Queue) -> Iterator[str]:
+    """Every object that a queue's record names. O(extents)."""
+    yield from (ref.object_name for ref in queue.manifests)
+    yield from names_of_queue(queue)
+
+
 def names_in_use(state: TierState) -> set[str]:
     """Every object that the state's records name, and every part that anything names. O(extents).
 
@@ -91,8 +117,7 @@ def names_in_use(state: TierState) -> set[str]:
     """
     used = {*state.index_files, *state.parts}
     for queue in state.queues.values():
-        used.update(ref.object_name for ref in queue.manifests)
-        used.update(names_of_queue(queue))
+        used.update(_names_in(queue))
     return used
 
 

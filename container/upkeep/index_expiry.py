@@ -22,8 +22,10 @@ class IndexExpiryStep(Step):
     def __init__(self, tier: OwnedTier) -> None:
         super().__init__(tier)
         self._is_due = True
-        self._firsts = {one.id: one.min_offset for one in tier.state.queues.values()}
-        """Of each queue, the first offset as it was last seen."""
+        self._firsts = {
+            one.id: one.min_offset for one in tier.state.queues.bounds() if one.min_offset
+        }
+        """Of each queue, the first offset as it was last seen; 0 where it is missing."""
         self._expired = 0
 
     def __repr__(self) -> str:
@@ -35,11 +37,11 @@ class IndexExpiryStep(Step):
             self._is_due |= bool(change.index_files.changed)
             for queue_id, record in change.queues.changed.items():
                 first = None if record is None else record.min_offset
-                if self._firsts.get(queue_id) != first:
+                if self._firsts.get(queue_id, 0) != first:
                     self._note(queue_id, record)
 
     def _note(self, queue_id: QueueId, record: Queue | None) -> None:
-        if record is None:
+        if record is None or not record.min_offset:
             self._firsts.pop(queue_id, None)
         else:
             self._firsts[queue_id] = record.min_offset

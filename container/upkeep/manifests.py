@@ -58,6 +58,7 @@ class ManifestStep(Step):
             except BaseException:
                 self._changed[queue_id] = None
                 raise
+        self._changed = dict(self._changed)  # one that was large keeps its memory when it is empty
         if first is not None:
             raise first
 

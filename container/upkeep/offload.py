@@ -1,14 +1,17 @@
 """Offload: what is old, or more than the first store should keep, moves to the second one.
 
-By age and size in the background, or on a word, up to an offset or a time. Only sealed segments
-go; nothing goes that retention would delete within the lag.
+By age and size in the background, or on a word, up to an offset or a time. Segments go once they
+are closed, for which open ones are that are old enough. Nothing goes that retention would delete
+within the lag.
 """
 
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from container.errors import Refused
 from container.metadata import queue_changes
+from container.metadata.operations import CommitQueue
 from container.metadata.records import Queue
 from container.metadata.state import TierState
 from container.names.queue_id import QueueId, SegmentType
@@ -79,7 +82,7 @@ class OffloadStep(Step):
         if not options.offload_age_hours and not options.offload_topic_bytes:
             return
         first: StoreError | None = None
-        for topic in sorted({queue.topic for queue in self.tier.state.queues}):
+        for topic in self.tier.state.queues.by_topic():
             async with self._one_at_a_time:
                 try:
                     done = await self._offload_topic(topic)
@@ -117,7 +120,7 @@ class OffloadStep(Step):
             return [one for one in found if one.segments or one.errors]
 
     def _queues(self, topic: str) -> list[Queue]:
-        return [one for key, one in sorted(self.tier.state.queues.items()) if key.topic == topic]
+        return self.tier.state.queues.of_topic(topic)
 
     def _kept(self, queues: Sequence[Queue], held: Sequence[Held]) -> list[Held]:
         """Those that will not expire within the lag, and are not damaged."""
@@ -134,13 +137,16 @@ class OffloadStep(Step):
 
     async def _offload_topic(self, topic: str) -> list[OffloadedQueue]:
         """Offload what is due of a topic by age and size."""
-        options, queues = self.tier.options, self._queues(topic)
+        options = self.tier.options
+        before_ms = self.tier.clock.now_ms() - HOUR_MS * options.offload_age_hours
+        if options.offload_age_hours:
+            await self._close(topic, before_ms)
+        queues = self._queues(topic)
         held = [one for queue in queues for one in await self._held.of(queue)]
         if not held:
             return []
         due: list[Held] = []
         if options.offload_age_hours:
-            before_ms = self.tier.clock.now_ms() - HOUR_MS * options.offload_age_hours
             due += older_than(held, before_ms)
         if options.offload_topic_bytes:
             logs = (queue.segments(SegmentType.COMMIT_LOG)[-1:] for queue in queues)
@@ -152,6 +158,35 @@ class OffloadStep(Step):
             await self._offload(queue.id, [one for one in wanted if one.queue == queue.id])
             for queue in queues
         ]
+
+    async def _close(self, topic: str, before_ms: int) -> None:
+        """Close the open segments of queues whose newest message was stored before a time.
+
+        The next commit begins others. None is closed that would stay, as what expires soon does. A
+        queue that changes meanwhile is not idle: it is left alone.
+        """
+        journal, now_ms = self.tier.journal, self.tier.clock.now_ms()
+        changes: dict[QueueId, CommitQueue] = {}
+        closed: list[Queue] = []
+        for queue in self._queues(topic):
+            change = closing(queue, Until(ms=before_ms), now_ms=now_ms)
+            if change is not None:
+                changes[queue.id] = change
+                queue = queue_changes.commit(queue, change)  # noqa: PLW2901 - as it would be
+            closed.append(queue)
+        if not changes:
+            return
+        held = [one for queue in closed for one in await self._held.of(queue)]
+        going = {one.key for one in self._kept(closed, older_than(held, before_ms))}
+        for queue_id, change in changes.items():
+            before = journal.planned.queues.get(queue_id)
+            if all((queue_id, one.type, one.base) not in going for one in change.changes):
+                continue
+            try:
+                await journal.publish([change])
+            except Refused:
+                if journal.planned.queues.get(queue_id) is before:
+                    raise
 
     async def _offload(self, queue: QueueId, wanted: Sequence[Held]) -> OffloadedQueue:
         """Offload these segments of a queue."""
@@ -205,7 +240,7 @@ async def planned_offload(
     A request for each manifest. Raises as `HeldSegments.of`.
     """
     find = HeldSegments(ManifestReader(store))
-    queues = [one for key, one in sorted(state.queues.items()) if key.topic == topic]
+    queues = state.queues.of_topic(topic)
     closed: list[Queue] = []
     for queue in queues:
         change = closing(queue, until, now_ms=now_ms)

@@ -10,9 +10,6 @@ from container.names.queue_id import FLAT_FILES, QueueId, SegmentType
 from container.queue.manifest import ManifestReader
 from container.record.unit import UNIT_BYTES
 
-EXTENT_BYTES_MAX = 64 << 20
-"""A longer extent, as an import may have made, cannot be one request: its segment stays."""
-
 
 class Held(NamedTuple):
     """A sealed segment of a queue whose bytes the first store has."""
@@ -83,11 +80,7 @@ def _held(queue: QueueId, segments: Iterable[Segment]) -> list[Held]:
     return [
         Held(queue, one)
         for one in segments
-        if one.sealed_ms is not None
-        and one.is_readable
-        and one.extents
-        and not is_away(one)
-        and all(extent.length <= EXTENT_BYTES_MAX for extent in one.extents)
+        if one.sealed_ms is not None and one.is_readable and one.extents and not is_away(one)
     ]
 
 

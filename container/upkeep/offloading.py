@@ -26,6 +26,7 @@ from container.names.rocketmq import segment_name
 from container.queue.manifest import ManifestReader
 from container.record.crc32c import crc32c
 from container.upkeep.manifest_writer import ManifestWriter
+from container.upkeep.offload_pieces import pieces_of_extent
 from container.upkeep.offload_plan import Held, runs_of
 from container.upkeep.step import OwnedTier
 from provider.disk_cache.use import cache_use
@@ -126,13 +127,30 @@ class Offloader:
     async def _copied(self, queue: QueueId, segment: Segment) -> _Copied:
         """Copy a segment, and compare what the second store gives back."""
         extents: list[Extent] = []
+        options = self._tier.options
         try:
-            for run in runs_of(segment.extents, self._tier.options.repack_bytes_max):
-                extents += await self._copy(queue, segment, run)
+            for run in runs_of(segment.extents, options.repack_bytes_max):
+                if run[0].length > options.offload_extent_bytes_max:
+                    await self._copy_in_pieces(queue, segment, run[0], extents)
+                else:
+                    extents += await self._copy(queue, segment, run)
         except BaseException:
             self._forsake(extents)
             raise
         return _Copied(segment, tuple(extents))
+
+    async def _copy_in_pieces(
+        self, queue: QueueId, segment: Segment, extent: Extent, made: list[Extent]
+    ) -> None:
+        """Copy a long extent; its pieces are extents of their own, and are added to `made`."""
+        own = segment_name(queue, segment.type, segment.base)
+        options, store = self._tier.options, self._tier.store
+        bytes_max = min(options.repack_bytes_max, options.offload_extent_bytes_max)
+        try:
+            async for piece in pieces_of_extent(store, segment.type, own, extent, bytes_max):
+                made += await self._placed(own, [piece.extent], [piece.body])
+        except OutOfRange as error:
+            raise BytesMissing.of(error) from error
 
     async def _copy(self, queue: QueueId, segment: Segment, run: Sequence[Extent]) -> list[Extent]:
         """Copy extents side by side into one object; they as they lie there."""
@@ -151,18 +169,24 @@ class Offloader:
             if one.crc32c not in {None, found}:
                 reason = f"CRC-32C of {one.length} bytes is not that of its extent"
                 raise Corrupt(reason, name, place.start)
+        summed = [one._replace(crc32c=found) for one, found in zip(run, sums, strict=True)]
+        return await self._placed(own, summed, bodies)
+
+    async def _placed(self, own: str, run: Sequence[Extent], bodies: list[Buffer]) -> list[Extent]:
+        """Make one object of extents side by side, whose checksums are known, and read it back.
+
+        `bodies` is empty afterwards.
+        """
         (place,) = await self._segments.write(
             [SegmentSlice(own, run[0].position, tuple(bodies))], alone=True
         )
-        del bodies
+        bodies.clear()
         moved = [
-            replace(
-                one,
-                crc32c=found,
+            one._replace(
                 object_name=place.object_name,
                 object_offset=place.object_offset + one.position - run[0].position,
             )
-            for one, found in zip(run, sums, strict=True)
+            for one in run
         ]
         try:
             await self._verify(moved)

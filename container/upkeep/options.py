@@ -73,6 +73,8 @@ class UpkeepOptions:
     (`tieredStoreTopicReservedSize`)."""
     offloads: bool = False
     """Whether there is a second store (`tieredStoreOffloadPath`)."""
+    offload_place: str = ""
+    """Where that is, for people, without secrets; "": nobody says."""
     offload_age_hours: int = 0
     """Age of its newest message from which on a closed segment is offloaded; 0: never by age
     (`tieredStoreOffloadAge`)."""
@@ -83,6 +85,8 @@ class UpkeepOptions:
     offload_lag_s: float = 14_400.0
     """How long the first store keeps what was offloaded (`tieredStoreOffloadDeletionLag`). What
     would expire within that time is not offloaded at all."""
+    offload_extent_bytes_max: int = 64 * MIB
+    """A longer extent is offloaded in pieces of `repack_bytes_max`, each an extent by itself."""
     offload_interval_s: float = 600.0
     """Interval between looks for what is to be offloaded (`tieredStoreOffloadInterval`)."""
     expiry_interval_s: float = 3600.0

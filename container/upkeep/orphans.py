@@ -9,7 +9,7 @@ Cost. A segment's name does not tell where a listing could begin, so queues are 
 request for each queue that was there when the ownership was taken, once per ownership, a bounded
 number of queues in each run, and none before the first snapshot. So the search costs a start
 nothing, and an idle store comes to rest. Memory: one queue's listing. Manifests are read only where
-a queue has more files than they list.
+a queue has more files than they list, or was offloaded.
 
 At a clean end all queues are listed once more, so that `check` finds no orphan afterwards.
 
@@ -51,7 +51,8 @@ class FilesOfQueue:
     """Below the published end of their flat file and in no manifest's range: nothing refers to
     them."""
     doubtful: tuple[tuple[ManifestRef, tuple[str, ...]], ...]
-    """Manifests in whose ranges there are more files than they list, with those files."""
+    """Manifests in whose ranges there are more files than they list, or files of a queue that was
+    offloaded, with those files."""
     above: tuple[str, ...]
     """At or above the published end: a commit may have made them, or be making them."""
 
@@ -82,7 +83,12 @@ def sort_files(state: TierState, queue_id: QueueId, names: Iterable[str]) -> Fil
                 listed.setdefault(ref, []).append(name)
             else:
                 (above if base >= end else orphans).append(name)
-    doubtful = tuple((ref, tuple(some)) for ref, some in listed.items() if len(some) > ref.segments)
+    # Offloaded segments have no file here any more, in whose place an orphan would be counted.
+    doubtful = tuple(
+        (ref, tuple(some))
+        for ref, some in listed.items()
+        if queue.repacks or len(some) > ref.segments
+    )
     return FilesOfQueue(_segments_of(queue_id, orphans), doubtful, _segments_of(queue_id, above))
 
 

@@ -8,7 +8,7 @@ comes too late for a queue leaves that queue out. One that dies leaves parts tha
 
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from container.errors import BytesMissing
@@ -292,7 +292,7 @@ def _joined(run: Run, bodies: Mapping[int, Buffer], extent_bytes_max: int) -> _C
 
 
 def _placed(extent: Extent, place: Placement, shift: int) -> Extent:
-    return replace(extent, object_name=place.object_name, object_offset=extent.position + shift)
+    return extent._replace(object_name=place.object_name, object_offset=extent.position + shift)
 
 
 def _still_there(queue: Queue | None, run: Run) -> bool:

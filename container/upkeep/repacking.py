@@ -114,6 +114,7 @@ class RepackStep(Step):
                 del self._changed[queue_id]
             merges += found
             gathered += closed
+        self._changed = dict(self._changed)  # one that was large keeps its memory when it is empty
         return merges, gathered
 
     def _level_of(self, name: str) -> int:

@@ -89,9 +89,9 @@ class RetentionStep(Step):
             return
         await self._writer.bury_tried()
         first: StoreError | None = None
-        for topic in sorted({queue.topic for queue in self.tier.state.queues}):
+        for topic, queues in self.tier.state.queues.by_topic().items():
             try:
-                await self._expire(topic)
+                await self._expire(topic, queues)
             except (Corrupt, Denied, OutOfRange) as error:
                 first = first or error
         if first is not None:
@@ -100,12 +100,12 @@ class RetentionStep(Step):
     async def finish(self) -> None:
         """Nothing: a clean end is no time to expire."""
 
-    async def _expire(self, topic: str) -> None:
+    async def _expire(self, topic: str, names: Sequence[QueueId]) -> None:
         state, options = self.tier.state, self.tier.options
         kept_ms = retention_ms(state, topic, options, self.tier.topic_hours)
         assert kept_ms is not None, "nothing expires otherwise"
         before_ms = self.tier.clock.now_ms() - kept_ms
-        queues = [queue for one, queue in sorted(state.queues.items()) if one.topic == topic]
+        queues = [queue for one in names if (queue := state.queues.get(one)) is not None]
         keep: dict[QueueId, int] = {}
         for queue in queues:
             place = await self._place_of(queue, before_ms)

@@ -1,4 +1,9 @@
-"""Deleting a topic from the tier, on an explicit word: what is published, and what it frees."""
+"""Deleting a topic from the tier, on an explicit word: what is published, and what it frees.
+
+Bytes that were written for a queue and not published before its topic was deleted go, too: the
+announcement of the queue's first files says where they lie (`first_files.py`). It stays, for a
+request that was cancelled may still land; the next owner looks there again.
+"""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -6,11 +11,14 @@ from dataclasses import replace
 from container.errors import BytesMissing, Refused
 from container.journal.journal import Journal
 from container.metadata.object_names import own_file
-from container.metadata.operations import DropQueue
+from container.metadata.operations import AddTombstones, DropQueue
 from container.metadata.part_counts import references, release_of
 from container.metadata.records import Queue, QueueBasis, Segment, Tombstone
+from container.metadata.state import TierState
 from container.names.queue_id import FLAT_FILES, QueueId
+from container.names.rocketmq import parse_segment_name
 from container.queue.manifest import ManifestReader
+from container.upkeep.first_files import KIND
 from container.upkeep.offloading import OFFLOADED
 from provider.clock import Clock
 from provider.errors import StoreError, Unavailable
@@ -30,13 +38,14 @@ async def delete_topic(
     manifests = ManifestReader(store)
     changed: StoreError | None = None
     for _ in range(plans_max):
-        queues = [one for one in journal.state.queues.values() if one.id.topic == topic]
+        queues = journal.state.queues.of_topic(topic)
         now_ms = clock.now_ms()
         try:
             drops = [await _drop(one, manifests, now_ms=now_ms) for one in queues]
             drops = [_hastened(drop, journal.state.tombstones.values(), now_ms) for drop in drops]
-            if drops:
-                await journal.publish(drops)
+            left = await _never_published(journal.state, store, topic, now_ms=now_ms)
+            if drops or left:
+                await journal.publish([*drops, AddTombstones(left)] if left else drops)
         except (BytesMissing, Refused) as error:  # a commit, or upkeep, has changed a record
             if all(journal.state.queues.get(one.id) is one for one in queues):
                 raise
@@ -46,6 +55,23 @@ async def delete_topic(
         else:
             return len(queues)
     raise Unavailable("its queues change faster than they can be deleted", topic) from changed
+
+
+async def _never_published(
+    state: TierState, store: ObjectStore, topic: str, *, now_ms: int
+) -> tuple[Tombstone, ...]:
+    """Files of queues that were begun and never published. One request for each such queue."""
+    prefixes = [
+        one.output_prefix
+        for one in state.attempts.values()
+        if one.kind == KIND and one.output_prefix.startswith(f"{topic}/")
+    ]
+    names = [entry.name for prefix in prefixes for entry in await store.list(prefix)]
+    return tuple(
+        Tombstone(name, now_ms, DELETED)
+        for name in names
+        if parse_segment_name(name) is not None and name not in state.tombstones
+    )
 
 
 async def _drop(queue: Queue, manifests: ManifestReader, *, now_ms: int) -> DropQueue:

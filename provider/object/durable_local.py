@@ -18,6 +18,7 @@ from uuid import uuid4
 from fsspec.implementations.local import LocalFileSystem
 
 from provider.names import TEMPORARY_PREFIX
+from provider.presence import is_directory
 
 
 class DurableLocalFileSystem(LocalFileSystem):
@@ -60,7 +61,7 @@ class DurableLocalFileSystem(LocalFileSystem):
 
 def make_directory(directory: Path) -> None:
     """Make a directory with those above it, each durable."""
-    if directory.is_dir():
+    if is_directory(directory):
         return
     make_directory(directory.parent)
     try:

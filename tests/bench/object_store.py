@@ -3,163 +3,49 @@
 The same bytes are written and read by obstore as objects of 8 MiB, four requests at once, and by
 tiering and reading a store directory of as many bytes; in turn, each part in a process of its own,
 against a SeaweedFS on this machine. CPU time is that of our process, all threads; the server
-shares the cores, so ratios carry over, rates do not. 200 readers at different places show memory.
+shares the cores, so ratios carry over, rates do not. A tier on the disk is offloaded to S3 and read
+there, and 200 readers at different places show memory and fairness.
 """
 
 import argparse
-import asyncio
 import json
 import os
-import resource
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from obstore.store import S3Store
-
-import tieredstore
+from tests.bench.s3_parts import BUCKET, MIB, OBJECT_BYTES, QUEUES, TOPIC, Job, measure_part
 from tests.support.seaweedfs import SeaweedFs
+from tieredstore.bench.figure import settle
 from tieredstore.bench.run import machine_facts, spread
 from tieredstore.bench.synthetic_store import SyntheticStore, write_synthetic_store
 
-MIB = 1 << 20
-OBJECT_BYTES = 8 * MIB
-AT_ONCE = 4
-QUEUES = 8
-BUCKET = "bench"
-NAMED: dict[str, Any] = {"cluster": "BenchCluster", "broker": "bench"}
-SETTINGS = {"messageIndexEnable": False}
-READERS, READER_MESSAGES = 200, 256
-PARTS = ("raw_write", "tier", "raw_read", "read")
-KIB = 1024
+ROUND = (
+    ("raw_write", "tier", "raw_copy", "raw_read", "read", "to_disk", "offload", "read_offloaded"),
+    ("raw_copy", "tier", "raw_write", "read", "raw_read", "to_disk", "offload", "read_offloaded"),
+)
+"""The order of one round, and of the next."""
+RAW_OF = {
+    "tier": "raw_write",
+    "read": "raw_read",
+    "offload": "raw_write",
+    "read_offloaded": "raw_read",
+}
+WARM_BYTES = 32 * MIB
 
-Result = dict[str, float]
-
-
-def client_of() -> S3Store:
-    """obstore alone, set as our file system sets it: checksums in place of signed payloads."""
-    options: dict[str, Any] = {"checksum_algorithm": "CRC64NVME", "unsigned_payload": True}
-    return S3Store(
-        BUCKET,
-        config={"endpoint": os.environ["AWS_ENDPOINT_URL"], **options},  # pyright: ignore[reportArgumentType] - a dict of the same keys
-        client_options={"allow_http": True},
-    )
+Result = dict[str, Any]
 
 
-async def _at_once(works: Sequence[Callable[[], Coroutine[Any, Any, object]]]) -> None:
-    slots = asyncio.Semaphore(AT_ONCE)
-
-    async def run(work: Callable[[], Coroutine[Any, Any, object]]) -> None:
-        async with slots:
-            await work()
-
-    async with asyncio.TaskGroup() as group:
-        for work in works:
-            group.create_task(run(work))
-
-
-async def raw_write(prefix: str, store: Path, size_bytes: int) -> float:
-    """Store as many bytes as objects; returns the seconds it took."""
-    client, body = client_of(), os.urandom(OBJECT_BYTES)
-
-    def put(number: int) -> Callable[[], Coroutine[Any, Any, object]]:
-        name = f"{prefix}/raw/{number}"
-        return lambda: client.put_async(name, body, mode="create", use_multipart=False)
-
-    began_s = time.monotonic()
-    await _at_once([put(number) for number in range(size_bytes // OBJECT_BYTES)])
-    return time.monotonic() - began_s
-
-
-async def raw_read(prefix: str, store: Path, size_bytes: int) -> float:
-    """Read those objects."""
-    client = client_of()
-
-    def get(number: int) -> Callable[[], Coroutine[Any, Any, object]]:
-        name = f"{prefix}/raw/{number}"
-        return lambda: client.get_range_async(name, start=0, end=OBJECT_BYTES)
-
-    began_s = time.monotonic()
-    await _at_once([get(number) for number in range(size_bytes // OBJECT_BYTES)])
-    return time.monotonic() - began_s
-
-
-async def tier(prefix: str, store: Path, size_bytes: int) -> float:
-    """Tier the store directory."""
-    place = f"s3://{BUCKET}/{prefix}/tier"
-    async with tieredstore.follow(store, place, settings=SETTINGS, **NAMED) as follower:
-        began_s = time.monotonic()
-        await follower.drain()
-        return time.monotonic() - began_s
-
-
-async def read(prefix: str, store: Path, size_bytes: int) -> float:
-    """Read every queue from its start, one reader a queue, 1,024 messages a call."""
-    async with tieredstore.open(f"s3://{BUCKET}/{prefix}/tier", **NAMED) as tier:
-
-        async def reader(queue_id: int) -> None:
-            at = 0
-            while True:
-                found = await tier.get_message(
-                    "g", "Bench", queue_id, at, messages_max=1024, bytes_max=None
-                )
-                if found.next_offset == at:
-                    return
-                at = found.next_offset
-
-        began_s = time.monotonic()
-        async with asyncio.TaskGroup() as group:
-            for queue_id in range(QUEUES):
-                group.create_task(reader(queue_id))
-        return time.monotonic() - began_s
-
-
-async def readers(prefix: str, store: Path, size_bytes: int) -> float:
-    """200 readers of groups of their own, each from another place; seconds of the slowest."""
-    async with tieredstore.open(f"s3://{BUCKET}/{prefix}/tier", **NAMED) as tier:
-        each = tier.queue("Bench", 0).max_offset
-
-        async def reader(number: int) -> None:
-            at, left = each * number // READERS, READER_MESSAGES
-            while left > 0:
-                queue = number % QUEUES
-                found = await tier.get_message(f"g{number}", "Bench", queue, at, bytes_max=None)
-                if found.next_offset == at:
-                    return
-                left -= len(found.messages)
-                at = found.next_offset
-
-        began_s = time.monotonic()
-        async with asyncio.TaskGroup() as group:
-            for number in range(READERS):
-                group.create_task(reader(number))
-        return time.monotonic() - began_s
-
-
-def worker(part: str, prefix: str, store: Path, size_bytes: int) -> None:
-    """Measure one part in this process and print it."""
-    work = {"readers": readers, **{name: globals()[name] for name in PARTS}}[part]
-    before_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    before = os.times()
-    seconds = asyncio.run(work(prefix, store, size_bytes))
-    after = os.times()
-    cpu_s = after.user + after.system - before.user - before.system
-    peak = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kib) * KIB
-    rate = size_bytes / seconds
-    print(json.dumps({"bytes_s": rate, "cpu_s": cpu_s, "seconds": seconds, "peak_bytes": peak}))
-    sys.stdout.flush()
-    os._exit(0)  # obstore's threads abort a process that ends just after a request
-
-
-def measured(part: str, prefix: str, store: Path, size_bytes: int, env: dict[str, str]) -> Result:
-    """One part in a process of its own."""
-    words = ["--worker", part, prefix, str(store), str(size_bytes)]
+def measured(part: str, job: Job, env: dict[str, str]) -> Result:
+    """One part in a process of its own; CalledProcessError if it failed or moved too little."""
+    settle(3 * job.bytes)
     done = subprocess.run(
-        [sys.executable, "-m", "tests.bench.object_store", *words],
+        [sys.executable, "-m", "tests.bench.object_store", "--worker", part],
+        input=json.dumps(asdict(job), default=str).encode(),
         env={**os.environ, **env},
         stdout=subprocess.PIPE,
         check=True,
@@ -167,61 +53,102 @@ def measured(part: str, prefix: str, store: Path, size_bytes: int, env: dict[str
     return json.loads(done.stdout)
 
 
-def measure(directory: Path, body_bytes: int, size_bytes: int, rounds: int) -> list[dict[str, Any]]:
-    """Rows: each part, the two ratios, the readers, and what was measured."""
-    found: dict[str, list[Result]] = {part: [] for part in PARTS}
-    made = SyntheticStore(
-        messages=size_bytes // body_bytes, body_bytes=body_bytes, queues=QUEUES, topic="Bench"
+def worker(part: str) -> None:
+    """Measure the part of the job on standard input in this process, and print it."""
+    fields = json.load(sys.stdin)
+    paths = {name: Path(fields[name]) for name in ("store", "warm_store", "posix")}
+    print(json.dumps(measure_part(part, Job(**{**fields, **paths}))))
+    sys.stdout.flush()
+    os._exit(0)  # obstore's threads abort a process that ends just after a request
+
+
+def measure(directory: Path, body_bytes: int, size_bytes: int, rounds: int) -> list[Result]:
+    """Rows: each part with its ratios, the readers, and what was measured."""
+    stores = [
+        SyntheticStore(
+            messages=size // body_bytes, body_bytes=body_bytes, queues=QUEUES, topic=TOPIC
+        )
+        for size in (size_bytes, WARM_BYTES)
+    ]
+    whole, warm = stores
+    size_bytes = write_synthetic_store(directory / "store", whole) // OBJECT_BYTES * OBJECT_BYTES
+    write_synthetic_store(directory / "warm", warm)
+    job = Job(
+        prefix="",
+        store=directory / "store",
+        warm_store=directory / "warm",
+        posix=directory,
+        messages=whole.messages,
+        bytes=size_bytes,
+        warm_messages=warm.messages,
     )
-    store = directory / "store"
-    size_bytes = write_synthetic_store(store, made) // OBJECT_BYTES * OBJECT_BYTES
-    os.sync()
+    found: dict[str, list[Result]] = {part: [] for part in ROUND[0]}
     with SeaweedFs(directory / "server") as server:
         server.make_bucket(BUCKET)
         env = {**server.environment, "XDG_RUNTIME_DIR": str(directory)}
         for number in range(-1, rounds):
             print(f"round {number + 1} of {rounds}", file=sys.stderr, flush=True)
-            order = PARTS if number % 2 else (PARTS[1], PARTS[0], PARTS[3], PARTS[2])
-            for part in order:
-                figure = measured(part, f"r{number}", store, size_bytes, env)
+            job = replace(job, prefix=f"r{number}", posix=directory / f"posix{number}")
+            for part in ROUND[number % 2]:
+                figure = measured(part, job, env)
                 if number >= 0:
                     found[part].append(figure)
-        crowd = measured("readers", f"r{rounds - 1}", store, size_bytes, env)
-    rows: list[dict[str, Any]] = [
-        {"metric": part, **_spreads(figures)} for part, figures in found.items()
-    ]
-    for ours, raw in ((1, 0), (3, 2)):
-        rows[ours]["to_raw"] = rows[ours]["bytes_s"]["median"] / rows[raw]["bytes_s"]["median"]
-        rows[ours]["cpu_to_raw"] = rows[ours]["cpu_s"]["median"] / rows[raw]["cpu_s"]["median"]
+        crowd = measured("readers", job, env)
+    rows = [{"metric": part, **_spreads(figures)} for part, figures in found.items()]
+    _compare(rows)
     about = {"body_bytes": body_bytes, "bytes": size_bytes, "queues": QUEUES, "rounds": rounds}
-    crowd_row = {"metric": "readers", "readers": READERS, **crowd}
+    crowd_row = {"metric": "readers", **crowd}
     return [*rows, crowd_row, {"metric": "run", **about, "machine": machine_facts()}]
 
 
-def _spreads(figures: Sequence[Result]) -> dict[str, Any]:
-    return {
+def _spreads(figures: Sequence[Result]) -> Result:
+    found: Result = {
         name: spread([figure[name] for figure in figures])._asdict()
-        for name in ("bytes_s", "cpu_s", "peak_bytes")
+        for name in ("seconds", "cpu_s", "start_s", "start_cpu_s", "more_bytes")
     }
+    rates = [figure["bytes"] / figure["seconds"] for figure in figures]
+    return {**found, "bytes_s": spread(rates)._asdict(), "requests": figures[-1]["requests"]}
 
 
-def print_rows(rows: Sequence[dict[str, Any]]) -> None:
+def _compare(rows: list[Result]) -> None:
+    """Add the ratios of medians to rows that have something to be compared with."""
+    by_name = {row["metric"]: row for row in rows}
+    for ours, raw in RAW_OF.items():
+        row = by_name[ours]
+        for name, of in (("to_raw", "bytes_s"), ("cpu_to_raw", "cpu_s")):
+            row[name] = row[of]["median"] / by_name[raw][of]["median"]
+    row, copy = by_name["tier"], by_name["raw_copy"]
+    row["to_raw_copy"] = row["bytes_s"]["median"] / copy["bytes_s"]["median"]
+    row["cpu_to_raw_copy"] = row["cpu_s"]["median"] / copy["cpu_s"]["median"]
+
+
+def print_rows(rows: Sequence[Result]) -> None:
     """One line a part."""
-    for row in rows[: len(PARTS)]:
-        rate, cpu_s = row["bytes_s"]["median"] / MIB, row["cpu_s"]["median"]
-        ratio = ""
+    for row in rows[:-2]:
+        line = f"{row['metric']}: {row['bytes_s']['median'] / MIB:,.0f} MiB/s, "
+        line += f"{row['cpu_s']['median']:.2f} s CPU after {row['start_cpu_s']['median']:.2f} s, "
+        line += f"{row['more_bytes']['median'] / MIB:,.0f} MiB more"
         if "to_raw" in row:
-            ratio = f", {row['to_raw']:.2f} of raw, {row['cpu_to_raw']:.2f} times its CPU"
-        print(f"{row['metric']}: {rate:,.0f} MiB/s, {cpu_s:.2f} s CPU{ratio}")
-    crowd = rows[len(PARTS)]
-    print(f"{READERS} readers: {crowd['seconds']:.1f} s, {crowd['peak_bytes'] / MIB:,.0f} MiB more")
+            line += f", {row['to_raw']:.2f} of raw, {row['cpu_to_raw']:.2f} times its CPU"
+        if "to_raw_copy" in row:
+            line += f" ({row['to_raw_copy']:.2f} and {row['cpu_to_raw_copy']:.2f} of raw with "
+            line += "reading the log)"
+        print(line if not row["requests"] else f"{line}, requests {row['requests']}")
+    found, crowd = rows[-2], rows[-2]["crowd"]
+    slowest = crowd["reader_s_max"] / crowd["reader_s_median"]
+    print(
+        f"{crowd['readers']} readers: {found['bytes'] / found['seconds'] / MIB:,.0f} MiB/s, the "
+        f"slowest {crowd['reader_s_max']:.1f} s, {slowest:.2f} times the median; calls up to "
+        f"{crowd['call_s_max']:.2f} s; {found['more_bytes'] / MIB:,.0f} MiB more of "
+        f"{crowd['memory_bytes_max'] / MIB:,.0f} allowed; {crowd['in_flight_bytes'] / MIB:,.0f} "
+        f"MiB in flight of {crowd['in_flight_bytes_max'] / MIB:,.0f}"
+    )
 
 
 def main(arguments: Sequence[str]) -> None:
     """Measure, print, and keep the rows."""
     if arguments[:1] == ["--worker"]:
-        part, prefix, store, size_bytes = arguments[1:]
-        worker(part, prefix, Path(store), int(size_bytes))
+        worker(arguments[1])
         return
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--body-bytes", type=int, default=16 << 10)

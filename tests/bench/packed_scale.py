@@ -3,19 +3,22 @@
 For each number of queues a state is made as rounds, merges and manifests leave it: in each queue an
 open segment of either flat file with some extents in shared parts, and the segments before them in
 manifests. Measured are the memory of the state at rest, a snapshot written and read (which a start
-is made of), and a round of commits of every tenth queue planned, encoded and installed.
+is made of), and a round of commits of every tenth queue planned, encoded and installed; then the
+memory of a whole owner of such a tier (`packed_owner`). With several `--segments-of-a-queue` every
+number of queues is measured with each.
 """
 
 import argparse
 import gc
 import json
-import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
+from itertools import product
 from multiprocessing import get_context
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import ParamSpec, TypeVar
 
 from container.metadata.codec import decode_state, encode_operations, state_pieces
@@ -35,6 +38,7 @@ from container.names.tier_objects import ManifestName
 from container.record.unit import UNIT_BYTES
 from provider.packed_segments import PartName
 from provider.ranges import QueueOffset
+from tests.bench.packed_owner import OwnerFigure, owner_figure, resident_bytes, write_tier
 
 P = ParamSpec("P")
 Result = TypeVar("Result")
@@ -46,7 +50,6 @@ MESSAGES_OF_A_ROUND = 4
 LISTED_MAX = 64
 """Segments of a manifest of the first merged level."""
 EXTENTS_OF_AN_OPEN_SEGMENT = 4
-PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 @dataclass(frozen=True)
@@ -155,11 +158,6 @@ def commits(state: TierState, part: str) -> Iterator[Operation]:
         yield CommitQueue(queue.id, queue.next_offset, reached, tuple(changes))
 
 
-def resident_bytes() -> int:
-    """What this process has in memory."""
-    return int(Path("/proc/self/statm").read_text().split()[1]) * PAGE_BYTES
-
-
 def payload_of(queues: int, segments_of_a_queue: int) -> bytes:
     """The snapshot of a state of that size."""
     return b"".join(state_pieces(made_state(queues, segments_of_a_queue)))
@@ -196,6 +194,18 @@ def measured(queues: int, segments: int, payload: bytes) -> PackedScaleFigure:
     )
 
 
+def owned(queues: int, segments_of_a_queue: int) -> OwnerFigure:
+    """The figures of an owner of a tier of that size."""
+    with TemporaryDirectory() as directory:
+        alone(write_made, Path(directory), queues, segments_of_a_queue)
+        return alone(owner_figure, Path(directory))
+
+
+def write_made(directory: Path, queues: int, segments_of_a_queue: int) -> None:
+    """Write a tier of that size."""
+    write_tier(directory, made_state(queues, segments_of_a_queue))
+
+
 def alone(work: Callable[P, Result], *args: P.args, **options: P.kwargs) -> Result:
     """What `work` returns in a process of its own, whose memory is new."""
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
@@ -206,14 +216,14 @@ def main() -> None:
     """Measure, print and perhaps keep the rows."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
     parser.add_argument("--queues", type=int, nargs="+", default=[1_000, 10_000, 100_000])
-    parser.add_argument("--segments-of-a-queue", type=int, default=100)
+    parser.add_argument("--segments-of-a-queue", type=int, nargs="+", default=[100])
     parser.add_argument("--store-results", type=Path, help="a JSON file for the rows")
     options = parser.parse_args()
     rows: list[dict[str, object]] = []
-    each = options.segments_of_a_queue
-    for queues in options.queues:
+    for queues, each in product(options.queues, options.segments_of_a_queue):
         payload = alone(payload_of, queues, each)
-        rows.append(asdict(alone(measured, queues, queues * each, payload)))
+        state = asdict(alone(measured, queues, queues * each, payload))
+        rows.append({**state, **asdict(owned(queues, each))})
         print(json.dumps(rows[-1]), flush=True)
     if options.store_results:
         options.store_results.write_text(json.dumps(rows, indent=1) + "\n")

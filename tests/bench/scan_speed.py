@@ -10,23 +10,16 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from random import Random
 from statistics import median
 
-import numpy as np
-
-from container.names.queue_id import QueueId, SegmentType
-from container.names.rocketmq import segment_name
-from container.record.layout import PHYSICAL_OFFSET_AT, QUEUE_OFFSET_AT
 from provider.sequential import DirectorySource
-from tests.support.messages import make_batch
+from tests.bench.scan_data import splits_of, write_logs
 from tieredstore.offline.engine import LocalEngine, Piece
 from tieredstore.offline.log_window import WINDOW_BYTES
 from tieredstore.offline.scanner import scan
 from tieredstore.offline.sources import source_of
-from tieredstore.offline.split import LogPiece, Split, TierPlace
+from tieredstore.offline.split import Split
 
-QUEUES = 4
 INDEX_COLUMNS = ("queue_offset", "store_timestamp", "store_size", "tier_physical_offset")
 KEY_COLUMNS = (*INDEX_COLUMNS, "tags", "keys", "msg_id")
 COLUMNS = {
@@ -36,46 +29,13 @@ COLUMNS = {
 }
 
 
-def write_log(path: Path, queue: QueueId, body_bytes: int, size: int) -> int:
-    """A segment of about `size` bytes; some MiB of messages, again and again. Its length."""
-    count = max(64, (4 << 20) // (body_bytes + 150))
-    batch = make_batch(0, count, body_bytes, Random(1), topic=queue.topic, queue_id=queue.queue_id)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    at = offset = 0
-    with path.open("wb") as file:
-        while at < size:
-            numbers = np.arange(offset, offset + count)
-            for place, values in (
-                (QUEUE_OFFSET_AT, numbers),
-                (PHYSICAL_OFFSET_AT, batch.starts + at),
-            ):
-                view = np.ndarray((len(batch.data) - 7,), ">i8", batch.data, strides=(1,))
-                view[batch.starts + place] = values
-            file.write(batch.data.data)
-            at, offset = at + len(batch.data), offset + count
-    return at
-
-
-def splits_of(root: Path, body_bytes: int, size: int, split_bytes: int) -> list[Split]:
-    made: list[Split] = []
-    for number in range(QUEUES):
-        queue = QueueId(f"B{body_bytes}", number)
-        name = segment_name(queue, SegmentType.COMMIT_LOG, 0)
-        length = write_log(root / name, queue, body_bytes, size // QUEUES)
-        pieces = (LogPiece(0, length, name, 0),)
-        for start in range(0, length, split_bytes):
-            end, anchor = min(start + split_bytes, length), 0 if start == 0 else None
-            place = TierPlace(str(root))
-            made.append(Split(queue, start, end, anchor, length, pieces, place=place))
-    return made
-
-
 def read_raw(root: Path, splits: Sequence[Split]) -> None:
     room = memoryview(bytearray(WINDOW_BYTES))
     source = DirectorySource(root)
     for split in splits:
         for at in range(split.start, split.end, WINDOW_BYTES):
-            source.read_into(split.pieces[0].object_name, at, room[: split.end - at])
+            name, place = split.place_of(at)
+            source.read_into(name, place, room[: split.end - at])
     source.close()
 
 
@@ -119,7 +79,8 @@ def main() -> None:
     ):
         for body_bytes in (100, 1 << 10, 16 << 10):
             root = Path(directory)
-            splits = splits_of(root, body_bytes, given.bytes, given.split_bytes)
+            write_logs(root, body_bytes, given.bytes)
+            splits = splits_of(root, given.split_bytes)
             for name in COLUMNS:
                 measure(engine, splits, body_bytes, name, given.rounds)
             for path in root.rglob("*"):

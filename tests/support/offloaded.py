@@ -29,6 +29,7 @@ BY_HAND = UpkeepOptions(
     manifests_per_level_max=2,
     repack_bytes_max=1_500,
     offloads=True,
+    offload_place="s3://second/place",
     offload_lag_s=1_000.0,
     offload_interval_s=30.0,
 )
@@ -60,5 +61,6 @@ async def away(world: OwnedWorld, queue: QueueId = QUEUE) -> int:
 
 
 def in_second(world: OwnedWorld) -> set[str]:
+    """What lies in the second store beside the object that says whose it is."""
     assert world.second is not None
-    return set(world.second._shared.objects)
+    return {name for name in world.second._shared.objects if not name.endswith("/@store")}

@@ -7,7 +7,6 @@ broken. What a mutant breaks may be hidden by chance in one seed, so a test give
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -272,7 +271,7 @@ def a_merge_checks_only_its_first_extent(patch: pytest.MonkeyPatch) -> None:
 
     def hasty(run: Any, bodies: Any, bytes_max: int) -> Any:
         done = joined(run, bodies, bytes_max)
-        first = replace(done.extents[0], crc32c=run.extents[0].crc32c)
+        first = done.extents[0]._replace(crc32c=run.extents[0].crc32c)
         return done._replace(extents=(first, *done.extents[1:]))
 
     patch.setattr(repack_job, "_joined", hasty)

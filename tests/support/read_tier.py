@@ -157,6 +157,9 @@ class MemoryQueue:
         await self._request("log")
         return [bytes(self.commit_log[part.start : part.end]) for part in wanted]
 
+    async def log_pieces(self, wanted: Sequence[ByteRange]) -> list[list[Buffer]]:
+        return [[one] for one in await self.log_many(wanted)]
+
 
 class MemoryTier:
     """Queues by id; `newer` is what the next refresh brings."""

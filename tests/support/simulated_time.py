@@ -5,6 +5,7 @@ that can never come is an error at once.
 """
 
 import asyncio
+import gc
 import itertools
 import selectors
 from collections.abc import Callable, Coroutine
@@ -114,6 +115,13 @@ def traced(work: Coroutine[Any, Any, object]) -> list[tuple[Any, ...]]:
 
 
 def simulated(work: Coroutine[Any, Any, _Result]) -> _Result:
-    """Run `work` to its end on a loop of its own, in simulated time."""
-    with asyncio.Runner(loop_factory=SimulatedLoop) as runner:
-        return runner.run(work)
+    """Run `work` to its end on a loop of its own, in simulated time.
+
+    Garbage is collected behind it: meanwhile that costs a sixth of the time, and a run is short.
+    """
+    gc.disable()
+    try:
+        with asyncio.Runner(loop_factory=SimulatedLoop) as runner:
+            return runner.run(work)
+    finally:
+        gc.enable()

@@ -28,6 +28,7 @@ from provider.clock import Clock, ManualClock, settle
 from provider.errors import Corrupt, Fenced, StoreError
 from provider.in_place_segments import InPlaceDriver
 from provider.memory import MemoryStore
+from provider.object_store import ObjectEntry
 from provider.packed_segments import PackedDriver
 from provider.ranges import QueueOffset
 from provider.testing.faulty import Crashed, Fault, FaultyObjectStore
@@ -129,6 +130,17 @@ class SleepingStore(FaultyObjectStore):
         super().__init__(*args, **options)
         self.awake = asyncio.Event()
         self.awake.set()
+        self.lists_late = False
+        """Whether a listing shows any part of what changed while it was made (P4)."""
+
+    async def list(self, prefix: str, *, after: str = "") -> list[ObjectEntry]:
+        """Objects by name; `ObjectStore.list`."""
+        if not self.lists_late or self.crashed:
+            return await super().list(prefix, after=after)
+        before = {one.name: one for one in await self.inner.list(prefix, after=after)}
+        now = {one.name: one for one in await super().list(prefix, after=after)}
+        seen, sure = {**before, **now}, before.keys() & now.keys()
+        return [seen[name] for name in sorted(seen) if name in sure or self._rng.random() < 0.5]
 
     async def _call(self, verb: str, names: Sequence[str], *args: Any, **options: Any) -> Any:
         await self.awake.wait()

@@ -11,7 +11,6 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from random import Random
 
 from container.lookup.find import find_messages
@@ -19,23 +18,25 @@ from container.lookup.query import KeyQuery
 from container.names.queue_id import QueueId
 from container.options import TierOptions
 from container.tier_reader import TierReader
+from container.upkeep.compaction import CompactionLimits
 from provider.errors import Fenced, StoreError
-from provider.memory import MemoryObjects, MemoryStore
-from provider.object_store import Append
-from provider.testing.faulty import Crashed, Fault
+from provider.testing.faulty import Crashed
 from tests.support.simulated_time import SimulatedClock, simulated
+from tests.support.sleepy_readers import SleepyReaders
 from tests.support.store_harness import (
     INDEX_OPTIONS,
     TIER_OPTIONS,
-    UPKEEP_OPTIONS,
     StoreHotLog,
     StoreProcess,
-    tiers_all,
 )
 from tests.support.store_reader import Follower, assert_follows, findings, orphan_manifests
+from tests.support.store_weather import FAST_HOUR, faults_of, settings
+from tests.support.watched_store import WatchedHotLog, WatchedStore
 
 QUEUES = [QueueId("T", 0), QueueId("T", 1), QueueId("U", 0)]
 STEPS = 16
+STEPS_OF_OBJECTS = 6
+STEPS_OF_FILES = 8
 AT_ONCE = TierOptions(
     commit_log_bytes_max=TIER_OPTIONS.commit_log_bytes_max,
     consume_queue_bytes_max=TIER_OPTIONS.consume_queue_bytes_max,
@@ -45,40 +46,20 @@ AT_ONCE = TierOptions(
 """What is never published may go at once."""
 BURST_MAX = 3
 PATIENCE_S = 60.0
-OF_THE_JOURNAL = ("@journal/", "@snapshot/", "@boundary/")
+OF_THE_JOURNAL = ("@journal/", "@snapshot/", "@boundary/", "@scrub/")
+FIGURES = (
+    "orphans",
+    "repack_jobs",
+    "extents_saved",
+    "parts_unreferenced",
+    "offloaded_segments",
+    "scrub_rounds",
+)
+"""Of upkeep, which are added up."""
 LIVES_MAX = 4
 """Quiet lives after which nothing is left over: the one before the last may leave something."""
 BODY_BYTES_MAX = 120
-
-
-class WatchedObjects(MemoryObjects):
-    """Remembers who wrote to which file."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.writers: dict[str, list[WatchedStore]] = {}
-
-
-class WatchedStore(MemoryStore):
-    """Two clients that live at the same time never append to one file."""
-
-    def __init__(self, shared: WatchedObjects | None = None) -> None:
-        self._watched = shared or WatchedObjects()
-        super().__init__(self._watched)
-
-    async def append(self, appends: Sequence[Append]) -> None:
-        await super().append(appends)
-        for piece in appends:
-            writers = self._watched.writers.setdefault(piece.name, [])
-            living = [one for one in writers if one is not self and not one._end]
-            assert not living, f"{piece.name} is written by two"
-            writers.append(self)
-
-    async def delete(self, names: Sequence[str]) -> None:
-        """A fenced owner that wakes may begin a file again that expired: nothing refers to it."""
-        await super().delete(names)
-        for name in names:
-            self._watched.writers.pop(name, None)
+HOUSEKEEPING_S = 1.0
 
 
 class StoreSimulation:
@@ -92,24 +73,23 @@ class StoreSimulation:
         self.expires = expires
         self.rng = Random(seed)
         self.seed = seed
-        self.upkeep = UPKEEP_OPTIONS
-        by_age = expires and self.rng.random() < 0.5
-        # By age, an hour is over in less than a second, so that queues are rolled again and again.
-        self.clock = SimulatedClock(wall_speed=6_000.0 if by_age else 1.0)
-        if expires:
-            self.upkeep = replace(
-                UPKEEP_OPTIONS,
-                expires=True,
-                retention_hours=1 if by_age else 10**6,
-                topic_bytes_max=0 if by_age else self.rng.choice([600, 3_000]),
-                expiry_interval_s=self.rng.choice([0.2, 0.7]),
-            )
+        self.upkeep, by_age = settings(self.rng, expires=expires)
+        self.clock = SimulatedClock(wall_speed=FAST_HOUR if by_age else 1.0)
         self.memory = WatchedStore()
         self.hot = StoreHotLog(self.clock, batch_messages_max=self.rng.choice([1, 3, 50]))
         self.follower = Follower(self.memory.another_client(), self.hot)
         self.follower.may_expire = self.follower.may_delete = expires
         self.deleted: set[str] = set()
         """Topics that somebody was told to delete."""
+        self.readers = SleepyReaders(
+            self.memory,
+            self.hot,
+            clock=self.clock,
+            rng=Random(seed),
+            grace_s=self.upkeep.grace_s,
+            deleted=self.deleted,
+            names_come_again=not packed,
+        )
         self.handles: list[StoreHotLog] = []
         self.processes: list[StoreProcess] = []
         self.counts: Counter[str] = Counter()
@@ -118,19 +98,34 @@ class StoreSimulation:
 
     async def run(self) -> Counter[str]:
         self._write()
+        try:
+            await self._live()
+        finally:
+            await self.readers.close()
+        return self.counts + self.readers.counts
+
+    async def _live(self) -> None:
         async with asyncio.TaskGroup() as group:
             self._begin(group)
             for _ in range(self.steps):
                 self._disturb(group)
-                if self.expires and self.rng.random() < 0.15:
+                if self.expires and self.rng.random() < 0.3:
                     self._delete_topic(group)
+                if self.rng.random() < 0.1:
+                    self._compact(group)
                 await asyncio.sleep(self.rng.choice([0.01, 0.1, 0.4]))
                 await self._land_late()
-                if self.rng.random() < 0.25:
-                    await self.follower.look()
+                await self._read(group)
             await self._end()
         await self._finish()
-        return self.counts
+
+    async def _read(self, group: asyncio.TaskGroup) -> None:
+        if self.rng.random() < 0.25:
+            await self.follower.look()
+        if self.rng.random() < 0.5:
+            group.create_task(self.readers.hold())
+        if self.rng.random() < 0.5:
+            await self.readers.fetch()
 
     def _write(self) -> None:
         for queue in QUEUES:
@@ -142,26 +137,21 @@ class StoreSimulation:
 
     def _begin(self, group: asyncio.TaskGroup) -> None:
         number = len(self.processes)
-        often = self.rng.choice([0.0, 0.03, 0.1])
-        faults = [
-            Fault(kind, probability=often)
-            for kind in ("lost_reply", "refused", "late", "short", "delayed")
-        ]
-        faults[-1] = Fault("delayed", probability=often, delay_s=self.rng.choice([0.05, 0.7]))
-        faults.append(Fault("delayed", probability=0.1, delay_s=0.004))  # so that others come first
-        handle = self.hot.reopened()
+        handle = WatchedHotLog.of(self.hot)
         self.handles.append(handle)
         process = StoreProcess(
             self.memory,
             handle,
             self.clock,
             1000 * self.seed + number,
-            faults=faults,
+            faults=faults_of(self.rng),
             tier=AT_ONCE,
             packed=self.packed,
             upkeep=self.upkeep,
             index=INDEX_OPTIONS,
         )
+        handle.tier = lambda: process.tier
+        process.store.lists_late = self.rng.random() < 0.5
         self.processes.append(process)
         process.start(group)
 
@@ -247,6 +237,23 @@ class StoreSimulation:
 
         group.create_task(delete())
 
+    def _compact(self, group: asyncio.TaskGroup) -> None:
+        """Have somebody who believes to own the tier compact it."""
+        owners = [one for one in self.processes if one.dispatcher and not one.killed]
+        if not owners:
+            return
+        tier = self.rng.choice(owners).tier
+        assert tier is not None
+        limits = CompactionLimits(self.upkeep, AT_ONCE.extent_bytes_max, self.packed, INDEX_OPTIONS)
+
+        async def compact() -> None:
+            with suppress(StoreError, Crashed, TimeoutError):
+                async with asyncio.timeout(PATIENCE_S):
+                    await tier.upkeep.compact(limits, jobs_max=2, told=lambda _: None)
+                    self.counts["compacted"] += 1
+
+        group.create_task(compact())
+
     async def _until(self, done: Callable[[], bool]) -> None:
         end_s = self.clock.monotonic_s() + PATIENCE_S
         while not done():
@@ -278,6 +285,8 @@ class StoreSimulation:
                 assert offset <= seen, f"{queue} was acknowledged to {offset}, {seen} are there"
         await self._last_life(98)
         await self.follower.look()
+        reader = await TierReader.open(self.memory.another_client())
+        self.counts["index files"] += len(reader.state.index_files)
         for queue, seen in self.follower.seen.items():
             hot = self.hot.queues[queue]
             assert seen.record.next_offset == len(hot.records)
@@ -290,7 +299,7 @@ class StoreSimulation:
             self.counts["expired"] += self.expires and first > 0
             self.counts["gaps"] += len(seen.record.gaps)
             self.counts["messages"] += len(seen.offsets)
-            await self._find(queue, seen.offsets)
+            await self._find(reader, queue, seen.offsets)
         found = await findings(self.memory.another_client())
         if found:  # files of a queue that was not published yet when that owner began
             assert all("orphan" in one for one in found), found
@@ -318,11 +327,9 @@ class StoreSimulation:
             await self._last_life(100 + attempt)
         raise AssertionError(f"nothing refers to {left}; {state and state.tombstones}")
 
-    async def _find(self, queue: QueueId, offsets: Sequence[int]) -> None:
+    async def _find(self, reader: TierReader, queue: QueueId, offsets: Sequence[int]) -> None:
         """Keys find exactly the messages that have them, of memory nothing being left."""
-        reader = await TierReader.open(self.memory.another_client())
-        self.counts["index files"] += len(reader.state.index_files)
-        for offset in self.rng.sample(offsets, min(4, len(offsets))):
+        for offset in self.rng.sample(offsets, min(2, len(offsets))):
             answer = await find_messages(reader, KeyQuery(queue.topic, f"key-{offset}", 99))
             places = [one.queue_offset for one in answer.messages if one.queue_id == queue.queue_id]
             assert (places, answer.is_complete) == ([offset], True), (queue, answer)
@@ -342,17 +349,23 @@ class StoreSimulation:
             index=INDEX_OPTIONS,
         )
         async with asyncio.timeout(PATIENCE_S):
-            await last.live(tiers_all)
+            await last.live(self._keeps_house)
         assert last.error is None, last.error
         assert last.tier is not None
         self._count(last)
         last.kill()
 
+    async def _keeps_house(self, process: StoreProcess) -> None:
+        """Tier everything, and stay until what is freed meanwhile may go."""
+        assert process.dispatcher is not None
+        await process.dispatcher.drain()
+        await self.clock.sleep(HOUSEKEEPING_S + self.upkeep.grace_s)
+
     def _count(self, process: StoreProcess) -> None:
         """Add up what an owner's upkeep did."""
         if process.tier is not None:
             figures = process.tier.upkeep.statistics().figures
-            for name in ("orphans", "repack_jobs", "extents_saved", "parts_unreferenced"):
+            for name in FIGURES:
                 self.counts[name] += figures.get(name, 0)
 
 
@@ -368,3 +381,13 @@ def simulate_store(
         return await StoreSimulation(seed, packed=packed, expires=expires, steps=steps).run()
 
     return simulated(run())
+
+
+def simulate_objects(seed: int) -> Counter[str]:
+    """Run one seed of an object store; under every other eight of them messages expire."""
+    return simulate_store(seed, packed=True, expires=seed // 8 % 2 == 1, steps=STEPS_OF_OBJECTS)
+
+
+def simulate_files(seed: int) -> Counter[str]:
+    """Run one seed of files that grow; messages expire under every other one."""
+    return simulate_store(seed, expires=seed % 2 == 1, steps=STEPS_OF_FILES)

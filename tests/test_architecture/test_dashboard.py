@@ -17,7 +17,7 @@ import tieredstore
 from fetcher.fetcher import TieredMessageFetcher
 from provider.clock import SystemClock
 from provider.memory import MemoryStore
-from provider.metered import MeteredStore
+from provider.metered import MeteredStore, ProviderMetrics
 from tests.support.fake_broker import FakeBroker
 from tests.support.read_tier import MemoryTier
 from tieredstore.metrics.families import ROCKETMQ_LABELS, TieringMetrics
@@ -77,7 +77,7 @@ async def known(tmp_path: Path) -> dict[str, set[str]]:
     broker.put("A", 0, b"body")
     counted, process = CollectorRegistry(), CollectorRegistry()
     ProcessCollector(registry=process)
-    store = MeteredStore(MemoryStore(), clock=SystemClock(), registry=counted)
+    store = MeteredStore(MemoryStore(), clock=SystemClock(), metrics=ProviderMetrics(counted))
     await store.create("one", [b"bytes"])
     await store.read("one")
     async with tieredstore.follow(broker.directory, tmp_path / "tier", broker="b") as follower:

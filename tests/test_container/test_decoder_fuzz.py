@@ -30,6 +30,7 @@ from container.metadata.codec import (
     join_operations,
     state_pieces,
 )
+from container.metadata.queue_table import QueueTable
 from container.metadata.records import ManifestRef
 from container.metadata.state import TierState
 from container.names.queue_id import QueueId, SegmentType
@@ -51,7 +52,7 @@ Decoder = Callable[[bytes], object]
 
 def payload_of_a_state(queues: list[Any], topics: list[Any]) -> bytes:
     state = TierState()
-    state.queues = {queue.id: queue for queue in queues}
+    state.queues = QueueTable(queues)
     state.topics = {topic.name: topic for topic in topics}
     return b"".join(state_pieces(state))
 

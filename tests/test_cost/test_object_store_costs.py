@@ -23,6 +23,7 @@ from provider.clock import Clock, SystemClock
 from provider.object.opening import open_object_store
 from provider.object.store import FsspecStore
 from provider.packed_segments import PackedDriver, PartName
+from provider.range_reads import RangeReads
 from tests.bench.packed_scale import commits, made_state
 from tests.support.memory_tier import InlineExecutor
 from tests.support.simulated_time import SimulatedClock, simulated
@@ -116,7 +117,8 @@ def test_a_gibibyte_tiers_in_40_writes_and_reads_back_in_300_gets() -> None:
         assert store.meter.writes <= 40, store.meter
         assert store.meter.requests["LIST"] <= 40, store.meter
         cold = store_on(SystemClock(), config)
-        reader = await TierReader.open(cold)
+        in_pieces = RangeReads(cold, clock=SystemClock(), options=config.ranges)
+        reader = await TierReader.open(in_pieces)
         assert cold.meter.total <= OPENING_REQUESTS_MAX, cold.meter
         async with TieredMessageFetcher(reader, options=config.fetcher) as fetcher:
             for queue in reader.state.queues:

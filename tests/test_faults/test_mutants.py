@@ -1,20 +1,44 @@
-"""The simulations notice every changed rule of the protocol: each mutant dies within some seeds."""
+"""The simulations notice every changed rule of the protocol: each mutant dies within some seeds.
+
+`tests/support/killing_seeds.py` names one seed for each; where that one does not kill any more, as
+after a change of the simulation, others are tried.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
 
 import pytest
 
-from tests.support import protocol_mutants, upkeep_mutants
+from tests.support import deletion_mutants, killing_seeds, protocol_mutants, upkeep_mutants
 from tests.support.journal_simulation import simulate
 from tests.support.protocol_mutants import Mutant
-from tests.support.store_simulation import simulate_store
+from tests.support.store_simulation import simulate_files, simulate_objects
 
-SEEDS_MAX = 150
-OF_STORES = [*protocol_mutants.OF_STORES, *upkeep_mutants.OF_STORES]
-OF_JOURNALS = [*protocol_mutants.OF_JOURNALS, *upkeep_mutants.OF_JOURNALS]
-WANTED = 30
+SEEDS_MAX = 250
+OF_STORES = [
+    *protocol_mutants.OF_STORES,
+    *upkeep_mutants.OF_STORES,
+    *deletion_mutants.OF_STORES,
+]
+OF_FILES = [*upkeep_mutants.OF_FILES, *deletion_mutants.OF_FILES]
+OF_JOURNALS = [
+    *protocol_mutants.OF_JOURNALS,
+    *upkeep_mutants.OF_JOURNALS,
+    *deletion_mutants.OF_JOURNALS,
+]
+WANTED = 40
 
 
 def test_there_are_as_many_mutants_as_were_wanted() -> None:
-    assert len({*OF_STORES, *upkeep_mutants.OF_FILES, *OF_JOURNALS}) >= WANTED
+    assert len({*OF_STORES, *OF_FILES, *OF_JOURNALS}) >= WANTED
+
+
+def test_a_seed_is_named_for_each_mutant_and_for_nothing_else() -> None:
+    for mutants, seeds in (
+        (OF_STORES, killing_seeds.OF_STORES),
+        (OF_FILES, killing_seeds.OF_FILES),
+        (OF_JOURNALS, killing_seeds.OF_JOURNALS),
+    ):
+        assert seeds.keys() == {one.__name__ for one in mutants}
 
 
 @pytest.fixture(autouse=True)
@@ -30,46 +54,45 @@ def assert_is_no_slip(error: BaseException) -> None:
     assert not isinstance(error, NameError | AttributeError | TypeError), repr(error)
 
 
+def seeds_of(mutant: Mutant, named: Mapping[str, int], seeds_max: int) -> Iterator[int]:
+    """The seed that is named first, then all others."""
+    first = named[mutant.__name__]
+    yield first
+    yield from (seed for seed in range(seeds_max) if seed != first)
+
+
+def assert_dies(mutant: Mutant, seeds: Iterator[int], run: Callable[[int], object]) -> None:
+    """One of the seeds must notice."""
+    with pytest.MonkeyPatch.context() as patch:
+        mutant(patch)
+        for seed in seeds:
+            try:
+                run(seed)
+            except BaseException as error:  # noqa: BLE001 - whatever it is, it was noticed
+                assert_is_no_slip(error)
+                print(f"{mutant.__name__}: seed {seed}")
+                return
+    pytest.fail(f"lives: {mutant.__doc__}")
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(1_200)
 @pytest.mark.parametrize("mutant", OF_STORES, ids=lambda one: one.__name__)
 def test_the_simulation_of_stores_kills(mutant: Mutant) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        mutant(patch)
-        for seed in range(SEEDS_MAX):
-            try:
-                simulate_store(seed, packed=True, expires=seed % 2 == 1, steps=6)
-            except BaseException as error:  # noqa: BLE001 - whatever it is, it was noticed
-                assert_is_no_slip(error)
-                return
-    pytest.fail(f"lives: {mutant.__doc__}")
+    seeds = seeds_of(mutant, killing_seeds.OF_STORES, SEEDS_MAX)
+    assert_dies(mutant, seeds, simulate_objects)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1_200)
-@pytest.mark.parametrize("mutant", upkeep_mutants.OF_FILES, ids=lambda one: one.__name__)
+@pytest.mark.parametrize("mutant", OF_FILES, ids=lambda one: one.__name__)
 def test_the_simulation_of_files_that_grow_kills(mutant: Mutant) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        mutant(patch)
-        for seed in range(SEEDS_MAX):
-            try:
-                simulate_store(seed, expires=seed % 2 == 1, steps=8)
-            except BaseException as error:  # noqa: BLE001 - as above
-                assert_is_no_slip(error)
-                return
-    pytest.fail(f"lives: {mutant.__doc__}")
+    assert_dies(mutant, seeds_of(mutant, killing_seeds.OF_FILES, SEEDS_MAX), simulate_files)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1_200)
 @pytest.mark.parametrize("mutant", OF_JOURNALS, ids=lambda one: one.__name__)
 def test_the_simulation_of_the_journal_kills(mutant: Mutant) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        mutant(patch)
-        for seed in range(4 * SEEDS_MAX):
-            try:
-                simulate(seed, owners=2 + seed % 2)
-            except BaseException as error:  # noqa: BLE001 - as above
-                assert_is_no_slip(error)
-                return
-    pytest.fail(f"lives: {mutant.__doc__}")
+    seeds = seeds_of(mutant, killing_seeds.OF_JOURNALS, 4 * SEEDS_MAX)
+    assert_dies(mutant, seeds, lambda seed: simulate(seed, owners=2 + seed % 2))

@@ -21,8 +21,8 @@ async def journal(seed: int) -> None:
     await JournalSimulation(seed, owners=2 + seed % 2).run()
 
 
-async def store(seed: int, *, packed: bool = False) -> None:
-    await StoreSimulation(seed, packed=packed).run()
+async def store(seed: int, *, packed: bool = False, expires: bool = False) -> None:
+    await StoreSimulation(seed, packed=packed, expires=expires).run()
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -54,7 +54,7 @@ def test_rivals_do_the_same_in_processes_that_hash_differently() -> None:
     ]
     first, second = (communicated(process)[0] for process in processes)
     assert [process.returncode for process in processes] == [0, 0]
-    assert len(first.splitlines()) == 3 * len(SEEDS)
+    assert len(first.splitlines()) == 5 * len(SEEDS)
     assert first == second
 
 
@@ -64,5 +64,7 @@ def digests() -> list[str]:
         *(journal(seed) for seed in SEEDS),
         *(store(seed) for seed in SEEDS),
         *(store(seed, packed=True) for seed in SEEDS),
+        *(store(seed, packed=True, expires=True) for seed in SEEDS),
+        *(store(seed, expires=True) for seed in SEEDS),
     ]
     return [sha256(repr(traced(run)).encode()).hexdigest() for run in runs]

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,11 @@ def assert_reads_back(golden: GoldenSet, kind: str, url: str) -> None:
     options = settings(tree, url)
     rows(*options, "tier", tree.store)
     assert rows(*options, "check", "--bodies") == []
+    assert_every_line(golden, options)
+
+
+def assert_every_line(golden: GoldenSet, options: Sequence[str | Path]) -> None:
+    """Compare every line that `read` prints with what the official client read."""
     wanted = [normal(row, golden) for row in expected(golden, "messages")]
     found: list[dict[str, Any]] = []
     for topic in dict.fromkeys(row["topic"] for row in wanted):

@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry
 from provider.clock import ManualClock, settle
 from provider.errors import AlreadyExists, Denied, NotFound, Unavailable
 from provider.memory import MemoryStore
-from provider.metered import MeteredStore
+from provider.metered import MeteredStore, ProviderMetrics
 from provider.object_store import Append, Buffer, ObjectEntry
 from provider.options import RetryOptions
 from provider.probing import probe
@@ -76,7 +76,7 @@ async def test_other_verdicts_are_not_repeated() -> None:
 async def test_requests_bytes_seconds_and_outcomes_are_counted() -> None:
     clock, registry = ManualClock(), CollectorRegistry()
     faulty = FaultyObjectStore(MemoryStore(), clock=clock)
-    store = MeteredStore(faulty, clock=clock, registry=registry)
+    store = MeteredStore(faulty, clock=clock, metrics=ProviderMetrics(registry))
     await store.create("f", [b"abc", b"de"])
     with pytest.raises(AlreadyExists):
         await store.create("f", [b"abc"])
@@ -93,7 +93,9 @@ async def test_requests_bytes_seconds_and_outcomes_are_counted() -> None:
     await asyncio.wait([cancelled])
 
     def sample(name: str, **labels: str) -> float | None:
-        return registry.get_sample_value(f"tieredstore_provider_{name}", labels)
+        return registry.get_sample_value(
+            f"tieredstore_provider_{name}", {"store": "first", **labels}
+        )
 
     assert sample("requests_total", verb="create", outcome="ok") == 1
     assert sample("requests_total", verb="create", outcome="alreadyexists") == 1

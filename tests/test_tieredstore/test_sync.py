@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import inspect
 import signal
 import subprocess
 import sys
@@ -234,6 +235,15 @@ def test_a_store_is_put_to_and_read_without_await(tmp_path: Path) -> None:
         store.max_offset("Orders", 0)
     with sync.open(tmp_path / "tier") as tier:
         assert tier.queue("Orders", 0).max_offset == 3
+
+
+def test_a_call_of_a_store_takes_what_the_asynchronous_one_takes() -> None:
+    for name, call in vars(MessageStore).items():
+        if name.startswith("_") or not callable(call):
+            continue
+        taken = inspect.signature(getattr(sync.SyncStore, name)).parameters
+        if all(one.kind is not inspect.Parameter.VAR_KEYWORD for one in taken.values()):
+            assert set(inspect.signature(call).parameters) == set(taken), name
 
 
 def test_a_store_has_every_call_of_the_asynchronous_one(tmp_path: Path) -> None:

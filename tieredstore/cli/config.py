@@ -1,10 +1,11 @@
 """`tieredstore config`: every effective setting with its unit, origin and meaning."""
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import click
 
+from provider.two_stores import FIRST_STORE, SECOND_STORE
 from tieredstore.cli.invocation import Invocation, json_option, pass_invocation
 from tieredstore.cli.output import Row, size_text, write_json
 from tieredstore.config.effective import DEFAULT_ORIGIN, Config, Setting
@@ -12,7 +13,8 @@ from tieredstore.config.java_keys import JAVA_ONLY
 from tieredstore.config.key import PORT, Kind
 from tieredstore.config.keys import SECTIONS
 from tieredstore.config.object_store import OBJECT_ORIGIN
-from tieredstore.config.prices import estimates
+from tieredstore.config.prices import Estimate, estimates, offload_estimates
+from tieredstore.config.second_store import offloads_to_object_store
 from tieredstore.config.template import config_template
 
 FOREIGN = "Keys that only the broker knows, or a plug-in"
@@ -61,33 +63,40 @@ def command(invocation: Invocation, *, template: bool, as_json: bool) -> None:
     click.echo(f"Our own hot log (`run`, `put`) holds at most {more} more.")
 
 
+def _estimates(config: Config) -> Iterator[tuple[str, Sequence[Estimate]]]:
+    """Each object store of the tier, as metrics name it, and what requests to it come to."""
+    if config.in_object_store:
+        yield FIRST_STORE, estimates(config.request_limits, config.prices)
+    if offloads_to_object_store(config.settings):
+        yield SECOND_STORE, offload_estimates(config.request_limits, config.prices)
+
+
 def _estimate_rows(config: Config) -> list[Row]:
-    """What requests to the object store come to; none for a tier in a directory."""
-    if not config.in_object_store:
-        return []
-    prices = config.prices
+    """What requests to the object stores come to; none for a tier in directories."""
     return [
         {
             "key": "estimate",
+            "store": store,
             "value": one.state,
             "requests_per_s": one.requests_per_s,
-            f"{prices.currency}_a_month": one.currency_a_month,
-            "prices": prices.name,
+            f"{config.prices.currency}_a_month": one.currency_a_month,
+            "prices": config.prices.name,
         }
-        for one in estimates(config.request_limits, prices)
+        for store, found in _estimates(config)
+        for one in found
     ]
 
 
 def _estimate_lines(config: Config) -> Iterator[str]:
-    if not config.in_object_store:
-        return
-    prices = config.prices
-    yield f"What the object store bills at these settings, by the prices of {prices.name}:"
-    for one in estimates(config.request_limits, prices):
-        cost = f"{one.currency_a_month:,.2f} {prices.currency} a month"
-        yield f"    {one.state}: {one.requests_per_s:,.3f} requests a second, {cost}"
-    stored = prices.stored_gib_month * 1024
-    yield f"    each TiB that is stored: {stored:,.2f} {prices.currency} a month\n"
+    for store, found in _estimates(config):
+        prices = config.prices
+        what = "object store" if store == FIRST_STORE else "second store"
+        yield f"What the {what} bills at these settings, by the prices of {prices.name}:"
+        for one in found:
+            cost = f"{one.currency_a_month:,.2f} {prices.currency} a month"
+            yield f"    {one.state}: {one.requests_per_s:,.3f} requests a second, {cost}"
+        stored = prices.stored_gib_month * 1024
+        yield f"    each TiB that is stored: {stored:,.2f} {prices.currency} a month\n"
 
 
 def _show(setting: Setting) -> None:

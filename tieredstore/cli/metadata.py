@@ -17,6 +17,7 @@ from container.tier_reader import TierReader
 from provider.clock import SystemClock
 from provider.errors import Corrupt, NotFound, StoreError
 from provider.posix import PosixStore
+from provider.presence import is_there
 from tieredstore.cli.invocation import GIVEN_PATH, Invocation, json_option, pass_invocation
 from tieredstore.cli.output import count_text, size_text, write_json
 from tieredstore.cli.printable import printable
@@ -62,7 +63,7 @@ def export(
     (tieredStoreIndexFileMaxHashSlotNum). With --with-index such files are written beside ours, so
     that it finds messages by key; ours do not use them.
     """
-    if file.exists() and not overwrite:
+    if is_there(file) and not overwrite:
         raise ConfigError(f"{file} is there already: name another file, or say --overwrite")
     config = invocation.load_config()
     where = config.tier_root

@@ -5,11 +5,13 @@ import asyncio
 import click
 
 from provider.errors import NotFound
+from provider.two_stores import FIRST_STORE, SECOND_STORE
 from tieredstore.cli.invocation import Invocation, json_option, pass_invocation
 from tieredstore.cli.output import write_json, write_table
 from tieredstore.config.location import TierUrl
+from tieredstore.config.second_store import second_location
 from tieredstore.config.sources import ConfigError
-from tieredstore.opening import existing_tier, whole_paths
+from tieredstore.opening import existing_tier
 from tieredstore.places import directory_of, rewrap_keys
 
 
@@ -22,23 +24,35 @@ def command(invocation: Invocation, *, dry_run: bool, as_json: bool) -> None:
 
     The environment variable TIEREDSTORE_OBJECT_STORE_ENCRYPTION_KEYS names the new master key and
     then the old ones: new:BASE64,old:BASE64. No message is read or written again. Give the new
-    master key to every process before the old one is thrown away.
+    master key to every process before the old one is thrown away. Where the tier has a second
+    store, the keys of both are wrapped, and none before those of both could be opened.
     """
     config = existing_tier(invocation.load_config())
-    location = directory_of(config)
-    if not isinstance(location, TierUrl):
-        raise ConfigError(f"the tier in {location} is a directory, which is not encrypted")
-    with whole_paths(location):
-        found = asyncio.run(rewrap_keys(config, location, dry_run=dry_run))
+    places = {FIRST_STORE: directory_of(config), SECOND_STORE: second_location(config)}
+    names = {place: name for name, place in places.items() if isinstance(place, TierUrl)}
+    if not names:
+        raise ConfigError(
+            f"the tier in {places[FIRST_STORE]} is a directory, which is not encrypted"
+        )
+    found = asyncio.run(rewrap_keys(config, list(names), dry_run=dry_run))
     if not found:
-        raise NotFound("there is no data key: the tier is not encrypted", str(location))
+        where = " and ".join(map(str, names))
+        raise NotFound("there is no data key: the tier is not encrypted", where)
     rows = [
-        {"data_key": one.key_id, "was_under": list(one.was_under), "under": one.under}
-        for one in found
+        {
+            "store": names[place],
+            "data_key": one.key_id,
+            "was_under": list(one.was_under),
+            "under": one.under,
+        }
+        for place, one in found
     ]
     if as_json:
         write_json(rows)
         return
     title = "would be" if dry_run else "is"
-    columns = ("data key", "was under", f"{title} under")
-    write_table(columns, [(one.key_id, ", ".join(one.was_under), one.under) for one in found])
+    columns = ("store", "data key", "was under", f"{title} under")
+    cells = [
+        (names[place], one.key_id, ", ".join(one.was_under), one.under) for place, one in found
+    ]
+    write_table(columns, cells)

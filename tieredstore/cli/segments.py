@@ -7,6 +7,7 @@ import click
 from container.metadata.records import CopyState
 from container.queue.tiered_segments import TieredSegment
 from provider.errors import NotFound
+from provider.two_stores import FIRST_STORE, SECOND_STORE
 from tieredstore.cli.invocation import Invocation, WholeNumber, json_option, pass_invocation
 from tieredstore.cli.output import Row, count_text, size_text, write_json, write_table
 from tieredstore.cli.reading import QUEUE, TOPIC, java_metadata_option, with_tier
@@ -90,6 +91,7 @@ def _row(segment: TieredSegment) -> Row:
         "begin_timestamp": segment.begin_timestamp,
         "end_timestamp": segment.end_timestamp,
         "path": segment.path,
+        "store": SECOND_STORE if segment.is_offloaded else FIRST_STORE,
     }
 
 
@@ -107,7 +109,9 @@ def _cells(segment: TieredSegment) -> list[str]:
 
 
 def _state(segment: TieredSegment) -> str:
-    """For people: growing or sealed, or the state of an unfinished copy or deletion."""
+    """For people: growing, sealed, offloaded, or the state of an unfinished copy or deletion."""
     if segment.state is not CopyState.COPY_FINISHED:
         return segment.state.name
+    if segment.is_offloaded:
+        return "offloaded"
     return "sealed" if segment.is_sealed else "growing"

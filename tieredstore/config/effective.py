@@ -146,6 +146,7 @@ class Config:
                 raise ConfigError(f"{name} ({effective[name].origin}) is part of a path: {reason}")
         try:
             objects = build(ObjectOptions, effective)
+            dispatch = _dispatch(effective, is_object=is_object)
             return cls(
                 settings=effective,
                 java_only=[pair for name, pair in last.items() if name in JAVA_ONLY],
@@ -158,8 +159,8 @@ class Config:
                 posix=build(PosixOptions, effective),
                 objects=objects,
                 storage=ObjectStorage.of(effective, environment),
-                dispatch=_dispatch(effective, is_object=is_object),
-                hot=_hot(effective),
+                dispatch=dispatch,
+                hot=_hot(effective, dispatch),
                 fetcher=fetcher_options(effective),
                 ranges=range_options(effective),
                 disk_cache=disk_cache_options(effective),
@@ -310,6 +311,7 @@ class Config:
             owner_check_s=self.owner_check_s,
             upload_bytes_per_s=self.limits.upload_bytes_per_s,
             download_bytes_per_s=self.limits.download_bytes_per_s,
+            offload_object_bytes=self.upkeep.repack_bytes_max,
         )
 
     @property
@@ -378,13 +380,17 @@ def _dispatch(settings: Mapping[str, Setting], *, is_object: bool) -> DispatchOp
     return build(DispatchOptions, settings, **others)
 
 
-def _hot(settings: Mapping[str, Setting]) -> HotLogOptions:
+def _hot(settings: Mapping[str, Setting], dispatch: DispatchOptions) -> HotLogOptions:
+    """Memory is kept from one round to the next as far as the dispatcher's rounds go."""
     replicated = settings["enableControllerMode"].value or settings["duplicationEnable"].value
-    in_flight = int(settings["tieredStoreBytesInFlight"].value)
+    defaults = HotLogOptions()
     return build(
         HotLogOptions,
         settings,
         queues_in_rocksdb=settings["storeType"].value == ROCKSDB,
         replicated=bool(replicated),
-        round_bytes_max=min(HotLogOptions().round_bytes_max, in_flight),
+        round_bytes_max=min(defaults.round_bytes_max, dispatch.bytes_in_flight_max),
+        buffer_bytes_max=max(
+            defaults.buffer_bytes_max, min(defaults.round_bytes_max, dispatch.round_bytes_max)
+        ),
     )

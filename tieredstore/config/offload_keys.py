@@ -15,7 +15,7 @@ OFFLOAD = (
         "tieredStoreOffloadAge",
         Kind.HOURS,
         0,
-        "Age of its newest message from which on a closed segment is offloaded (see "
+        "Age of its newest message from which on a segment is closed and offloaded (see "
         "tieredStoreOffloadPath); 0: never by age.",
         "UpkeepOptions.offload_age_hours",
         least=0,

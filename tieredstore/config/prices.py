@@ -6,9 +6,11 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from provider.object.requests import REQUEST_KINDS, RequestKind, RequestMeter
+from provider.presence import is_there
 from tieredstore.config.sources import ConfigError
 
 TABLE_NAME: Final = "object_store_prices.toml"
+HOUR_S: Final = 3600
 MONTH_S: Final = 30 * 24 * 3600
 GIB: Final = 1 << 30
 ROUND_PUTS: Final = 2
@@ -82,7 +84,7 @@ class PriceTable:
 def shipped_table() -> Path:
     """The table in `conf/`: a wheel has it beside this module."""
     beside = Path(__file__).with_name(TABLE_NAME)
-    return beside if beside.exists() else Path(__file__).parents[2] / "conf" / TABLE_NAME
+    return beside if is_there(beside) else Path(__file__).parents[2] / "conf" / TABLE_NAME
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,6 +101,8 @@ class Limits:
     upload_bytes_per_s: int
     """0: no limit."""
     download_bytes_per_s: int
+    offload_object_bytes: int = 32 << 20
+    """Of an object that an offload makes in the second store."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,9 +130,32 @@ def estimates(limits: Limits, prices: PriceTable) -> list[Estimate]:
         rounds = max(aged, upload / limits.round_bytes)
         found.append(_estimate("uploading all it may", _tiering(rounds, limits), upload, 0, prices))
     if download := limits.download_bytes_per_s:
-        gets: dict[RequestKind, float] = {"GET": download / READ_BYTES}
-        found.append(_estimate("downloading all it may", gets, 0, download, prices))
+        found.append(_downloading(download, prices))
     return found
+
+
+def offload_estimates(limits: Limits, prices: PriceTable) -> list[Estimate]:
+    """What a second store bills: an idle one, one that a little comes to, one at the limit.
+
+    Each object is made by one request and read back by another.
+    """
+    found = [_estimate("idle", {}, 0, 0, prices)]
+    found.append(_offloading("offloading a GiB an hour", GIB / HOUR_S, limits, prices))
+    if upload := limits.upload_bytes_per_s:
+        found.append(_offloading("offloading all it may", upload, limits, prices))
+    if download := limits.download_bytes_per_s:
+        found.append(_downloading(download, prices))
+    return found
+
+
+def _offloading(state: str, bytes_per_s: float, limits: Limits, prices: PriceTable) -> Estimate:
+    objects = bytes_per_s / limits.offload_object_bytes
+    return _estimate(state, {"PUT": objects, "GET": objects}, bytes_per_s, bytes_per_s, prices)
+
+
+def _downloading(bytes_per_s: float, prices: PriceTable) -> Estimate:
+    gets: dict[RequestKind, float] = {"GET": bytes_per_s / READ_BYTES}
+    return _estimate("downloading all it may", gets, 0, bytes_per_s, prices)
 
 
 def _tiering(rounds_per_s: float, limits: Limits) -> dict[RequestKind, float]:
@@ -138,8 +165,8 @@ def _tiering(rounds_per_s: float, limits: Limits) -> dict[RequestKind, float]:
 def _estimate(
     state: str,
     per_s: dict[RequestKind, float],
-    upload: int,
-    download: int,
+    upload: float,
+    download: float,
     prices: PriceTable,
 ) -> Estimate:
     moved = (upload * prices.uploaded_gib + download * prices.downloaded_gib) / GIB

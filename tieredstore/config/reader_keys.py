@@ -77,7 +77,7 @@ COLD_TO_READER = (
     Key(
         "readAheadRequestSize",
         Kind.BYTES,
-        8 * MIB,
+        16 * MIB,
         "Maximum bytes of one request to an object store; a longer range is read in pieces side "
         "by side.",
         "RangeOptions.request_bytes_max",

@@ -21,9 +21,38 @@ def has_second_store(settings: Mapping[str, Setting]) -> bool:
     return bool(settings[OFFLOAD_PATH].value)
 
 
+def offloads_to_object_store(settings: Mapping[str, Setting]) -> bool:
+    """Whether `tieredStoreOffloadPath` names a place in an object store.
+
+    Raises:
+        ConfigError: it is no place.
+    """
+    place = second_place(settings)
+    return bool(place) and isinstance(location_at(place), TierUrl)
+
+
 def second_place(settings: Mapping[str, Setting]) -> str:
     """`tieredStoreOffloadPath` as it was given; "" if it was not."""
     return str(settings[OFFLOAD_PATH].value)
+
+
+def place_text(settings: Mapping[str, Setting]) -> str:
+    """The whole place of the second store, for people; "" if there is none.
+
+    It holds no secret: URLs with such are refused.
+
+    Raises:
+        ConfigError: it is no place.
+    """
+    given = second_place(settings)
+    if not given:
+        return ""
+    place = location_at(given)
+    if isinstance(place, TierUrl):
+        return str(place)
+    if place.is_absolute():
+        return os.path.normpath(place)  # which asks nobody, and follows no link
+    return os.path.abspath(place)  # noqa: PTH100 - likewise
 
 
 def second_location(config: "Config") -> Location | None:
@@ -36,12 +65,30 @@ def second_location(config: "Config") -> Location | None:
     if not setting.value:
         return None
     place, first = location_at(str(setting.value)), config.tier_root
+    _refuse_overlap(setting, place, first)
+    return place / broker_directory(config.cluster, config.broker)
+
+
+def refuse_linked_stores(config: "Config") -> None:
+    """Refuse two directories that lie in one another once links are followed. Blocks.
+
+    Raises:
+        ConfigError: they do, or the second store is no place.
+    """
+    setting = config.settings[OFFLOAD_PATH]
+    if not setting.value:
+        return
+    both = [location_at(str(setting.value)), config.tier_root]
+    place, other = (Path(os.path.realpath(one)) if isinstance(one, Path) else one for one in both)
+    _refuse_overlap(setting, place, other)
+
+
+def _refuse_overlap(setting: Setting, place: Location, first: Location) -> None:
     if _overlap(place, first):
         raise ConfigError(
             f"{OFFLOAD_PATH} ({setting.origin}) and tieredStoreFilePath lie inside one another: "
             f"give the second store a place of its own"
         )
-    return place / broker_directory(config.cluster, config.broker)
 
 
 def _overlap(one: Location, other: Location) -> bool:

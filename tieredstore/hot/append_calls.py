@@ -137,6 +137,8 @@ class AppendCalls:
 def _bytes_of(messages: Sequence[NewMessage]) -> int:
     """What messages count for while they wait."""
     try:
+        if len(messages) == 1:
+            return len(messages[0].body) + OVERHEAD
         bodies = sum([len(message.body) for message in messages])
     except (TypeError, AttributeError):
         bodies = 0  # one has no bytes as its body, for which `prepare` refuses all

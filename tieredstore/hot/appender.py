@@ -147,11 +147,11 @@ class Appender:
         """Whether only open files are written, into the page cache: nothing is made or synced."""
         if len(plan.files) != 1 or plan.starts or not self.log.is_open_at(plan.files[0].position):
             return False
-        units = plan.files[0].units.items()
-        return all(
-            queue in self.next_offsets and self.queues.is_open_at(queue, first, len(raw))
-            for queue, (first, raw) in units
-        )
+        known, queues = self.next_offsets, self.queues
+        for queue, (first, raw) in plan.files[0].units.items():  # a generator takes twice as long
+            if queue not in known or not queues.is_open_at(queue, first, len(raw)):
+                return False
+        return True
 
     def carry_out(self, plan: AppendPlan) -> None:
         """Write records and units; in the page cache afterwards, and visible to readers.

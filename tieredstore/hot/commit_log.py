@@ -16,7 +16,7 @@ from tieredstore.hot.files import CHUNK_BYTES, open_file, sync_file, write_all, 
 from tieredstore.hot.read_files import ReadFiles
 from tieredstore.hot.residency import resident
 
-READ_FILES_MAX = 32
+READ_FILES_MAX = 16
 """Descriptors of files that are read."""
 
 

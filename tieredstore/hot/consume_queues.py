@@ -11,10 +11,11 @@ from container.names.queue_id import QueueId
 from container.names.rocketmq import INT32_MAX, local_file_name, parse_local_file_name
 from container.record.unit import FILLER_SIZE, UNIT_BYTES, ConsumeQueueUnit
 from provider.errors import Denied
+from provider.presence import is_directory, is_there
 from tieredstore.hot.files import open_file, sync_directories, sync_file, write_all, zero_from
 from tieredstore.hot.read_files import ReadFiles
 
-READ_FILES_MAX = 128
+READ_FILES_MAX = 64
 """Descriptors of files that are read, beside those that are written."""
 _FILLER = ConsumeQueueUnit(0, FILLER_SIZE, 0).encode()
 _unpack = ConsumeQueueUnit.LAYOUT.unpack
@@ -94,9 +95,10 @@ class QueueFiles:
             known = self._open.get(queue)
             fd = known[1] if known is not None and known[0] == base else self._use(queue, base)
             count = min(len(units) - at, base + self.file_bytes - place)
-            write_all(fd, place - base, units[at : at + count])
-            with self._lock:
-                self._dirty.add((queue, base))
+            write_all(fd, place - base, units[at : at + count] if count < len(units) else units)
+            if (queue, base) not in self._dirty:  # else the next `sync` takes it, behind the write
+                with self._lock:
+                    self._dirty.add((queue, base))
             place += count
             at += count
 
@@ -123,7 +125,7 @@ class QueueFiles:
         """
         place, changed = offset * UNIT_BYTES, False
         for base in self.bases.get(queue, []):
-            reaches = base + self.file_bytes > place and self.path(queue, base).exists()
+            reaches = base + self.file_bytes > place and is_there(self.path(queue, base))
             if reaches and zero_from(self._use(queue, base), max(place - base, 0)):
                 changed = True
                 with self._lock:
@@ -283,4 +285,4 @@ def _remove_if_empty(directory: Path) -> None:
 
 
 def _directories_in(directory: Path) -> Sequence[Path]:
-    return sorted(path for path in directory.iterdir() if path.is_dir())
+    return sorted(path for path in directory.iterdir() if is_directory(path))

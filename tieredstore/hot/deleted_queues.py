@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from container.names.queue_id import QueueId
 from provider.errors import Corrupt
+from provider.presence import is_there
 from tieredstore.hot.files import replace_file
 
 
@@ -34,7 +35,7 @@ class DeletedQueues(Mapping[QueueId, DeletedQueue]):
             OSError: it cannot be read.
         """
         self._path = path
-        self._queues = _parsed(path.read_bytes(), path) if path.exists() else {}
+        self._queues = _parsed(path.read_bytes(), path) if is_there(path) else {}
 
     def __repr__(self) -> str:
         return f"<DeletedQueues {self._path}: {len(self)} queues>"

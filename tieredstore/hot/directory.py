@@ -11,6 +11,7 @@ from container.names.rocketmq import parse_cluster_directory
 from provider.clock import Clock
 from provider.errors import Denied
 from provider.posix_files import sync_directory
+from provider.presence import is_directory, is_there
 from tieredstore.hot.checkpoint import Checkpoint
 from tieredstore.hot.files import FLAGS, write_all
 from tieredstore.process_name import moment_text, process_name, process_words
@@ -93,7 +94,7 @@ class StoreDirectory:
     @property
     def was_closed(self) -> bool:
         """Whether whoever wrote it last ended cleanly."""
-        return not (self.root / ABORT).exists()
+        return not is_there(self.root / ABORT)
 
     def refuse_other_queues(self) -> None:
         """Refuse a directory with queues that are not written here; they would be destroyed.
@@ -102,7 +103,7 @@ class StoreDirectory:
             Denied: a Java broker keeps queues of other kinds in it.
         """
         for name, kind in OTHER_QUEUES.items():
-            if (path := self.root / name).is_dir() and any(path.iterdir()):
+            if is_directory(path := self.root / name) and any(path.iterdir()):
                 raise Denied(
                     f"{kind} are not written by this store; use another directory", str(path)
                 )
@@ -117,7 +118,7 @@ class StoreDirectory:
             OSError: it cannot be read.
         """
         path = self.root / CHECKPOINT
-        return Checkpoint.decode(path.read_bytes()) if path.exists() else Checkpoint()
+        return Checkpoint.decode(path.read_bytes()) if is_there(path) else Checkpoint()
 
     def write_checkpoint(self, checkpoint: Checkpoint) -> None:
         """Replace it in place, as the broker does: it fits one sector. Durable.
@@ -175,7 +176,7 @@ def _refuse_other_store(root: Path, commit_log: Path) -> None:
         Denied: names both.
     """
     parent = commit_log.parent
-    if parent.resolve() != root.resolve() and (parent / CHECKPOINT).exists():
+    if parent.resolve() != root.resolve() and is_there(parent / CHECKPOINT):
         raise Denied(
             f"the CommitLog {commit_log} (storePathCommitLog) is that of the store {parent}, not"
             f" of {root}: name both, or neither",
@@ -213,7 +214,7 @@ def _refuse_tier(root: Path) -> None:
     Raises:
         Denied: it holds a tier.
     """
-    if (root / COMMIT_LOG).exists() or not root.is_dir():
+    if is_there(root / COMMIT_LOG) or not is_directory(root):
         return
     if any(parse_cluster_directory(path.name) for path in root.iterdir()):
         raise Denied(

@@ -7,6 +7,7 @@ from typing import Any, cast
 
 from container.names.queue_id import QueueId
 from provider.errors import Corrupt
+from provider.presence import is_there
 from tieredstore.hot.files import replace_file
 
 
@@ -53,7 +54,7 @@ class TopicsFile:
         self._document: dict[str, Any] = {}
         self._known: set[QueueId] = set()
         for found in (path, self._backup):
-            if found.exists() and (raw := found.read_bytes()).strip():
+            if is_there(found) and (raw := found.read_bytes()).strip():
                 self._document = _parsed(raw, found)
                 break
 

@@ -21,14 +21,16 @@ from container.record.body import decompress
 from container.record.checksum import BODY_CRC_MASK, crc32, record_crc_is_valid
 from container.record.kernels import with_record_crc
 from container.record.layout import COMPRESSED
+from container.record.unit import Units
 from provider.errors import Corrupt, Denied
 from tieredstore.offline.audit_index import audit_index_file, range_marks
-from tieredstore.offline.derived import keys_of, units_of
+from tieredstore.offline.derived import keys_of, labels_of, units_of
 from tieredstore.offline.engine import Piece
 from tieredstore.offline.flat_bytes import Sum, SumFault, SummingSource, check_sum, read_units
 from tieredstore.offline.log_scan import FoundRecords, LogScan
 from tieredstore.offline.sources import source_of
 from tieredstore.offline.split import LogGap, LogPiece, ScanReport, Split, TierPlace
+from tieredstore.reading.arrow_columns import Labels
 
 FINDINGS_MAX = 1_000
 """Of one split; more are counted, not told."""
@@ -122,8 +124,10 @@ def audit_item(task: AuditTask | SumTask) -> Iterator[Piece]:
             offsets = found.columns.headers["queue_offset"].astype(np.int64)
             _note_offsets(result, offsets)
             stored = read_units(beside, task.units, offsets)
-            _check_units(queue, found, offsets, stored, result)
-            _collect_keys(found, task, offsets, keys)
+            labels = labels_of(found)
+            derived = units_of(found, labels)
+            _check_units(queue, derived, offsets, stored, result)
+            _collect_keys(found, labels, task, offsets, keys)
         for one in source.left_out():
             fault = check_sum(beside, one)
             result.extents += 1
@@ -283,13 +287,12 @@ def _check_bodies(found: FoundRecords, task: AuditTask, result: SplitResult) -> 
 
 def _check_units(
     queue: QueueId,
-    found: FoundRecords,
+    derived: Units,
     offsets: NDArray[np.int64],
     mine: NDArray[np.void],
     result: SplitResult,
 ) -> None:
     """Note units that differ from those that the records give."""
-    derived = units_of(found)
     result.units += len(mine)
     places = (mine["position"] == derived["position"]) | (
         mine["position"] + Coda.SIZE == derived["position"]
@@ -311,6 +314,7 @@ def _check_units(
 
 def _collect_keys(
     found: FoundRecords,
+    labels: Labels,
     task: AuditTask,
     offsets: NDArray[np.int64],
     keys: dict[str, list[NDArray[np.void]]],
@@ -318,8 +322,12 @@ def _collect_keys(
     for name, start, end in task.covered:
         mine = (offsets >= start) & (offsets < end)
         if mine.any():
-            some = found if mine.all() else found.taken(mine)
-            keys.setdefault(name, []).append(keys_of(some, task.split.queue, task.topic_id))
+            some, of_some = found, labels
+            if not mine.all():
+                some = found.taken(mine)
+                of_some = labels_of(some)
+            items = keys_of(some, of_some, task.split.queue, task.topic_id)
+            keys.setdefault(name, []).append(items)
             keys[name].append(range_marks(task.split.queue, task.topic_id, some.positions))
 
 

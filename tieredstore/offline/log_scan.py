@@ -150,7 +150,7 @@ class LogScan:
     def _why_it_ends(self, end: int, walk: Walk) -> str:
         """Why no record follows the last one of a walk, at `end`; "" if one may, or a coda does."""
         window = self._window
-        if walk.reason and window.lost_from <= end + BlankRecord.SIZE:
+        if walk.reason and window.lost_from < min(window.end, end + BlankRecord.SIZE + 1):
             return LOST
         behind = window.start + walk.next
         if walk.reason == ENDS_INSIDE:

@@ -20,7 +20,7 @@ from container.names.rocketmq import INT64_MAX, segment_name
 from container.record.crc32c import crc32c
 from container.record.unit import UNIT_BYTES, UNIT_DTYPE
 from provider.staged_files import stage
-from tieredstore.offline.derived import keys_of, units_of
+from tieredstore.offline.derived import keys_of, labels_of, units_of
 from tieredstore.offline.engine import Piece
 from tieredstore.offline.flat_bytes import Sum
 from tieredstore.offline.log_extents import LogExtents
@@ -28,6 +28,7 @@ from tieredstore.offline.log_scan import FoundRecords, LogScan
 from tieredstore.offline.made_objects import ObjectSink
 from tieredstore.offline.sources import source_of
 from tieredstore.offline.split import ScanReport, Split
+from tieredstore.reading.arrow_columns import Labels
 
 UNITS, INDEX, LOG = "units/", "index/", "log/"
 """How the targets of pieces begin: one for each file that is made, one for each queue's log."""
@@ -93,14 +94,18 @@ def rebuild_item(task: RebuildTask) -> Iterator[Piece]:
             _note_runs(offset_runs, offsets)
             if extents is not None:
                 extents.add(found, offsets)
-            timed = _timed(found) if task.runs else np.empty(0, TIMED_UNIT_DTYPE)
+            labels = labels_of(found)
+            timed = _timed(found, labels) if task.runs else np.empty(0, TIMED_UNIT_DTYPE)
             for run in task.runs:
                 _sort_in(run, offsets, timed, units, firsts)
             for file, start, behind in task.index:
                 mine = (offsets >= start) & (offsets < behind)
                 if mine.any():
-                    some = found if mine.all() else found.taken(mine)
-                    keys.setdefault(file, []).append(keys_of(some, queue, task.topic_id))
+                    some, of_some = found, labels
+                    if not mine.all():
+                        some = found.taken(mine)
+                        of_some = labels_of(some)
+                    keys.setdefault(file, []).append(keys_of(some, of_some, queue, task.topic_id))
         made = [] if extents is None else extents.finish(beside, report)
     finally:
         source.close()
@@ -140,9 +145,9 @@ def _note_runs(runs: list[tuple[int, int]], offsets: NDArray[np.int64]) -> None:
             runs.append((start, behind))
 
 
-def _timed(found: FoundRecords) -> NDArray[np.void]:
+def _timed(found: FoundRecords, labels: Labels) -> NDArray[np.void]:
     timed = np.empty(len(found.starts), TIMED_UNIT_DTYPE)
-    timed["unit"] = units_of(found)
+    timed["unit"] = units_of(found, labels)
     timed["timestamp"] = found.columns.store_timestamps
     return timed
 

@@ -113,7 +113,8 @@ def refuse_second_store(config: Config) -> None:
     if has_second_store(config.settings):
         raise ConfigError(
             f"{OFFLOAD_PATH} is set, and what was offloaded would be missing in a journal that is "
-            f"made again: without that setting it is made of the first store alone"
+            f"made again: bring @journal, @snapshot, @manifest and @boundary back from a copy, or "
+            f"leave that setting out, and it is made of the first store alone"
         )
 
 

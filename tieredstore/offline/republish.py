@@ -67,7 +67,7 @@ class LostRun(NamedTuple):
     def placed(self, made: str) -> tuple[Extent, ...]:
         """The extents as they are once the bytes lie in the object `made`."""
         return tuple(
-            replace(one, object_name=made, object_offset=one.position - self.position)
+            one._replace(object_name=made, object_offset=one.position - self.position)
             for one in self.extents
         )
 

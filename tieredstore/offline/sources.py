@@ -10,25 +10,24 @@ from concurrent.futures import Future
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
-from random import SystemRandom
 from typing import NamedTuple, Self, TypeVar
 
 from provider.clock import SystemClock
-from provider.errors import Denied, NotFound, OutOfRange
+from provider.errors import NotFound, OutOfRange
 from provider.object_store import Buffer, ObjectStore
 from provider.options import DiskCacheOptions
 from provider.ranges import ByteRange
-from provider.retrying import RetryingStore
 from provider.sequential import ByteSource, DirectorySource, ObjectRange
-from provider.two_stores import UNKNOWN_SECOND_STORE, is_offloaded
+from provider.two_stores import is_offloaded, unknown_second_store
 from tieredstore.config.effective import Config
 from tieredstore.config.key import Kind
 from tieredstore.config.keys import KEYS
 from tieredstore.config.location import location_at
 from tieredstore.config.object_keys import OBJECT_STORE
-from tieredstore.config.second_store import OFFLOAD_PATH, has_second_store
+from tieredstore.config.second_store import OFFLOAD_PATH, has_second_store, place_text
 from tieredstore.offline.split import TierPlace
-from tieredstore.places import directory_of, storage_at
+from tieredstore.places import directory_of
+from tieredstore.storages import job_storage
 from tieredstore.threaded import Threaded
 
 REQUEST_BYTES = 4 << 20
@@ -58,8 +57,10 @@ def place_of(config: Config) -> TierPlace:
     location = os.path.abspath(where) if isinstance(where, Path) else str(where)  # noqa: PTH100 - no links are followed
     keys = (*OBJECT_STORE, *(_OF_SECOND_STORE if has_second_store(config.settings) else ()))
     given = [config.settings[key.name] for key in keys if key.kind is not Kind.SECRET]
-    names = [(one.key.name, str(one.value)) for one in given if one.value != one.key.default]
-    return TierPlace(location, tuple(names))
+    names = {one.key.name: str(one.value) for one in given if one.value != one.key.default}
+    if OFFLOAD_PATH in names:
+        names[OFFLOAD_PATH] = place_text(config.settings)  # a worker has another directory
+    return TierPlace(location, tuple(names.items()))
 
 
 def source_of(place: TierPlace) -> ByteSource:
@@ -106,7 +107,7 @@ class TwoSources:
         """`ByteSource.read_into`."""
         source = self._second if is_offloaded(name) else self._directory
         if source is None:
-            raise Denied(UNKNOWN_SECOND_STORE, name)
+            raise unknown_second_store(name)
         return source.read_into(name, start, view)
 
     def close(self) -> None:
@@ -124,8 +125,7 @@ class _OpenStore:
         # What is read once need not be kept, and an audit is of what the storage has.
         config = replace(config, disk_cache=DiskCacheOptions())
         clock = SystemClock()
-        files = storage_at(config, location_at(place.location), clock=clock)
-        self.store: ObjectStore = RetryingStore(files, clock=clock, rng=SystemRandom())
+        self.store: ObjectStore = job_storage(config, location_at(place.location), clock=clock)
 
     async def __aenter__(self) -> Self:
         return self

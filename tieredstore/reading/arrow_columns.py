@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from container.record.columns import RecordColumns, Spans
 from container.record.fields import address_text
+from container.record.kernels import values_at
 from container.record.layout import COMPRESSED, PORT_BYTES
 from container.record.properties import KEY_SEPARATOR, KEYS, TAGS, UNIQ_KEY
 from tieredstore.message import host_text
@@ -76,7 +77,7 @@ class ColumnMaker:
     def __init__(self, raw: NDArray[np.uint8], records: RecordColumns) -> None:
         self._raw = raw
         self.records = records
-        self._labels: _Labels | None = None
+        self._labels: Labels | None = None
         self._offset_ids: pa.StringArray | None = None
 
     def column(self, name: str) -> pa.Array:
@@ -121,7 +122,8 @@ class ColumnMaker:
 
     def msg_id(self) -> pa.Array:
         """What clients show."""
-        return pc.coalesce(self.labels().value_of(UNIQ_KEY), self.offset_msg_id())
+        unique = self.labels().value_of(UNIQ_KEY)
+        return pc.coalesce(unique, self.offset_msg_id()) if unique.null_count else unique
 
     def keys(self) -> pa.Array:
         """The user keys; an empty list where there is none."""
@@ -133,10 +135,10 @@ class ColumnMaker:
         offsets = before[np.asarray(split.offsets)]
         return pa.ListArray.from_arrays(pa.array(offsets), keys.filter(pa.array(is_key)))
 
-    def labels(self) -> "_Labels":
+    def labels(self) -> "Labels":
         """The properties, split."""
         if self._labels is None:
-            self._labels = _Labels(gathered(self._raw, self.records.properties))
+            self._labels = Labels(gathered(self._raw, self.records.properties))
         return self._labels
 
     def _made_offset_ids(self) -> pa.StringArray:
@@ -161,41 +163,60 @@ class ColumnMaker:
         return pa.Array.from_buffers(pa.string(), count, buffers)
 
 
-class _Labels:
+class Labels:
     """The properties of some messages."""
 
     def __init__(self, properties: pa.BinaryArray) -> None:
         bounds = np.frombuffer(properties.buffers()[1], np.int32)[: len(properties) + 1]
-        raw = np.frombuffer(properties.buffers()[2] or b"", np.uint8)
-        pairs = split_pairs(raw, bounds.astype(np.int64))
-        names = gathered(raw, Spans(pairs.name_starts, pairs.name_ends)).dictionary_encode()
-        codes = np.asarray(names.indices).astype(np.int64)
-        kept = is_last_of_name(pairs, codes, len(names.dictionary))
-        if not kept.all():
-            pairs, codes = pairs.taken(kept), codes[kept]
-        self._pairs = pairs
-        self._codes = codes
-        self._names = [name.decode("utf-8", "replace") for name in names.dictionary.to_pylist()]
-        values = gathered(raw, Spans(pairs.value_starts, pairs.value_ends))
-        try:
-            self._values = values.cast(pa.string())
-        except pa.ArrowInvalid:  # not UTF-8, as Java reads it
-            texts = [value.decode("utf-8", "replace") for value in values.to_pylist()]
-            self._values = pa.array(texts, pa.string())
+        self.text = np.frombuffer(properties.buffers()[2] or b"", np.uint8)
+        """All of them in a row; spans are places in it."""
+        self._pairs = split_pairs(self.text, bounds.astype(np.int64))
+        self._messages = self._pairs.messages
+
+    def spans_of(self, name: str) -> tuple[NDArray[np.int64], Spans]:
+        """Which messages have a property, in order, and where the value of each lies."""
+        sought, pairs = name.encode(), self._pairs
+        rows = np.flatnonzero(pairs.name_ends - pairs.name_starts == len(sought))
+        names = values_at(self.text, f"V{len(sought)}", pairs.name_starts[rows])
+        mine = rows[names.view(f"S{len(sought)}") == sought]
+        places = np.full(len(pairs.bounds) - 1, -1)
+        places[self._messages[mine]] = mine  # of several, the last assignment counts
+        having = np.flatnonzero(places >= 0)
+        chosen = places[having]
+        return having, Spans(pairs.value_starts[chosen], pairs.value_ends[chosen])
 
     def value_of(self, name: str) -> pa.StringArray:
         """One property of each message, null where there is none."""
-        places = np.full(len(self._pairs.bounds) - 1, -1)
-        if name in self._names:
-            mine = np.flatnonzero(self._codes == self._names.index(name))
-            places[self._pairs.messages[mine]] = mine
-        return self._values.take(pa.array(places, mask=places < 0))
+        having, spans = self.spans_of(name)
+        values = _texts(gathered(self.text, spans))
+        count = len(self._pairs.bounds) - 1
+        if len(having) == count:
+            return values
+        rows = np.full(count, -1)
+        rows[having] = np.arange(len(having))
+        return values.take(pa.array(rows, mask=rows < 0))
 
     def as_map(self) -> pa.MapArray:
         """All properties by name."""
-        names = pa.array(self._names, pa.string()).take(pa.array(self._codes))
-        bounds = pa.array(self._pairs.bounds.astype(np.int32))
-        return pa.MapArray.from_arrays(bounds, names, self._values)
+        pairs = self._pairs
+        found = gathered(self.text, Spans(pairs.name_starts, pairs.name_ends)).dictionary_encode()
+        codes = np.asarray(found.indices).astype(np.int64)
+        kept = is_last_of_name(pairs, codes, len(found.dictionary))
+        if not kept.all():
+            pairs, codes = pairs.taken(kept), codes[kept]
+        texts = [name.decode("utf-8", "replace") for name in found.dictionary.to_pylist()]
+        names = pa.array(texts, pa.string()).take(pa.array(codes))
+        values = _texts(gathered(self.text, Spans(pairs.value_starts, pairs.value_ends)))
+        return pa.MapArray.from_arrays(pa.array(pairs.bounds.astype(np.int32)), names, values)
+
+
+def _texts(values: pa.BinaryArray) -> pa.StringArray:
+    """Bytes as texts, as Java reads them."""
+    try:
+        return values.cast(pa.string())
+    except pa.ArrowInvalid:  # not UTF-8
+        texts = [value.decode("utf-8", "replace") for value in values.to_pylist()]
+        return pa.array(texts, pa.string())
 
 
 def _host_of(packed: bytes) -> str:

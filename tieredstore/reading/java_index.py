@@ -9,6 +9,7 @@ from container.index.open_file import OpenIndex
 from container.lookup.open_files import OpenFileItems
 from container.lookup.query import Unsealed
 from provider.errors import Corrupt
+from provider.presence import is_regular_file
 from tieredstore.config.effective import Config
 
 DIRECTORY = "tiered_index_file"
@@ -50,7 +51,7 @@ def _paths(java_metadata: Path) -> list[Path]:
         found = [*(java_metadata.resolve().parent.parent / DIRECTORY).iterdir()]
     except OSError:
         return []
-    return sorted(path for path in found if path.name.isdecimal() and path.is_file())
+    return sorted(path for path in found if path.name.isdecimal() and is_regular_file(path))
 
 
 def _mapped(path: Path) -> bytes | memoryview:

@@ -34,18 +34,39 @@ def split_pairs(raw: NDArray[np.uint8], bounds: NDArray[np.int64]) -> Pairs:
     """The pairs in the properties `raw[bounds[i]:bounds[i + 1]]` of each message, in order.
 
     By the rules of `decode_properties`, except that of two pairs with one name both are kept. Some
-    0.2 us a message with eight properties.
+    0.2 us a message with eight properties, half of it where all are as RocketMQ writes them.
     """
     cuts = np.flatnonzero(raw == _PAIR_END)
+    marks = np.flatnonzero(raw == _NAME_END)
+    if (plain := _plain_pairs(raw, bounds, cuts, marks)) is not None:
+        return plain
     # A piece ends at a separator or with its message, so there may be an empty one at the end.
     starts = np.sort(np.concatenate([bounds[:-1], cuts + 1]), kind="stable")
     ends = np.sort(np.concatenate([cuts, bounds[1:]]), kind="stable")
-    marks = np.flatnonzero(raw == _NAME_END)
     places = np.searchsorted(marks, starts)
     name_ends = np.append(marks, len(raw))[places]
     kept = (name_ends > starts) & (name_ends + 1 < ends)
     starts, ends, name_ends = starts[kept], ends[kept], name_ends[kept]
     return Pairs(np.searchsorted(starts, bounds), starts, name_ends, name_ends + 1, ends)
+
+
+def _plain_pairs(
+    raw: NDArray[np.uint8],
+    bounds: NDArray[np.int64],
+    cuts: NDArray[np.int64],
+    marks: NDArray[np.int64],
+) -> Pairs | None:
+    """The pairs where all have a name and a value and end with a separator, else None.
+
+    Then the separators of both kinds take turns, and nothing has to be sorted or searched.
+    """
+    ends = bounds[1:][np.diff(bounds) > 0]
+    if len(cuts) != len(marks) or not len(cuts) or (raw[ends - 1] != _PAIR_END).any():
+        return None
+    starts = np.concatenate((bounds[:1], cuts[:-1] + 1))
+    if not ((starts < marks) & (marks + 1 < cuts)).all():
+        return None
+    return Pairs(np.searchsorted(starts, bounds), starts, marks, marks + 1, cuts)
 
 
 NAMES_IN_TABLE_MAX = 64

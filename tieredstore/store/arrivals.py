@@ -25,6 +25,8 @@ class Arrivals:
 
     def told(self, ends: Mapping[QueueId, int]) -> None:
         """Wake those whose message is there; `ends` has the new ends of queues."""
+        if not self._waiters:
+            return
         for queue, end in ends.items():
             waiters = self._waiters.get(queue, {})
             for arrived in [arrived for arrived, offset in waiters.items() if offset < end]:

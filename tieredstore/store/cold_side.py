@@ -149,7 +149,7 @@ class ColdSide:
                     await delete()
                 finally:
                     self.dispatcher.forget(topics)
-            for topic in sorted({queue.id.topic for queue in queues}):
+            for topic in sorted(topics):  # also of those that were begun and never published
                 await self._answer(
                     self.tier.delete_topic(topic),
                     f"{topic} is deleted from the hot log alone: call it again",
@@ -161,7 +161,8 @@ class ColdSide:
     async def _settled(self, topics: Collection[str]) -> Sequence[Queue]:
         """The tier's queues of these topics, once nothing is under way."""
         await self._rests.wait()
-        queues = [one for one in self.tier.state.queues.values() if one.id.topic in topics]
+        known = self.tier.state.queues
+        queues = [record for topic in sorted(topics) for record in known.of_topic(topic)]
         for queue in queues:
             await self.tier.settle(queue.id)
         return queues
@@ -259,7 +260,7 @@ async def open_cold_side(
             )
             tier = await stack.enter_async_context(open_tier())
             # After a hot log was lost: what is put now goes on above the history.
-            ends = {queue: record.next_offset for queue, record in tier.state.queues.items()}
+            ends = {one.id: one.next_offset for one in tier.state.queues.bounds()}
             await log.begin_queues(ends)
             cold = ColdSide(log, feed, tier, config, clock)
             await stack.enter_async_context(cold.fetcher)

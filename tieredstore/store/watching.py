@@ -3,8 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from container.metadata.records import Queue
-from container.names.queue_id import QueueId
 from dispatcher.statistics import DispatchStatistics
 from provider.clock import Clock
 from tieredstore.metrics.moment import Moment
@@ -20,7 +18,7 @@ class StoreWatch:
         """To be made when the tier was opened: what is there then is not new."""
         self._cold = cold
         self._clock = clock
-        self._before: dict[QueueId, Queue] = dict(cold.tier.state.queues)
+        self._before = cold.tier.state.queues.copy()
 
     def __repr__(self) -> str:
         return f"<StoreWatch of {self._cold!r}>"
@@ -63,7 +61,7 @@ class StoreWatch:
             journal=tier.journal.statistics(),
             is_owner=not tier.journal.is_over,
             upkeep=tier.upkeep.statistics(),
-            queues=dict(tier.state.queues),
+            queues=tier.state.queues.copy(),
             garbage_objects=len(tier.state.tombstones),
             fetch=self._cold.fetcher.statistics(),
         )

@@ -76,6 +76,8 @@ public class Bench {
   private static final int FRUITLESS_CALLS_MAX = 1000;
   private static final long STALLED_S_MAX = 120;
   private static final int WARM_UP_PROBES = 200;
+  private static final int KEYS_ASKED = 200;
+  private static final long KEYS_WITHIN_NANOS = 60_000_000_000L;
   private static final int PROBES = 1000;
 
   private static Path directory;
@@ -159,6 +161,8 @@ public class Bench {
         meter.print(command, tiered, messages, tiered.tierBytes());
         return tiered;
       case "query":
+        store.awaitKeys();
+        // as the next one
       case "offset_by_time":
         store.probe(command, WARM_UP_PROBES);
         meter = new Meter();
@@ -344,6 +348,20 @@ public class Bench {
       tiering.join();
       if (failed.get() > 0) {
         throw new IllegalStateException("tiering failed");
+      }
+    }
+
+    /** Until keys of all parts of the store are found: a commit does not wait for the index. */
+    void awaitKeys() throws Exception {
+      long givenUp = System.nanoTime() + KEYS_WITHIN_NANOS;
+      for (int i = 0; i <= KEYS_ASKED; i++) {
+        String key = "order-" + (long) (messages - 1) * i / KEYS_ASKED;
+        while (tier.queryMessageAsync(TOPIC, key, READ_MESSAGES_MAX, 0, Long.MAX_VALUE).join().getMessageMapedList().isEmpty()) {
+          if (System.nanoTime() > givenUp) {
+            throw new IllegalStateException("the index never had " + key);
+          }
+          Thread.sleep(10);
+        }
       }
     }
 

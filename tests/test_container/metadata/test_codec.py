@@ -22,6 +22,7 @@ from container.metadata.codec import (
     state_pieces,
 )
 from container.metadata.operations import Operation, PutIndexFile, PutTopic
+from container.metadata.queue_table import QueueTable
 from container.metadata.records import Broker, IndexFile, Topic
 from container.metadata.state import TierState
 from container.names.queue_id import QueueId
@@ -49,7 +50,7 @@ def test_a_state_comes_back_as_it_was(topics, queues, tombstones, attempts, obje
     state.broker = Broker("c", "b", 3, "me", 5, {"x-new": [1]})
     state.sequence, state.next_topic_id, state.extra = 9, 4, {"x-more": {"a": None}}
     state.topics = {topic.name: topic for topic in topics}
-    state.queues = {queue.id: queue for queue in queues}
+    state.queues = QueueTable(queues)
     state.tombstones = {dead.object_name: dead for dead in tombstones}
     state.attempts = {attempt.attempt_id: attempt for attempt in attempts}
     state.index_files = {file.object_name: file for file in objects[0]}

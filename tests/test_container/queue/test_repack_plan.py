@@ -1,6 +1,5 @@
 """Which extents are merged: few remain whatever comes, and no byte is rewritten often."""
 
-from dataclasses import replace
 from random import Random
 
 import pytest
@@ -59,8 +58,7 @@ class Merging:
                 assert self.extents[first : first + len(run.extents)] == run.extents
                 groups = merged_extents(run.extents, RULES.extent_bytes_max)
                 merged = tuple(
-                    replace(
-                        group[0],
+                    group[0]._replace(
                         length=group[-1].end - group[0].position,
                         object_name=name,
                         object_offset=group[0].position - run.extents[0].position,
@@ -127,7 +125,7 @@ def test_a_closed_segment_is_gathered_into_objects_of_a_bounded_size_once() -> N
     assert {run.sealed_ms for run in runs} == {5}
     assert runs_to_merge(closed, lambda _: 0, RULES) == []
     after = tuple(
-        replace(extent, object_name=f"gathered {number}")
+        extent._replace(object_name=f"gathered {number}")
         for number, run in enumerate(runs)
         for extent in run.extents
     )

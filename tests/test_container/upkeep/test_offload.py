@@ -11,6 +11,7 @@ from container.queue.repack_plan import RepackRules
 from container.tier_reader import TierReader
 from container.upkeep.offload import planned_offload
 from container.upkeep.offload_plan import Until
+from provider.errors import Unavailable
 from provider.packed_segments import PartName
 from tests.support.messages import TOPIC
 from tests.support.offloaded import (
@@ -25,7 +26,7 @@ from tests.support.offloaded import (
     segments,
     world,
 )
-from tests.support.owned_tier import MINUTE_S, QUEUE, put_each_minute
+from tests.support.owned_tier import MINUTE_S, QUEUE, planned, put, put_each_minute
 from tests.support.store_reader import queue_contents
 
 
@@ -114,6 +115,69 @@ async def test_age_decides_in_the_background() -> None:
         assert all(gone for gone, newest_ms in told if newest_ms < before_ms - 120_000)
         assert not any(gone for gone, newest_ms in told if newest_ms >= before_ms)
         assert await it.reads_back() == 90
+
+
+async def test_an_idle_queue_is_closed_by_age_and_goes() -> None:
+    """Its open segments are as old as what is offloaded; the next message begins others."""
+    it = world(BY_AGE)
+    async with it.owned() as tier:
+        await put_each_minute(tier, it.clock, 5, QUEUE, OTHER)
+        for _ in range(14):
+            await put_each_minute(tier, it.clock, 5)
+        assert await away(it, OTHER) == len(await segments(it, OTHER)) > 0
+        newest = [one for one in await segments(it) if one.sealed_ms is None]
+        assert newest, "a busy queue goes on"
+        assert await it.reads_back(OTHER) == 5
+        await put_each_minute(tier, it.clock, 3, OTHER)
+        assert await it.reads_back(OTHER) == 8
+        await it.pass_time(3 * HOUR_S)
+        assert await away(it, OTHER) == len(await segments(it, OTHER))
+        entries = tier.journal.statistics().entries
+        await it.pass_time(5 * HOUR_S)
+        assert tier.journal.statistics().entries == entries, "closed once, not each time"
+        assert await it.reads_back() == 75
+        assert await it.reads_back(OTHER) == 8
+
+
+async def test_what_expires_soon_is_not_closed() -> None:
+    options = replace(
+        BY_AGE,
+        expires=True,
+        retention_hours=3,
+        expiry_interval_s=100_000.0,
+        offload_lag_s=2 * HOUR_S,
+    )
+    it = world(options)
+    async with it.owned() as tier:
+        await put_each_minute(tier, it.clock, 3)
+        await it.pass_time(2 * HOUR_S)
+        assert [one.sealed_ms for one in await segments(it)] == [None, None]
+        assert in_second(it) == set()
+
+
+async def test_without_an_age_nothing_is_closed() -> None:
+    it = world(replace(BY_HAND, offload_topic_bytes=1))
+    async with it.owned() as tier:
+        await put_each_minute(tier, it.clock, 3)
+        await it.pass_time(5 * HOUR_S)
+        assert [one.sealed_ms for one in await segments(it)] == [None, None]
+
+
+@pytest.mark.parametrize("packed", [False, True])
+async def test_a_commit_beside_the_closing_is_planned_again(*, packed: bool) -> None:
+    it = world(BY_AGE, packed=packed)
+    async with it.owned() as tier:
+        await put_each_minute(tier, it.clock, 3)
+        plan = planned(tier, 2)
+        await it.pass_time(2 * HOUR_S)
+        assert {one.sealed_ms is None for one in await segments(it)} == {False}
+        with pytest.raises(Unavailable, match="plan again"):
+            await tier.commit([plan])
+        await put(tier, 2)
+        assert await it.reads_back() == 5
+        await it.pass_time(3 * HOUR_S)
+        assert await it.reads_back() == 5
+        assert await it.findings() == []
 
 
 async def test_nothing_is_asked_for_where_nothing_is_due() -> None:

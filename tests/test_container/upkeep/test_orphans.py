@@ -1,6 +1,7 @@
 """Files that an owner made and never published: found once, deleted late, and nothing else is."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -10,6 +11,7 @@ from container.names.queue_id import QueueId, SegmentType
 from container.names.rocketmq import segment_name
 from container.names.tier_objects import KeptName
 from container.options import TierOptions
+from container.record.unit import UNIT_BYTES
 from container.upkeep.options import UpkeepOptions
 from container.upkeep.orphans import sort_files
 from provider.object_store import Append, ObjectEntry
@@ -158,6 +160,23 @@ async def test_orphans_among_segments_that_moved_to_manifests_are_found() -> Non
         assert len(queue.manifests) > 0
         assert not left & await world.names()
         assert await world.findings(tier) == []
+
+
+async def test_an_orphan_in_the_place_of_an_offloaded_file_is_not_counted_as_that() -> None:
+    world = World()
+    options = UpkeepOptions(snapshot_entries_max=3, interval_s=1.0, sealed_segments_max=1)
+    async with world.owned(options) as tier:
+        for _ in range(20):
+            await put(tier, 7)
+        await world.clock.advance(20)
+        queue = tier.queue(QUEUE)
+        assert queue is not None
+        ref = queue.manifests[0]
+        orphan = segment_name(QUEUE, ref.type, ref.base + UNIT_BYTES)
+        assert sort_files(tier.state, QUEUE, [orphan]).doubtful == ()
+        state = tier.state.copy()
+        state.queues[QUEUE] = replace(queue, repacks=1)
+        assert sort_files(state, QUEUE, [orphan]).doubtful == ((ref, (orphan,)),)
 
 
 async def test_whole_manifests_are_not_read_and_each_queue_is_listed_once() -> None:

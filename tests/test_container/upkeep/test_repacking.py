@@ -241,7 +241,7 @@ async def test_a_manifest_that_was_planned_before_a_merge_is_refused() -> None:
         now = (record.generation, record.repacks)
         move = MoveToManifest(QUEUES[0], ref, (0,), (), (), *now)
         tier.state.plan([move])
-        whole = replace(oldest.extents[0], length=oldest.size)
+        whole = oldest.extents[0]._replace(length=oldest.size)
         run = RepackedRun(oldest.type, 0, 0, len(oldest.extents), (whole,))
         state = tier.state.copy()
         state.apply([RepackSegments(QUEUES[0], *now, 1, (run,), Release(1))])
@@ -291,7 +291,7 @@ async def test_a_merge_that_is_late_is_refused_by_the_state() -> None:
         record = tier.queue(QUEUES[0])
         assert record is not None
         extents = record.commit_log[0].extents
-        whole = replace(extents[0], length=extents[-1].end)
+        whole = extents[0]._replace(length=extents[-1].end)
 
         def merge(position: int, replaced: int, repacks: int = 0) -> RepackSegments:
             run = RepackedRun(record.commit_log[0].type, 0, position, replaced, (whole,))

@@ -8,6 +8,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 import tieredstore
+from container.metadata.queue_table import QueueTable
 from container.metadata.records import Gap, Queue
 from container.names.queue_id import QueueId
 from dispatcher.queue_state import DELETED_REASON
@@ -99,7 +100,7 @@ def test_only_gaps_that_are_new_are_losses() -> None:
     old = Queue(one, QueueOffset(0), QueueOffset(9), gaps=(gap(2, 4),))
     new = Queue(one, QueueOffset(0), QueueOffset(99), gaps=(gap(2, 4), gap(20, 21)))
     other = Queue(two, QueueOffset(0), QueueOffset(99), gaps=(gap(5, 8, "rotten"),))
-    found = new_losses({one: old}, {two: other, one: new})
+    found = new_losses({one: old}, QueueTable([other, new]))
     assert [str(loss).partition(";")[0] for loss in found] == [
         f"A/0 lost 1 message, offsets 20 to 20: {DELETED_REASON}",
         "A/1 lost 3 messages, offsets 5 to 7: rotten",

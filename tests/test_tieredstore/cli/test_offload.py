@@ -1,13 +1,18 @@
 """`tieredstore offload`, on the command line: to S3, and what is said of wrong use."""
 
+import json
 from pathlib import Path
 
+import pyarrow.dataset
 import pytest
 from click.testing import CliRunner, Result
 
 from tests.support.cli import complaints
 from tests.support.fake_broker import FakeBroker
+from tieredstore import offline
 from tieredstore.cli.main import cli
+from tieredstore.config.effective import Config
+from tieredstore.offline.sources import place_of
 
 NAMED = ("-D", "brokerClusterName=C", "-D", "brokerName=broker-a")
 
@@ -64,6 +69,18 @@ def test_wrong_use_is_one_sentence_each(tier: Path, tmp_path: Path) -> None:
     assert "nothing says where to offload to" in refused(2, *one, "offload", "Orders")
     inside = (*one, "-D", f"tieredStoreOffloadPath={tier}/x")
     assert "lie inside one another" in refused(2, *inside, "offload", "Orders")
+    for place in (str(tier), f"file://{tier}", str(tier.parent)):
+        same = (*one, "-D", f"tieredStoreOffloadPath={place}")
+        assert "lie inside one another" in refused(2, *same, "offload", "Orders")
+    link = tmp_path / "link"
+    link.symlink_to(tier)
+    linked = (*one, "-D", f"tieredStoreOffloadPath={link}/below")
+    assert "lie inside one another" in refused(2, *linked, "offload", "Orders")
+    link.unlink()
+    good("--tier", tmp_path / "other", "tier", tmp_path / "store")
+    others = (*one, "-D", f"tieredStoreOffloadPath={tmp_path}/other")
+    assert "a tier lies in " in refused(2, *others, "offload", "Orders")
+    assert good("--tier", tmp_path / "other", "check").endswith("nothing is wrong\n")
     both = (*one, "-D", f"tieredStoreOffloadPath={tmp_path}/second")
     assert "the tier has nothing of Nope" in refused(1, *both, "offload", "Nope")
     assert "is no time" in refused(2, *both, "offload", "Orders", "--until", "soon")
@@ -74,3 +91,84 @@ def test_wrong_use_is_one_sentence_each(tier: Path, tmp_path: Path) -> None:
     blocked = (*one, "-D", f"tieredStoreOffloadPath={file}")
     assert str(file) in refused(2, *blocked, "offload", "Orders")
     assert good(*one, "check").endswith("nothing is wrong\n")
+
+
+@pytest.mark.leaves_findings("journal", why="nobody tells the fixture of the second store")
+def test_another_second_store_is_a_sentence_with_both_places(tier: Path, tmp_path: Path) -> None:
+    second, other = tmp_path / "x" / "second", tmp_path / "x" / "other"
+    right = ("--tier", tier, "-D", f"tieredStoreOffloadPath={second}")
+    before = good(*right, "read", "Orders", "--json")
+    good(*right, "offload", "Orders")
+    wrong = ("--tier", tier, "-D", f"tieredStoreOffloadPath={other}")
+    store = tmp_path / "store"
+    commands: list[tuple[str | Path, ...]] = [
+        ("topics",),
+        ("read", "Orders"),
+        ("check",),
+        ("scrub",),
+        ("audit",),
+        ("offload", "Orders"),
+        ("delete-topic", "Orders"),
+        ("tier", store),
+        ("export", tmp_path / "rows"),
+        ("rebuild",),
+    ]
+    for words in commands:
+        said = refused(2, *wrong, *words)
+        assert f"the second store at {other} is not that of this tier" in said, words
+        assert f"offloaded to {second}: set tieredStoreOffloadPath to that" in said, words
+    nothing = ("--tier", tier)
+    assert f"set tieredStoreOffloadPath={second}" in refused(2, *nothing, "check")
+    moved = second.rename(other)  # a copy of what lies there may be elsewhere
+    assert good(*wrong, "read", "Orders", "--json") == before
+    assert "nothing is wrong" in good(*wrong, "check")
+    assert "nothing of this tier" in refused(2, *right, "check")
+    moved.rename(second)
+    assert good(*right, "read", "Orders", "--json") == before
+
+
+@pytest.mark.leaves_findings("journal", why="nobody tells the fixture of the second store")
+def test_a_relative_place_is_the_same_from_everywhere(
+    tier: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    good("--tier", "tier", "-D", "tieredStoreOffloadPath=second", "offload", "Orders")
+    whole = ("--tier", tier, "-D", f"tieredStoreOffloadPath={tmp_path}/second")
+    for words in (("check",), ("audit",)):
+        assert "nothing is wrong" in good(*whole, *words)
+    config = Config.load(
+        settings={"tieredStoreFilePath": "tier", "tieredStoreOffloadPath": "second"}
+    )
+    assert dict(place_of(config).settings)["tieredStoreOffloadPath"] == f"{tmp_path}/second"
+
+
+@pytest.mark.leaves_findings("journal", why="nobody tells the fixture of the second store")
+def test_every_command_reads_two_stores_as_one(tier: Path, tmp_path: Path) -> None:
+    second = {"tieredStoreOffloadPath": str(tmp_path / "second")}
+    both = ("--tier", tier, "-D", f"tieredStoreOffloadPath={second['tieredStoreOffloadPath']}")
+    both = (*both, "-D", "tieredStoreOffloadDeletionLag=0")
+    topics = good(*both, "topics", "--json")
+    plain = good(*both, "segments", "Orders", "--json").splitlines()
+    assert {json.loads(row)["store"] for row in plain} == {"first"}
+    good(*both, "offload", "Orders")
+    assert good(*both, "topics", "--json") == topics
+    rows = [json.loads(row) for row in good(*both, "segments", "Orders", "--json").splitlines()]
+    assert [(row["store"], row["state"]) for row in rows] == [("second", "COPY_FINISHED")] * 2
+    assert good(*both, "segments", "Orders").count("offloaded") == 2
+    assert good(*both, "segments", "--state", "COPY_FINISHED", "Orders").count("offloaded") == 2
+    for words in (["check", "--bodies"], ["audit", "--bodies"], ["scrub"]):
+        assert "nothing is wrong" in good(*both, *words), words
+    got = offline.dataset(tier, "Orders", columns=["body"], settings=second).read_all()
+    assert got["body"].to_pylist() == [b"%d" % number for number in range(10)]
+    good(*both, "export", tmp_path / "rows")
+    exported = pyarrow.dataset.dataset(tmp_path / "rows", format="parquet").to_table()
+    assert sorted(exported["body"].to_pylist()) == got["body"].to_pylist()
+    broker = FakeBroker(tmp_path / "longer")
+    for body in (*(b"%d" % number for number in range(10)), b"more"):
+        broker.put("Orders", 0, body)
+    good(*both, "tier", broker.directory)
+    assert "more" in good(*both, "read", "Orders", "0", "--offset", "10")
+    assert "nothing is wrong" in good(*both, "check")
+    good(*both, "delete-topic", "--tier-only", "Orders")
+    assert "nothing is wrong" in good(*both, "check")
+    assert good(*both, "topics", "--json") == ""

@@ -121,6 +121,8 @@ def test_defaults_are_others_there_and_given_values_stay() -> None:
     assert (directory.dispatch.batch_age_s_max, bucket.dispatch.batch_age_s_max) == (0.5, 75.0)
     assert directory.dispatch.round_bytes_due == 0
     assert bucket.dispatch.round_bytes_due == bucket.dispatch.round_bytes_max == 64 << 20
+    assert bucket.hot.buffer_bytes_max == bucket.dispatch.round_bytes_max
+    assert directory.hot.buffer_bytes_max >= directory.dispatch.round_bytes_max * 5 // 4
     assert not bucket.gives("tieredStoreGroupCommitTimeout")
     given = load(BUCKET, "tieredStoreGroupCommitTimeout=500")
     assert given.dispatch.batch_age_s_max == 0.5

@@ -1,13 +1,16 @@
 """The table of prices, and what settings come to."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from provider.object.requests import RequestMeter
+from tieredstore.cli.main import cli
 from tieredstore.config.effective import Config
-from tieredstore.config.prices import Limits, PriceTable, estimates
+from tieredstore.config.prices import Limits, PriceTable, estimates, offload_estimates
 from tieredstore.config.sources import ConfigError
 
 LIMITS = Limits(
@@ -64,6 +67,35 @@ def test_limits_of_bytes_are_costs_of_bytes() -> None:
     assert up.currency_a_month == pytest.approx(((2 + 2 / 900) * 0.01 + 3 / 16) * month_s)
     assert down.requests_per_s == pytest.approx(256)
     assert down.currency_a_month == pytest.approx((256 * 0.002 + 5) * month_s)
+
+
+def test_a_second_store_costs_a_write_and_a_read_for_each_object() -> None:
+    limits = replace(LIMITS, upload_bytes_per_s=64 << 20, offload_object_bytes=32 << 20)
+    idle, an_hour, up = offload_estimates(limits, PriceTable.parse(TABLE, path="t"))
+    month_s = 30 * 24 * 3600
+    assert (idle.requests_per_s, idle.currency_a_month) == (0, 0)
+    assert an_hour.requests_per_s == pytest.approx(64 / 3600)
+    assert an_hour.currency_a_month == pytest.approx((32 * 0.012 + 8) * 720)
+    assert up.requests_per_s == pytest.approx(4)
+    assert up.currency_a_month == pytest.approx((2 * 0.012 + 8 / 16) * month_s)
+
+
+def test_the_command_tells_what_each_object_store_bills(tmp_path: Path) -> None:
+    def stores(*words: str) -> list[str]:
+        done = CliRunner().invoke(cli, [*words, "config", "--json"])
+        assert done.exit_code == 0, done.output
+        rows = map(json.loads, done.stdout.splitlines())
+        return [row["store"] for row in rows if row["key"] == "estimate"]
+
+    second = ("-D", "tieredStoreOffloadPath=s3://other/place")
+    assert stores("--tier", str(tmp_path)) == []
+    assert set(stores("--tier", str(tmp_path), *second)) == {"second"}
+    assert set(stores("--tier", "s3://one/place")) == {"first"}
+    assert set(stores("--tier", "s3://one/place", *second)) == {"first", "second"}
+    shown = CliRunner().invoke(cli, ["--tier", str(tmp_path), *second, "config"]).stdout
+    assert "What the second store bills at these settings" in shown
+    assert "What the object store bills" not in shown
+    assert "offloading a GiB an hour: 0.018 requests a second, " in shown
 
 
 @pytest.mark.parametrize(

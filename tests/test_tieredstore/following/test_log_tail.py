@@ -58,3 +58,14 @@ def test_whoever_read_the_units_lets_the_end_go_there_at_once(log: CountedFiles)
     assert tail.position == end
     assert not tail.has_grown(log)
     assert log.reads <= 3
+
+
+def test_a_file_that_is_gone_is_not_kept_mapped(tmp_path: Path) -> None:
+    for base in (0, FILE_BYTES):
+        (tmp_path / f"{base:020d}").write_bytes(bytes(FILE_BYTES))
+    mapped = MappedFiles(8, 1 << 20)
+    log = CommitLogFiles(mapped, table_of(FileRun(tmp_path, (0, FILE_BYTES), FILE_BYTES), {}))
+    log.view(0)
+    log.view(FILE_BYTES)
+    log.table = table_of(FileRun(tmp_path, (FILE_BYTES,), FILE_BYTES), {})
+    assert len(mapped) == 1, "else a deleted file would keep its room on the disk"

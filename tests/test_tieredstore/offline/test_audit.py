@@ -30,7 +30,7 @@ from tieredstore import offline
 from tieredstore.config.effective import Config
 from tieredstore.offline.audit import audit
 from tieredstore.offline.audit_index import audit_index_file, range_marks
-from tieredstore.offline.derived import keys_of
+from tieredstore.offline.derived import keys_of, labels_of
 from tieredstore.offline.engine import OneProcess
 from tieredstore.offline.flat_bytes import read_units
 from tieredstore.offline.log_scan import FoundRecords, LogScan
@@ -165,9 +165,9 @@ def other_index_file(tier: Path, change: Callable[[KeyItems], KeyItems]) -> set[
     begin = index.header.begin_timestamp
     items = change(items)
     raw = seal_index(items, slots=index.slots, begin_timestamp=begin).tobytes()
-    covered = list(file.coverage)
+    covered, topics = list(file.coverage), known.state.topics
     rows = [
-        keys_of(found, split.queue, known.state.topics[split.queue.topic].topic_id)
+        keys_of(found, labels_of(found), split.queue, topics[split.queue.topic].topic_id)
         for split in known.splits
         for found in narrowed(split, covered)
     ]

@@ -127,6 +127,19 @@ def test_a_record_longer_than_the_window_is_read_whole() -> None:
     assert where_not_met(found.reports) == []
 
 
+@pytest.mark.parametrize("left", range(12))
+def test_a_record_that_begins_in_the_last_bytes_of_a_window_is_found(left: int) -> None:
+    small = make_message(1, queue_id=3, topic="T")
+    empty = make_message(0, queue_id=3, topic="T", body=b"")
+    body = bytes(WINDOW_BYTES - left - len(empty.encode()))
+    big = make_message(0, queue_id=3, topic="T", body=body)
+    log = log_of([big, small, small._replace(queue_offset=2)], QUEUE)
+    assert log.starts[1] == WINDOW_BYTES - left
+    found = scanned(log, [log.split()])
+    assert found.gaps == []
+    assert found.records == whole(log)
+
+
 def test_a_scan_holds_one_window_however_long_its_log_is() -> None:
     count, body = 400, bytes(100_000)
     log = log_of((make_message(n, queue_id=3, topic="T", body=body) for n in range(count)), QUEUE)

@@ -90,7 +90,7 @@ async def published(reader: TierReader) -> dict[str, Any]:
         return [
             replace(
                 one,
-                extents=tuple(replace(e, object_name="", object_offset=0) for e in one.extents),
+                extents=tuple(e._replace(object_name="", object_offset=0) for e in one.extents),
             )
             for one in segments
         ]

@@ -18,6 +18,7 @@ from typing import Any, cast
 
 from container.names.rocketmq import local_file_name, parse_local_file_name
 from provider.errors import Denied, Unavailable
+from provider.presence import is_directory
 from tieredstore.following.directory.topic_table import read_topic_table
 from tieredstore.following.file_errors import is_of_the_process, translated
 
@@ -229,7 +230,7 @@ def leads_to_directory(path: Path) -> bool:
         Denied, Unavailable: that cannot be told.
     """
     try:
-        return path.is_dir()
+        return is_directory(path)
     except OSError as error:
         raise translated(error, path) from error
 

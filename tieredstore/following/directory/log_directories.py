@@ -8,6 +8,7 @@ holds a file is found by its name alone.
 from pathlib import Path
 
 from container.names.rocketmq import parse_local_file_name
+from provider.presence import is_regular_file
 from tieredstore.following.directory.layout import (
     COMMIT_LOG,
     CONSUME_QUEUE,
@@ -87,7 +88,7 @@ def open_layout(root: Path, options: HotLogOptions) -> StoreLayout:
         Denied, Unavailable: it cannot be looked at.
     """
     if not leads_to_directory(root):
-        why = "this is a file" if root.is_file() else "no such directory"
+        why = "this is a file" if is_regular_file(root) else "no such directory"
         raise NotAStore(f"{why}: give the broker's storePathRootDir", str(root))
     refuse_dledger(root, options)
     logs = commit_log_directories(root, options)

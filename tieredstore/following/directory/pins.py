@@ -13,6 +13,7 @@ from pathlib import Path
 
 from container.names.rocketmq import parse_local_file_name
 from provider.errors import Denied, Unavailable
+from provider.presence import is_there
 from tieredstore.following.directory.layout import FileRun
 from tieredstore.following.file_errors import translated
 
@@ -177,7 +178,7 @@ class Pins:
     def _place_for(self, source: Path) -> Path:
         """The directory of pins on the volume of a source, which need not exist yet."""
         try:
-            there = next(path for path in (source, *source.parents) if path.exists())
+            there = next(path for path in (source, *source.parents) if is_there(path))
             volume = there.stat().st_dev
             for directory in self._directories:
                 if directory.stat().st_dev == volume:

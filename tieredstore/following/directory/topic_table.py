@@ -8,6 +8,8 @@ from typing import Any
 
 import orjson
 
+from provider.presence import is_regular_file
+
 TOPICS = os.path.join("config", "topics.json")  # noqa: PTH118 - a relative name for people, too
 BROKER_PREFIX = "rmq_sys_SYNC_BROKER_MEMBER_"
 CLUSTER_PREFIX = "rmq_sys_REVIVE_LOG_"
@@ -27,7 +29,7 @@ def read_topic_table(root: Path) -> Mapping[str, Mapping[str, Any]]:
     for name in (TOPICS, f"{TOPICS}.bak"):
         path = root / name
         try:
-            if not path.is_file():
+            if not is_regular_file(path):
                 continue  # reading a pipe would wait for ever
             table = orjson.loads(path.read_bytes())["topicConfigTable"]
             return {str(topic): dict(settings) for topic, settings in table.items()}

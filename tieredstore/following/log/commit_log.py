@@ -107,11 +107,13 @@ class CommitLogFiles:
 
     @table.setter
     def table(self, table: CommitLogTable) -> None:
-        self._table = table
+        before, self._table = self._table, table
         there = set(table.paths.values())
+        # else a deleted file would keep its room on the disk
+        self._files.forget(set(before.paths.values()) - there)
         with self._lock:
             for path in [path for path in self._open if path not in there]:
-                del self._open[path]  # else a deleted file would keep its room on the disk
+                del self._open[path]
 
     def reach(self, position: int) -> None:
         """Look which files there are, if none is known that begins so far behind.

@@ -10,6 +10,7 @@ from container.names.queue_id import QueueId
 from container.record.unit import ConsumeQueueUnit, Units
 from container.record.verification import leading_good_units
 from provider.errors import Corrupt, Denied, NotFound, OutOfRange, Unavailable
+from provider.presence import is_there
 from provider.ranges import QueueOffset
 from tieredstore.following.log.commit_log import CommitLogFiles
 from tieredstore.following.queue.deletions import Deletions
@@ -100,7 +101,7 @@ class QueueReaders:
             if not self._mend(queue, start):
                 if start < files.first_offset:  # that look found which files went
                     return self._units_below(queue, start, end)
-                self._doubt(queue, start, is_there=files.run.directory.exists())
+                self._doubt(queue, start, is_there=is_there(files.run.directory))
                 raise
             units = files.units(start, end)
         if int(units["position"][0]) >= tail.end_position > 0:

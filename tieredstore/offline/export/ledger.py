@@ -22,6 +22,7 @@ import orjson
 from container.errors import InUse
 from container.names.queue_id import QueueId
 from provider.errors import Corrupt
+from provider.presence import is_directory, is_there
 from tieredstore.config.sources import ConfigError
 from tieredstore.offline.export.continuing import Reached
 from tieredstore.offline.export.day_files import TEMPORARY_SUFFIX, WrittenFile, sync_directory
@@ -104,7 +105,7 @@ class Ledger:
         try:
             raw = path.read_bytes()
         except FileNotFoundError:
-            entries = self._directory.iterdir() if self._directory.is_dir() else ()
+            entries = self._directory.iterdir() if is_directory(self._directory) else ()
             if any(entry.name != LEDGER for entry in entries):
                 raise ConfigError(
                     f"{self._directory} is not empty, and holds no export: name another directory"
@@ -134,7 +135,7 @@ class Ledger:
                 "another process writes this export: wait until it has ended", str(self._directory)
             ) from error
         path = self._root / "export.json"
-        if not path.exists():
+        if not is_there(path):
             _write(path, {"format": FORMAT, "about": dict(about)})
 
     def last_run(self) -> PlannedRun | None:

@@ -5,6 +5,8 @@ import shutil
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from provider.presence import is_there
+
 INSTALL = "pip install 'tieredstore[spark]'"
 NEEDED = (("pyspark", (4, 3), (5,)), ("pandas", (2, 2), (3,)), ("pyarrow", (20,), (27,)))
 """Distribution, first version, and the first one that is too new."""
@@ -28,7 +30,7 @@ def lacking_java() -> str:
     """What a Spark that starts in this process lacks, as a sentence; "" if nothing."""
     home = os.environ.get("JAVA_HOME")
     if home:
-        return "" if Path(home, "bin", "java").exists() else f"JAVA_HOME={home} holds no Java"
+        return "" if is_there(Path(home, "bin", "java")) else f"JAVA_HOME={home} holds no Java"
     if shutil.which("java"):
         return ""
     return "Spark needs a Java machine (17 or 21), and there is none: install one, or set JAVA_HOME"

@@ -7,6 +7,7 @@ from typing import Final
 from uuid import uuid4
 
 from provider.posix_errors import posix_errors
+from provider.presence import is_directory, is_there
 from tieredstore.config.effective import Config
 from tieredstore.config.sources import ConfigError
 from tieredstore.hot.directory import COMMIT_LOG, refuse_if_written
@@ -103,10 +104,10 @@ def check_store(config: Config) -> None:
         raise ConfigError("the store is not named: write save(DIRECTORY), or give a conf")
     root = config.store_dir
     with posix_errors(str(root)):
-        if root.exists() and not root.is_dir():
+        if is_there(root) and not is_directory(root):
             raise ConfigError(f"path: {root} is no directory")
-        is_store = config.gives("storePathCommitLog") or (root / COMMIT_LOG).is_dir()
-        found = {path.name for path in root.iterdir()} if root.is_dir() else set[str]()
+        is_store = config.gives("storePathCommitLog") or is_directory(root / COMMIT_LOG)
+        found = {path.name for path in root.iterdir()} if is_directory(root) else set[str]()
         if not is_store and found - {DIRECTORY}:
             raise ConfigError(
                 f"path: {root} holds something else than a store: name a store directory, or a new "

@@ -12,6 +12,7 @@ from container.names.queue_id import QueueId
 from provider.clock import SystemClock
 from provider.errors import NotFound, StoreError, Unavailable
 from provider.posix_errors import posix_errors
+from provider.presence import is_there
 from tieredstore.config.effective import Config
 from tieredstore.hot.encoding import NewMessage
 from tieredstore.hot.topics import TopicsFile
@@ -250,7 +251,7 @@ def _find(path: Path) -> None:
     Raises:
         NotFound: it is not; says what that may mean.
     """
-    if not path.exists():
+    if not is_there(path):
         raise NotFound(
             f"the staged file {path} is not here: name a staging directory (staging) that the "
             f"workers and the driver see under one name, and that nobody else clears",

@@ -10,6 +10,7 @@ import orjson
 
 from provider.errors import Corrupt
 from provider.posix_errors import posix_errors
+from provider.presence import is_there
 from tieredstore.hot.files import replace_file
 
 DIRECTORY: Final = "writes"
@@ -95,7 +96,7 @@ class Ledger:
         """
         path = self._path(write_id)
         with posix_errors(str(path)):
-            raw = path.read_bytes() if path.exists() else None
+            raw = path.read_bytes() if is_there(path) else None
         return None if raw is None else WritePlan.decode(raw, path=str(path))
 
     def save(self, plan: WritePlan) -> None:

@@ -1,0 +1,173 @@
+"""The protocol with one rule changed: deletions, plans that come too late, ownership, offload.
+
+As `protocol_mutants.py`, whose docstring says what a mutant is.
+
+Some rules have no mutant here, for another rule does the same:
+
+- *A deletion verifies the owner.* A fenced owner deletes what has a durable tombstone, and so what
+  the newer owner deletes, too: names of parts, manifests and index files never come again, and a
+  file whose name was used before is begun only where no other owner lives. That an owner learns of
+  its fence at all is a mutant of the files and of the journal.
+- *A merge, or an offload, compares the extents that it copied.* What does not fit is refused by the
+  state itself, which compares generation, place and offsets; what fits has the same bytes.
+- *A taken-up message counts once it is published.* Whoever asks for the end of a queue has awaited
+  its publication by then.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from container.journal import ownership
+from container.journal.journal import Journal
+from container.metadata import queue_changes
+from container.metadata.records import Queue
+from container.names.queue_id import QueueId
+from container.upkeep import (
+    offloading,
+    orphans,
+    tombstones,
+)
+from container.upkeep.deletion import plan_deletions
+from container.upkeep.orphans import OrphanStep
+from container.upkeep.parts import PartsStep
+from container.upkeep.step import OwnedTier
+from provider.in_place_segments import InPlaceSegments
+from tests.support.protocol_mutants import Mutant
+
+
+def what_is_freed_may_go_at_once(patch: pytest.MonkeyPatch) -> None:
+    """Tombstones are due when they are published, without the grace time."""
+    patch.setattr(OwnedTier, "due_ms", lambda self: self.clock.now_ms())
+
+
+def tombstones_go_before_they_are_due(patch: pytest.MonkeyPatch) -> None:
+    """What is freed has its grace time, and nobody waits for it."""
+    patch.setattr(
+        tombstones,
+        "plan_deletions",
+        lambda state, _now_ms, *a, **o: plan_deletions(state, 2**62, *a, **o),
+    )
+
+
+def an_owner_never_learns_that_it_was_fenced(patch: pytest.MonkeyPatch) -> None:
+    """`verify_owner` finds every owner to be the newest."""
+
+    async def trusting(self: Journal) -> None:
+        del self
+
+    patch.setattr(Journal, "verify_owner", trusting)
+
+
+def the_search_looks_at_what_is_published(patch: pytest.MonkeyPatch) -> None:
+    """The search for parts that nothing names does not see what earlier owners published."""
+
+    async def search(self: PartsStep) -> None:
+        state = self.tier.state
+        listed = await self._segments.earlier_objects()
+        used = {name for name, part in state.parts.items() if part.level == 0}
+        await self._bury(sorted(set(listed) - used - state.tombstones.keys()))
+        self._searched = True
+
+    patch.setattr(PartsStep, "_search", search)
+
+
+def queues_are_not_searched(patch: pytest.MonkeyPatch) -> None:
+    """Files that dead owners never published stay for ever."""
+
+    async def search(self: OrphanStep) -> None:
+        self._left.clear()
+        self._own_done = True
+
+    patch.setattr(OrphanStep, "_search_listed", search)
+
+
+def an_orphan_counts_as_an_offloaded_file(patch: pytest.MonkeyPatch) -> None:
+    """Manifests of offloaded queues are read only where there are more files than they list."""
+    sort = orphans.sort_files
+
+    def counted(state: Any, queue: QueueId, names: Any) -> Any:
+        files = sort(state, queue, names)
+        more = tuple((ref, some) for ref, some in files.doubtful if len(some) > ref.segments)
+        return replace(files, doubtful=more)
+
+    patch.setattr(orphans, "sort_files", counted)
+
+
+def an_offload_forgets_what_manifests_named(patch: pytest.MonkeyPatch) -> None:
+    """Manifests that are written anew let go of nothing."""
+    patch.setattr(offloading, "_nonzero", lambda _counts: {})
+
+
+def an_offload_moves_what_grows(patch: pytest.MonkeyPatch) -> None:
+    """Offloaded bytes lie where the segment's first extent lay."""
+    make = offloading.Offloader._copy
+
+    async def shifted(self: Any, queue: QueueId, segment: Any, run: Any) -> Any:
+        moved = await make(self, queue, segment, run)
+        return [one._replace(object_offset=moved[0].object_offset) for one in moved]
+
+    patch.setattr(offloading.Offloader, "_copy", shifted)
+
+
+def a_new_owner_has_the_old_epoch(patch: pytest.MonkeyPatch) -> None:
+    """A fence is of the epoch that it should end."""
+    take = ownership.replace
+
+    def same(fence: Any, **fields: Any) -> Any:
+        epoch = max(1, fields["epoch"] - 1)
+        return take(fence, **{**fields, "epoch": epoch})
+
+    patch.setattr(ownership, "replace", same)
+
+
+def a_file_is_taken_over_beside_its_owner(patch: pytest.MonkeyPatch) -> None:
+    """A file that another owner left is written, though that owner may live."""
+
+    async def hopeful(self: InPlaceSegments) -> bool:
+        del self
+        return True
+
+    patch.setattr(InPlaceSegments, "_is_alone_by_now", hopeful)
+
+
+def changes_are_not_compared_with_their_plan(patch: pytest.MonkeyPatch) -> None:
+    """A trim, a cut or a deletion is published on another record than it was planned on."""
+    patch.setattr(queue_changes, "refuse_other_basis", lambda *_: None)
+
+
+def manifests_are_not_compared_with_their_plan(patch: pytest.MonkeyPatch) -> None:
+    """Segments move to a manifest that was written before they were merged, or cut."""
+    move = queue_changes.move_to_manifest
+
+    def blind(queue: Queue, operation: Any) -> Queue:
+        return move(queue, replace(operation, generation=None, repacks=None))
+
+    patch.setattr(queue_changes, "move_to_manifest", blind)
+
+
+OF_STORES: list[Mutant] = [
+    what_is_freed_may_go_at_once,
+    tombstones_go_before_they_are_due,
+    changes_are_not_compared_with_their_plan,
+    the_search_looks_at_what_is_published,
+    queues_are_not_searched,
+    an_offload_moves_what_grows,
+    an_offload_forgets_what_manifests_named,
+]
+"""Mutants that the simulation of object stores kills."""
+
+OF_FILES: list[Mutant] = [
+    an_owner_never_learns_that_it_was_fenced,
+    a_file_is_taken_over_beside_its_owner,
+    an_orphan_counts_as_an_offloaded_file,
+    manifests_are_not_compared_with_their_plan,
+]
+"""Those that it kills where segments are files that grow."""
+
+OF_JOURNALS: list[Mutant] = [
+    an_owner_never_learns_that_it_was_fenced,
+    a_new_owner_has_the_old_epoch,
+]
+"""Mutants that the simulation of the journal alone kills."""

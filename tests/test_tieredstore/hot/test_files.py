@@ -1,0 +1,54 @@
+"""Zeros from a place on, in files that are nearly all holes."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from tieredstore.hot import files
+from tieredstore.hot.files import CHUNK_BYTES, open_file, write_all, zero_from
+
+FILE_BYTES = 8 * CHUNK_BYTES
+
+
+@contextmanager
+def sparse(path: Path) -> Iterator[int]:
+    """A file of holes."""
+    fd, _ = open_file(path, FILE_BYTES)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def test_holes_are_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read, real = list[int](), files.read_all
+
+    def counted(fd: int, position: int, length: int) -> bytes:
+        read.append(length)
+        return real(fd, position, length)
+
+    monkeypatch.setattr(files, "read_all", counted)
+    with sparse(tmp_path / "f") as fd:
+        write_all(fd, CHUNK_BYTES // 2, b"unit" * 5)
+        os.fsync(fd)
+        assert not zero_from(fd, CHUNK_BYTES // 2 + 20)
+        assert sum(read) <= 128 << 10, "the block with the units, of whatever size"
+
+
+def test_what_is_written_beyond_becomes_zeros_and_nothing_else(tmp_path: Path) -> None:
+    rng = Random(11)
+    with sparse(tmp_path / "f") as fd:
+        expected = bytearray(FILE_BYTES)
+        for _ in range(12):
+            place, raw = rng.randrange(FILE_BYTES - 5000), rng.randbytes(rng.randrange(1, 5000))
+            write_all(fd, place, raw)
+            expected[place : place + len(raw)] = raw
+        cut = FILE_BYTES // 3
+        assert zero_from(fd, cut)
+        expected[cut:] = bytes(FILE_BYTES - cut)
+        assert os.pread(fd, FILE_BYTES, 0) == expected
+        assert not zero_from(fd, cut)
