@@ -15,7 +15,7 @@ PYTEST = $(BIN)/python -m pytest -q -o cache_dir=.run/cache/$@ --durations=5
 # Hundreds of commands and three Pythons start here: none compiles its modules again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: run run-s3 test check $(PARTS) soak soak-store simulate kill-s3 bench bench-java bench-store bench-s3 plot format clean
+.PHONY: run run-s3 test check $(PARTS) soak soak-store simulate kill-s3 bench bench-java bench-store bench-s3 bench-offline plot format clean
 
 # uv takes a third of pip's time, but pip alone knows a mirror that pip is told of.
 $(STAMP): pyproject.toml constraints.txt
@@ -116,13 +116,20 @@ bench-s3: $(STAMP)
 	mkdir -p tests/bench/results
 	$(BIN)/python -m tests.bench.object_store --store-results tests/bench/results $(BENCH)
 
-# The kept comparisons and the cost of many queues as pictures: .run/figures.png, .run/scale.png and .run/packed-scale.png.
+# Offline scans and rebuilds beside raw reads, on the local engine and on Spark: five minutes; needs Java.
+bench-offline: $(STAMP)
+	mkdir -p tests/bench/results
+	$(BIN)/python -m tests.bench.scan_speed --store-results tests/bench/results $(BENCH)
+
+# The kept comparisons, the cost of many queues and the speed of offline jobs as pictures: .run/figures.png, .run/scale.png,
+# .run/packed-scale.png and .run/offline.png.
 plot: $(STAMP)
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --constraint constraints.txt --group bench
 	mkdir -p .run
 	$(BIN)/python tests/bench/plot.py tests/bench/results .run/figures.png
 	$(BIN)/python tests/bench/plot_scale.py tests/bench/results/scale.json .run/scale.png
 	$(BIN)/python tests/bench/plot_packed_scale.py tests/bench/results/packed-scale.json .run/packed-scale.png
+	$(BIN)/python tests/bench/plot_offline.py tests/bench/results/offline-scan.json .run/offline.png
 
 format: $(STAMP)
 	$(BIN)/ruff format .

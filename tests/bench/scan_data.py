@@ -1,5 +1,6 @@
 """Logs to scan: four queues of messages as producers send them, in a tier of CommitLogs alone."""
 
+from contextlib import suppress
 from pathlib import Path
 from random import Random
 
@@ -35,11 +36,22 @@ def config_of(root: Path) -> Config:
     return Config.load(settings={"tieredStoreFilePath": root, **named})
 
 
-def write_logs(root: Path, body_bytes: int, size: int) -> None:
-    """CommitLog files of some `size` bytes in all queues together."""
+def write_logs(root: Path, body_bytes: int, size: int) -> int:
+    """CommitLog files of some `size` bytes in all queues together; returns how many messages."""
     broker = Path(str(directory_of(config_of(root))))
-    for number in range(QUEUES):
-        _Log(broker, QueueId(f"B{body_bytes}", number), body_bytes).write(size // QUEUES)
+    logs = [_Log(broker, QueueId(f"B{body_bytes}", number), body_bytes) for number in range(QUEUES)]
+    return sum(log.write(size // QUEUES) for log in logs)
+
+
+def remove_made(root: Path) -> None:
+    """Leave nothing of a tier of that data but its CommitLog files, as `write_logs` made it."""
+    broker = Path(str(directory_of(config_of(root))))
+    for path in sorted(broker.rglob("*"), reverse=True):
+        if path.is_dir():
+            with suppress(OSError):  # what still holds a CommitLog file
+                path.rmdir()
+        elif path.parent.name != SegmentType.COMMIT_LOG.name:
+            path.unlink()
 
 
 class _Log:
@@ -59,8 +71,8 @@ class _Log:
         found = [joined.rindex(UNIQ_BEGIN, 0, end) for end in ends]
         self._digits = np.array(found, np.int64) + len(UNIQ_BEGIN) + UNIQ_FIXED
 
-    def write(self, size: int) -> None:
-        """Write segments of at most 128 MiB until there are `size` bytes."""
+    def write(self, size: int) -> int:
+        """Write segments of at most 128 MiB until there are `size` bytes; how many messages."""
         batch, at, offset = self._batch, 0, 0
         while at < size:
             base = at
@@ -71,6 +83,7 @@ class _Log:
                     self._renumber(np.arange(offset, offset + len(batch.starts)), at)
                     file.write(batch.data.data)
                     at, offset = at + len(batch.data), offset + len(batch.starts)
+        return offset
 
     def _renumber(self, numbers: NDArray[np.int64], at: int) -> None:
         data, starts = self._batch.data, self._batch.starts

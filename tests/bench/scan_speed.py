@@ -1,116 +1,135 @@
-"""How fast a scan is beside reading the same bytes: `python -m tests.bench.scan_speed`.
+"""Speed of offline scans and rebuilds beside raw reads: `python -m tests.bench.scan_speed`.
 
-Makes logs of 100 B, 1 KiB and 16 KiB bodies in four queues, reads them all raw into one reused
-buffer, and scans them: in one process, and in worker processes. Medians of `--rounds`, in turn.
+Makes logs of 100 B, 1 KiB and 16 KiB bodies in four queues. They are read raw into one buffer,
+scanned in one process, and scanned and rebuilt (`rebuild --metadata`, from CommitLog files alone)
+on the local engine with one and two processes and on Spark, `local[2]`. All in turn, in rounds;
+rates are medians. A part that does not meet all messages fails.
 """
 
 import argparse
-import resource
+import json
+import os
+import shutil
+import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from statistics import median
+from typing import Any
 
-from provider.sequential import DirectorySource
-from tests.bench.scan_data import splits_of, write_logs
-from tieredstore.offline.engine import LocalEngine, Piece
-from tieredstore.offline.log_window import WINDOW_BYTES
-from tieredstore.offline.scanner import scan
-from tieredstore.offline.sources import source_of
-from tieredstore.offline.split import Split
+from tests.bench.scan_data import write_logs
+from tests.bench.scan_parts import SPARK, Data, Part, Took, engine_of, measured, parts_of
+from tests.support.spark_settings import ROOT, spark_environment, spark_options
+from tieredstore.bench.figure import settle
+from tieredstore.bench.run import machine_facts, spread
+from tieredstore.offline.engine import Engine, LocalEngine
 
-INDEX_COLUMNS = ("queue_offset", "store_timestamp", "store_size", "tier_physical_offset")
-KEY_COLUMNS = (*INDEX_COLUMNS, "tags", "keys", "msg_id")
-COLUMNS = {
-    "numbers": INDEX_COLUMNS,
-    "tags and keys": KEY_COLUMNS,
-    "with bodies": (*KEY_COLUMNS, "body"),
-}
+MIB = 1 << 20
+BODIES = (100, 1 << 10, 16 << 10)
+SPLIT_BYTES = 32 * MIB
+OTHER_SPLITS = {100: (8 * MIB, 32 * MIB, 128 * MIB), 1 << 10: (8 * MIB, 32 * MIB, 128 * MIB)}
+PROCESSES = 2
+WARM_BYTES = 8 * MIB
+KEPT = "offline-scan.json"
 
-
-def read_raw(root: Path, splits: Sequence[Split]) -> None:
-    room = memoryview(bytearray(WINDOW_BYTES))
-    source = DirectorySource(root)
-    for split in splits:
-        for at in range(split.start, split.end, WINDOW_BYTES):
-            name, place = split.place_of(at)
-            source.read_into(name, place, room[: split.end - at])
-    source.close()
+Row = dict[str, Any]
 
 
-class Count:
-    """A mapper that scans and tells how many messages there were."""
+@contextmanager
+def engines_in(scratch: Path) -> Iterator[dict[str, Engine]]:
+    """All engines by name, the slowest first; one Java machine for everything."""
+    # Worker processes import this module, and their memory is measured.
+    from pyspark.sql import SparkSession  # noqa: PLC0415
 
-    def __init__(self, columns: Sequence[str]) -> None:
-        self.columns = columns
+    from tieredstore.offline.spark.engine import SparkEngine  # noqa: PLC0415
 
-    def __call__(self, split: Split) -> Iterator[Piece]:
-        source = source_of(split.place)
-        rows = sum(batch.num_rows for batch in scan(source, split, self.columns))
-        source.close()
-        used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
-        yield Piece("count", rows, str(used).encode())
+    os.environ.update(spark_environment(), PYTHONPATH=str(ROOT))
+    builder = SparkSession.builder.master(f"local[{PROCESSES}]").appName("offline")
+    for name, value in spark_options(scratch).items():
+        builder = builder.config(name, value)
+    with ExitStack() as stack:
+        found: dict[str, Engine] = {
+            f"local, {count}": stack.enter_context(LocalEngine(count, staging=scratch))
+            for count in range(1, PROCESSES + 1)
+        }
+        session = builder.getOrCreate()
+        stack.callback(session.stop)
+        yield {**found, f"{SPARK} local[{PROCESSES}]": SparkEngine(session)}
 
 
-def highest(target: str, pieces: Sequence[Piece]) -> Iterator[Piece]:
-    """Messages, and the most memory that a worker held, in MiB."""
-    used = max(int(piece.payload) for piece in pieces)
-    yield Piece(target, sum(piece.order for piece in pieces), str(used).encode())
+def measure(directory: Path, size: int, rounds: int) -> list[Row]:
+    """A row for each part of each length of bodies, and one of the run."""
+    rows: list[Row] = []
+    with engines_in(directory) as engines:
+        for body_bytes in BODIES:
+            parts = parts_of([*engines], body_bytes, SPLIT_BYTES, OTHER_SPLITS)
+            warm = made(directory / "warm", body_bytes, WARM_BYTES)
+            for part in parts:
+                measured(part, warm, engine_of(part, engines))
+            shutil.rmtree(warm.root)
+            data = made(directory / "logs", body_bytes, size)
+            found: dict[Part, list[Took]] = {part: [] for part in parts}
+            for number in range(rounds):
+                print(f"{body_bytes} B, round {number + 1}", file=sys.stderr, flush=True)
+                for part in parts if number % 2 == 0 else parts[::-1]:
+                    settle()
+                    found[part].append(measured(part, data, engine_of(part, engines)))
+            rows += [row_of(part, data, took) for part, took in found.items()]
+            shutil.rmtree(data.root)
+    facts = {"metric": "run", "bytes": size, "rounds": rounds, "machine": machine_facts()}
+    return [*rows, facts]
 
 
-def timed(work: Callable[[], object]) -> float:
-    began = time.perf_counter()
-    work()
-    return time.perf_counter() - began
+def made(root: Path, body_bytes: int, size: int) -> Data:
+    """Logs of some bytes below `root`."""
+    return Data(root, body_bytes, write_logs(root, body_bytes, size))
+
+
+def row_of(part: Part, data: Data, took: Sequence[Took]) -> Row:
+    """What is kept of all rounds of a part."""
+    return {
+        "metric": part.job,
+        "by": part.by,
+        "body_bytes": data.body_bytes,
+        "columns": part.columns,
+        "split_bytes": part.split_bytes,
+        "messages": data.messages,
+        "bytes": data.bytes,
+        "bytes_s": spread([data.bytes / one.seconds for one in took])._asdict(),
+        "cpu_s": spread([one.cpu_s for one in took])._asdict(),
+        "worker_peak_bytes": max(one.worker_bytes for one in took),
+        "java_peak_bytes": max(one.java_bytes for one in took),
+    }
+
+
+def print_rows(rows: Sequence[Row]) -> None:
+    """One line a part."""
+    print(
+        f"{'bodies':>6} {'job':>8} {'columns':>14} {'by':>15} {'split':>6} {'MB/s':>7} {'CPU s':>6}"
+        f" {'worker MiB':>10} {'Java MiB':>8}"
+    )
+    for row in rows[:-1]:
+        print(
+            f"{row['body_bytes']:>6} {row['metric']:>8} {row['columns']:>14} {row['by']:>15}"
+            f" {row['split_bytes'] // MIB:>6} {row['bytes_s']['median'] / 1e6:>7,.0f}"
+            f" {row['cpu_s']['median']:>6.2f} {row['worker_peak_bytes'] // MIB:>10}"
+            f" {row['java_peak_bytes'] // MIB or '':>8}"
+        )
 
 
 def main() -> None:
+    """Measure, print, and keep the rows."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--bytes", type=int, default=256 << 20, help="of each set of messages")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--split-bytes", type=int, default=32 << 20)
-    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--bytes", type=int, default=512 * MIB, help="of each set of messages")
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--directory", type=Path, help="on the disk to be measured")
+    parser.add_argument("--store-results", type=Path, help="keep a JSON file there")
     given = parser.parse_args()
-    print(f"{'bodies':>8} {'columns':>14} {'raw':>7} {'1 process':>10} {'workers':>8} MB/s  MiB")
-    with (
-        tempfile.TemporaryDirectory() as directory,
-        LocalEngine(given.processes) as engine,
-    ):
-        for body_bytes in (100, 1 << 10, 16 << 10):
-            root = Path(directory)
-            write_logs(root, body_bytes, given.bytes)
-            splits = splits_of(root, given.split_bytes)
-            for name in COLUMNS:
-                measure(engine, splits, body_bytes, name, given.rounds)
-            for path in root.rglob("*"):
-                if path.is_file():
-                    path.unlink()
-
-
-def measure(
-    engine: LocalEngine, splits: Sequence[Split], body_bytes: int, name: str, rounds: int
-) -> None:
-    root = Path(splits[0].place.location)
-    total = sum(split.end - split.start for split in splits) / 1e6
-    columns = COLUMNS[name]
-    count, used = Count(columns), [0]
-
-    def by_workers() -> None:
-        (piece,) = engine.map_group(splits, count, highest)
-        used[0] = max(used[0], int(piece.payload))
-
-    by_workers()  # starts the processes
-    times = [
-        (
-            timed(lambda: read_raw(root, splits)),
-            timed(lambda: [list(count(split)) for split in splits]),
-            timed(by_workers),
-        )
-        for _ in range(rounds)
-    ]
-    raw, one, many = (total / median(column) for column in zip(*times, strict=True))
-    print(f"{body_bytes:>8} {name:>14} {raw:>7,.0f} {one:>10,.0f} {many:>8,.0f} {used[0]:>10}")
+    with tempfile.TemporaryDirectory(dir=given.directory) as name:
+        rows = measure(Path(name), given.bytes, given.rounds)
+    print_rows(rows)
+    if given.store_results is not None:
+        (given.store_results / KEPT).write_text(json.dumps(rows, indent=1) + "\n")
 
 
 if __name__ == "__main__":

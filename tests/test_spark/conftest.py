@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support.cli import run, settings
-from tests.support.golden import ROCKETMQ_533, unpacked
+from tests.support.cli import run
+from tests.support.golden import ROCKETMQ_533, GoldenTree, unpacked
 from tests.support.lacking import lacks
 from tests.support.spark_settings import ROOT, spark_environment, spark_options
+from tests.test_tieredstore.offline.test_rebuild import options_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -39,9 +40,15 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator["SparkSession"]:
 
 
 @pytest.fixture(scope="session")
-def golden_tier(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tier of the golden store, with index files; read only."""
-    root = tmp_path_factory.mktemp("golden") / "tier"
+def sound(tmp_path_factory: pytest.TempPathFactory) -> tuple[GoldenTree, Path]:
+    """The golden store and its tier, with sealed index files; copied by those who damage it."""
     tree = unpacked(ROCKETMQ_533)
-    run(*settings(tree, root), "tier", tree.store)
-    return root
+    root = tmp_path_factory.mktemp("golden") / "tier"
+    run(*options_of(tree, root), "tier", tree.store)
+    return tree, root
+
+
+@pytest.fixture(scope="session")
+def golden_tier(sound: tuple[GoldenTree, Path]) -> Path:
+    """The same tier, for those who only read it."""
+    return sound[1]

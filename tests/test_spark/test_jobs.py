@@ -11,15 +11,13 @@ from container.check.tier import check_tier
 from container.names.rocketmq import INDEX_QUEUE
 from container.tier_reader import TierReader
 from provider.posix import PosixStore
-from tests.support.cli import run
-from tests.support.golden import ROCKETMQ_533, GoldenTree, unpacked
+from tests.support.golden import GoldenTree
 from tests.test_tieredstore.offline.test_audit import flip, only
 from tests.test_tieredstore.offline.test_rebuild import (
     all_of,
     broker_of,
     config_of,
     derived_of,
-    options_of,
     remove_derived,
     remove_metadata,
     same_answers,
@@ -44,15 +42,6 @@ def engine(spark: "SparkSession") -> "SparkEngine":
     from tieredstore.offline.spark.engine import SparkEngine  # noqa: PLC0415 - imports PySpark
 
     return SparkEngine(spark)
-
-
-@pytest.fixture(scope="module")
-def sound(tmp_path_factory: pytest.TempPathFactory) -> tuple[GoldenTree, Path]:
-    """A tier of the golden store with sealed index files."""
-    tree = unpacked(ROCKETMQ_533)
-    root = tmp_path_factory.mktemp("sound") / "tier"
-    run(*options_of(tree, root), "tier", tree.store)
-    return tree, root
 
 
 @pytest.fixture
