@@ -38,8 +38,8 @@ OF_FILES: dict[str, int] = {
     "a_segment_of_another_owner_goes_on": 0,
     "an_owner_never_learns_that_it_was_fenced": 2,
     "a_file_is_taken_over_beside_its_owner": 0,
-    "an_orphan_counts_as_an_offloaded_file": 152,
-    "manifests_are_not_compared_with_their_plan": 77,
+    "an_orphan_counts_as_an_offloaded_file": 1223,
+    "manifests_are_not_compared_with_their_plan": 361,
 }
 OF_JOURNALS: dict[str, int] = {
     "an_entry_below_the_boundary_counts": 3,
