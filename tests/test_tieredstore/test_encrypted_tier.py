@@ -94,6 +94,29 @@ def test_jobs_read_an_encrypted_tier_by_the_key_of_their_environment_and_carry_n
     assert (report.findings, report.counts["messages"]) == ([], 300)
 
 
+@pytest.mark.leaves_findings(
+    "checksum", "record", "unreadable", "journal", "body-crc", why="the test damages the tier"
+)
+def test_an_audit_tells_of_damaged_frames_and_goes_on(broker: FakeBroker, url: str) -> None:
+    broker.put("Others", 0, b"sound")
+    invoke("--tier", url, *NAMED, "tier", broker.directory)
+    store: dict[str, Any] = fsspec.filesystem("memory").store
+    parts = [name for name in objects() if "/@parts/" in name]
+    config = Config.load(settings={"tieredStoreFilePath": url})
+    for name in parts:
+        sound = store[name].getvalue()
+        raw = bytearray(sound)
+        for place in range(len(raw) // 2, len(raw), 64):
+            raw[place] ^= 1
+        fsspec.filesystem("memory").pipe(name, bytes(raw))
+        report = audit(config, OneProcess(), bodies=True)
+        assert "unreadable" in {one.finding for one in report.findings}
+        assert report.counts["queues"] == 2
+        fsspec.filesystem("memory").pipe(name, sound)
+    assert parts
+    assert audit(config, OneProcess(), bodies=True).findings == []
+
+
 def test_rewrapping_puts_the_tier_under_the_new_key(
     broker: FakeBroker, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -40,7 +40,10 @@ def audit_index_file(
         Unavailable, Denied: the file cannot be read.
     """
     raw = bytearray(file.size)
-    count = source.read_into(file.object_name, 0, memoryview(raw))
+    try:
+        count = source.read_into(file.object_name, 0, memoryview(raw))
+    except Corrupt as error:  # an encrypted frame was changed
+        return [Finding("unreadable", error.path, error.position, error.reason)]
     if count < file.size:
         return []  # that it is missing or short is told where its length is compared
     if file.crc32c is not None and (found := crc32c(raw)) != file.crc32c:

@@ -23,6 +23,7 @@ from container.record.kernels import with_record_crc
 from container.record.layout import COMPRESSED
 from container.record.unit import Units
 from provider.errors import Corrupt, Denied
+from provider.sequential import ByteSource
 from tieredstore.offline.audit_index import audit_index_file, range_marks
 from tieredstore.offline.derived import keys_of, labels_of, units_of
 from tieredstore.offline.engine import Piece
@@ -123,18 +124,17 @@ def audit_item(task: AuditTask | SumTask) -> Iterator[Piece]:
             _check_bodies(found, task, result)
             offsets = found.columns.headers["queue_offset"].astype(np.int64)
             _note_offsets(result, offsets)
-            stored = read_units(beside, task.units, offsets)
             labels = labels_of(found)
-            derived = units_of(found, labels)
-            _check_units(queue, derived, offsets, stored, result)
+            try:
+                stored = read_units(beside, task.units, offsets)
+            except (Denied, Corrupt) as error:  # of these units; the messages are compared
+                result.add(_unreadable(error))
+            else:
+                _check_units(queue, units_of(found, labels), offsets, stored, result)
             _collect_keys(found, labels, task, offsets, keys)
-        for one in source.left_out():
-            fault = check_sum(beside, one)
-            result.extents += 1
-            if fault is not None:
-                result.add(_of_sum(fault))
-    except Denied as error:  # of this object; the others are read
-        result.add(Finding("unreadable", error.path, error.position, error.reason))
+        _add_sums(beside, source.left_out(), result)
+    except (Denied, Corrupt) as error:  # of this object; the others are read
+        result.add(_unreadable(error))
     finally:
         source.close()
         beside.close()
@@ -223,18 +223,28 @@ def _summed(task: SumTask) -> Piece:
     source = source_of(task.place)
     result = SplitResult(-1, -1)
     try:
-        for one in task.sums:
-            result.extents += 1
-            try:
-                fault = check_sum(source, one)
-            except Denied as error:
-                result.add(Finding("unreadable", error.path, error.position, error.reason))
-                continue
-            if fault is not None:
-                result.add(_of_sum(fault))
+        _add_sums(source, task.sums, result)
     finally:
         source.close()
     return result.piece(task.queue)
+
+
+def _add_sums(source: ByteSource, sums: Iterable[Sum], result: SplitResult) -> None:
+    """Compare checksums; what cannot be read, or not be decrypted, is told of alone."""
+    for one in sums:
+        result.extents += 1
+        try:
+            fault = check_sum(source, one)
+        except (Denied, Corrupt) as error:
+            result.add(_unreadable(error))
+            continue
+        if fault is not None:
+            result.add(_of_sum(fault))
+
+
+def _unreadable(error: Denied | Corrupt) -> Finding:
+    """Bytes that the storage refuses, or an encrypted frame that was changed."""
+    return Finding("unreadable", error.path, error.position, error.reason)
 
 
 def _of_sum(fault: SumFault) -> Finding:

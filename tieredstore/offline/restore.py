@@ -155,7 +155,7 @@ async def _wanted(reader: TierReader, place: TierPlace, split_bytes: int) -> Wan
     """Which files are lost or damaged, and which messages they are made of."""
     todo = WantedFiles()
     state = reader.state
-    with closing(source_of(place)) as source:
+    with closing(await asyncio.to_thread(source_of, place)) as source:
         parts = await asyncio.to_thread(lost_index_files, state, source, todo)
         for queue in (state.queues[name] for name in sorted(state.queues)):
             await _wanted_of_queue(reader, queue, place, split_bytes, source, parts, todo)

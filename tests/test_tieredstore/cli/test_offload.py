@@ -64,6 +64,25 @@ def test_a_directory_is_offloaded_to_s3_and_reads_back(tier: Path, s3_url: str) 
     assert "offloaded to a second one" in said
 
 
+@pytest.mark.leaves_findings("journal", why="nobody tells the fixture of the second store")
+def test_units_in_the_first_store_come_back_beside_offloaded_ones(tmp_path: Path) -> None:
+    broker = FakeBroker(tmp_path / "store")
+    for number in range(10):
+        broker.put("Orders", 0, b"%d" % number)
+        broker.put("Others", 0, b"%d" % number)
+    tier = tmp_path / "tier"
+    both = ("--tier", tier, "-D", f"tieredStoreOffloadPath={tmp_path}/second")
+    good(*both, "tier", broker.directory)
+    good(*both, "offload", "Orders")
+    (lost,) = tier.glob("*/*/*Others/0/CONSUME_QUEUE/*")
+    sound = lost.read_bytes()
+    lost.unlink()
+    good(*both, "rebuild", "--processes", "1")
+    assert lost.read_bytes() == sound
+    assert "nothing is wrong" in good(*both, "check")
+    assert "nothing is wrong" in good(*both, "audit", "--processes", "1")
+
+
 def test_wrong_use_is_one_sentence_each(tier: Path, tmp_path: Path) -> None:
     one = ("--tier", tier)
     assert "nothing says where to offload to" in refused(2, *one, "offload", "Orders")
