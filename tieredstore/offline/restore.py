@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from anyio.from_thread import start_blocking_portal
 
 from container.check.finding import Finding
+from container.metadata.offloading import is_away
 from container.metadata.records import Queue, Segment
 from container.metadata.state import TierState
 from container.names.queue_id import QueueId, SegmentType
@@ -181,7 +182,10 @@ async def _wanted_of_queue(  # noqa: PLR0917 - one caller
     runs: list[UnitRun] = []
     for segment in lost:
         name = segment_name(queue.id, segment.type, segment.base)
-        if any(extent.object_name for extent in segment.extents):
+        if is_away(segment):
+            why = "it lies in the second store, where nothing is made again: restore its object"
+            todo.faults.append(MadeFile(name, segment.size, why))
+        elif any(extent.object_name for extent in segment.extents):
             todo.faults.append(MadeFile(name, segment.size, "it lies in a part that queues share"))
             continue
         first, behind = segment.base // UNIT_BYTES, segment.end // UNIT_BYTES
