@@ -344,10 +344,8 @@ async def untiered(inner: MessageStore, topic: str, cold: ColdSide) -> dict[int,
     O(queues), some 0.3 us each where nothing is wrapped around the hot log, which is then asked
     itself.
     """
-    queues, log = (
-        cold.tier.state.queues,
-        inner.log if isinstance(inner, LocalMessageStore) else None,
-    )
+    queues = cold.tier.state.queues
+    log = inner.log if isinstance(inner, LocalMessageStore) else None
     found: dict[int, int] = {}
     for queue_id in inner.queue_ids(topic):
         queue = QueueId(topic, queue_id)
