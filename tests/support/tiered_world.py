@@ -22,6 +22,7 @@ from provider.object_store import ObjectStore
 from provider.packed_segments import PackedDriver
 from provider.testing.faulty import Fault, FaultyObjectStore
 from tests.support.hot_store import SMALL
+from tests.support.store_reader import findings
 from tieredstore.config.effective import Config
 from tieredstore.hot import HotWriteOptions, RetentionOptions
 from tieredstore.store.local import LocalMessageStore
@@ -116,6 +117,16 @@ class TieredWorld:
             client.kill()
             if files is not client:
                 await files.close()
+
+    async def findings(self) -> list[str]:
+        """What a check of the whole tier tells."""
+        if self.objects is None:
+            return await findings(self.memory.another_client())
+        files = self.objects()
+        try:
+            return await findings(files)
+        finally:
+            await files.close()
 
     def _local(self) -> LocalMessageStore:
         return LocalMessageStore(

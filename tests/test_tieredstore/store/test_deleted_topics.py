@@ -18,7 +18,6 @@ from provider.errors import Unavailable
 from provider.testing.faulty import Fault
 from tests.support.hot_store import new_message
 from tests.support.patience import Patience, until
-from tests.support.store_reader import findings
 from tests.support.tiered_world import OUTAGE, TieredWorld
 from tieredstore.following.broker_hot_log import RocketMqHotLog
 from tieredstore.following.options import HotLogOptions
@@ -118,7 +117,7 @@ async def test_a_topic_goes_from_hot_log_and_tier_while_readers_walk_and_message
         assert await store.min_offset("Gone", 0) == total
         assert await store.commit_offset("Gone", 0) == 2 * total
         assert await walked(store, "Gone") == bodies_of("Gone", range(total, 2 * total))
-    assert await findings(world.memory.another_client()) == []
+    assert await world.findings() == []
 
 
 async def test_its_bytes_go_from_the_tier_and_its_records_wait_for_no_tier(
@@ -142,7 +141,7 @@ async def test_its_bytes_go_from_the_tier_and_its_records_wait_for_no_tier(
         assert not names_of(world, "Gone"), "what was tiered before does not come back"
         assert store.cold.dispatcher.statistics().behind == 0
         assert [one.queue.topic for one in store.cold.dispatcher.statistics().queues] == ["Kept"]
-    assert await findings(world.memory.another_client()) == []
+    assert await world.findings() == []
 
 
 async def test_nothing_comes_back_of_a_batch_that_was_read_before(world: TieredWorld) -> None:
@@ -163,7 +162,7 @@ async def test_nothing_comes_back_of_a_batch_that_was_read_before(world: TieredW
         await assert_gone(store)
         await assert_bytes_go(world)
         assert await walked(store, "Kept") == bodies_of("Kept", range(9))
-    assert await findings(world.memory.another_client()) == []
+    assert await world.findings() == []
 
 
 async def test_bytes_go_that_were_written_and_never_published(world: TieredWorld) -> None:
@@ -185,7 +184,7 @@ async def test_bytes_go_that_were_written_and_never_published(world: TieredWorld
         await world.commit(store)
         assert await walked(store, "Gone") == bodies_of("Gone", range(100, 103))
         assert await walked(store, "Kept") == bodies_of("Kept", range(5))
-    assert await findings(world.memory.another_client()) == []
+    assert await world.findings() == []
 
 
 class Killed(BaseException):
@@ -252,7 +251,7 @@ async def test_a_process_that_is_killed_at_any_step_loses_nothing_else_and_a_rep
     async with world.store() as store:
         assert await walked(store, "Gone") == bodies_of("Gone", range(60, 61))
         assert await walked(store, "Kept") == bodies_of("Kept", range(20))
-    assert await findings(world.memory.another_client()) == []
+    assert await world.findings() == []
 
 
 @pytest.mark.parametrize("is_repeated", [True, False])
@@ -277,7 +276,7 @@ async def test_a_tier_that_does_not_answer_is_waited_for_and_a_cancelled_call_ca
         await world.commit(store)
         assert await walked(store, "Kept") == bodies_of("Kept", range(25))
         await assert_bytes_go(world)
-    assert await findings(world.memory.another_client()) == []
+    assert await world.findings() == []
 
 
 async def test_a_tier_that_does_not_answer_holds_up_nothing_else_for_ever(
@@ -314,7 +313,7 @@ async def test_a_topic_made_again_at_once_is_tiered_when_the_old_files_are_gone(
             assert await walked(store, "Gone") == bodies_of("Gone", range(first, first + 40))
             await store.delete_topics(["Gone"])
         assert await walked(store, "Kept") == bodies_of("Kept", range(120))
-    assert await findings(world.memory.another_client()) == []
+    assert await world.findings() == []
 
 
 async def test_by_disable_the_tier_is_opened_to_delete_from_it_too(world: TieredWorld) -> None:

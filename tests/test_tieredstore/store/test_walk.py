@@ -29,7 +29,6 @@ from provider.clock import SystemClock
 from provider.errors import Unavailable
 from tests.support.hot_store import SMALL, new_message
 from tests.support.patience import Patience, until
-from tests.support.store_reader import findings
 from tests.support.tiered_world import OUTAGE, TieredWorld
 from tieredstore.hot.options import Flush
 
@@ -324,7 +323,7 @@ class History(RuleBasedStateMachine):
                     assert walked == [self.body(queue, number) for number in numbers]
             assert self.store.topics().keys() == {queue.topic for queue in self.model}
             self.run(self.store.__aexit__(None, None, None))
-            assert self.run(findings(self.world.memory.another_client())) == []
+            assert self.run(self.world.findings()) == []
         self.runner.close()
         shutil.rmtree(self.directory)
 
