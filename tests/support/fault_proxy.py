@@ -131,7 +131,8 @@ class Request:
 class FaultProxy:
     """A context; `faults` may be changed while it runs, from any thread.
 
-    `requests` has the method and target of each request, struck ones too; `struck` counts faults.
+    `requests` has the method and target of each request, struck ones too, `headers` its header
+    fields; `struck` counts faults.
     """
 
     def __init__(self, upstream: str, *, seed: int = 0, faults: Sequence[WireFault] = ()) -> None:
@@ -150,6 +151,7 @@ class FaultProxy:
         self._released = asyncio.Event()
         self.endpoint = ""
         self.requests: list[tuple[str, str]] = []
+        self.headers: list[dict[bytes, bytes]] = []
         self.struck: Counter[str] = Counter()
         self.on_death: Callable[[], object] = lambda: None
         """What `dies` calls, in a thread: it kills the server."""
@@ -286,6 +288,7 @@ class FaultProxy:
             writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
             head.lines = [line for line in head.lines if not line.lower().startswith(b"expect:")]
         body = b"".join([piece async for piece in _body(reader, head)])
+        self.headers.append(head.fields)
         return Request(method, target, head, body, self._strike(method, target))
 
     async def _reply(

@@ -1,4 +1,4 @@
-"""Every line of `offload_lines.md` and `offline_lines.md` names tests that exist, or a reason."""
+"""Every line of offload, of object stores and of jobs names tests that exist, or a reason."""
 
 from pathlib import Path
 
@@ -6,9 +6,12 @@ import pytest
 
 from tests.test_acceptance.test_lines import named, names_in
 
-OFFLOAD, OFFLINE = (Path(__file__).parent / f"{name}_lines.md" for name in ("offload", "offline"))
+OFFLOAD, OBJECT, OFFLINE = (
+    Path(__file__).parent / f"{name}_lines.md" for name in ("offload", "object", "offline")
+)
 KAFKA_LINES, FIRST_LINE, LAST_LINE = 10, 15, 106
-THERE_LINES, SHOWN_LINES = 35, 27
+LINES = {OBJECT: (38, 24), OFFLINE: (35, 27)}
+"""How many lines say what there is, and what must be shown."""
 
 
 def rows(page: Path) -> list[list[str]]:
@@ -22,7 +25,7 @@ def rows(page: Path) -> list[list[str]]:
     return found[1:]
 
 
-@pytest.mark.parametrize("page", [OFFLOAD, OFFLINE], ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", [OFFLOAD, OBJECT, OFFLINE], ids=lambda page: page.stem)
 def test_every_line_names_a_test_that_exists_or_a_reason(page: Path) -> None:
     for row in rows(page):
         assert len(row) == 5, row
@@ -46,7 +49,8 @@ def test_no_line_is_left_out() -> None:
     lines = lines_of(OFFLOAD)
     assert lines["Kafka"] == list(range(1, KAFKA_LINES + 1))
     assert lines["Pulsar, Pravega"] == list(range(FIRST_LINE, LAST_LINE + 1))
-    assert lines_of(OFFLINE) == {
-        "what there is": list(range(1, THERE_LINES + 1)),
-        "must show": list(range(1, SHOWN_LINES + 1)),
-    }
+    for page, (there, shown) in LINES.items():
+        assert lines_of(page) == {
+            "what there is": list(range(1, there + 1)),
+            "must show": list(range(1, shown + 1)),
+        }

@@ -224,6 +224,21 @@ async def test_the_counted_requests_are_those_that_reach_the_server(
     assert store.meter.total == len(proxy.requests)
 
 
+async def test_encryption_at_rest_is_asked_for_with_each_object_and_only_there(
+    proxy: FaultProxy, seaweed: SeaweedFs
+) -> None:
+    asked = b"x-amz-server-side-encryption"
+    store = store_behind(proxy, seaweed, server_side_encryption="AES256")
+    await store.create("a", [b"abc"])
+    assert bytes(await store.read("a")) == b"abc"
+    await store.close()
+    sent = [fields.get(asked) for fields in proxy.headers]
+    assert list(zip((method for method, _ in proxy.requests), sent, strict=True)) == [
+        ("PUT", b"AES256"),
+        ("GET", None),
+    ]
+
+
 def _billed(method: str, target: str) -> str:
     """What a request is billed as."""
     if method == "POST" and "delete" in target:
