@@ -1,7 +1,7 @@
 """Reads of hot log and tier together: who is asked, and who is asked next."""
 
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -193,8 +193,24 @@ class TieredReads:
         Raises:
             StoreError: as `get`.
         """
+        for _ in range(TRIES):
+            joined = await self.joined(queue)
+            found = await self._offset_by_time(joined, queue, moment_ms, boundary, rules)
+            after = await self.joined(queue)
+            if joined.hot is None or after.hot is None or joined.hot.first == after.hot.first:
+                return found
+        raise Unavailable("messages are deleted faster than they are read", str(queue))
+
+    async def _offset_by_time(
+        self,
+        joined: JoinedQueue,
+        queue: QueueId,
+        moment_ms: int,
+        boundary: Boundary,
+        rules: TimeRules,
+    ) -> int:
+        """The same, if nothing that `joined` says goes from the hot log meanwhile."""
         tier, inner = self.tier, self._inner
-        joined = await self.joined(queue)
         if tier is None or joined.tier is None or joined.hot is None:
             decides = joined.tier is None or tier is None
         elif not (decides := joined.tier.first >= joined.hot.first):
@@ -224,16 +240,29 @@ class TieredReads:
         if tier is None:
             unsearched = await scan_for_key(self._inner, query, found)
             return QueryResult(found.messages(), not (found.cut or unsearched), unsearched)
-        starts = await untiered(self._inner, query.topic, tier)
-        asked = find_messages(tier.tier, query, unsealed=tier.tier.unsealed, known=self._known)
-        tiered = await self._meter.timed(Caller("query_message", query.topic), asked)
-        for message in tiered.messages:
-            found.add(message)
-        unsearched = await scan_for_key(self._inner, query, found, starts=starts)
-        messages = found.messages()
-        unsearched += tiered.unsearched
-        is_complete = tiered.is_complete and not (found.cut or unsearched)
-        return QueryResult(messages, is_complete, unsearched, tiered.damage)
+        for _ in range(TRIES):
+            starts = await untiered(self._inner, query.topic, tier)
+            asked = find_messages(tier.tier, query, unsealed=tier.tier.unsealed, known=self._known)
+            tiered = await self._meter.timed(Caller("query_message", query.topic), asked)
+            for message in tiered.messages:
+                found.add(message)
+            unsearched = await scan_for_key(self._inner, query, found, starts=starts)
+            if await self._have_moved(query.topic, starts):
+                continue  # after the tier was asked, and before the hot log was
+            messages = found.messages()
+            unsearched += tiered.unsearched
+            is_complete = tiered.is_complete and not (found.cut or unsearched)
+            return QueryResult(messages, is_complete, unsearched, tiered.damage)
+        raise Unavailable("messages are deleted faster than they are read", query.topic)
+
+    async def _have_moved(self, topic: str, starts: Mapping[int, int]) -> bool:
+        """Whether messages at or above `starts` are in the tier alone now."""
+        for queue_id, start in starts.items():
+            queue = QueueId(topic, queue_id)
+            span = None if self.tier is None else self.tier.span(queue)
+            if span is not None and start < min(await self._inner.min_offset(*queue), span.end):
+                return True
+        return False
 
     async def _served(  # noqa: PLR0917 - who asks, for what, and the two who may answer
         self,
