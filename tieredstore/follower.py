@@ -231,8 +231,9 @@ class Follower:
             Unavailable: nothing reached the tier for a minute, in an object store for five.
             Fenced: someone newer owns the tier.
         """
-        await self._read_ahead()
         opened = self._opened()
+        opened.hot.look_at_all()
+        await self._read_ahead()
         return await opened.dispatcher.drain(
             patience_s=opened.config.drain_patience_s, on_progress=on_progress
         )
@@ -254,7 +255,9 @@ class Follower:
 
         Raises nothing for what could not be committed: `statistics` has it as `behind`.
         """
-        await self._opened().dispatcher.close()
+        opened = self._opened()
+        opened.hot.look_at_all()
+        await opened.dispatcher.close()
 
     def statistics(self) -> DispatchStatistics:
         """How far tiering is, queue by queue, and what fails at present. O(queues)."""

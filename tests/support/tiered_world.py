@@ -14,7 +14,7 @@ from container.tier import Tier, TierIdentity
 from container.upkeep.options import UpkeepOptions
 from container.upkeep.retention import RetentionStep
 from container.upkeep.step import OwnedTier
-from provider.clock import Clock
+from provider.clock import Clock, SystemClock
 from provider.file_segments import SegmentsDriver
 from provider.in_place_segments import InPlaceDriver
 from provider.memory import MemoryStore
@@ -31,6 +31,17 @@ from tieredstore.store.tiered import TieredMessageStore
 OUTAGE = (Fault("refused"),)
 GREEDY = RetentionOptions(reserved_s=0, disk_clean_ratio=1e-9, files_max=1000)
 """Every file that the tier has goes, whatever its age, for a test's clock may stand still."""
+
+
+class FrozenClock(SystemClock):
+    """Its wall time stands still unless a test moves it."""
+
+    def __init__(self) -> None:
+        self.ahead_ms = 0
+        self._began_ms = super().now_ms()
+
+    def now_ms(self) -> int:
+        return self._began_ms + self.ahead_ms
 
 
 class TieredWorld:
@@ -138,7 +149,7 @@ class TieredWorld:
         cold = store.cold
         assert cold is not None
         await self.local.log.flush()
-        await cold.feed.look_at_all()
+        cold.feed.look_at_all()
         await cold.dispatcher.drain()
 
     async def expire(self, store: TieredMessageStore) -> dict[QueueId, int]:

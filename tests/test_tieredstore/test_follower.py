@@ -3,12 +3,14 @@
 import asyncio
 import os
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
 import tieredstore
 from tests.support.fake_broker import FakeBroker
 from tests.support.golden import ROCKETMQ_533, expected, unpack
+from tieredstore.following.queue import look_schedule
 
 assert tieredstore.Follower  # its imports read files, so they are not left to a running loop
 
@@ -37,6 +39,31 @@ async def test_a_store_is_tiered_and_what_comes_later_too(tmp_path: Path) -> Non
         assert follower.scan_statistics().troubles == []
     with pytest.raises(tieredstore.Closed):
         follower.statistics()
+
+
+@pytest.mark.parametrize("has_queues", [True, False])
+async def test_draining_tiers_what_there_is_however_long_the_last_look_took(
+    tmp_path: Path, *, has_queues: bool
+) -> None:
+    """Looks at all queues take a small share of the time: the next one comes late on a slow disk.
+
+    So that it comes late on any disk the shares are all but 0.
+    """
+    broker = FakeBroker(tmp_path / "store")
+    if not has_queues:
+        (broker.directory / "consumequeue" / "CURRENT").write_text("MANIFEST-000004\n")
+    broker.put("A", 0, b"first")
+    with (
+        patch.object(look_schedule, "SHARE_AT_REST", 1e-9),
+        patch.object(look_schedule, "SHARE_OF_GROWTH", 1e-9),
+    ):
+        async with tieredstore.follow(broker.directory, tmp_path / "tier", broker="b") as follower:
+            await follower.drain()
+            for number in range(10):
+                broker.put("A", 0)
+                broker.put(f"New{number}", 0)
+                drained = await follower.drain()
+                assert (drained.messages, drained.behind) == (3 + 2 * number, 0)
 
 
 async def test_running_until_cancelled_leaves_a_whole_tier(tmp_path: Path) -> None:

@@ -139,13 +139,12 @@ class RocketMqHotLog:
             await self._do(lambda: self._look_anew(queues))
             return [seen for queue in queues if (seen := self.queue(queue)) is not None]
 
-    async def look_at_all(self) -> None:
+    def look_at_all(self) -> None:
         """Let the next poll see all that is there; polls leave queues to later ones to save time.
 
-        Raises:
-            Closed: as `poll`.
+        Waits for nothing, also where a poll does not come back.
         """
-        await self._do(self._scan.look_at_all)
+        self._scan.look_at_all()
 
     async def wait(self, seconds: float) -> None:
         """Return when there may be something new, or after `seconds`, whichever is first.

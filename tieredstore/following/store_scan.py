@@ -76,6 +76,8 @@ class StoreScan:
         """Where the CommitLog ended when the directories were looked at."""
         self._low = 0
         """First byte that may have held an untiered message when all queues were looked at."""
+        self._all_is_wanted = False
+        """Whether the next poll is to look at all there is, whatever it costs."""
         self._schedule = LookSchedule(
             settle_s=options.settle_s_max,
             scan_s_min=options.scan_s_min,
@@ -152,6 +154,9 @@ class StoreScan:
         log.check_identity()
         begun = log.tail.position
         schedule = self._schedule
+        if self._all_is_wanted:
+            self._all_is_wanted = False
+            schedule.look_now()
         if queues.take_doubt():
             schedule.look_soon(now_s)
         is_due = schedule.is_full_look_due(now_s)
@@ -176,9 +181,8 @@ class StoreScan:
         return changed
 
     def look_at_all(self) -> None:
-        """See `RocketMqHotLog.look_at_all`."""
-        with self._lock:
-            self._schedule.look_now()
+        """See `RocketMqHotLog.look_at_all`. Never waits for a poll that is under way."""
+        self._all_is_wanted = True
 
     def has_news(self, now_s: float) -> bool:
         """Whether a poll may find something. One small read, no lock held."""

@@ -216,12 +216,16 @@ class CommitLogWriter:
             OSError: it cannot be deleted.
         """
         assert len(self.bases) > 1, "the file that is written to stays"
-        base = self.bases[0]
-        self.path(base).unlink(missing_ok=True)
-        self._reads.forget(self._name(base))
-        sync_directory(str(self.directory))  # in order, so that no power failure leaves a hole
-        with self._lock:
-            self.bases = self.bases[1:]
+        with self._lock:  # first, so that a read that misses the file finds what there is now
+            base, self.bases = self.bases[0], self.bases[1:]
+        try:
+            self.path(base).unlink(missing_ok=True)
+            self._reads.forget(self._name(base))
+            sync_directory(str(self.directory))  # in order, so that no power failure leaves a hole
+        except OSError:
+            with self._lock:
+                self.bases = [base, *self.bases]
+            raise
 
     def close(self) -> None:
         """Close all files. Idempotent; a later write or read opens them again."""

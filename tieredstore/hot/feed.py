@@ -135,9 +135,9 @@ class HotLogFeed:
                 await reader.release(queue, QueueOffset(offset))
             await old.close()
 
-    async def look_at_all(self) -> None:
+    def look_at_all(self) -> None:
         """Let the next poll tell of all that is durable; see `RocketMqHotLog.look_at_all`."""
-        await self._reader.look_at_all()
+        self._reader.look_at_all()
 
     async def wait(self, seconds: float) -> None:
         """Return when messages became durable, or after `seconds`, whichever is first."""

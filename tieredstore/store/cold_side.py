@@ -189,7 +189,7 @@ class ColdSide:
             return
         with suppress(StoreError):  # closing the log says it
             await self._log.flush()
-            await self.feed.look_at_all()
+            self.feed.look_at_all()
         await self.dispatcher.close()
 
 

@@ -9,6 +9,8 @@ from tieredstore.store.protocol import MessageStore
 
 WINDOW_MESSAGES = 256
 """Messages of one queue that are read before those before them, where the newest come first."""
+_Window = tuple[int, int, int]
+"""A queue, and the offsets `[first, last)` of it."""
 
 
 async def scan_for_key(
@@ -19,9 +21,10 @@ async def scan_for_key(
     starts: Mapping[int, int] | None = None,
     bytes_max: int = SCAN_BYTES_MAX,
 ) -> int:
-    """Look at the messages of a topic that were stored within the time asked for.
+    """Look at the messages of a topic, for those that were stored within the time asked for.
 
-    Reads them all, but no more than `bytes_max` bytes; the newest or the oldest first, by queue.
+    Reads them all, but no more than `bytes_max` bytes; the newest or the oldest first, by queue,
+    and last those before the place where `begin_ms` is passed, for a clock may have been set back.
 
     Args:
         store: where to read.
@@ -36,29 +39,37 @@ async def scan_for_key(
     Raises:
         StoreError: as `MessageStore.get_message`.
     """
-    left, unsearched = bytes_max, 0
     if starts is None:
         starts = dict.fromkeys(store.queue_ids(query.topic), 0)
+    likely: list[_Window] = []
+    unlikely: list[_Window] = []
     for queue_id, start in starts.items():
         place = query.topic, queue_id
-        begin, end = max(await store.min_offset(*place), start), await store.max_offset(*place)
+        first, end = max(await store.min_offset(*place), start), await store.max_offset(*place)
+        begin = first
         if query.begin_ms > 0:
-            begin = max(begin, await store.offset_by_time(*place, query.begin_ms, Boundary.LOWER))
-        windows = [
-            (first, min(first + WINDOW_MESSAGES, end))
-            for first in range(begin, end, WINDOW_MESSAGES)
-        ]
-        for first, last in reversed(windows) if query.newest_first else windows:
-            if left <= 0:
-                unsearched += last - first
-            else:
-                left -= await _scan_window(store, query, found, (queue_id, first, last))
+            begin = max(first, await store.offset_by_time(*place, query.begin_ms, Boundary.LOWER))
+        likely += _windows(queue_id, begin, end, newest_first=query.newest_first)
+        unlikely += _windows(queue_id, first, begin, newest_first=query.newest_first)
+    left, unsearched = bytes_max, 0
+    for window in (*likely, *unlikely):
+        _, first, last = window
+        if left <= 0:
+            unsearched += last - first
+        else:
+            left -= await _scan_window(store, query, found, window)
     return unsearched
 
 
-async def _scan_window(
-    store: MessageStore, query: KeyQuery, found: Found, window: tuple[int, int, int]
-) -> int:
+def _windows(queue_id: int, first: int, end: int, *, newest_first: bool) -> list[_Window]:
+    """The messages of a queue in the order in which they are read, `WINDOW_MESSAGES` at once."""
+    windows = [
+        (queue_id, at, min(at + WINDOW_MESSAGES, end)) for at in range(first, end, WINDOW_MESSAGES)
+    ]
+    return windows[::-1] if newest_first else windows
+
+
+async def _scan_window(store: MessageStore, query: KeyQuery, found: Found, window: _Window) -> int:
     """Look at the messages of a queue from one offset up to another; the bytes that were read."""
     queue_id, first, last = window
     size, at = 0, first

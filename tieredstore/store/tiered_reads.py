@@ -193,8 +193,26 @@ class TieredReads:
         Raises:
             StoreError: as `get`.
         """
+        for _ in range(TRIES):
+            joined = await self.joined(queue)
+            found, of = await self._offset_by_time(joined, queue, moment_ms, boundary, rules)
+            if of is Source.TIER or joined.hot is None or joined.tier is None:
+                return found
+            hot = (await self.joined(queue)).hot
+            if hot is None or hot.first == joined.hot.first or hot.first < found:
+                return found  # else what was meant may have gone from the hot log meanwhile
+        raise Unavailable("messages are deleted faster than they are read", str(queue))
+
+    async def _offset_by_time(
+        self,
+        joined: JoinedQueue,
+        queue: QueueId,
+        moment_ms: int,
+        boundary: Boundary,
+        rules: TimeRules,
+    ) -> tuple[int, Source]:
+        """The same, and who says so, if nothing that `joined` says goes from the hot log."""
         tier, inner = self.tier, self._inner
-        joined = await self.joined(queue)
         if tier is None or joined.tier is None or joined.hot is None:
             decides = joined.tier is None or tier is None
         elif not (decides := joined.tier.first >= joined.hot.first):
@@ -203,13 +221,15 @@ class TieredReads:
                 began_ms < moment_ms if boundary is Boundary.LOWER else began_ms <= moment_ms
             )
         if decides or tier is None or joined.tier is None:
-            return await inner.offset_by_time(*queue, moment_ms, boundary, rules)
+            found = await inner.offset_by_time(*queue, moment_ms, boundary, rules)
+            return found, Source.HOT
         asked = tier.fetcher.offset_by_time(queue, moment_ms, boundary, rules)
-        found = await self._meter.timed(Caller("get_offset_by_time", queue.topic), asked)
-        if found is None or (found >= joined.tier.end and joined.hot is not None):
-            after = await inner.offset_by_time(*queue, moment_ms, boundary, rules)
-            return max(found or 0, after)
-        return found
+        tiered = await self._meter.timed(Caller("get_offset_by_time", queue.topic), asked)
+        span = tier.span(queue)
+        if tiered is not None and (span is None or tiered < span.end or joined.hot is None):
+            return tiered, Source.TIER
+        after = await inner.offset_by_time(*queue, moment_ms, boundary, rules)
+        return max(tiered or 0, after), Source.HOT
 
     async def query(self, query: KeyQuery) -> QueryResult:
         """Messages with a key: those of the tier, and what it does not have yet, each once.
@@ -224,12 +244,13 @@ class TieredReads:
         if tier is None:
             unsearched = await scan_for_key(self._inner, query, found)
             return QueryResult(found.messages(), not (found.cut or unsearched), unsearched)
+        # The hot log first: what it deletes meanwhile is in the tier before it is asked.
         starts = await untiered(self._inner, query.topic, tier)
+        unsearched = await scan_for_key(self._inner, query, found, starts=starts)
         asked = find_messages(tier.tier, query, unsealed=tier.tier.unsealed, known=self._known)
         tiered = await self._meter.timed(Caller("query_message", query.topic), asked)
         for message in tiered.messages:
             found.add(message)
-        unsearched = await scan_for_key(self._inner, query, found, starts=starts)
         messages = found.messages()
         unsearched += tiered.unsearched
         is_complete = tiered.is_complete and not (found.cut or unsearched)

@@ -372,7 +372,7 @@ async def test_unused_topics_go_and_system_topics_stay(world: TieredWorld, tmp_p
 
 async def test_who_follows_the_same_directory_is_told_by_its_files(world: TieredWorld) -> None:
     async def seen(reader: RocketMqHotLog) -> dict[QueueId, HotQueue]:
-        await reader.look_at_all()
+        reader.look_at_all()
         return {one.id: one for one in await reader.poll()}
 
     async with world.store("DISABLE") as store:

@@ -1,6 +1,7 @@
 """The hot log alone: the statuses of RocketMQ's local store, row by row, waiting, deleting."""
 
 import asyncio
+import errno
 from collections.abc import Sequence
 from pathlib import Path
 from unittest.mock import patch
@@ -11,9 +12,10 @@ from container.record.unit import FILLER_SIZE, ConsumeQueueUnit
 from fetcher.result import FetchStatus
 from fetcher.tag_filter import parse_subscription
 from provider.clock import ManualClock, SystemClock
-from provider.errors import Closed, Corrupt
+from provider.errors import Closed, Corrupt, Denied
+from provider.posix_files import sync_directory
 from tests.support.hot_store import SMALL, new_message
-from tieredstore.hot import NewMessage, RetentionOptions
+from tieredstore.hot import NewMessage, RetentionOptions, commit_log
 from tieredstore.store import local_read
 from tieredstore.store.local import LocalMessageStore
 from tieredstore.store.local_read import ReadLimits, Wish, choose_units
@@ -50,6 +52,43 @@ async def test_statuses_of_a_queue_that_is_there_or_not(tmp_path: Path) -> None:
             assert (result.min_offset, result.max_offset) == (first, 100)
         assert await store.max_offset("Orders", 0) == 100
         assert await store.max_offset("Nothing", 0) == await store.min_offset("Nothing", 0) == 0
+
+
+async def test_a_read_amid_a_deletion_is_told_what_there_is_now(tmp_path: Path) -> None:
+    """A slow disk is still at it: the file is gone, and the directory is not synced yet."""
+    loop = asyncio.get_running_loop()
+    told: list[tuple[FetchStatus, int]] = []
+
+    async with local(tmp_path) as store:
+        await store.put_messages(put_many(100))
+
+        async def read() -> None:
+            result = await store.get_message("g", "Orders", 0, 0)
+            told.append((result.status, result.next_offset))
+            assert await store.earliest_message_time("Orders", 0) is not None
+
+        def slowly(directory: str) -> None:
+            asyncio.run_coroutine_threadsafe(read(), loop).result()
+            sync_directory(directory)
+
+        with patch.object(commit_log, "sync_directory", slowly):
+            trimmed = await store.trim()
+        assert len(told) == len(trimmed.files) > 1
+        assert {status for status, _ in told} == {FetchStatus.OFFSET_TOO_SMALL}
+        assert told[-1][1] == await store.min_offset("Orders", 0)
+
+
+async def test_a_file_that_cannot_be_deleted_is_there_for_the_next_round(tmp_path: Path) -> None:
+    async with local(tmp_path) as store:
+        await store.put_messages(put_many(100))
+        with (
+            patch.object(Path, "unlink", side_effect=PermissionError(errno.EACCES, "not now")),
+            pytest.raises(Denied),
+        ):
+            await store.trim()
+        assert await store.min_offset("Orders", 0) == 0
+        assert (await store.get_message("g", "Orders", 0, 0)).status is FetchStatus.FOUND
+        assert (await store.trim()).files
 
 
 async def test_no_message_in_queue_is_said_of_a_queue_whose_end_is_0(tmp_path: Path) -> None:

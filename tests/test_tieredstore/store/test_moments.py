@@ -3,13 +3,15 @@
 import asyncio
 import shutil
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import AbstractContextManager, asynccontextmanager
 from pathlib import Path
 from unittest.mock import patch
 
 import pytest
 
 from container.names.queue_id import QueueId
+from container.options import HOUR_MS
+from container.queue.time_boundary import Boundary
 from container.record.message import StoredMessage
 from container.tier import Tier
 from fetcher.result import FetchStatus
@@ -17,7 +19,7 @@ from provider.clock import SystemClock
 from provider.errors import Closed, Fenced, Unavailable
 from tests.support.hot_store import SMALL, new_message
 from tests.support.patience import Patience, until
-from tests.support.tiered_world import TieredWorld
+from tests.support.tiered_world import FrozenClock, TieredWorld
 from tieredstore.store.levels import Level
 from tieredstore.store.local import LocalMessageStore
 from tieredstore.store.tiered import TieredMessageStore
@@ -233,3 +235,69 @@ async def test_a_queue_that_was_looked_at_when_it_was_empty_begins_with_its_firs
         assert (await store.put_message(new_message(0, queue_id=3))).queue_offset == 104
         assert await store.log.bounds(queue) == (104, 105)
         assert not await store.is_in_store(*queue, 103)
+
+
+def moves_first(
+    world: TieredWorld, store: TieredMessageStore, name: str
+) -> AbstractContextManager[object]:
+    """The hot log's messages go to the tier just before a call of its asks for them."""
+    real = getattr(world.local, name)
+
+    async def late(*arguments: object) -> object:
+        await world.move(store)
+        return await real(*arguments)
+
+    return patch.object(world.local, name, late)
+
+
+async def test_messages_that_move_amid_a_query_are_found_once(world: TieredWorld) -> None:
+    async with world.store() as store:
+        await store.put_messages([new_message(number) for number in range(10)])
+        await world.commit(store)
+        assert store.cold is not None
+        store.cold.pause()
+        await store.put_messages([new_message(number % 10) for number in range(10, 100)])
+        with moves_first(world, store, "min_offset"):
+            result = await store.query_message("Orders", "key-3")
+        assert await world.local.min_offset("Orders", 0) > 50
+        assert [message.queue_offset for message in result.messages] == list(range(93, 0, -10))
+        assert result.is_complete
+
+
+@pytest.mark.parametrize("boundary", Boundary)
+async def test_messages_that_move_amid_a_search_by_time_are_found(
+    tmp_path: Path, boundary: Boundary
+) -> None:
+    clock = FrozenClock()
+    world = TieredWorld(tmp_path / "store", clock)
+    stored_ms: list[int] = []
+    async with world.store() as store:
+        for number in range(100):
+            clock.ahead_ms += 10
+            stored_ms.append((await store.put_message(new_message(number))).store_timestamp)
+            if number == 49:
+                await world.move(store)
+                assert store.cold is not None
+                store.cold.pause()
+        assert await world.local.min_offset("Orders", 0) < 50
+        with moves_first(world, store, "offset_by_time"):
+            assert await store.offset_by_time("Orders", 0, stored_ms[55], boundary) == 55
+        assert await world.local.min_offset("Orders", 0) > 55
+
+
+@pytest.mark.parametrize("level", ["DISABLE", "NOT_IN_DISK"])
+async def test_a_clock_that_was_set_back_hides_no_message_from_a_query(
+    tmp_path: Path, level: str
+) -> None:
+    clock = FrozenClock()
+    world = TieredWorld(tmp_path / "store", clock)
+    async with world.store(level) as store:
+        if store.cold is not None:
+            store.cold.pause()
+        now_ms = clock.now_ms()
+        for number in range(30):
+            clock.ahead_ms += HOUR_MS if number < 3 else -HOUR_MS
+            await store.put_message(new_message(number))
+        result = await store.query_message("Orders", "key-2", begin_ms=now_ms + 3 * HOUR_MS)
+        assert [message.queue_offset for message in result.messages] == [2]
+        assert result.is_complete

@@ -17,7 +17,7 @@ from provider.errors import Closed, Fenced, Unavailable
 from provider.object.opening import open_object_store
 from tests.support.hot_store import new_message
 from tests.support.patience import Patience, until
-from tests.support.tiered_world import OUTAGE, TieredWorld
+from tests.support.tiered_world import OUTAGE, FrozenClock, TieredWorld
 from tests.support.time_oracle import offset_by_scan
 from tieredstore.config.effective import Config
 from tieredstore.config.sources import ConfigError
@@ -27,17 +27,6 @@ from tieredstore.store.local import LocalMessageStore
 from tieredstore.store.tiered import TieredMessageStore
 
 LEVELS = ["NOT_IN_DISK", "NOT_IN_MEM", "FORCE"]
-
-
-class FrozenClock(SystemClock):
-    """Its wall time stands still unless a test moves it."""
-
-    def __init__(self) -> None:
-        self.ahead_ms = 0
-        self._began_ms = super().now_ms()
-
-    def now_ms(self) -> int:
-        return self._began_ms + self.ahead_ms
 
 
 @pytest.fixture(params=["files", "objects"])
