@@ -175,7 +175,7 @@ def remake_objects(
     operations, _, report = job.result(job.run(engine, reducer_of), is_dry=dry_run)
     if not dry_run and operations:
         with start_blocking_portal() as portal:
-            portal.call(_publish, config, operations, [one.name for one in listed])
+            portal.call(_publish, config, operations)
     return replace(report, findings=[*logs.findings, *report.findings])
 
 
@@ -278,8 +278,11 @@ def _file(queue: QueueId, run: Sequence[LogPiece], first_offset: int) -> LogFile
     return LogFile(queue, base, end - base, end, first_offset, tuple(run))
 
 
-async def _publish(config: Config, operations: Sequence[Operation], before: Sequence[str]) -> None:
-    """Begin the journal with everything, then give tombstones to what is left of before."""
+async def _publish(config: Config, operations: Sequence[Operation]) -> None:
+    """Begin the journal with everything, then give tombstones to all else.
+
+    That is what was left of before, and what a pass made that was gone over again.
+    """
     async with _begun(config, operations) as tier:
         used: set[str] = set()
         for one in operations:
@@ -288,7 +291,8 @@ async def _publish(config: Config, operations: Sequence[Operation], before: Sequ
             elif isinstance(one, PutIndexFile):
                 used.add(one.index_file.object_name)
         ours = (PARTS_PREFIX, INDEX_PREFIX, MANIFEST_PREFIX, FOLLOWED_PREFIX, SCRUB_PREFIX)
-        left = [name for name in before if name.startswith(ours) and name not in used]
+        names = [one.name for one in await tier.store.list("")]
+        left = [name for name in names if name.startswith(ours) and name not in used]
         due_ms = SystemClock().now_ms() + int(1000 * config.upkeep.grace_s)
         for at in range(0, len(left), TOMBSTONES_AT_ONCE):
             dead = (Tombstone(name, due_ms, LEFT_BEHIND) for name in left[at:][:TOMBSTONES_AT_ONCE])

@@ -199,6 +199,22 @@ async def test_of_a_lost_part_the_messages_are_a_gap_and_all_others_come_back(
     assert gaps > 0
 
 
+async def test_what_a_pass_made_that_was_gone_over_again_gets_tombstones(tier: PackedTier) -> None:
+    """A queue with a gap needs two passes: the cuts of the first are those of one without."""
+    logs = await tier.extents(SegmentType.COMMIT_LOG)
+    objects = without_metadata(tier)
+    del objects[logs[len(logs) // 2].object_name]
+    tier.put(objects)
+    await in_thread(lambda: remake(tier.config, OneProcess()))
+
+    async def unknown(reader: TierReader) -> set[str]:
+        state = reader.state
+        known = {*state.parts, *state.tombstones, *state.index_files}
+        return {name for name in tier.objects if name.startswith(("@parts/", INDEX_PREFIX))} - known
+
+    assert await tier.read(unknown) == set()
+
+
 async def test_a_damaged_record_costs_that_one_message(tier: PackedTier) -> None:
     log = (await tier.extents(SegmentType.COMMIT_LOG))[0]
     objects = without_metadata(tier)
