@@ -67,11 +67,13 @@ class GroupPosition:
     ) -> int | None:
         """Messages to read ahead by a group that came to the end of the last read ahead.
 
-        One step more than last time where the next read, at `mean_bytes` a message and
+        Twice as many as last time where the next read, at `mean_bytes` a message and
         `run_bytes_max` at most, fits into `room_bytes`, else as many; if not even that fits, the
         window is halved and the answer is None.
         """
-        for candidate in (used_to_its_end(self._window, self._limits, now_s), self._window):
+        taken = self._next_offset - self._last_offset
+        wider = used_to_its_end(self._window, self._limits, now_s, taken=taken)
+        for candidate in (wider, self._window):
             if min(candidate.messages * mean_bytes, run_bytes_max) <= room_bytes:
                 self._window = candidate
                 return candidate.messages

@@ -38,7 +38,7 @@ class FetcherOptions:
     window_messages_min: int = 32
     """Messages read for a group that is not known to read in order (RocketMQ: 32 at a time)."""
     window_step_messages: int = 512
-    """Messages by which a window grows each time that it was used to its end."""
+    """A window doubles each time that it was used to its end, and grows by so many at least."""
     gap_bytes_max: int = 16 << 10
     """Unwanted bytes between two wanted messages that are read too, to save a request."""
     whole_share_min: float = 0.75
@@ -49,6 +49,8 @@ class FetcherOptions:
     """Reads under way at once that calls wait for; the next one waits, a hit never does."""
     bytes_in_flight_max: int = 64 << 20
     """Bytes of records being read at once; demand is served first. A larger message goes alone."""
+    messages_in_flight_max: int = 1 << 20
+    """Messages being read at once; 60 bytes of units and columns for each."""
     readers_max: int = 4096
     """Windows kept, one per queue and group; the least recently used is forgotten first."""
     loop_hold_s_max: float = 0.0002
@@ -61,7 +63,7 @@ class FetcherOptions:
                 raise ValueError(f"{field.name} must not be negative, not {value}")
         for name in (
             "run_messages_max", "run_bytes_max", "window_messages_min", "window_step_messages",
-            "demands_max", "bytes_in_flight_max", "readers_max",
+            "demands_max", "bytes_in_flight_max", "messages_in_flight_max", "readers_max",
         ):  # fmt: skip
             if getattr(self, name) <= 0:
                 raise ValueError(f"{name} must be positive, not {getattr(self, name)}")
@@ -84,11 +86,9 @@ class FetcherOptions:
 
         `cache_bytes_max + 2 x bytes_in_flight_max` (pieces, and the one buffer they become)
         `+ bytes_in_flight_max / 4` (a store may give pieces in buffers a quarter longer)
-        `+ (demands_max + prefetches_max) x run_messages_max x (20 + 40)` (units and columns of
-        reads under way) `+ 1 KiB x readers_max`. A message larger than `bytes_in_flight_max` adds
-        9/4 of its size.
+        `+ messages_in_flight_max x (20 + 40)` (units and columns of reads under way)
+        `+ 1 KiB x readers_max`. A message larger than `bytes_in_flight_max` adds 9/4 of its size.
         """
-        reads = self.demands_max + self.prefetches_max
-        columns = reads * self.run_messages_max * (UNIT_BYTES + COLUMN_BYTES)
+        columns = self.messages_in_flight_max * (UNIT_BYTES + COLUMN_BYTES)
         in_flight = 2 * self.bytes_in_flight_max + self.bytes_in_flight_max // 4
         return self.cache_bytes_max + in_flight + columns + 1024 * self.readers_max

@@ -33,6 +33,7 @@ class RunReads:
         )
         self._flights = Flights()
         self._budget = ReadBudget(options.bytes_in_flight_max)
+        self._messages = ReadBudget(options.messages_in_flight_max)
         self._is_open = False
         self._runs_read = 0
         self._bytes_read = 0
@@ -122,7 +123,7 @@ class RunReads:
     @property
     def room_bytes(self) -> int:
         """Bytes that reading ahead may still take: half of the cache, less what is unread."""
-        unread = self._cache.unread_bytes + self._budget.bytes_in_use
+        unread = self._cache.unread_bytes + self._budget.in_use
         return self._options.cache_bytes_max // 2 - unread
 
     def read_ahead(
@@ -167,7 +168,7 @@ class RunReads:
             "bytes_held": self._cache.bytes_held,
             "unread_bytes": self._cache.unread_bytes,
             "reads_in_flight": len(self._flights),
-            "bytes_in_flight": self._budget.bytes_in_use,
+            "bytes_in_flight": self._budget.in_use,
         }
 
     def check(self) -> None:
@@ -175,6 +176,7 @@ class RunReads:
         self._cache.check()
         self._flights.check()
         self._budget.check()
+        self._messages.check()
         assert self._flights.ahead <= self._options.prefetches_max
 
     def _flight_at(self, key: CacheKey, offset: int) -> Flight | None:
@@ -219,9 +221,13 @@ class RunReads:
             self._flights.end(flight)
 
     async def _load(self, queue: TierQueue, flight: Flight, messages: int) -> tuple[CachedRun, ...]:
-        runs = await load_runs(
-            queue, flight, messages_max=messages, options=self._options, budget=self._budget
-        )
+        granted = await self._messages.acquire(flight, flight.end - flight.start)
+        try:  # whoever has bytes has messages, so that nobody waits for what one has who waits
+            runs = await load_runs(
+                queue, flight, messages_max=messages, options=self._options, budget=self._budget
+            )
+        finally:
+            self._messages.release(granted)
         if queue.generation != flight.key.generation:
             raise OutOfRange("the queue was cut while it was read", f"{queue.id}", flight.start)
         return runs

@@ -111,29 +111,29 @@ class Flights:
 
 
 class ReadBudget:
-    """Bytes that may be read at once, demand before read-ahead.
+    """Bytes, or messages, that may be read at once, demand before read-ahead.
 
     A read that is larger than the budget takes all of it. Cancelling a wait gives up its place.
 
     B1  What is free and what was granted and not given back make up the budget.
-    B2  A read waits only while bytes are in use, so that a `release` is to come.
+    B2  A read waits only while some of it is in use, so that a `release` is to come.
     """
 
-    def __init__(self, bytes_max: int) -> None:
-        self._bytes_max = bytes_max
-        self._bytes_free = bytes_max
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._free = most
         self._waiting: dict[asyncio.Event, tuple[Flight, int]] = {}
 
     @property
-    def bytes_in_use(self) -> int:
-        """Bytes granted and not given back."""
-        return self._bytes_max - self._bytes_free
+    def in_use(self) -> int:
+        """What was granted and not given back."""
+        return self._most - self._free
 
-    async def acquire(self, flight: Flight, wanted_bytes: int) -> int:
-        """Wait for room; returns the bytes to give back."""
-        count = min(wanted_bytes, self._bytes_max)
-        if not self._waiting and count <= self._bytes_free:
-            self._bytes_free -= count
+    async def acquire(self, flight: Flight, wanted: int) -> int:
+        """Wait for room; returns what to give back."""
+        count = min(wanted, self._most)
+        if not self._waiting and count <= self._free:
+            self._free -= count
             return count
         granted = asyncio.Event()
         self._waiting[granted] = (flight, count)
@@ -141,29 +141,29 @@ class ReadBudget:
             await granted.wait()
         except asyncio.CancelledError:
             if self._waiting.pop(granted, None) is None:
-                self._bytes_free += count
+                self._free += count
             self._grant()
             raise
         return count
 
     def release(self, count: int) -> None:
         """Give back what `acquire` returned."""
-        self._bytes_free += count
+        self._free += count
         self._grant()
 
     def check(self) -> None:
         """Assert the invariants; for tests."""
-        assert 0 <= self._bytes_free <= self._bytes_max, "B1"
-        assert not self._waiting or self.bytes_in_use > 0, "B2"
+        assert 0 <= self._free <= self._most, "B1"
+        assert not self._waiting or self.in_use > 0, "B2"
 
     def _grant(self) -> None:
         """Let reads in, in their turn, until one does not fit."""
         for granted in self._turns():
             count = self._waiting[granted][1]
-            if count > self._bytes_free:
+            if count > self._free:
                 return
             del self._waiting[granted]
-            self._bytes_free -= count
+            self._free -= count
             granted.set()
 
     def _turns(self) -> list[asyncio.Event]:

@@ -18,6 +18,7 @@ OPTIONS = FetcherOptions(
     cache_bytes_max=512 << 10,
     bytes_in_flight_max=256 << 10,
     demands_max=8,
+    messages_in_flight_max=10 * 256,
     readers_max=16,
     window_step_messages=64,
 )
@@ -78,6 +79,34 @@ async def test_read_ahead_shrinks_when_the_cache_has_no_room() -> None:
             windows.append(fetcher.statistics().windows["T/0 g"])
     assert windows[0] == 256
     assert windows[1] < 128
+
+
+async def test_messages_of_reads_under_way_keep_to_their_bound() -> None:
+    (queue, *_) = queues()
+    options = FetcherOptions(messages_in_flight_max=64)
+    async with TieredMessageFetcher(MemoryTier(queue), options=options) as fetcher:
+        queue.open_gate.clear()
+        async with asyncio.TaskGroup() as group:
+            for at in range(0, 1500, 150):
+                group.create_task(fetcher.get_message(f"g{at}", "T", 0, at, messages_max=32))
+            await settle()
+            assert queue.waiting == 2, "two reads of 32"
+            fetcher.check()
+            queue.open_gate.set()
+
+
+async def test_a_reader_of_small_messages_soon_reads_many_at_once() -> None:
+    queue = MemoryQueue()
+    queue.fill(20_000)
+    options = FetcherOptions(run_messages_max=16_384, prefetches_max=8)
+    async with TieredMessageFetcher(MemoryTier(queue), options=options) as fetcher:
+        at = 0
+        while at < queue.next_offset:
+            found = await fetcher.get_message("g", "T", 0, at, messages_max=1024)
+            at = found.next_offset
+            await settle()
+    assert queue.requests["units"] <= 8
+    assert queue.requests["log"] <= 8
 
 
 def test_the_formula_adds_up() -> None:

@@ -227,4 +227,4 @@ async def test_demand_is_granted_before_read_ahead_that_waited_longer() -> None:
     budget.release(60)
     await settle()
     assert order == ["demand", "ahead"]
-    assert budget.bytes_in_use == 60
+    assert budget.in_use == 60

@@ -1,4 +1,4 @@
-"""Windows: one step more when used to the end, half when in vain."""
+"""Windows: twice as much when used to the end, half when in vain."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -8,13 +8,19 @@ from fetcher.window import WindowLimits, opened, used_to_its_end, wasted
 LIMITS = WindowLimits(messages_min=32, messages_max=1000, step_messages=100)
 
 
-def test_it_grows_by_steps_up_to_its_limit() -> None:
+def test_it_doubles_by_a_step_at_least_up_to_its_limit() -> None:
     window, sizes = opened(LIMITS, 0.0), []
     for turn in range(12):
         window = used_to_its_end(window, LIMITS, float(turn))
         sizes.append(window.messages)
-    assert sizes[:3] == [132, 232, 332]
+    assert sizes[:4] == [132, 264, 528, 1000]
     assert sizes[-2:] == [1000, 1000]
+
+
+def test_it_covers_twice_what_a_call_takes() -> None:
+    window = used_to_its_end(opened(LIMITS, 0.0), LIMITS, 0.0, taken=400)
+    assert window.messages == 800
+    assert used_to_its_end(window, LIMITS, 0.0, taken=4000).messages == 1000
 
 
 def test_it_halves_down_to_its_least() -> None:

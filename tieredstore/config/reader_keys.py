@@ -38,6 +38,7 @@ COLD_TO_READER = (
         "FetcherOptions.run_messages_max",
         "messages",
         least=32,
+        object_default=16_384,
     ),
     Key(
         "readAheadMessageSizeThreshold",
@@ -63,6 +64,7 @@ COLD_TO_READER = (
         "FetcherOptions.prefetches_max",
         "reads",
         least=0,
+        object_default=8,
     ),
     Key(
         "readAheadGapSize",
