@@ -18,12 +18,12 @@ def describe(queue: QueueProgress, now_s: float) -> QueueStatistics:
     return QueueStatistics(
         queue=queue.id,
         state=QueueState.DAMAGED if damaged else queue.state,
-        reason=queue.hot.detail if damaged else queue.reason,
+        reason=queue.hot.detail if damaged else queue.setback.reason,
         commit_offset=queue.commit_offset,
         dispatch_offset=queue.dispatch_offset,
         behind=behind,
         oldest_age_s=now_s - queue.oldest_s(now_s) if behind else 0.0,
-        failures=queue.failures,
+        failures=queue.setback.failures,
     )
 
 
