@@ -22,9 +22,9 @@ def noted(arrivals: Arrivals, end: QueueOffset, now_s: float, *, durable: QueueO
     return (*arrivals, (end, now_s))
 
 
-def first_seen_s(arrivals: Arrivals, offset: QueueOffset) -> float | None:
-    """When the message at `offset` was first seen; None if it was not. O(1) for the oldest."""
-    return next((seen_s for end, seen_s in arrivals if end > offset), None)
+def first_seen_s(arrivals: Arrivals, offset: QueueOffset, now_s: float) -> float:
+    """When the message at `offset` was first seen; now if it was not. O(1) for the oldest."""
+    return next((seen_s for end, seen_s in arrivals if end > offset), now_s)
 
 
 def from_offset(arrivals: Arrivals, offset: QueueOffset) -> Arrivals:

@@ -14,6 +14,7 @@ from dispatcher.reactions import Reaction
 from dispatcher.references import ClaimedRange, References
 from dispatcher.round_plan import ROUND_QUEUES_ANY, Waiting
 from dispatcher.setback import NO_SETBACK, RESTS_AFTER, Setback, pause
+from dispatcher.statistics import QueueStatistics
 from provider.ranges import QueueOffset
 
 REFERENCES_MIN = 256
@@ -41,6 +42,7 @@ class QueueProgress:
         "_served_s",
         "claimed",
         "commit_offset",
+        "described",
         "dispatch_offset",
         "hot",
         "id",
@@ -65,10 +67,10 @@ class QueueProgress:
         self.commit_offset = QueueOffset(0)
         self.dispatch_offset = QueueOffset(0)
         self.references = common.nothing
-        self.opening = False
-        """A worker is opening it."""
-        self.refilling = False
-        """A worker is fetching references for it."""
+        self.opening = self.refilling = False
+        """A worker is opening it; a worker is fetching references for it."""
+        self.described: QueueStatistics | None = None
+        """As `QueueDescriptions` said last."""
         self.claimed: ClaimedRange | None = None
         """The commit under way."""
         self._deleted = hot.deleted
@@ -115,13 +117,11 @@ class QueueProgress:
 
     def since_s(self, now_s: float) -> float:
         """When the first message that is not claimed was first seen."""
-        seen_s = first_seen_s(self._arrivals, self.dispatch_offset)
-        return now_s if seen_s is None else seen_s
+        return first_seen_s(self._arrivals, self.dispatch_offset, now_s)
 
     def oldest_s(self, now_s: float) -> float:
         """When the first message that is not durable was first seen."""
-        seen_s = first_seen_s(self._arrivals, self.commit_offset)
-        return now_s if seen_s is None else seen_s
+        return first_seen_s(self._arrivals, self.commit_offset, now_s)
 
     # The hot log was polled.
 

@@ -38,10 +38,10 @@ class QueueTable:
 
     def __init__(self, options: DispatchOptions) -> None:
         self.count = ReferenceCount()
-        self.descriptions = QueueDescriptions()
         self._options = options
         self._common = Common(options, self.count, References(self.count), self._sort)
         self._queues: dict[QueueId, QueueProgress] = {}
+        self.descriptions = QueueDescriptions(self._queues)
         self._to_open: dict[QueueId, QueueProgress] = {}
         self._opening: dict[QueueId, QueueProgress] = {}
         self._alone: set[QueueId] = set()
@@ -75,7 +75,7 @@ class QueueTable:
             self._alone.discard(name)
             for place in (self._to_open, self._opening, self._ready, self._needs_references):
                 place.pop(name, None)
-            self.descriptions.forget(name)
+            self.descriptions.forget(queue)
 
     def check(self) -> None:
         """Assert Q1, Q2, and what holds of each queue and its description. O(references)."""
