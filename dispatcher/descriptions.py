@@ -1,6 +1,7 @@
 """What can be said of every queue, kept from one moment to the next: what rests costs nothing."""
 
 import threading
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from container.names.queue_id import QueueId
@@ -18,13 +19,18 @@ def describe(queue: QueueProgress, now_s: float) -> QueueStatistics:
     return QueueStatistics(
         queue=queue.id,
         state=QueueState.DAMAGED if damaged else queue.state,
-        reason=queue.hot.detail if damaged else queue.reason,
+        reason=queue.hot.detail if damaged else queue.setback.reason,
         commit_offset=queue.commit_offset,
         dispatch_offset=queue.dispatch_offset,
         behind=behind,
         oldest_age_s=now_s - queue.oldest_s(now_s) if behind else 0.0,
-        failures=queue.failures,
+        failures=queue.setback.failures,
     )
+
+
+def _described(queues: Iterable[QueueProgress]) -> tuple[QueueStatistics, ...]:
+    found = (queue.described for queue in queues)
+    return tuple(one for one in found if one is not None)
 
 
 def _rests(described: QueueStatistics) -> bool:
@@ -35,15 +41,18 @@ def _rests(described: QueueStatistics) -> bool:
 class QueueDescriptions:
     """Descriptions of all queues. `note` is called by one thread, `at` by any.
 
+    Each queue keeps its own, in `described`, which nobody else writes.
+
     C1  A queue that was not noted since the last `at` is as it was described then, but for the
         age of what waits.
     C2  The queues that do not rest are those that are described as failing, halted or behind.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, queues: Mapping[QueueId, QueueProgress]) -> None:
+        """`queues`: the dispatcher's, in the order in which they came."""
+        self._queues = queues
         self._lock = threading.Lock()
         self._noted: dict[QueueId, QueueProgress] = {}
-        self._described: dict[QueueId, QueueStatistics] = {}
         self._restless: dict[QueueId, QueueProgress] = {}
         self._all: tuple[QueueStatistics, ...] = ()
         self._is_stale = False
@@ -51,7 +60,7 @@ class QueueDescriptions:
 
     def __repr__(self) -> str:
         return (
-            f"<QueueDescriptions: {len(self._described)} queues, {len(self._noted)} noted, "
+            f"<QueueDescriptions: {len(self._queues)} queues, {len(self._noted)} noted, "
             f"{len(self._restless)} do not rest>"
         )
 
@@ -59,21 +68,24 @@ class QueueDescriptions:
         """Assert C1 and C2 of one queue."""
         if queue.id in self._noted:
             return
-        kept = self._described[queue.id]
+        kept = queue.described
+        assert kept is not None, f"C1: {queue} was never described"
         now = describe(queue, 0.0)
         assert replace(kept, oldest_age_s=now.oldest_age_s) == now, f"C1: {kept} is {now}"
         assert (queue.id in self._restless) != _rests(kept), f"C2: {kept}"
 
     def note(self, queue: QueueProgress) -> None:
         """A queue is there, or changed."""
+        if not self._noted:  # one that was large keeps its memory when it is empty
+            self._noted = {}  # `at` has taken all of the other, and looks at it no more
         self._noted[queue.id] = queue
 
-    def forget(self, queue: QueueId) -> None:
-        """A queue is no more."""
+    def forget(self, queue: QueueProgress) -> None:
+        """A queue is no more, and not among the dispatcher's."""
         with self._lock:
-            self._noted.pop(queue, None)
-            self._restless.pop(queue, None)
-            self._is_stale |= self._described.pop(queue, None) is not None
+            self._noted.pop(queue.id, None)
+            self._restless.pop(queue.id, None)
+            self._is_stale |= queue.described is not None
 
     def at(self, now_s: float) -> tuple[tuple[QueueStatistics, ...], tuple[QueueStatistics, ...]]:
         """All queues in the order in which they came, and those of them that do not rest.
@@ -89,14 +101,14 @@ class QueueDescriptions:
             for queue in list(self._restless.values()):
                 self._describe(queue, now_s)
             if self._is_stale:
-                self._all, self._is_stale = tuple(self._described.values()), False
-            return self._all, tuple(self._described[queue] for queue in self._restless)
+                self._all, self._is_stale = _described(list(self._queues.values())), False
+            return self._all, _described(self._restless.values())
 
     def _describe(self, queue: QueueProgress, now_s: float) -> None:
         described = describe(queue, now_s)
-        if described == self._described.get(queue.id):
+        if described == queue.described:
             return
-        self._described[queue.id] = described
+        queue.described = described
         self._is_stale = True
         if _rests(described):
             self._restless.pop(queue.id, None)

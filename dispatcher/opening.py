@@ -88,7 +88,7 @@ class QueueOpening:
                 backfill=self._backfill_of(queue),
                 compared_messages=self._options.compared_messages_max,
                 now_ms=self._clock.now_ms(),
-                damage=queue.damage,
+                damage=queue.setback.damage,
                 agreed=agreed,
             )
         except StoreError as error:
@@ -121,5 +121,5 @@ class QueueOpening:
             if reaction is Reaction.HALT and queue.hot.min_offset > tier_next:
                 reaction = Reaction.REST  # HALT would not last: lost messages reopen it at once
             queue.react(reaction, refusal_sentence(error), now_s, tier_next=tier_next)
-        elif queue.state is QueueState.UNSETTLED or queue.rests:
+        elif queue.state is QueueState.UNSETTLED or queue.setback.rests:
             queue.react(reaction, str(error), now_s)

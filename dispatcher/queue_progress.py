@@ -1,29 +1,31 @@
 """How far one queue has been tiered: its offsets, its references and its state."""
 
-from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 from container.record.unit import Units
-from dispatcher.arrivals import Arrivals
+from dispatcher.arrivals import NO_ARRIVALS, Arrivals, first_seen_s, from_offset, noted
 from dispatcher.batching import due_at_s, messages_within
+from dispatcher.common import Common
 from dispatcher.hot_log import HotQueue, HotQueueState
-from dispatcher.options import DispatchOptions
 from dispatcher.outdated import is_outdated
 from dispatcher.queue_state import HALTED, QueueState
 from dispatcher.reactions import Reaction
-from dispatcher.references import ClaimedRange, ReferenceCount, References
+from dispatcher.references import ClaimedRange, References
 from dispatcher.round_plan import ROUND_QUEUES_ANY, Waiting
-from provider.clock import backoff_s
+from dispatcher.setback import NO_SETBACK, RESTS_AFTER, Setback, pause
+from dispatcher.statistics import QueueStatistics
 from provider.ranges import QueueOffset
 
 REFERENCES_MIN = 256
 """References that every queue may keep, however many the others keep."""
-RESTS_AFTER = 3
-"""Failures in a row after which a queue at rest counts as halted: nothing waits for it any more."""
 
 
 class QueueProgress:
-    """One queue's way into the tier. Every change of it is told to `notify`.
+    """One queue's way into the tier. Every change of it is told to `Common.notify`.
+
+    Nearly all of perhaps 100,000 rest. So what only few have at a time is a value that the others
+    share: setbacks, arrivals, references.
 
     I1  commit_offset <= dispatch_offset <= referenced_offset
     I2  A claim exists only while IN_FLIGHT, and is `[commit_offset, dispatch_offset)`; otherwise
@@ -33,72 +35,56 @@ class QueueProgress:
     I4  A READY queue whose commit failed has the references of the whole failed range.
     """
 
-    def __init__(
-        self,
-        hot: HotQueue,
-        options: DispatchOptions,
-        count: ReferenceCount,
-        *,
-        is_old: bool,
-        notify: "Callable[[QueueProgress], None]",
-    ) -> None:
+    __slots__ = (
+        "_arrivals",
+        "_common",
+        "_deleted",
+        "_served_s",
+        "claimed",
+        "commit_offset",
+        "described",
+        "dispatch_offset",
+        "hot",
+        "id",
+        "is_old",
+        "opened_offset",
+        "opening",
+        "references",
+        "refilling",
+        "setback",
+        "state",
+    )
+
+    def __init__(self, hot: HotQueue, common: Common, *, is_old: bool) -> None:
         self.id = hot.id
         self.hot = hot
         self.state = QueueState.UNSETTLED
-        self.reason = ""
+        self.setback: Setback = NO_SETBACK
         self.is_old = is_old
         """It existed when the dispatcher started, so `backfill` applies."""
         self.opened_offset: QueueOffset | None = None
         """Where this process began on it; None until it did."""
         self.commit_offset = QueueOffset(0)
         self.dispatch_offset = QueueOffset(0)
-        self.references = References(count)
-        self.opening = False
-        """A worker is opening it."""
-        self.refilling = False
-        """A worker is fetching references for it."""
-        self.failures = 0
-        self.retry_at_s = 0.0
-        self.rests = False
-        """It is halted by something that may pass: opened again once its pause has ended."""
-        self.damage = ""
-        """What was wrong with the messages at the commit offset, for the gap that passes them."""
-        self._deleted = hot.deleted
-        """The deleted queue of this name that the tier knows of: as of when this was opened."""
-        self._heals_at: QueueOffset | None = None
-        """A halted queue is opened again once the hot log reaches this offset."""
-        self._damage_told = False
-        """The hot log itself reported the damage; it will also report the end of it."""
-        self._round_queues_max = ROUND_QUEUES_ANY
-        self._retry_messages = 0
+        self.references = common.nothing
+        self.opening = self.refilling = False
+        """A worker is opening it; a worker is fetching references for it."""
+        self.described: QueueStatistics | None = None
+        """As `QueueDescriptions` said last."""
         self.claimed: ClaimedRange | None = None
         """The commit under way."""
+        self._deleted = hot.deleted
+        """The deleted queue of this name that the tier knows of: as of when this was opened."""
         self._served_s = 0.0
-        self._arrivals = Arrivals()
-        self._options = options
-        self._count = count
-        self._notify = notify
+        self._arrivals: Arrivals = NO_ARRIVALS
+        self._common = common
 
     def __repr__(self) -> str:
-        why = f" ({self.reason})" if self.reason else ""
+        why = f" ({self.setback.reason})" if self.setback.reason else ""
         return (
             f"<QueueProgress {self.id}: {self.state.value}{why}, committed {self.commit_offset}, "
             f"dispatched {self.dispatch_offset}, hot {self.hot.min_offset}..{self.hot.max_offset}>"
         )
-
-    def check(self) -> None:
-        """Assert I1 to I4 as far as one queue shows them. O(1)."""
-        claimed, kept = self.claimed, len(self.references.units)
-        assert self.commit_offset <= self.dispatch_offset <= self.referenced_offset, f"I1: {self}"
-        assert (claimed is not None) == (self.state is QueueState.IN_FLIGHT), f"I2: {self}"
-        if claimed is None:
-            assert self.dispatch_offset == self.commit_offset, f"I2: {self}"
-        else:
-            assert claimed.start == self.commit_offset, f"I2: {self} claimed {claimed.start}"
-            assert claimed.end == self.dispatch_offset, f"I2: {self} claimed to {claimed.end}"
-        assert kept == 0 or self.is_active, f"I3: {self} keeps {kept} references"
-        if self.state is QueueState.READY:
-            assert self._retry_messages <= kept, f"I4: {self} keeps {kept} references"
 
     @property
     def referenced_offset(self) -> QueueOffset:
@@ -127,28 +113,26 @@ class QueueProgress:
     @property
     def must_open(self) -> bool:
         """The queue has to be settled with the tier, by a worker that is still to be found."""
-        return (self.state is QueueState.UNSETTLED or self.rests) and not self.opening
+        return (self.state is QueueState.UNSETTLED or self.setback.rests) and not self.opening
 
     def since_s(self, now_s: float) -> float:
         """When the first message that is not claimed was first seen."""
-        seen_s = self._arrivals.seen_s(self.dispatch_offset)
-        return now_s if seen_s is None else seen_s
+        return first_seen_s(self._arrivals, self.dispatch_offset, now_s)
 
     def oldest_s(self, now_s: float) -> float:
         """When the first message that is not durable was first seen."""
-        seen_s = self._arrivals.seen_s(self.commit_offset)
-        return now_s if seen_s is None else seen_s
+        return first_seen_s(self._arrivals, self.commit_offset, now_s)
 
     # The hot log was polled.
 
     def observe(self, hot: HotQueue, now_s: float) -> None:
         """Take in what a poll saw."""
-        self._arrivals.note(hot.max_offset, now_s, durable=self.commit_offset)
+        self._arrivals = noted(self._arrivals, hot.max_offset, now_s, durable=self.commit_offset)
         if hot.deleted != self.hot.deleted:
-            self.retry_at_s = min(self.retry_at_s, now_s)  # what failed was of what is gone
+            self._retry_by(now_s)  # what failed was of what is gone
         self.hot = hot
         if hot.state is HotQueueState.DAMAGED:
-            self.damage, self._damage_told = hot.detail, True
+            self._set_back(damage=hot.detail, damage_told=True)
         self._changed()
 
     # Opening.
@@ -164,13 +148,13 @@ class QueueProgress:
     def open(self, offset: QueueOffset) -> None:
         """The tier ends at `offset` and agrees with the hot log: tier what follows."""
         self._unsettle()
-        self.state, self.reason = QueueState.READY, ""
+        self.state = QueueState.READY
         self.commit_offset = self.dispatch_offset = offset
         if self.opened_offset is None:
             self.opened_offset = offset
-        if self.hot.max_offset == offset:
-            self.failures = 0
-        self._arrivals.forget_below(self.commit_offset)
+        if self.setback.failures and self.hot.max_offset == offset:
+            self._set_back(failures=0, retry_at_s=0.0)
+        self._arrivals = from_offset(self._arrivals, self.commit_offset)
         self._changed()
 
     def contradict(
@@ -187,7 +171,7 @@ class QueueProgress:
         """
         self.commit_offset = tier_next
         self._halt(state, reason)
-        self._heals_at = heals_at
+        self._set_back(heals_at=heals_at)
         self._changed()
 
     def cut_off(self) -> None:
@@ -210,15 +194,15 @@ class QueueProgress:
         missing = self.hot.max_offset - self.dispatch_offset - kept
         if missing <= 0 or not self.is_active:
             return 0
-        wanted = min(missing, self._options.commit_messages_max - kept)
-        room = self._options.references_max - self._count.kept - reserved
+        wanted = min(missing, self._common.options.commit_messages_max - kept)
+        room = self._common.options.references_max - self._common.count.kept - reserved
         return max(0, min(wanted, max(room, REFERENCES_MIN - kept)))
 
     def add_references(self, start: QueueOffset, units: Units) -> None:
         """Keep references that were fetched from `start`; drops them if the queue moved since."""
         if start != self.referenced_offset or self.references_wanted() == 0:
             return
-        self.references.append(units)
+        self._own_references().append(units)
         self._changed()
 
     # Commits.
@@ -226,19 +210,20 @@ class QueueProgress:
     def waiting(self, now_s: float, *, at_once: bool = False) -> Waiting:
         """What planning a round needs to know; only with references and no claim."""
         since_s = self.since_s(now_s)
-        retry = self._retry_messages
+        options, setback = self._common.options, self.setback
+        retry = setback.retry_messages
         first_bytes = self.references.first_bytes(max(1, retry))
-        if self.failures:
-            due_s = ready_s = self.retry_at_s
+        if setback.failures:
+            due_s = ready_s = setback.retry_at_s
         else:
             ready_s = max(since_s, self._served_s)
             due_s = due_at_s(
                 messages=self.hot.max_offset - self.dispatch_offset,
                 bytes_known=self.references.bytes,
                 since_s=since_s,
-                messages_max=self._options.batch_messages_max,
-                bytes_max=self._options.batch_bytes_max,
-                age_s_max=0.0 if at_once else self._options.batch_age_s_max,
+                messages_max=options.batch_messages_max,
+                bytes_max=options.batch_bytes_max,
+                age_s_max=0.0 if at_once else options.batch_age_s_max,
             )
         return Waiting(
             queue=self.id,
@@ -247,16 +232,17 @@ class QueueProgress:
             since_s=since_s,
             due_at_s=due_s,
             ready_s=ready_s,
-            round_queues_max=self._round_queues_max,
-            failed=self.failures > 0,
+            round_queues_max=setback.round_queues_max,
+            failed=setback.failures > 0,
         )
 
     def claim(self, bytes_max: int) -> ClaimedRange:
         """Begin a commit: as much as `bytes_max` allows, or the failed range once more."""
         assert self.state is QueueState.READY, f"one commit at a time: {self}"
         sizes = self.references.sizes()
-        count = self._retry_messages or messages_within(
-            sizes, messages_max=self._options.commit_messages_max, bytes_max=bytes_max
+        messages_max = self._common.options.commit_messages_max
+        count = self.setback.retry_messages or messages_within(
+            sizes, messages_max=messages_max, bytes_max=bytes_max
         )
         count_bytes = int(sizes[:count].sum())
         references = self.references.take(count, count_bytes)
@@ -275,12 +261,12 @@ class QueueProgress:
     def landed(self, now_s: float) -> None:
         """The commit under way is durable."""
         self.claimed = None
-        self._retry_messages = 0
         self._served_s = now_s
         self.commit_offset = self.dispatch_offset
-        self.state, self.reason, self.damage = QueueState.READY, "", ""
-        self.failures, self._round_queues_max = 0, ROUND_QUEUES_ANY
-        self._arrivals.forget_below(self.commit_offset)
+        self.state, self.setback = QueueState.READY, NO_SETBACK
+        self._arrivals = from_offset(self._arrivals, self.commit_offset)
+        if not len(self.references):
+            self.references = self._common.nothing
         self._changed()
 
     def react(
@@ -304,10 +290,9 @@ class QueueProgress:
         match reaction:
             case Reaction.RETRY if self.claimed is not None:
                 self._fail(now_s, reason)
-                self._round_queues_max = round_queues_max
+                self._set_back(round_queues_max=round_queues_max)
             case Reaction.RETRY:
-                self._pause(now_s)
-                self.reason = reason
+                self._pause(now_s, reason=reason)
             case Reaction.REOPEN:
                 self._unsettle()
                 self._pause(now_s)
@@ -321,14 +306,13 @@ class QueueProgress:
 
     def retry_now(self, now_s: float) -> None:
         """The failures were not this queue's: its pause ends."""
-        self.retry_at_s = min(self.retry_at_s, now_s)
-        self._round_queues_max = ROUND_QUEUES_ANY
+        self._retry_by(now_s, round_queues_max=ROUND_QUEUES_ANY)
         self._changed()
 
     def _changed(self) -> None:
         """Ends every change: draw its consequences, notify."""
         self._reconsider()
-        self._notify(self)
+        self._common.notify(self)
 
     def _reconsider(self) -> None:
         """Follow what the hot log has now; not while a commit is under way."""
@@ -338,45 +322,49 @@ class QueueProgress:
             self._halt(QueueState.REFUSED, self.hot.detail)
         elif self.hot.state is HotQueueState.UNREADABLE:
             self._halt(QueueState.STOPPED, self.hot.detail)
-            self._heals_at = QueueOffset(0)  # opened again as soon as it can be read
+            self._set_back(heals_at=QueueOffset(0))  # opened again as soon as it can be read
         elif is_outdated(
             self.state,
             self.hot,
             commit_offset=self.commit_offset,
-            heals_at=self._heals_at,
-            damage_told=self._damage_told,
+            heals_at=self.setback.heals_at,
+            damage_told=self.setback.damage_told,
             deleted=self._deleted,
         ):
             self._unsettle()
 
     def _unsettle(self) -> None:
-        self.state, self.reason = QueueState.UNSETTLED, ""
+        self.state = QueueState.UNSETTLED
         self.references.clear()
+        self.references = self._common.nothing
         self.dispatch_offset = self.commit_offset
         self.claimed = None
-        self._retry_messages = 0
-        self._heals_at, self.rests = None, False
+        if self.setback is not NO_SETBACK:
+            self._set_back(reason="", retry_messages=0, heals_at=None, rests=False)
 
     def _halt(self, state: QueueState, reason: str) -> None:
         self._unsettle()
-        self.state, self.reason = state, reason
+        self.state = state
         if state is QueueState.DAMAGED:
-            self.damage, self._damage_told = reason, self.hot.state is HotQueueState.DAMAGED
+            told = self.hot.state is HotQueueState.DAMAGED
+            self._set_back(reason=reason, damage=reason, damage_told=told)
+        else:
+            self._set_back(reason=reason)
 
     def _rest(self, now_s: float, reason: str) -> None:
         """Open again after a pause; its commits are alone in their rounds until one lands."""
         self._unsettle()
-        self._pause(now_s)
-        self.reason, self._round_queues_max = reason, 1
-        if self.failures >= RESTS_AFTER:
-            self.state, self.rests = QueueState.STOPPED, True
+        self._pause(now_s, reason=reason, round_queues_max=1)
+        if self.setback.failures >= RESTS_AFTER:
+            self.state = QueueState.STOPPED
+            self._set_back(rests=True)
 
     def _give_back(self, next_offset: QueueOffset) -> None:
         claimed = self.claimed
         assert claimed is not None, f"nothing is in flight: {self}"
         assert claimed.start <= next_offset < claimed.end, f"{next_offset} is not claimed: {self}"
         kept = next_offset - claimed.start
-        rest_bytes = self.references.put_back(claimed.references[kept:])
+        rest_bytes = self._own_references().put_back(claimed.references[kept:])
         self.dispatch_offset = next_offset
         self.claimed = replace(
             claimed, references=claimed.references[:kept], bytes=claimed.bytes - rest_bytes
@@ -387,13 +375,24 @@ class QueueProgress:
         assert claimed is not None, f"nothing is in flight: {self}"
         self._give_back(claimed.start)
         self.claimed = None
-        self._retry_messages = len(claimed.references)
-        self.state, self.reason = QueueState.READY, reason
-        self._pause(now_s)
+        self.state = QueueState.READY
+        self._pause(now_s, reason=reason, retry_messages=len(claimed.references))
 
-    def _pause(self, now_s: float) -> None:
+    def _own_references(self) -> References:
+        """To be added to."""
+        if self.references is self._common.nothing:
+            self.references = References(self._common.count)
+        return self.references
+
+    def _set_back(self, **changes: Any) -> None:  # noqa: ANN401 - fields of a `Setback`
+        changed = replace(self.setback, **changes)
+        self.setback = NO_SETBACK if changed == NO_SETBACK else changed
+
+    def _retry_by(self, now_s: float, **changes: Any) -> None:  # noqa: ANN401 - as `_set_back`
+        """A pause, if there is one, ends now at the latest."""
+        if self.setback is not NO_SETBACK:
+            self._set_back(retry_at_s=min(self.setback.retry_at_s, now_s), **changes)
+
+    def _pause(self, now_s: float, **changes: Any) -> None:  # noqa: ANN401 - as `_set_back`
         """Leave the queue alone for a while, longer after each failure in a row."""
-        self.failures += 1
-        self.retry_at_s = now_s + backoff_s(
-            self.failures, s_min=self._options.backoff_s_min, s_max=self._options.backoff_s_max
-        )
+        self._set_back(**pause(self.setback.failures, now_s, self._common.options), **changes)

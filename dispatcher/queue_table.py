@@ -7,12 +7,14 @@ from operator import attrgetter
 from typing import ClassVar
 
 from container.names.queue_id import QueueId
+from dispatcher.common import Common
 from dispatcher.descriptions import QueueDescriptions
 from dispatcher.hot_log import HotQueue
 from dispatcher.options import DispatchOptions
+from dispatcher.progress_check import check_progress
 from dispatcher.queue_progress import REFERENCES_MIN, QueueProgress
 from dispatcher.queue_state import QueueState
-from dispatcher.references import ReferenceCount
+from dispatcher.references import ReferenceCount, References
 from dispatcher.round_plan import Load, RoundPlan, Waiting, plan_round
 from dispatcher.tier_health import TierHealth
 
@@ -36,9 +38,10 @@ class QueueTable:
 
     def __init__(self, options: DispatchOptions) -> None:
         self.count = ReferenceCount()
-        self.descriptions = QueueDescriptions()
         self._options = options
+        self._common = Common(options, self.count, References(self.count), self._sort)
         self._queues: dict[QueueId, QueueProgress] = {}
+        self.descriptions = QueueDescriptions(self._queues)
         self._to_open: dict[QueueId, QueueProgress] = {}
         self._opening: dict[QueueId, QueueProgress] = {}
         self._alone: set[QueueId] = set()
@@ -72,14 +75,14 @@ class QueueTable:
             self._alone.discard(name)
             for place in (self._to_open, self._opening, self._ready, self._needs_references):
                 place.pop(name, None)
-            self.descriptions.forget(name)
+            self.descriptions.forget(queue)
 
     def check(self) -> None:
         """Assert Q1, Q2, and what holds of each queue and its description. O(references)."""
         kept = sum(len(queue.references) for queue in self)
         assert self.count.kept == kept, f"Q1: {self} but {kept} references are kept"
         for queue in self:
-            queue.check()
+            check_progress(queue)
             queue.references.check()
             self.descriptions.check(queue)
             for place, wants in self._places(queue):
@@ -89,13 +92,10 @@ class QueueTable:
 
     def observe(self, seen: Iterable[HotQueue], now_s: float, *, first: bool) -> None:
         """Take in what a poll saw; `first` is the poll that returns every queue."""
-        sort = self._sort  # one bound method for all queues
         for hot in seen:
             queue = self._queues.get(hot.id)
             if queue is None:
-                queue = self._queues[hot.id] = QueueProgress(
-                    hot, self._options, self.count, is_old=first, notify=sort
-                )
+                queue = self._queues[hot.id] = QueueProgress(hot, self._common, is_old=first)
             queue.observe(hot, now_s)
 
     def cut_off(self) -> None:
@@ -120,8 +120,8 @@ class QueueTable:
         if not self._to_open:
             self._to_open = {}  # one that was large keeps its memory when it is empty
         for queue in self._to_open.values():
-            if queue.failures and queue.retry_at_s > now_s:
-                wake_at_s = min(wake_at_s, queue.retry_at_s)
+            if queue.setback.failures and queue.setback.retry_at_s > now_s:
+                wake_at_s = min(wake_at_s, queue.setback.retry_at_s)
             elif queue.id not in self._alone:
                 found.append(queue)
                 if len(found) == queues_max:
@@ -141,7 +141,9 @@ class QueueTable:
         While queues are being opened, others wait for them a little: the queues' records are
         interleaved in the hot log, and a round of one of many reads the log of all.
         """
-        opening = bool(self._opening) or any(not queue.failures for queue in self._to_open.values())
+        opening = bool(self._opening) or any(
+            not queue.setback.failures for queue in self._to_open.values()
+        )
         at_once = force and not opening
         waiting = [queue.waiting(now_s, at_once=at_once) for queue in self._ready.values()]
         if opening:
@@ -173,7 +175,7 @@ class QueueTable:
     def _sort(self, queue: QueueProgress) -> None:
         """Put a queue that changed where it belongs."""
         if self.checks_every_change:
-            queue.check()
+            check_progress(queue)
         self.descriptions.note(queue)
         for place, wants in self._places(queue):
             if wants:
