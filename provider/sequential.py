@@ -36,6 +36,8 @@ class ByteSource(Protocol):
         Raises:
             Unavailable: try again.
             Denied: the storage refuses.
+            Corrupt: an encrypted frame of the object was changed (`path` is its name), or a data
+                key was. `view` may hold anything then.
         """
         ...
 

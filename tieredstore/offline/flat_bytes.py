@@ -49,6 +49,8 @@ class SummingSource:
         self._inner = inner
         self._sums = {(one.object_name, one.start): one for one in sums}
         self._running: dict[str, tuple[Sum, int, int]] = {}
+        self._broken: list[Sum] = []
+        """Those of which some bytes were refused and what follows was read."""
         self.faults: list[SumFault] = []
         """Of the sums that are complete."""
         self.summed = 0
@@ -63,7 +65,11 @@ class SummingSource:
         count = self._inner.read_into(name, start, view)
         at = 0
         while at < count:
-            running = self._running.pop(name, None) or self._begun(name, start + at)
+            running = self._running.pop(name, None)
+            if running is not None and running[0].start + running[1] != start + at:
+                self._broken.append(running[0])
+                running = None
+            running = running or self._begun(name, start + at)
             if running is None:
                 return count
             one, done, crc = running
@@ -84,7 +90,8 @@ class SummingSource:
 
     def left_out(self) -> list[Sum]:
         """The sums that are not complete, because their bytes were not read one by one."""
-        return [*self._sums.values(), *(one for one, _, _ in self._running.values())]
+        running = (one for one, _, _ in self._running.values())
+        return [*self._sums.values(), *self._broken, *running]
 
     def _begun(self, name: str, start: int) -> tuple[Sum, int, int] | None:
         one = self._sums.pop((name, start), None)

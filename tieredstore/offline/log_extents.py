@@ -11,13 +11,14 @@ from numpy.typing import NDArray
 from container.queue.boundaries import cut_runs
 from container.record.blank import Coda
 from container.record.crc32c import crc32c
+from provider.errors import Corrupt
 from provider.sequential import ByteSource
 from tieredstore.offline.log_scan import FoundRecords
 from tieredstore.offline.split import LogPiece, ScanReport, Split
 
 PIECE_BYTES = 4 << 20
 ExtentRow = tuple[int, int, int | None, int, int, int]
-"""Log position, length, CRC-32C (None: not all bytes are there), first offset, oldest, newest."""
+"""Log position, length, CRC-32C (None: not all can be read), first offset, oldest, newest."""
 
 
 @dataclass(slots=True)
@@ -136,14 +137,17 @@ class LogExtents:
 
 
 def _sum(source: ByteSource, split: Split, start: int, end: int, crc: int) -> int | None:
-    """Checksum of bytes of the log; None if they are not all there."""
+    """Checksum of bytes of the log; None if not all can be read."""
     room = memoryview(bytearray(min(PIECE_BYTES, end - start)))
     for piece in split.pieces:
         low, high = max(piece.position, start), min(piece.end, end)
         while low < high:
             view = room[: high - low]
             place = piece.object_offset + low - piece.position
-            if source.read_into(piece.object_name, place, view) < len(view):
+            try:
+                if source.read_into(piece.object_name, place, view) < len(view):
+                    return None
+            except Corrupt:  # an encrypted frame was changed
                 return None
             crc, low = crc32c(view, crc), low + len(view)
     return crc

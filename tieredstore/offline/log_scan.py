@@ -25,7 +25,6 @@ CAREFUL_BYTES = 64 << 10
 """Followed at once behind damage, so that much damage does not cost much more than little."""
 TRUNCATED = "the log ends inside a record"
 BLANK = "a blank in place of a record"
-LOST = "the storage does not have these bytes any more"
 QUEUE_OFFSET_MAX = INT64_MAX // UNIT_BYTES
 """Of a message whose unit has a place in a ConsumeQueue; nothing beyond was ever written."""
 ANOTHER_BODY = "the body differs from its checksum"
@@ -96,7 +95,8 @@ class LogScan:
         """The records of the split, in order.
 
         Raises:
-            Corrupt: there is a gap, and nobody is told of gaps; path and position name it.
+            Corrupt: there is a gap, and nobody is told of gaps: path and position name it. Or a
+                data key of an encrypted tier was changed.
             Unavailable: try again.
             Denied: the storage refuses.
         """
@@ -142,7 +142,7 @@ class LogScan:
         if reason or end >= split.end:
             return found, end, reason
         if kept == count < len(ends):
-            return found, end, LOST
+            return found, end, window.lost_reason
         if touching == count < len(ends):
             return found, end, BLANK
         return found, end, self._why_it_ends(end, walk)
@@ -151,12 +151,12 @@ class LogScan:
         """Why no record follows the last one of a walk, at `end`; "" if one may, or a coda does."""
         window = self._window
         if walk.reason and window.lost_from < min(window.end, end + BlankRecord.SIZE + 1):
-            return LOST
+            return window.lost_reason
         behind = window.start + walk.next
         if walk.reason == ENDS_INSIDE:
             if window.end < window.limit and end > window.start:
                 return ""
-            return LOST if window.lost_from < window.end else TRUNCATED
+            return window.lost_reason if window.lost_from < window.end else TRUNCATED
         if walk.reason or behind == end:
             return walk.reason
         goes_on = behind > window.end and end > window.start  # the blank is in the next window

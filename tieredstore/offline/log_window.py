@@ -1,23 +1,36 @@
 """A window that moves over a split's log: one buffer, used again and again."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from provider.encryption.frames import CONTENT_BYTES
+from provider.errors import Corrupt
 from provider.sequential import ByteSource, ObjectRange
 from tieredstore.offline.split import LogPiece
 
 WINDOW_BYTES = 4 << 20
 """What a scan holds of a log, unless one record is longer: a buffer of so many bytes stays in the
 processor's cache well enough, and is long enough for calls of numpy (2 to 4 MiB measured best)."""
+LOST = "the storage does not have these bytes any more"
+
+
+class _Lost(NamedTuple):
+    """Log positions `[start, end)` of bytes that nobody can read, and why."""
+
+    start: int
+    end: int
+    reason: str
 
 
 class LogWindow:
     """Bytes `[start, end)` of a log, which only moves forward.
 
-    Bytes that the storage does not have any more are zeros here, and `lost_from` says where the
-    first of them is. Memory: `WINDOW_BYTES`, or the longest stretch that was asked for.
+    Bytes that the storage does not have any more, and those of encrypted frames that were changed,
+    are zeros here; `lost_from` says where the first of them is. Memory: `WINDOW_BYTES`, or the
+    longest stretch that was asked for.
     """
 
     def __init__(
@@ -29,7 +42,8 @@ class LogWindow:
         self._limit = limit
         self._raw = np.empty(min(WINDOW_BYTES, limit - start), np.uint8)
         self._filled = 0
-        self._lost: list[tuple[int, int]] = []
+        self._lost: list[_Lost] = []
+        self._expected_until = start
         self.start = start
         """Log position of the first byte."""
 
@@ -50,15 +64,25 @@ class LogWindow:
 
     @property
     def lost_from(self) -> int:
-        """Position of the first byte in the window that the storage does not have; else `end`."""
-        return next((max(a, self.start) for a, b in self._lost if b > self.start), self.end)
+        """Position of the first byte in the window that cannot be read; else `end`."""
+        return self.lost_behind(self.start)
+
+    def lost_behind(self, position: int) -> int:
+        """Position of the first byte at or behind another that cannot be read; else `end`."""
+        return next((max(a, position) for a, b, _ in self._lost if b > position), self.end)
+
+    @property
+    def lost_reason(self) -> str:
+        """Why the byte at `lost_from` cannot be read."""
+        return next((why for _, b, why in self._lost if b > self.start), LOST)
 
     def has_all(self, start: int, end: int) -> bool:
-        """Whether the storage has every byte of `[start, end)`, which the window holds."""
-        return not any(a < end and start < b for a, b in self._lost)
+        """Whether every byte of `[start, end)`, which the window holds, could be read."""
+        return not any(a < end and start < b for a, b, _ in self._lost)
 
     def expect(self, until: int) -> None:
         """Tell the source that everything up to `until` will be read."""
+        self._expected_until = until
         ranges = [
             ObjectRange(
                 piece.object_name,
@@ -66,7 +90,7 @@ class LogWindow:
                 min(piece.end, until) - max(piece.position, self.end),
             )
             for piece in self._pieces[self._next_piece :]
-            if piece.end > self.end and piece.position < until
+            if piece.end > self.end and max(piece.position, self.end) < until
         ]
         self._source.expect(ranges)
 
@@ -75,6 +99,7 @@ class LogWindow:
 
         Raises:
             Unavailable, Denied: as `ByteSource.read_into`.
+            Corrupt: a data key of an encrypted tier was changed.
         """
         assert self.start <= start <= self.end, "a window moves forward within what it holds"
         kept = self.end - start
@@ -85,7 +110,7 @@ class LogWindow:
         if kept and (start > self.start or self._raw is not held):
             self._raw[:kept] = held[self._filled - kept : self._filled]
         self.start, self._filled = start, kept
-        self._lost = [(a, b) for a, b in self._lost if b > start]
+        self._lost = [one for one in self._lost if one.end > start]
         view = self._raw.data
         while self._filled < wanted:
             self._read(view[self._filled : wanted])
@@ -96,9 +121,51 @@ class LogWindow:
             self._next_piece += 1
         piece = self._pieces[self._next_piece]
         view = room[: piece.end - self.end]
-        inside = self.end - piece.position
-        count = self._source.read_into(piece.object_name, piece.object_offset + inside, view)
-        if count < len(view):
-            view[count:] = bytes(len(view) - count)
-            self._lost.append((self.end + count, self.end + len(view)))
-        self._filled += len(view)
+        begin = piece.object_offset + self.end - piece.position
+        try:
+            count = self._source.read_into(piece.object_name, begin, view)
+        except Corrupt as error:
+            _refuse_other(piece, error)
+            self._source.expect(())  # what comes next is not what it was told of
+            lost = [*self._read_around(piece, begin, view)]
+            self._filled += len(view)
+            self.expect(self._expected_until)
+        else:
+            lost = [(begin + count, begin + len(view), LOST)] if count < len(view) else []
+            self._filled += len(view)
+        for low, high, reason in lost:
+            view[low - begin : high - begin] = bytes(high - low)
+            shift = piece.position - piece.object_offset
+            self._lost.append(_Lost(low + shift, high + shift, reason))
+
+    def _read_around(self, piece: LogPiece, begin: int, view: memoryview) -> Iterator[_Lost]:
+        """Read bytes some of which are in changed frames; yields those, by the object's bytes.
+
+        Halves what is refused until it is one frame: 2 requests for each halving, some 20 for one
+        frame of 4 MiB, and at most 2 for each frame where all were changed.
+        """
+        left = [(begin, begin + len(view))]
+        while left:
+            low, high = left.pop()
+            try:
+                count = self._source.read_into(
+                    piece.object_name, low, view[low - begin : high - begin]
+                )
+            except Corrupt as error:
+                _refuse_other(piece, error)
+                middle = (low + high) // 2 // CONTENT_BYTES * CONTENT_BYTES
+                if middle <= low:
+                    middle = (low // CONTENT_BYTES + 1) * CONTENT_BYTES
+                if middle < high:
+                    left += [(middle, high), (low, middle)]
+                else:
+                    yield _Lost(low, high, error.reason)
+            else:
+                if low + count < high:
+                    yield _Lost(low + count, high, LOST)
+
+
+def _refuse_other(piece: LogPiece, error: Corrupt) -> None:
+    """Raise what is no damage of the piece's own object: nothing can be read without a data key."""
+    if error.path != piece.object_name:
+        raise error

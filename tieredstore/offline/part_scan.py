@@ -153,7 +153,7 @@ def _records_from(window: LogWindow, at: int) -> tuple[list[tuple[QueueId, PartR
     ends = walk.starts + walk.sizes
     follow = np.concatenate((np.array([begin]), ends[:-1])) == walk.starts
     touching = len(follow) if follow.all() else int(np.argmin(follow))
-    sound = int(np.searchsorted(ends, window.lost_from - window.start, side="right"))
+    sound = int(np.searchsorted(ends, window.lost_behind(at) - window.start, side="right"))
     count = min(touching, sound, len(walk.starts))
     columns, _ = leading_columns(window.raw, walk.starts[:count], walk.sizes[:count])
     count = len(columns.headers)
