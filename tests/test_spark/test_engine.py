@@ -1,5 +1,6 @@
 """The engine on Spark gives what the engine in one process gives, errors too."""
 
+import gc
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -73,6 +74,23 @@ def test_an_error_of_a_worker_is_raised_as_it_was(engine: "SparkEngine") -> None
         engine.map_group([1, 2], refused, refusing)
     with pytest.raises(Unavailable, match="the storage does not answer"):
         engine.map_group([1], unavailable, joined)
+
+
+def kept_out_of_collections(number: int) -> Iterator[Piece]:
+    yield Piece("T", number, b"%d" % gc.get_freeze_count())
+
+
+def most(target: str, pieces: Sequence[Piece]) -> Iterable[Piece]:
+    yield Piece(target, max(int(piece.payload) for piece in pieces), b"")
+
+
+def test_a_worker_does_not_collect_what_it_has_loaded_after_each_task(
+    engine: "SparkEngine",
+) -> None:
+    engine.map_group(range(4), digits, joined)
+    (found,) = engine.map_group(range(4), kept_out_of_collections, most)
+    assert found.order > 10_000  # objects
+    assert not gc.get_freeze_count()  # the driver is no worker
 
 
 def test_workers_that_lack_a_package_are_one_sentence(

@@ -16,6 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from provider.errors import StoreError, Unavailable
 from tieredstore.offline.engine import Mapper, Piece, Progress, Reducer
+from tieredstore.offline.spark.workers import keep_what_is_loaded
 
 PAYLOAD_BYTES = 16 << 20
 """Of the pieces in one record batch: a binary column holds at most 2 GiB."""
@@ -78,12 +79,10 @@ class SparkEngine:
         return sorted(pieces, key=lambda piece: (piece.target, piece.order))
 
     def _results(self, items: Sequence[Any], mapper: Mapper, reducer: Reducer) -> DataFrame:
-        rows = [(number, pickle.dumps(item)) for number, item in enumerate(items)]
-        asked = self._spark.createDataFrame(rows, "number bigint, item binary")
-        # With as many ranges as items, each has a task of its own.
-        mapped = asked.repartitionByRange(len(items), "number").mapInArrow(
-            _Mapping(mapper), PIECE_COLUMNS
-        )
+        mapping = _Mapping(mapper, [pickle.dumps(item) for item in items])
+        # With as many partitions as numbers, each item has a task of its own.
+        numbers = self._spark.range(0, len(items), 1, len(items))
+        mapped = numbers.mapInArrow(mapping, PIECE_COLUMNS)
         reducing = _Reducing(reducer)
 
         def reduced(table: pa.Table) -> pa.Table:  # Spark counts the arguments of a function
@@ -94,15 +93,17 @@ class SparkEngine:
 
 @dataclass(frozen=True, slots=True)
 class _Mapping:
-    """From batches of items to batches of pieces, in a worker."""
+    """From batches of numbers of items to batches of pieces, in a worker."""
 
     mapper: Mapper
+    items: Sequence[bytes]
+    """All of them, for a table of them would cost a shuffle; Spark broadcasts more than 1 MiB."""
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            numbers = batch.column("number").to_pylist()
-            for number, item in zip(numbers, batch.column("item").to_pylist(), strict=True):
-                yield from _in_batches(self._mapped(number, item))
+            for number in batch.column("id").to_pylist():
+                yield from _in_batches(self._mapped(number, self.items[number]))
+        keep_what_is_loaded()
 
     def _mapped(self, number: int, item: bytes) -> Iterator[Piece]:
         try:

@@ -25,6 +25,7 @@ from tieredstore.offline.spark.options import (
 from tieredstore.offline.spark.pushdown import PushedFilters
 from tieredstore.offline.spark.store_writer import StoreWriter
 from tieredstore.offline.spark.stream_reader import MessageStreamReader
+from tieredstore.offline.spark.workers import keep_what_is_loaded
 from tieredstore.offline.spark.write_options import write_options
 from tieredstore.offline.tables.open_tier import OpenTier
 from tieredstore.offline.tables.parts import Part
@@ -116,6 +117,7 @@ class TableReader(DataSourceReader):
         if isinstance(partition, TablePartition):
             for batch in rows_of(partition.part, self._to_spark.columns):
                 yield self._to_spark.converted(batch)
+        keep_what_is_loaded()
 
 
 class FilteringReader(PushedFilters, TableReader):

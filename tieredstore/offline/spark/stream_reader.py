@@ -29,6 +29,7 @@ from tieredstore.offline.spark.stream_offsets import (
     refuse_other_tier,
     stretches,
 )
+from tieredstore.offline.spark.workers import keep_what_is_loaded
 from tieredstore.offline.tables.open_tier import OpenTier
 from tieredstore.offline.tables.parts import MessagesPart
 from tieredstore.offline.tables.reading import rows_of
@@ -146,6 +147,7 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if isinstance(partition, MessagePartition):
             for batch in rows_of(partition.part, self._to_spark.columns):
                 yield self._to_spark.converted(batch)
+        keep_what_is_loaded()
 
     def commit(self, end: Offsets) -> None:
         """Nothing: the tier is the same for everybody who reads it."""
