@@ -4,8 +4,9 @@
 What it writes the follow reader tiers (`feed.py`), and a Java broker opens after a clean end.
 
 - Deciding: `encoding.py` checks a message and makes its record, `append_plan.py` says where it goes
-  and what is written, `alike_plan.py` both for a batch at once, `retention.py` which files may go,
-  `checkpoint.py` and `topics.py` what two small files say;
+  and what is written, `alike_plan.py` both for a batch at once, `one_plan.py` both for one usual
+  message, `retention.py` which files may go, `checkpoint.py` and `topics.py` what two small
+  files say;
 - acting: `append_calls.py` lets the loop append what is small, `append_thread.py` takes the rest
   of what many tasks append as one group, `appender.py` writes it, syncs, and takes a failed write
   back, over `commit_log.py` and `consume_queues.py` (files by position and by queue offset) and

@@ -33,6 +33,7 @@ class AppendCalls:
         self._appender = appender
         self._options = appender.options
         self._ends = ends
+        self._waits_for_syncs = self._options.flush == "SYNC_FLUSH"
         self._clock = clock
         self._on_written = written
         self._loop = asyncio.get_running_loop()
@@ -46,6 +47,32 @@ class AppendCalls:
 
     def __repr__(self) -> str:
         return f"<AppendCalls: {self._waiting_bytes} bytes wait>"
+
+    def append_at_once(self, message: NewMessage) -> Appended | None:
+        """Append one message now, as `append_many` would, if nothing has to be waited for.
+
+        None, and nothing is done, where something has, or might. No future, no task.
+
+        Raises:
+            Unavailable: no space left, or the device failed; see `HotLog.append_many`.
+        """
+        if self._waits_for_syncs or self._closed or not self._thread.is_idle:
+            return None
+        if self._here_messages + 1 >= HERE_MESSAGES_MAX or _bytes_of((message,)) > HERE_BYTES_MAX:
+            return None  # where it is time for other tasks, `append_many` lets them run
+        started_s = self._clock.monotonic_s()
+        if started_s < self._here_again_s:
+            return None
+        plan = self._appender.append_one(message, self._clock.now_ms())
+        if plan is None:
+            return None
+        self._here_messages += 1
+        appended = plan.appended
+        position, size = appended.position, appended.size
+        self._ends.written_one(plan.queue, appended.queue_offset + 1, position + size)
+        self._on_written()
+        self._look_at_time(started_s)
+        return appended
 
     async def append_many(
         self, messages: Sequence[NewMessage], *, together: bool
@@ -118,11 +145,15 @@ class AppendCalls:
         if started_s < self._here_again_s or not self._thread.append_here(request):
             return False
         self._here_messages += len(request.messages)
+        self._look_at_time(started_s)
+        return True
+
+    def _look_at_time(self, started_s: float) -> None:
+        """Leave appending to the thread for a while if a call took the loop too long."""
         ended_s = self._clock.monotonic_s()
         took_s = ended_s - started_s
         if took_s > SLOW_S:
             self._here_again_s = ended_s + PAUSES * took_s
-        return True
 
     def _written(self, group: AppendGroup) -> None:
         """A group was written, or failed; on the loop."""

@@ -24,6 +24,7 @@ from tieredstore.hot.consume_queues import QueueFiles
 from tieredstore.hot.deleted_queues import DeletedQueue, DeletedQueues
 from tieredstore.hot.directory import StoreDirectory
 from tieredstore.hot.encoding import NewMessage, Prepared
+from tieredstore.hot.one_plan import OnePlan, plan_one
 from tieredstore.hot.options import HotWriteOptions
 from tieredstore.hot.recovery import LogEnd, finish_deletion, recover
 from tieredstore.hot.topics import TopicsFile
@@ -185,6 +186,32 @@ class Appender:
             del self._begins[queue]
         self._store_timestamp = plan.appended[-1].store_timestamp
         self.end = plan.end
+
+    def append_one(self, message: NewMessage, now_ms: int) -> OnePlan | None:
+        """Append a message if that is quick, and it is none for `plan`; None if nothing was done.
+
+        Raises:
+            Unavailable: no space, or the device failed; it was not appended.
+        """
+        if self.broken:
+            return None
+        plan = plan_one(self.end, self.next_offsets, message, now_ms=now_ms, options=self.options)
+        if plan is None or plan.queue in self._begins:
+            return None
+        queue, record, unit, (offset, position, size, _) = plan
+        queues = self.queues
+        if not self.log.is_open_at(position) or not queues.is_open_at(queue, offset, UNIT_BYTES):
+            return None
+        try:
+            self.log.write(position, (record,))
+            queues.write_one(queue, offset, unit)
+        except OSError as error:
+            self._take_back(AppendPlan([], next_offsets={queue: offset + 1}))
+            raise self._verdict(error) from error
+        self.next_offsets[queue] = offset + 1
+        self._store_timestamp = now_ms
+        self.end = position + size
+        return plan
 
     def begin_queues(self, offsets: Mapping[QueueId, int]) -> None:
         """Let queues that have no message yet begin at `offsets`, once they get one.

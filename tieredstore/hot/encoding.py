@@ -108,7 +108,7 @@ def prepare(message: NewMessage, now_ms: int, options: HotWriteOptions) -> Prepa
             f"The body has {len(body)} bytes, more than {options.message_bytes_max}"
             " (maxMessageSize)."
         )
-    properties, tag_code = _properties_of(message.properties)
+    properties, tag_code = properties_of(message.properties)
     crc_bytes = 0
     if options.record_crc:
         crc_bytes = RECORD_CRC_BYTES
@@ -215,7 +215,7 @@ def host_of(host: Host) -> tuple[bytes, int, bool]:
     return packed, host[1], ":" in host[0]
 
 
-def _properties_of(properties: Mapping[str, str] | bytes) -> tuple[bytes, int]:
+def properties_of(properties: Mapping[str, str] | bytes) -> tuple[bytes, int]:
     """The stored form, and the tags code that the unit has."""
     if isinstance(properties, bytes):
         return stored_properties(properties)
@@ -237,14 +237,17 @@ def stored_properties(raw: bytes) -> tuple[bytes, int]:
     Raises:
         MessageRefused: recovery would take the record for a torn one.
     """
-    if raw.endswith(b"\0") or _ZERO_PAGE in raw:
+    find = raw.find
+    if raw.endswith(b"\0") or (len(raw) >= len(_ZERO_PAGE) and find(_ZERO_PAGE) >= 0):
         raise MessageRefused("Properties with so many zero bytes look like a torn record.")
-    before, found, after = raw.partition(_TAGS_BEGIN)
-    if not found:
+    found = find(_TAGS_BEGIN)
+    if found < 0:
         return raw, 0
-    if (before and not before.endswith(_PAIR_END)) or _TAGS_BEGIN in after:
+    begin = found + len(_TAGS_BEGIN)
+    if (found and not raw.startswith(_PAIR_END, found - 1)) or find(_TAGS_BEGIN, begin) >= 0:
         return raw, tag_code_of(decode_properties(raw).get(TAGS, ""))
-    return raw, _stored_tag_code(after.partition(_PAIR_END)[0])
+    end = find(_PAIR_END, begin)
+    return raw, _stored_tag_code(raw[begin:] if end < 0 else raw[begin:end])
 
 
 @lru_cache(KEPT_MAX)

@@ -59,6 +59,19 @@ class QueueEnds:
             self.unflushed.append(_Unflushed(plan.end, dict(plan.next_offsets)))
             self._grows = True
 
+    def written_one(self, queue: QueueId, next_offset: int, end: int) -> None:
+        """One message was written up to `end`; nobody waits for its sync, for that is not sync."""
+        assert not self._is_sync, "who waits is in the group that `written` is told of"
+        self.visible[queue] = next_offset
+        self.on_visible({queue: next_offset})
+        if self._grows:
+            newest = self.unflushed[-1]
+            newest.end = end
+            newest.next_offsets[queue] = next_offset
+        else:
+            self.unflushed.append(_Unflushed(end, {queue: next_offset}))
+            self._grows = True
+
     def flushing(self) -> None:
         """A sync begins: what is written from now on may not be in it."""
         self._grows = False

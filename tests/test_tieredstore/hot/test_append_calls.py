@@ -11,28 +11,28 @@ import pytest
 
 from provider.clock import ManualClock
 from provider.errors import Unavailable
+from provider.object_store import Buffer
 from tests.support.hot_store import new_message
 from tieredstore.hot import HotLog, HotWriteOptions, MessageRefused, NewMessage, open_hot_log
 from tieredstore.hot.append_calls import HERE_BYTES_MAX, HERE_MESSAGES_MAX, PAUSES
-from tieredstore.hot.append_plan import AppendPlan
 
 OPTIONS = HotWriteOptions(commit_log_bytes=1 << 22)
 
 
 class Appending:
-    """Notes in which thread each plan of a log is carried out, and takes its time by a clock."""
+    """Notes in which thread each write to a CommitLog file is made, and makes it take its time."""
 
     def __init__(self, log: HotLog, clock: ManualClock) -> None:
         self.here: list[bool] = []
         self.takes_s = 0.0
         self._clock = clock
-        self._real = log._appender.carry_out
-        log._appender.carry_out = self.carry_out  # type: ignore[method-assign]
+        self._real = log._appender.log.write
+        log._appender.log.write = self.write  # type: ignore[method-assign]
 
-    def carry_out(self, plan: AppendPlan) -> None:
+    def write(self, position: int, parts: Sequence[Buffer]) -> None:
         self.here.append(threading.current_thread() is threading.main_thread())
         self._clock._elapsed_s += self.takes_s
-        self._real(plan)
+        self._real(position, parts)
 
 
 def batch(count: int, start: int, body_bytes: int = 20) -> Sequence[NewMessage]:
@@ -65,7 +65,7 @@ async def test_a_file_is_begun_by_the_thread(tmp_path: Path) -> None:
         await log.append(new_message(10))
         assert appending.here[10:] == [False], "ten units fill a ConsumeQueue file"
         await log.append(new_message(11, body_bytes=3000))
-        assert appending.here[11:] == [False], "the record goes to a new CommitLog file"
+        assert appending.here[11:] == [False] * 2, "a blank ends the file, and a new one begins"
 
 
 async def test_what_was_called_first_is_appended_first(tmp_path: Path) -> None:
@@ -124,7 +124,7 @@ async def test_a_write_that_fails_here_is_told_and_taken_back(tmp_path: Path) ->
         with pytest.raises(MessageRefused):
             await log.append_many([new_message(1), new_message(2)._replace(queue_id=-1)])
         with (
-            patch.object(log._appender.queues, "write", side_effect=OSError(28, "no space")),
+            patch("tieredstore.hot.consume_queues.write_all", side_effect=OSError(28, "no space")),
             pytest.raises(Unavailable, match="full"),
         ):
             await log.append(new_message(1))
