@@ -1,4 +1,4 @@
-"""Every line of `offload_lines.md` and `offline_lines.md` names tests that exist, or a reason."""
+"""Every line of the pages of offload, offline and message store names tests, or a reason."""
 
 from pathlib import Path
 
@@ -6,9 +6,12 @@ import pytest
 
 from tests.test_acceptance.test_lines import named, names_in
 
-OFFLOAD, OFFLINE = (Path(__file__).parent / f"{name}_lines.md" for name in ("offload", "offline"))
+OFFLOAD, OFFLINE, STORE = (
+    Path(__file__).parent / f"{name}_lines.md" for name in ("offload", "offline", "message_store")
+)
 KAFKA_LINES, FIRST_LINE, LAST_LINE = 10, 15, 106
 THERE_LINES, SHOWN_LINES = 35, 27
+STORE_THERE_LINES, STORE_SHOWN_LINES = 73, 18
 
 
 def rows(page: Path) -> list[list[str]]:
@@ -22,7 +25,7 @@ def rows(page: Path) -> list[list[str]]:
     return found[1:]
 
 
-@pytest.mark.parametrize("page", [OFFLOAD, OFFLINE], ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", [OFFLOAD, OFFLINE, STORE], ids=lambda page: page.stem)
 def test_every_line_names_a_test_that_exists_or_a_reason(page: Path) -> None:
     for row in rows(page):
         assert len(row) == 5, row
@@ -49,4 +52,8 @@ def test_no_line_is_left_out() -> None:
     assert lines_of(OFFLINE) == {
         "what there is": list(range(1, THERE_LINES + 1)),
         "must show": list(range(1, SHOWN_LINES + 1)),
+    }
+    assert lines_of(STORE) == {
+        "what there is": list(range(1, STORE_THERE_LINES + 1)),
+        "must show": list(range(1, STORE_SHOWN_LINES + 1)),
     }
