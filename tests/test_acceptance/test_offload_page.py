@@ -1,4 +1,4 @@
-"""Every line of offload, of object stores and of jobs names tests that exist, or a reason."""
+"""Every line of stores, offload, object stores and jobs names tests that exist, or a reason."""
 
 from pathlib import Path
 
@@ -6,11 +6,12 @@ import pytest
 
 from tests.test_acceptance.test_lines import named, names_in
 
-OFFLOAD, OBJECT, OFFLINE = (
-    Path(__file__).parent / f"{name}_lines.md" for name in ("offload", "object", "offline")
+OFFLOAD, STORE, OBJECT, OFFLINE = (
+    Path(__file__).parent / f"{name}_lines.md"
+    for name in ("offload", "message_store", "object", "offline")
 )
 KAFKA_LINES, FIRST_LINE, LAST_LINE = 10, 15, 106
-LINES = {OBJECT: (38, 24), OFFLINE: (35, 27)}
+LINES = {STORE: (73, 18), OBJECT: (38, 24), OFFLINE: (35, 27)}
 """How many lines say what there is, and what must be shown."""
 
 
@@ -25,7 +26,7 @@ def rows(page: Path) -> list[list[str]]:
     return found[1:]
 
 
-@pytest.mark.parametrize("page", [OFFLOAD, OBJECT, OFFLINE], ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", [OFFLOAD, *LINES], ids=lambda page: page.stem)
 def test_every_line_names_a_test_that_exists_or_a_reason(page: Path) -> None:
     for row in rows(page):
         assert len(row) == 5, row

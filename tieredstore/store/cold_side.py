@@ -67,6 +67,8 @@ class ColdSide:
         self._pauses.set()
         self._rests = asyncio.Event()
         self._rests.set()
+        self._ends = False
+        """Whether the dispatcher closes: whoever begins to tier now is late."""
 
     def __repr__(self) -> str:
         return f"<ColdSide {self.tier!r}>"
@@ -120,11 +122,15 @@ class ColdSide:
             self._rests.clear()
             try:
                 async with asyncio.TaskGroup() as group:
-                    work = group.create_task(self.dispatcher.run())
+                    work = group.create_task(self._dispatch())
                     await self._pauses.wait()
                     work.cancel()
             finally:
                 self._rests.set()
+
+    async def _dispatch(self) -> None:
+        if not self._ends:
+            await self.dispatcher.run()
 
     async def delete_topics(
         self, topics: Collection[str], delete: Callable[[], Awaitable[None]]
@@ -190,6 +196,7 @@ class ColdSide:
         with suppress(StoreError):  # closing the log says it
             await self._log.flush()
             self.feed.look_at_all()
+        self._ends = True
         await self.dispatcher.close()
 
 

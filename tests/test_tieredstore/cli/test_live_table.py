@@ -161,3 +161,17 @@ def test_json_logs_are_not_mixed_with_a_table(broker: FakeBroker, given: list[st
     terminal.read_until("\0")
     assert process.wait() == 0
     assert "\x1b" not in terminal.written
+
+
+def test_a_store_of_our_own_shows_the_same_table(given: list[str], tmp_path: Path) -> None:
+    own = [*given, "-D", f"storePathRootDir={tmp_path / 'own'}"]
+    run(*own, "put", "Orders", "one", "two", "three")
+    terminal = Terminal()
+    process = terminal.run(*own, "run")
+    terminal.read_until("3 messages tiered · up to date")
+    process.send_signal(signal.SIGINT)
+    terminal.read_until("\0")
+    assert process.wait() == 0
+    plain = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", terminal.written)
+    assert re.search(r"^ Orders +1 +3 +3 +\d+ B", plain, re.MULTILINE)
+    assert terminal.written.count("\x1b[?25l") == terminal.written.count("\x1b[?25h")

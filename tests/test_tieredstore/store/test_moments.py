@@ -301,3 +301,12 @@ async def test_a_clock_that_was_set_back_hides_no_message_from_a_query(
         result = await store.query_message("Orders", "key-2", begin_ms=now_ms + 3 * HOUR_MS)
         assert [message.queue_offset for message in result.messages] == [2]
         assert result.is_complete
+
+
+async def test_a_store_that_ends_just_as_tiering_begins_again_ends_well(world: TieredWorld) -> None:
+    async with world.store() as store:
+        await store.put_message(new_message(0))
+        await store.set_level("DISABLE")
+        await store.set_level("NOT_IN_DISK")
+    async with world.store() as store:
+        assert await store.commit_offset("Orders", 0) == 1

@@ -134,10 +134,11 @@ class History(RuleBasedStateMachine):
         messages = [new_message(n, topic=queue.topic, queue_id=queue.queue_id) for n in numbers]
         self.number += count
         there = self.model.setdefault(queue, QueueModel(self.begins.get(queue, 0)))
-        for number, place in enumerate(self.run(self.store.put_messages(messages))):
+        places = self.run(self.store.put_messages(messages))
+        for number, place in enumerate(places):
             assert place.queue_offset == there.end + number
         there.numbers += numbers
-        there.stored_ms += [self.clock.now_ms()] * count
+        there.stored_ms += [place.store_timestamp for place in places]
 
     @rule(
         queue=queues,
@@ -176,17 +177,30 @@ class History(RuleBasedStateMachine):
             assert (found.status, following) == (FetchStatus.OFFSET_OVERFLOW_BADLY, end)
 
     @precondition(lambda self: not self.is_out and self.number)
-    @rule(topic=st.sampled_from(TOPICS), share=st.floats(0, 1), level=st.sampled_from(LEVELS))
-    def query(self, topic: str, share: float, level: str) -> None:
+    @rule(
+        topic=st.sampled_from(TOPICS),
+        share=st.floats(0, 1),
+        hours=st.sampled_from([-1000, -20, 0, 20]),
+        level=st.sampled_from(("DISABLE", *LEVELS)),
+    )
+    def query(self, topic: str, share: float, hours: int, level: str) -> None:
+        """Of a time that begins some hours before or after now, whatever the clock said before."""
         self.run(self.store.set_level(level))
         number = round(share * (self.number - 1))
-        found = self.run(self.store.query_message(topic, f"key-{number}"))
+        begin_ms = self.clock.now_ms() + hours * HOUR_MS
+        asked = self.store.query_message(topic, f"key-{number}", begin_ms=begin_ms)
+        found = self.run(asked)
         wanted: list[tuple[int, int]] = []
         for queue in QUEUES:
-            there = self.looked_at(queue) if queue.topic == topic else None
-            if there is not None and number in there.numbers:
-                wanted.append((queue.queue_id, there.first + there.numbers.index(number)))
+            there = self.model.get(queue) if queue.topic == topic else None
+            if there is None or number not in there.numbers:
+                continue
+            at = there.numbers.index(number)
+            first = self.run(self.store.min_offset(*queue))
+            if there.stored_ms[at] >= begin_ms and there.first + at >= first:
+                wanted.append((queue.queue_id, there.first + at))
         assert [(m.queue_id, m.queue_offset) for m in found.messages] == wanted
+        self.run(self.store.set_level("NOT_IN_DISK"))
 
     @precondition(lambda self: not self.is_out)
     @rule(queue=queues, boundary=st.sampled_from(list(Boundary)))
