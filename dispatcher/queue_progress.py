@@ -6,9 +6,9 @@ from typing import Any
 from container.record.unit import Units
 from dispatcher.arrivals import NO_ARRIVALS, Arrivals, first_seen_s, from_offset, noted
 from dispatcher.batching import due_at_s, messages_within
-from dispatcher.common import Common
 from dispatcher.hot_log import HotQueue, HotQueueState
 from dispatcher.outdated import is_outdated
+from dispatcher.queue_common import Common
 from dispatcher.queue_state import HALTED, QueueState
 from dispatcher.reactions import Reaction
 from dispatcher.references import ClaimedRange, References

@@ -7,11 +7,11 @@ from operator import attrgetter
 from typing import ClassVar
 
 from container.names.queue_id import QueueId
-from dispatcher.common import Common
 from dispatcher.descriptions import QueueDescriptions
 from dispatcher.hot_log import HotQueue
 from dispatcher.options import DispatchOptions
 from dispatcher.progress_check import check_progress
+from dispatcher.queue_common import Common
 from dispatcher.queue_progress import REFERENCES_MIN, QueueProgress
 from dispatcher.queue_state import QueueState
 from dispatcher.references import ReferenceCount, References

@@ -139,8 +139,9 @@ def state_pieces(state: TierState) -> Iterator[bytes]:
         if name == _PARTS and not has_parts:
             continue
         yield b',"%b":[' % name.encode()
-        for number, record in enumerate(getattr(state, name).values()):
-            yield (b"," if number else b"") + orjson.dumps(codec.encode(record))
+        raws = (codec.encode(record) for record in getattr(state, name).values())
+        for number, raw in enumerate(state.queues.raws() if name == _QUEUES else raws):
+            yield (b"," if number else b"") + orjson.dumps(raw)
         yield b"]"
     yield b"}"
 
@@ -174,7 +175,7 @@ def _state_of(fields: dict[str, Any], queues: Iterable[Any]) -> TierState:
         fields[_PARTS] = []
     for name, codec in _TABLES.items():
         if name == _QUEUES:
-            state.queues = QueueTable(map(codec.decode, queues))
+            state.queues = QueueTable.of_raws(queues)
             continue
         key = TABLES[name].key
         records = map(codec.decode, json_list(fields.pop(name, None)))

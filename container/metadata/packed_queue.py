@@ -22,31 +22,31 @@ import orjson
 from container.metadata.record_codecs import RECORD_CODECS
 from container.metadata.records import NO_EXTRA, CopyState, Extent, Gap, ManifestRef, Queue, Segment
 from container.names.queue_id import QueueId, SegmentType
-from container.names.tier_objects import EPOCH_DIGITS, ManifestName
+from container.names.tier_objects import EPOCH_DIGITS, manifest_text
 from provider.ranges import QueueOffset
 
 Packed = tuple[bytes | str, ...]
 """What `pack` makes. It holds no references in circles, and the collector of garbage does not look
 into it."""
 
-_HEAD = Struct("<qqqqqqBHHHH")
+HEAD = Struct("<qqqqqqBHHHH")
 """First and next offset, generation, repacks, `used_below`, whether there is one; how many
 segments the CommitLog and the ConsumeQueue have, how many manifests and gaps there are."""
-_COUNT = Struct("<H")
+SEGMENT_COUNT = Struct("<H")
 _SEGMENT = "<HqqqqBBB"
 """How many extents; base, made at, epoch, sealed at, whether it is sealed, type, state.
 Its extents follow."""
 _EXTENT = "IIIqqqHI"
 """The fields of `Extent` in order, with a number for the name: 42 bytes."""
-_MANIFEST = Struct("<q16sBqqIqqqq")
+MANIFEST = Struct("<q16sBqqIqqqq")
 """Epoch and nonce in its name; type, base, end, segments, bytes, time span, level."""
-_GAP = Struct("<qqqH")
+GAP = Struct("<qqqH")
 """Start, end, found at, number of the reason."""
-_NONCE_AT = -32
-_EPOCH_AT = _NONCE_AT - 1 - EPOCH_DIGITS
+NONCE_AT = -32
+EPOCH_AT = NONCE_AT - 1 - EPOCH_DIGITS
 """Where a manifest's name has its nonce and its epoch."""
-_EXTENT_FIELDS = len(Extent._fields)
-_NAMES = slice(Extent._fields.index("object_name"), None, _EXTENT_FIELDS)
+EXTENT_FIELDS = len(Extent._fields)
+NAMES = slice(Extent._fields.index("object_name"), None, EXTENT_FIELDS)
 """The names in the fields of all extents of a segment."""
 _TYPES = tuple(SegmentType)
 _STATES = tuple(CopyState)
@@ -58,7 +58,8 @@ class _Unfit(ValueError):
 
 
 @lru_cache(maxsize=256)
-def _segment(extents: int) -> Struct:
+def segment_layout(extents: int) -> Struct:
+    """How a segment with so many extents lies there."""
     return Struct(_SEGMENT + extents * _EXTENT)
 
 
@@ -75,27 +76,27 @@ def unpack(packed: Packed, queue: QueueId) -> Queue:
     numbers = packed[0]
     if isinstance(numbers, str):
         return _QUEUE.decode(orjson.loads(numbers))
-    first, end, generation, repacks, log_used, units_used, is_used, *counts = _HEAD.unpack_from(
+    first, end, generation, repacks, log_used, units_used, is_used, *counts = HEAD.unpack_from(
         numbers
     )
-    at = _HEAD.size
+    at = HEAD.size
     flat_files: list[tuple[Segment, ...]] = []
     for count in counts[:2]:
         segments: list[Segment] = []
         for _ in range(count):
-            (extents,) = _COUNT.unpack_from(numbers, at)
-            layout = _segment(extents)
+            (extents,) = SEGMENT_COUNT.unpack_from(numbers, at)
+            layout = segment_layout(extents)
             segments.append(_unpacked_segment(packed, layout.unpack_from(numbers, at)))
             at += layout.size
         flat_files.append(tuple(segments))
     manifests: list[ManifestRef] = []
     for _ in range(counts[2]):
-        manifests.append(_unpacked_manifest(queue, _MANIFEST.unpack_from(numbers, at)))
-        at += _MANIFEST.size
+        manifests.append(_unpacked_manifest(queue, MANIFEST.unpack_from(numbers, at)))
+        at += MANIFEST.size
     gaps: list[Gap] = []
     for _ in range(counts[3]):
-        gaps.append(_unpacked_gap(packed, _GAP.unpack_from(numbers, at)))
-        at += _GAP.size
+        gaps.append(_unpacked_gap(packed, GAP.unpack_from(numbers, at)))
+        at += GAP.size
     return Queue(
         queue,
         first,
@@ -116,7 +117,7 @@ def bounds(packed: Packed) -> tuple[QueueOffset, QueueOffset, int, int] | None:
     numbers = packed[0]
     if isinstance(numbers, str):
         return None
-    head = _HEAD.unpack_from(numbers)
+    head = HEAD.unpack_from(numbers)
     return QueueOffset(head[0]), QueueOffset(head[1]), head[2], head[-1]
 
 
@@ -129,9 +130,9 @@ def _packed(queue: Queue) -> Packed:
     for gap in queue.gaps:
         _fits(not gap.extra)
         reason = texts.setdefault(gap.reason, len(texts) + 1)
-        pieces.append(_GAP.pack(gap.start, gap.end, gap.found_ms, reason))
+        pieces.append(GAP.pack(gap.start, gap.end, gap.found_ms, reason))
     _fits(not queue.extra)
-    pieces[0] = _HEAD.pack(
+    pieces[0] = HEAD.pack(
         queue.min_offset,
         queue.next_offset,
         queue.generation,
@@ -150,8 +151,8 @@ def _packed_segment(segment: Segment, texts: dict[str, int]) -> bytes:
     _fits(not segment.extra)
     sealed_ms, extents = segment.sealed_ms, segment.extents
     flat = list[Any](chain.from_iterable(extents))
-    flat[_NAMES] = [texts.setdefault(name, len(texts) + 1) for name in flat[_NAMES]]
-    return _segment(len(extents)).pack(
+    flat[NAMES] = [texts.setdefault(name, len(texts) + 1) for name in flat[NAMES]]
+    return segment_layout(len(extents)).pack(
         len(extents),
         segment.base,
         segment.created_ms,
@@ -166,14 +167,14 @@ def _packed_segment(segment: Segment, texts: dict[str, int]) -> bytes:
 
 def _unpacked_segment(packed: Packed, row: Sequence[Any]) -> Segment:
     _, base, made_ms, epoch, sealed_ms, is_sealed, kind, state, *flat = row
-    flat[_NAMES] = [packed[number] for number in flat[_NAMES]]
+    flat[NAMES] = [packed[number] for number in flat[NAMES]]
     column = iter(flat)
     return Segment(
         _TYPES[int(kind)],
         base,
         made_ms,
         epoch,
-        tuple(map(Extent._make, zip(*[column] * _EXTENT_FIELDS, strict=True))),
+        tuple(map(Extent._make, zip(*[column] * EXTENT_FIELDS, strict=True))),
         sealed_ms if is_sealed else None,
         _STATES[int(state)],
         NO_EXTRA,
@@ -183,9 +184,9 @@ def _unpacked_segment(packed: Packed, row: Sequence[Any]) -> Segment:
 def _packed_manifest(queue: QueueId, ref: ManifestRef) -> bytes:
     _fits(not ref.extra)
     name = ref.object_name
-    epoch, nonce = int(name[_EPOCH_AT : _NONCE_AT - 1]), bytes.fromhex(name[_NONCE_AT:])
-    _fits(name == str(ManifestName(queue, ref.type, ref.level, ref.base, epoch, nonce.hex())))
-    return _MANIFEST.pack(
+    epoch, nonce = int(name[EPOCH_AT : NONCE_AT - 1]), bytes.fromhex(name[NONCE_AT:])
+    _fits(name == manifest_text(queue, ref.type, ref.level, ref.base, epoch, nonce.hex()))
+    return MANIFEST.pack(
         epoch,
         nonce,
         ref.type,
@@ -202,7 +203,7 @@ def _packed_manifest(queue: QueueId, ref: ManifestRef) -> bytes:
 def _unpacked_manifest(queue: QueueId, row: tuple[Any, ...]) -> ManifestRef:
     epoch, nonce, number, base, end, segments, size, first_ms, last_ms, level = row
     kind = _TYPES[int(number)]
-    name = str(ManifestName(queue, kind, level, base, epoch, nonce.hex()))
+    name = manifest_text(queue, kind, level, base, epoch, nonce.hex())
     return ManifestRef(name, kind, base, end, segments, size, first_ms, last_ms, level)
 
 

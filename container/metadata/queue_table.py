@@ -11,15 +11,18 @@ from collections.abc import (
     ValuesView,
 )
 from threading import Lock
-from typing import NamedTuple, Self, cast
+from typing import Any, NamedTuple, Self, cast
 from weakref import ref
 
 from container.metadata.overlay import Overlay
 from container.metadata.packed_queue import Packed, bounds, pack, unpack
+from container.metadata.packed_raws import packed_of, raw_of
+from container.metadata.record_codecs import RECORD_CODECS
 from container.metadata.records import Queue
 from container.names.queue_id import QueueId
 from provider.ranges import QueueOffset
 
+_QUEUE = RECORD_CODECS.of(Queue)
 AWAKE_MAX = 1_000
 """Records that a table and its copies keep as objects: 7 to 40 KB each."""
 
@@ -43,12 +46,12 @@ class _Place:
 
     __slots__ = ("__weakref__", "id", "packed", "record", "seen")
 
-    def __init__(self, record: Queue) -> None:
-        self.id = record.id
-        self.record: Queue | None = record
-        self.packed: Packed | None = None
+    def __init__(self, queue: QueueId, record: Queue | None, packed: Packed | None) -> None:
+        self.id = queue
+        self.record = record
+        self.packed = packed
         self.seen: ref[Queue] | None = None
-        """The record as it was unpacked last."""
+        """The record as it was unpacked last, if anybody may hold it."""
 
     def rest(self) -> None:
         """Keep the record in its packed form alone. The caller holds the lock."""
@@ -106,8 +109,22 @@ class QueueTable(MutableMapping[QueueId, Queue]):
         self._places: dict[QueueId, _Place] = {}
         self._awake = _Awake()
         for record in records:
-            place = self._places[record.id] = _Place(record)
-            place.packed, place.record = pack(record), None
+            self._places[record.id] = _Place(record.id, None, pack(record))
+
+    @classmethod
+    def of_raws(cls, raws: Iterable[object]) -> Self:
+        """A table of what a snapshot says, all of which rests.
+
+        Raises `DecodeError` or `NewerVersion` for what is no record.
+        """
+        table = cls()
+        for raw in raws:
+            found = packed_of(raw)
+            if found is None:
+                record = _QUEUE.decode(raw)
+                found = record.id, pack(record)
+            table._places[found[0]] = _Place(found[0], None, found[1])
+        return table
 
     def __repr__(self) -> str:
         return f"<QueueTable of {len(self)}>"
@@ -135,7 +152,7 @@ class QueueTable(MutableMapping[QueueId, Queue]):
         return record
 
     def __setitem__(self, queue: QueueId, record: Queue) -> None:
-        place = self._places[queue] = _Place(record)
+        place = self._places[queue] = _Place(record.id, record, None)
         with self._awake.lock:
             self._awake.add(place)
 
@@ -190,6 +207,13 @@ class QueueTable(MutableMapping[QueueId, Queue]):
         """As `items`."""
         for queue, place in self._places.items():
             yield queue, self._look(place)
+
+    def raws(self) -> Iterator[Any]:
+        """What a snapshot says of the records. 12 us for one that rests; it stays so."""
+        for queue, place in self._places.items():
+            packed = place.packed
+            known = None if packed is None else raw_of(packed, queue)
+            yield _QUEUE.encode(self._look(place)) if known is None else known
 
     def bounds(self) -> Iterator[QueueBounds]:
         """What the records say of the queues' offsets. 0.5 us each, whether or not it rests."""

@@ -78,6 +78,13 @@ class SnapshotName(NamedTuple):
 _MANIFEST_TEXT = f"{MANIFEST_PREFIX}%s/%d/%d-%d-%0{SEQUENCE_DIGITS}d-%0{EPOCH_DIGITS}d-%s"
 
 
+def manifest_text(  # noqa: PLR0917 - what a name says
+    queue: QueueId, kind: int, level: int, base: int, epoch: int, nonce: str
+) -> str:
+    """The text of a `ManifestName`, which is not made."""
+    return _MANIFEST_TEXT % (*queue, kind, level, base, epoch, nonce)
+
+
 class ManifestName(NamedTuple):
     """A manifest: `@manifest/<topic>/<queue>/<type>-<level>-<base>-<epoch>-<nonce>`."""
 
@@ -89,7 +96,7 @@ class ManifestName(NamedTuple):
     nonce: str
 
     def __str__(self) -> str:
-        return _MANIFEST_TEXT % (*self.queue, *self[1:])
+        return manifest_text(*self)
 
 
 MetadataName = EntryName | BoundaryName | SnapshotName | ManifestName

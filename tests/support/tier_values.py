@@ -18,6 +18,7 @@ from container.metadata.records import (
     Topic,
 )
 from container.names.queue_id import QueueId, SegmentType
+from container.names.tier_objects import ManifestName
 from container.record.unit import UNIT_BYTES
 from provider.ranges import QueueOffset
 
@@ -83,6 +84,43 @@ queues = st.builds(
     Queue, queue_ids, _INT, _INT, _segments, _segments, _refs,
     st.lists(gaps, max_size=2).map(tuple), _INT, st.none() | st.tuples(_INT, _INT), _INT, _EXTRA,
 )  # fmt: skip
+_U32 = st.integers(0, 2**32 - 1)
+_NAMES = st.sampled_from(["", "@parts/1", "@parts/2", "größe"])
+_usual_extents = st.builds(Extent, _U32, _U32, _U32, _INT, _INT, _INT, _NAMES, _U32) | st.builds(
+    lambda at, length: Extent(at, length, 7, QueueOffset(0), 1, 2, "", at), _U32, _U32
+)
+_usual_segments = st.lists(
+    st.builds(
+        Segment, st.sampled_from(SegmentType), _INT, _INT, _INT,
+        st.lists(_usual_extents, max_size=5).map(tuple), st.none() | _INT, _states,
+    ),
+    max_size=3,
+).map(tuple)  # fmt: skip
+
+
+@st.composite
+def usual_queues(draw: st.DrawFn) -> Queue:
+    """A record as this program makes them: no number too large, no name but a manifest's own."""
+    name = draw(queue_ids)
+    kinds, levels = st.sampled_from(SegmentType), st.integers(0, 9)
+    nonces = st.binary(min_size=16, max_size=16).map(bytes.hex)
+    refs: list[ManifestRef] = []
+    for _ in range(draw(st.integers(0, 2))):
+        kind, level, base = draw(kinds), draw(levels), draw(_INT)
+        made = ManifestName(name, kind, level, base, draw(st.integers(0, 10**10 - 1)), draw(nonces))
+        end, size, low, high = (draw(_INT) for _ in range(4))
+        ref = ManifestRef(str(made), kind, base, end, draw(_U32), size, low, high, level)
+        refs.append(ref)
+    gaps = draw(st.lists(st.builds(Gap, _INT, _INT, _NAMES, _INT), max_size=2))
+    used = draw(st.none() | st.tuples(_INT, _INT))
+    numbers = [draw(_INT) for _ in range(4)]
+    return Queue(
+        name, QueueOffset(numbers[0]), QueueOffset(numbers[1]),
+        draw(_usual_segments), draw(_usual_segments), tuple(refs),
+        tuple(gaps), numbers[2], used, numbers[3],
+    )  # fmt: skip
+
+
 _basis = st.none() | queues.map(QueueBasis.of)
 topics = st.builds(Topic, _TEXT, _INT, _INT, _INT, _EXTRA)
 tombstones = st.builds(Tombstone, _TEXT, _INT, _TEXT, _INT, _EXTRA)

@@ -8,54 +8,18 @@ from random import Random
 
 import pytest
 from hypothesis import given
-from hypothesis import strategies as st
 
 from container.metadata import queue_table
 from container.metadata.packed_queue import bounds, pack, unpack
 from container.metadata.queue_table import QueueTable
-from container.metadata.records import Extent, Gap, ManifestRef, Queue, Segment
+from container.metadata.records import Gap, ManifestRef, Queue, Segment
 from container.metadata.state import TierState
 from container.names.queue_id import QueueId, SegmentType
-from container.names.tier_objects import ManifestName
 from provider.ranges import QueueOffset
-from tests.support.tier_values import begin_queue, commit, queue_ids, queues
+from tests.support.tier_values import begin_queue, commit, queues, usual_queues
 
 AWAKE = 4
 LOG = SegmentType.COMMIT_LOG
-
-_U32 = st.integers(0, 2**32 - 1)
-_I64 = st.integers(-(2**63), 2**63 - 1)
-_names = st.sampled_from(["", "@parts/1", "@parts/2", "größe"])
-_extents = st.builds(Extent, _U32, _U32, _U32, _I64, _I64, _I64, _names, _U32)
-_segments = st.lists(
-    st.builds(
-        Segment, st.sampled_from(SegmentType), _I64, _I64, _I64,
-        st.lists(_extents, max_size=5).map(tuple), st.none() | _I64,
-    ),
-    max_size=3,
-).map(tuple)  # fmt: skip
-
-
-@st.composite
-def usual_queues(draw: st.DrawFn) -> Queue:
-    """A record as this program makes them: no number too large, no name but a manifest's own."""
-    name = draw(queue_ids)
-    kinds, levels = st.sampled_from(SegmentType), st.integers(0, 9)
-    nonces = st.binary(min_size=16, max_size=16).map(bytes.hex)
-    refs: list[ManifestRef] = []
-    for _ in range(draw(st.integers(0, 2))):
-        kind, level, base = draw(kinds), draw(levels), draw(_I64)
-        made = ManifestName(name, kind, level, base, draw(st.integers(0, 10**10 - 1)), draw(nonces))
-        end, size, low, high = (draw(_I64) for _ in range(4))
-        ref = ManifestRef(str(made), kind, base, end, draw(_U32), size, low, high, level)
-        refs.append(ref)
-    gaps = draw(st.lists(st.builds(Gap, _I64, _I64, _names, _I64), max_size=2))
-    used = draw(st.none() | st.tuples(_I64, _I64))
-    numbers = [draw(_I64) for _ in range(4)]
-    return Queue(
-        name, QueueOffset(numbers[0]), QueueOffset(numbers[1]), draw(_segments), draw(_segments),
-        tuple(refs), tuple(gaps), numbers[2], used, numbers[3],
-    )  # fmt: skip
 
 
 @given(usual_queues())
