@@ -1,10 +1,12 @@
 """Deleting topics by command: from a store directory with its tier, or from a tier alone."""
 
 import asyncio
+import logging
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from container.tier import Tier
 from provider.clock import Clock
 from provider.errors import NotFound
 from provider.presence import is_directory
@@ -19,6 +21,8 @@ from tieredstore.store.configured import plan_store
 from tieredstore.store.levels import Level
 from tieredstore.store.plugins import opened
 from tieredstore.store.topic_deletion import deletable
+
+LOGGER = logging.getLogger("tieredstore.owner")
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,3 +156,16 @@ async def _delete_from_tier(
                 await tier.delete_topic(topic)
         finally:
             await tier.close()
+        _tell_of_objects_left(tier, now_ms=clock.now_ms())
+
+
+def _tell_of_objects_left(tier: Tier, *, now_ms: int) -> None:
+    """Say why objects are still there that should have gone by the end of the command."""
+    left = [
+        one for one in tier.state.tombstones.values() if one.tries or one.not_before_ms <= now_ms
+    ]
+    if left:
+        why = tier.upkeep.undeleted or "the storage took too long"
+        LOGGER.warning(
+            "what was deleted stays in the storage until a later owner can delete it: %s", why
+        )

@@ -77,7 +77,8 @@ async def offload_topic(
         try:
             step = tier.upkeep.offload
             assert step is not None, "there is a second store"
-            return await step.by_hand(topic, until)
+            with whole_paths(directory_of(config), second_location(config)):
+                return await step.by_hand(topic, until)
         finally:
             await tier.close()
 

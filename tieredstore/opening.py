@@ -1,6 +1,6 @@
 """From a configuration to a tier that is read: the broker, where its tier lies, its reader."""
 
-from collections.abc import AsyncGenerator, Generator, Mapping
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 
@@ -9,14 +9,15 @@ from container.java.metadata import JavaMetadata, parse_java_metadata
 from container.java.tier import load_java_tier
 from container.metadata.offloading import place_of
 from container.metadata.records import Attempt
-from container.metadata.state import TierState
 from container.names.rocketmq import parse_cluster_directory
 from container.names.tier_objects import JOURNAL_PREFIX
 from container.tier_reader import FixedMetadata, TierReader
 from provider.clock import SystemClock
 from provider.errors import Corrupt, Denied, NotFound, Unavailable
+from provider.guarded import GuardedStore
 from provider.in_place_segments import LOCK_NAME
 from provider.object_store import ObjectStore
+from provider.packed_segments import OFFLOAD_PREFIX
 from provider.presence import is_directory, is_there
 from provider.probing import PROBE_PREFIX
 from provider.two_stores import TwoStores, is_offloaded
@@ -138,7 +139,7 @@ async def open_reader(
                 reader = await _open_ours(
                     store, directory, verify=config.verifies_extents, damaged=damaged
                 )
-                await know_second_store(config, store, reader.state.attempts)
+                await know_second_store(config, store, lambda: reader.state.attempts)
                 yield reader
             else:
                 parsed = _parse_java(java_metadata, java_path)
@@ -161,38 +162,47 @@ def _parse_java(raw: bytes, path: str) -> JavaMetadata:
 
 
 async def know_second_store(
-    config: Config, stores: TwoStores, attempts: Mapping[str, Attempt]
+    config: Config,
+    stores: TwoStores,
+    attempts: Callable[[], Mapping[str, Attempt]],
+    *,
+    owns: bool = False,
 ) -> None:
     """Refuse a second store that is not that of the tier; `refuse_other_second_store`.
 
-    One that does not answer is not refused: what the first store has can be read.
+    One that does not answer is not refused, for what the first store has can be read: it is looked
+    at before anything is read, made or deleted there. So is that of a reader who was there before
+    anything was offloaded.
+
+    Args:
+        config: says where the second store is.
+        stores: both; the second one is guarded from now on.
+        attempts: those of the tier's state as it is by now.
+        owns: an owner also refuses a place in which a tier lies, whose owner would find what is
+            not its own there; what an owner offloads it looks at by itself.
 
     Raises:
-        Denied: it is another one, or refuses us.
+        Denied: it is another one, or refuses us, or a tier lies in it.
         Corrupt, NewerVersion: it cannot be told.
     """
-    stores.recorded_place = place_of(attempts)
-    with suppress(Unavailable):
-        await refuse_other_second_store(stores, attempts, config.upkeep.offload_place)
-
-
-async def refuse_place_of_a_tier(config: Config, stores: TwoStores, state: TierState) -> None:
-    """Refuse a second store in which a tier lies, before anything was offloaded. One listing.
-
-    Its owner would find what is not its own there.
-
-    Raises:
-        ConfigError: there is a journal.
-        Denied: it refuses us.
-    """
-    if stores.second is None or place_of(state.attempts):
+    stores.recorded_place = place_of(attempts())
+    if stores.second is None:
         return
-    with suppress(Unavailable):
-        if await stores.second.list(JOURNAL_PREFIX):
-            raise ConfigError(
+
+    async def look(second: ObjectStore) -> bool:
+        both, known = TwoStores(stores.inner, second), attempts()
+        await refuse_other_second_store(both, known, config.upkeep.offload_place)
+        if owns and not place_of(known) and await second.list(JOURNAL_PREFIX):
+            raise Denied(
                 f"a tier lies in {second_location(config)}: give the second store "
-                f"({OFFLOAD_PATH}) a place of its own"
+                f"({OFFLOAD_PATH}) a place of its own",
+                OFFLOAD_PREFIX,
             )
+        return owns or bool(place_of(known))
+
+    stores.second = guarded = GuardedStore(stores.second, look, prefix=OFFLOAD_PREFIX)
+    with suppress(Unavailable):
+        await guarded.look()
 
 
 @contextmanager

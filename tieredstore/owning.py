@@ -35,7 +35,7 @@ from tieredstore.following.directory.log_directories import (
 from tieredstore.following.options import HotLogOptions
 from tieredstore.lifetime import cause
 from tieredstore.naming import refuse_other_store
-from tieredstore.opening import know_second_store, refuse_place_of_a_tier, whole_paths
+from tieredstore.opening import know_second_store, whole_paths
 from tieredstore.owner import Takeover, name_successor
 from tieredstore.places import (
     directory_of,
@@ -71,10 +71,11 @@ async def open_owner(
 
     Raises:
         ConfigError: there are files of a tier, and no journal; or the second store lies in the
-            first, or a tier in it.
+            first.
         Refused: there is something to be imported, and the tier has queues already.
         Owned: the tier's owner lives, as far as locks tell; nothing was changed.
-        Denied: the storage cannot keep a tier, or the tier is another broker's.
+        Denied: the storage cannot keep a tier, or the tier is another broker's, or the second store
+            is not this tier's.
         Corrupt, Unavailable: as `Tier.own`.
         Fenced: at the end of the block, naming who took the tier meanwhile.
     """
@@ -107,8 +108,7 @@ async def open_owner(
         _log_start(takeover)
         try:
             with whole_paths(directory, second_location(config)):
-                await know_second_store(config, store, tier.state.attempts)
-                await refuse_place_of_a_tier(config, store, tier.state)
+                await know_second_store(config, store, lambda: tier.state.attempts, owns=True)
             yield tier
         except Exception as error:
             if isinstance(fenced := cause(error), Fenced):

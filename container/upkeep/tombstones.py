@@ -2,10 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 
+from container.check.second_store import refuse_other_second_store
 from container.metadata.operations import AddTombstones, DropTombstones, Operation
 from container.metadata.records import Tombstone
 from container.metadata.state import StateChange
 from container.upkeep.deletion import failed_again, plan_deletions, still_due
+from container.upkeep.offloading import OFFLOADED
 from container.upkeep.step import OwnedTier, Step
 from container.upkeep.topic_deletion import DELETED
 from provider.errors import Closed, Fenced, StoreError
@@ -21,6 +23,8 @@ class TombstoneStep(Step):
         super().__init__(tier)
         self._deleted = 0
         self._frees_names = False
+        self.failure: StoreError | None = None
+        """Why the last run that deleted anything could not delete all; None: it could."""
 
     @property
     def urgent(self) -> bool:
@@ -33,7 +37,7 @@ class TombstoneStep(Step):
         self._frees_names |= any(one is not None and one.reason == DELETED for one in new)
 
     async def step(self) -> None:
-        """Delete what is due. Five requests; one more per object where they fail together.
+        """Delete what is due. Six requests; one more per object where they fail together.
 
         Raises:
             Unavailable, Denied: some objects could not be deleted; they are due again later.
@@ -45,16 +49,19 @@ class TombstoneStep(Step):
         due = plan_deletions(tier.state, tier.clock.now_ms(), options, unclear=unclear)
         if due.drop:
             await tier.journal.publish([DropTombstones(due.drop)])
-        if not due.delete:
+        wanted, unseen = await self._with_other_copies(due.delete)
+        if not wanted:
+            if unseen is not None:
+                raise unseen
             return
         await tier.journal.verify_owner()
         # A commit may be beginning a segment of such a name, or wait for the journal.
-        idle = [one for one in due.delete if one.object_name not in tier.deletions.being_begun]
+        idle = [one for one in wanted if one.object_name not in tier.deletions.being_begun]
         published = still_due(tier.state, idle, unclear=unclear)
         delete = still_due(tier.journal.planned, published, unclear=unclear)
         if not delete:
             return
-        gone, failed, error = await self._delete(delete)
+        gone, failed, self.failure = await self._delete(delete)
         operations: list[Operation] = []
         if gone:
             operations.append(DropTombstones(tuple(gone)))
@@ -66,8 +73,28 @@ class TombstoneStep(Step):
         self._deleted += len(gone)
         left = tier.state.tombstones.values()
         self._frees_names |= bool(gone) and any(one.reason == DELETED for one in left)
+        error = self.failure or unseen
         if error is not None:
             raise error
+
+    async def _with_other_copies(
+        self, due: Sequence[Tombstone]
+    ) -> tuple[Sequence[Tombstone], StoreError | None]:
+        """Those whose objects are nobody's last copy; and why others may be, if any may.
+
+        What was offloaded stays here for as long as the second store does not answer, or is another
+        one. One read there in a run that would delete something of it.
+        """
+        tier = self.tier
+        if not tier.options.offloads or all(one.reason != OFFLOADED for one in due):
+            return due, None
+        try:
+            await refuse_other_second_store(
+                tier.store, tier.state.attempts, tier.options.offload_place
+            )
+        except StoreError as error:
+            return [one for one in due if one.reason != OFFLOADED], error
+        return due, None
 
     async def _delete(
         self, tombstones: tuple[Tombstone, ...]

@@ -218,6 +218,12 @@ class Upkeep:
         steps = (one.step for one in self._scheduled)
         return next((step for step in steps if isinstance(step, OffloadStep)), None)
 
+    @property
+    def undeleted(self) -> StoreError | None:
+        """Why objects could not be deleted when that was last tried; None: they could."""
+        steps = (one.step for one in self._scheduled)
+        return next((step.failure for step in steps if isinstance(step, TombstoneStep)), None)
+
     def statistics(self) -> UpkeepStatistics:
         """Counters since the ownership was taken. O(tombstones)."""
         steps = {

@@ -144,3 +144,29 @@ async def test_a_first_offload_that_fails_at_any_request_is_ended_by_the_next(ki
         async with it.owned():
             await it.pass_time(1_500)
             assert {PartName.parse(name) is None for name in in_second(it)} == {False}
+
+
+@pytest.mark.parametrize("why", ["away", "another"])
+async def test_the_first_copy_stays_until_the_second_store_is_seen(why: str) -> None:
+    """It may be the last one by then."""
+    it = world()
+    async with it.owned() as tier:
+        await put_each_minute(tier, it.clock, 20)
+        await by_hand(tier)
+        sources = await it.names()
+        second, name = it.second, mark_name(home_of(tier.state.attempts))
+        assert second is not None
+        mark = second._shared.objects[name]
+        if why == "away":
+            it.seconds[-1].faults = (Fault("refused", "read", name),)
+        else:
+            del second._shared.objects[name]
+        await it.pass_time(5_000)
+        assert await it.names() == sources
+        assert "tombstones" in tier.upkeep.statistics().errors
+        it.seconds[-1].faults = ()
+        second._shared.objects[name] = mark
+        await it.pass_time(5_000)
+        assert await it.names() == set()
+        assert await it.reads_back() == 20
+        assert not tier.upkeep.statistics().errors
