@@ -12,6 +12,7 @@ from container.names.queue_id import QueueId
 from container.record.contents import Contents
 from container.record.decoding import MessageDecoder
 from container.record.java_hash import tag_hash
+from container.record.layout import PHYSICAL_OFFSET_AT
 from container.record.message import StoredMessage
 from fetcher.group_position import GroupPosition
 from fetcher.options import COLUMN_BYTES
@@ -118,6 +119,15 @@ class CachedRun:
     def has_all(self) -> bool:
         """Whether it has every message of `[first, end)`, and so serves any subscription."""
         return self.key.subscription is None
+
+    @property
+    def log_end(self) -> int | None:
+        """Log position behind the last message; None if the run has none."""
+        if not len(self):
+            return None
+        record = int(self.starts[-1])
+        place = self.data[record + PHYSICAL_OFFSET_AT :][:8]
+        return int.from_bytes(place, "big") + int(self.sizes[-1])
 
     def cut(self, start: int, stop: int, bytes_max: int) -> int:
         """Where to stop so that message `start` to the one before hold `bytes_max`, or just more.

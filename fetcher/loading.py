@@ -25,6 +25,7 @@ from fetcher.single_flight import Flight, ReadBudget
 from fetcher.source import TierQueue
 from fetcher.stretches import Stretch, stretches_of
 from fetcher.tag_filter import Subscription, matching
+from fetcher.whole_reads import WholeRead, read_whole
 from provider.errors import Corrupt, NotFound, OutOfRange
 from provider.object_store import Buffer
 from provider.ranges import ByteRange, QueueOffset
@@ -114,8 +115,8 @@ async def load_runs(
     Takes up to `messages_max` wanted messages of `[start, end)`, and at least one of them or the
     whole stretch. The last run ends before the first message that is damaged; another one begins
     where a large buffer of the storage ends, so that none is copied (decision 0043). One round of
-    requests for the units, one for the bytes; none for bytes when no tag matches; a few more around
-    damage.
+    requests for the units, one for the bytes, or one for both (`whole_reads.py`); none for bytes
+    when no tag matches; a few more around damage.
 
     With `options.verify` all that is compared with anything is compared here, once a run: what was
     read is not compared again while it is cached, for memory is trusted. Where units decide what is
@@ -133,6 +134,12 @@ async def load_runs(
     if subscription is not None and options.verify:
         units = await _proven_units(queue, flight, options, budget)
         subscription = None if units is None else subscription
+    held = None
+    if subscription is None and units is None:
+        held = await read_whole(
+            queue, flight, messages_max=messages_max, options=options, budget=budget
+        )
+        units = None if held is None else held.units
     if units is None:
         units = await _read_units(queue, flight)
     picked = _pick(units, flight, subscription, messages_max, options)
@@ -142,9 +149,10 @@ async def load_runs(
     while True:
         flight.end = picked.end
         try:
-            checked = await _read_checked(queue, flight, picked, options, budget)
+            checked = await _read_checked(queue, flight, picked, options, budget, held=held)
             break
         except (BytesMissing, Corrupt):
+            held = None
             # Somewhere among many messages: what comes before the damage can still be served.
             count = len(picked.offsets) // 2
             if count == 0 and int(picked.offsets[0]) == start:
@@ -244,17 +252,23 @@ def _pick(
 
 
 async def _read_checked(
-    queue: TierQueue, flight: Flight, picked: _Picked, options: FetcherOptions, budget: ReadBudget
+    queue: TierQueue,
+    flight: Flight,
+    picked: _Picked,
+    options: FetcherOptions,
+    budget: ReadBudget,
+    *,
+    held: WholeRead | None,
 ) -> list[_Records]:
-    """The leading good messages, and their bytes; at least one part."""
+    """The leading good messages, and their bytes; at least one part. `held`: what is there."""
     if not len(picked.offsets):
         return [_Records(picked, b"", picked.positions, None)]
-    stretches = await _read(queue, flight, picked, options, budget)
+    stretches = await _read(queue, flight, picked, options, budget, held=held)
     judged = _judged(picked, stretches, queue.id.queue_id)
     at_coda = np.concatenate([faults == Fault.CODA for faults, _ in judged])
     if at_coda.any():
         picked = picked.past_codas(at_coda)
-        stretches = await _read(queue, flight, picked, options, budget)
+        stretches = await _read(queue, flight, picked, options, budget, held=held)
         judged = _judged(picked, stretches, queue.id.queue_id)
     found: list[_Records] = []
     for stretch, (faults, headers) in zip(stretches, judged, strict=True):
@@ -304,9 +318,20 @@ def _checked(
 
 
 async def _read(
-    queue: TierQueue, flight: Flight, picked: _Picked, options: FetcherOptions, budget: ReadBudget
+    queue: TierQueue,
+    flight: Flight,
+    picked: _Picked,
+    options: FetcherOptions,
+    budget: ReadBudget,
+    *,
+    held: WholeRead | None,
 ) -> list[Stretch]:
-    """The bytes of the picked messages, at least one."""
+    """The bytes of the picked messages, at least one. `held`: what may be there already."""
+    is_one = not options.cache_enabled
+    if held is not None and held.has(picked.positions, picked.sizes):
+        return stretches_of(
+            [held.span], [held.pieces], picked.positions, picked.sizes, is_one=is_one
+        )
     ranges = plan_reads(
         picked.positions,
         picked.sizes,
@@ -318,9 +343,7 @@ async def _read(
         pieces = await _log(queue, flight, ranges, picked)
     finally:
         budget.release(granted)
-    return stretches_of(
-        ranges, pieces, picked.positions, picked.sizes, is_one=not options.cache_enabled
-    )
+    return stretches_of(ranges, pieces, picked.positions, picked.sizes, is_one=is_one)
 
 
 async def _log(

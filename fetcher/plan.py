@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from container.metadata.records import Gap
 from fetcher.source import TierQueue
-from provider.ranges import ByteRange
+from provider.ranges import ByteRange, QueueOffset
 
 
 def gap_at(gaps: Sequence[Gap], offset: int) -> Gap | None:
@@ -22,6 +22,19 @@ def stretch_end(source: TierQueue, offset: int) -> int:
     """Where the messages from `offset` on end: at the next gap, or at the commit offset."""
     starts = (gap.start for gap in source.gaps if gap.start > offset)
     return min([source.next_offset, *starts])
+
+
+def rounded_end(source: TierQueue, start: int, end: int, most: int) -> int:
+    """Where to end a read ahead of `[start, end)`, so that the next one begins with an object.
+
+    What ends with an object needs fewer requests. A half of it is given up for that, or a half is
+    added, within `most` messages; else `end`.
+    """
+    half = (end - start) // 2
+    last = min(end + half, start + most)
+    ends = source.object_ends(QueueOffset(start + half), QueueOffset(last + 1))
+    before = [one for one in ends if one <= end]
+    return max(before) if before else min(ends, default=end)
 
 
 def units_taken(

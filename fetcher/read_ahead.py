@@ -6,7 +6,7 @@ from container.names.queue_id import QueueId
 from fetcher.cached_run import CachedRun, CacheKey
 from fetcher.group_position import GroupPosition
 from fetcher.options import FetcherOptions
-from fetcher.plan import gap_at, stretch_end
+from fetcher.plan import gap_at, rounded_end, stretch_end
 from fetcher.run_reads import RunReads
 from fetcher.source import TierQueue
 from fetcher.window import WindowLimits
@@ -116,5 +116,9 @@ class ReadAhead:
         if messages is None:
             return
         units = messages if key.subscription is None else run_messages_max
-        end = min(stretch_end(source, frontier), frontier + units)
+        limit = stretch_end(source, frontier)
+        end = min(limit, frontier + units)
+        if key.subscription is None:
+            end = min(limit, rounded_end(source, frontier, end, run_messages_max))
+            messages = end - frontier
         self._reads.read_ahead(source, key, frontier, end, position, messages=messages)

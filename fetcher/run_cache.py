@@ -106,6 +106,11 @@ class RunCache:
         run = self._sorted.get(key, _NO_RUNS).at(offset)
         return None if run is None else run.end
 
+    def log_end_before(self, key: CacheKey, offset: int) -> int | None:
+        """Log position behind the run of all messages that ends at `offset`, if there is one."""
+        run = self._sorted.get(key.whole, _NO_RUNS).at(offset - 1)
+        return run.log_end if run is not None and run.end == offset else None
+
     def next_first(self, key: CacheKey, offset: int) -> int | None:
         """First offset of the next run of the key after `offset`."""
         return self._sorted.get(key, _NO_RUNS).next_first(offset)

@@ -11,8 +11,10 @@ from fetcher.options import FetcherOptions
 from fetcher.run_cache import RunCache
 from fetcher.single_flight import Flight, Flights, ReadBudget
 from fetcher.source import TierQueue
+from fetcher.stretches import ALONE_BYTES_MIN
 from provider.clock import Clock
 from provider.errors import Closed, OutOfRange
+from provider.ranges import QueueOffset
 
 
 class RunReads:
@@ -103,7 +105,7 @@ class RunReads:
             flight = self._flight_at(key, offset)
             was_ahead = flight is not None and flight.ahead_of is not None
             if flight is None:
-                flight = self._begin(queue, Flight(key, offset, end), messages)
+                flight = self._begin_demand(queue, key, offset, end, messages)
             flight.is_wanted = True
             await flight.done.wait()
             run = flight.run_at(offset)
@@ -191,9 +193,40 @@ class RunReads:
             for known in (self._cache.next_first(key, start), self._flights.next_start(key, start)):
                 if known is not None:
                     flight.end = min(flight.end, known)
+        flight.log_start = self._log_position(queue, flight.key, start)
         self._flights.begin(flight)
         self._start(self._fly(queue, flight, messages))
         return flight
+
+    def _begin_demand(
+        self, queue: TierQueue, key: CacheKey, start: int, end: int, messages: int
+    ) -> Flight:
+        """Start what a call waits for: one read, or two side by side where an object ends."""
+        cut = end
+        if key.subscription is None and self._options.cache_enabled:
+            cut = self._large_object_end(queue, key, start, end)
+        flight = self._begin(queue, Flight(key, start, cut), messages)
+        is_there = self._cache.end_of(key, cut) is not None or self._flight_at(key, cut)
+        if cut < end and not is_there:
+            self._begin(queue, Flight(key, cut, end), messages)
+        return flight
+
+    def _large_object_end(self, queue: TierQueue, key: CacheKey, start: int, end: int) -> int:
+        """The last place in `(start, end)` where an object ends behind many bytes; else `end`.
+
+        A read that ends there asks for units and records at once.
+        """
+        ends = queue.object_ends(QueueOffset(start), QueueOffset(end))
+        before = self._log_position(queue, key, start)
+        behind = queue.log_position(ends[-1]) if ends else None
+        if before is None or behind is None or behind - before < ALONE_BYTES_MIN:
+            return end
+        return ends[-1]
+
+    def _log_position(self, queue: TierQueue, key: CacheKey, offset: int) -> int | None:
+        """Where in the log a message begins, by the metadata or by the run before it."""
+        position = queue.log_position(QueueOffset(offset))
+        return self._cache.log_end_before(key, offset) if position is None else position
 
     def _start(self, work: Coroutine[None, None, None]) -> None:
         task = self._group.create_task(work)

@@ -13,7 +13,8 @@ class Flight:
     """One read of `[start, end)` of a key; `end` may come out lower once the sizes are known."""
 
     __slots__ = (
-        "ahead_of", "done", "end", "error", "is_stale", "is_wanted", "key", "runs", "start",
+        "ahead_of", "done", "end", "error", "is_stale", "is_wanted", "key", "log_start", "runs",
+        "start",
     )  # fmt: skip
 
     def __init__(
@@ -24,6 +25,8 @@ class Flight:
         self.start = start
         self.end = end
         self.ahead_of = ahead_of
+        self.log_start: int | None = None
+        """Where in the log its first message begins; None if that is not known."""
         self.is_wanted = ahead_of is None
         """A call waits for it, or did."""
         self.is_stale = False

@@ -64,6 +64,26 @@ class TierQueue(Protocol):
         """
         ...
 
+    def log_position(self, offset: QueueOffset) -> int | None:
+        """Where in the log the message at `offset` begins; at the queue's end, where the log ends.
+
+        None where no metadata at hand say so. No request.
+        """
+        ...
+
+    def object_ends(self, low: QueueOffset, high: QueueOffset) -> list[QueueOffset]:
+        """Offsets between `low` and `high` before which the bytes of an object end, in order.
+
+        As far as metadata at hand say so. No request.
+        """
+        ...
+
+    async def units_and_pieces(
+        self, start: QueueOffset, end: QueueOffset, span: ByteRange
+    ) -> tuple[Units, list[Buffer]]:
+        """As `units`, and as `log_pieces` of one range, in one round of requests."""
+        ...
+
     async def log(self, wanted: ByteRange) -> Buffer:
         """Bytes of the CommitLog by log position, over any number of segments. As `units`."""
         ...

@@ -9,6 +9,7 @@ from container.metadata.object_names import object_name
 from container.metadata.records import Extent, Gap, ManifestRef, Queue, Segment
 from container.names.queue_id import QueueId, SegmentType
 from container.names.rocketmq import segment_name
+from container.queue.log_places import log_position, object_ends
 from container.queue.time_boundary import Boundary
 from container.queue.time_stretch import TimeStretch, stretch_by_time
 from container.record.crc32c import crc32c
@@ -181,6 +182,28 @@ class MessageQueueContainer:
         found = await self._read(SegmentType.CONSUME_QUEUE, ranges, verify=self._verify)
         return [decode_units(raw) for raw in found]
 
+    def log_position(self, offset: QueueOffset) -> int | None:
+        """Where in the log the message at `offset` begins, if that is known; `log_places.py`."""
+        return log_position(self.record, offset)
+
+    def object_ends(self, low: QueueOffset, high: QueueOffset) -> list[QueueOffset]:
+        """Offsets between two others before which an object ends; `log_places.py`."""
+        return object_ends(self.record, low, high)
+
+    async def units_and_pieces(
+        self, start: QueueOffset, end: QueueOffset, span: ByteRange
+    ) -> tuple[Units, list[Buffer]]:
+        """As `units`, and as `log_pieces` of one range, in one round of requests."""
+        units = ByteRange(start * UNIT_BYTES, end * UNIT_BYTES)
+        planned = [
+            await self.planned_read(SegmentType.CONSUME_QUEUE, [units]),
+            await self.planned_read(SegmentType.COMMIT_LOG, [span]),
+        ]
+        answers = await self._asked([request for one in planned for request in one.requests])
+        count = len(planned[0].requests)
+        (raw,), (pieces,) = planned[0].results(answers[:count]), planned[1].pieces(answers[count:])
+        return decode_units(raw), pieces
+
     async def log(self, wanted: ByteRange) -> Buffer:
         """Bytes of the queue's tier CommitLog by log position; errors as for `units`."""
         return (await self.log_many([wanted]))[0]
@@ -223,8 +246,11 @@ class MessageQueueContainer:
         self, segment_type: SegmentType, wanted: Sequence[ByteRange], *, verify: bool
     ) -> "tuple[PlannedRead, list[Buffer]]":
         planned = await self.planned_read(segment_type, wanted, verify=verify)
+        return planned, await self._asked(planned.requests)
+
+    async def _asked(self, requests: Sequence[tuple[str, ByteRange]]) -> list[Buffer]:
         try:
-            return planned, await self._store.read_many(planned.requests)
+            return await self._store.read_many(requests)
         except OutOfRange as error:
             raise BytesMissing.of(error) from error
 

@@ -113,10 +113,11 @@ class OffloadStep(Step):
                 if closed is not None:
                     await self.tier.journal.publish([closed])
             queues = self._queues(topic)
-            found: list[OffloadedQueue] = []
+            wanted: list[tuple[QueueId, list[Held]]] = []
             for queue in queues:
-                wanted = below(await self._held.of(queue), queue, until)
-                found.append(await self._offload(queue.id, self._kept(queues, wanted)))
+                held = below(await self._held.of(queue), queue, until)
+                wanted.append((queue.id, self._kept(queues, held)))
+            found = await self._offload(wanted)
             return [one for one in found if one.segments or one.errors]
 
     def _queues(self, topic: str) -> list[Queue]:
@@ -154,10 +155,9 @@ class OffloadStep(Step):
             due += beyond_size(held, growing, options.offload_topic_bytes)
         keys = {one.key for one in due}
         wanted = self._kept(queues, [one for one in held if one.key in keys])
-        return [
-            await self._offload(queue.id, [one for one in wanted if one.queue == queue.id])
-            for queue in queues
-        ]
+        return await self._offload(
+            [(queue.id, [one for one in wanted if one.queue == queue.id]) for queue in queues]
+        )
 
     async def _close(self, topic: str, before_ms: int) -> None:
         """Close the open segments of queues whose newest message was stored before a time.
@@ -188,17 +188,26 @@ class OffloadStep(Step):
                 if journal.planned.queues.get(queue_id) is before:
                     raise
 
-    async def _offload(self, queue: QueueId, wanted: Sequence[Held]) -> OffloadedQueue:
-        """Offload these segments of a queue."""
-        if not wanted:
-            return OffloadedQueue(queue, 0, 0)
+    async def _offload(
+        self, wanted: Sequence[tuple[QueueId, Sequence[Held]]]
+    ) -> list[OffloadedQueue]:
+        """Offload segments of queues, one queue after the other; copies go ahead of that."""
+        all_of_them = [one for _, held in wanted for one in held]
+        if not all_of_them:
+            return []
         await self._parts.settle()
-        done = await self._offloader.offload(queue, wanted)
-        self._passed_over.update((queue, one.type, one.base) for one, _ in done.damaged)
-        self._segments += done.segments
-        self._bytes += done.bytes
-        errors = tuple(error for _, error in done.damaged)
-        return OffloadedQueue(queue, done.segments, done.bytes, errors)
+        found: list[OffloadedQueue] = []
+        async with self._offloader.copies(all_of_them) as copies:
+            for queue, held in wanted:
+                if not held:
+                    continue
+                done = await self._offloader.offload(queue, held, copies)
+                self._passed_over.update((queue, one.type, one.base) for one, _ in done.damaged)
+                self._segments += done.segments
+                self._bytes += done.bytes
+                errors = tuple(error for _, error in done.damaged)
+                found.append(OffloadedQueue(queue, done.segments, done.bytes, errors))
+        return found
 
     @property
     def figures(self) -> Mapping[str, int]:

@@ -8,6 +8,7 @@ What an attempt made and did not publish is garbage, which its name tells to who
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -25,6 +26,7 @@ from container.names.queue_id import QueueId, SegmentType
 from container.names.rocketmq import segment_name
 from container.queue.manifest import ManifestReader
 from container.record.crc32c import crc32c
+from container.upkeep.copies_ahead import CopiesAhead, copies_ahead
 from container.upkeep.manifest_writer import ManifestWriter
 from container.upkeep.offload_pieces import pieces_of_extent
 from container.upkeep.offload_plan import Held, runs_of
@@ -44,7 +46,7 @@ PLANS_MAX = 4
 """How often a publication is planned, where the queue is changed meanwhile."""
 
 
-class _Copied(NamedTuple):
+class Copied(NamedTuple):
     """A segment, and where its bytes lie in the second store, too."""
 
     segment: Segment
@@ -70,15 +72,15 @@ class _Plan(NamedTuple):
     written: tuple[str, ...]
     """Manifests that were made for it."""
     planned_on: Queue
-    left_out: tuple[_Copied, ...]
+    left_out: tuple[Copied, ...]
 
 
 class Offloader:
-    """Offloads segments of one queue at a time.
+    """Offloads segments: copies go on side by side, publications one after the other.
 
     Cost of a segment: a read of its bytes from the first store, and of each `repack_bytes_max` of
-    it one create and one read of the second. An entry for 256 MiB; two requests for each manifest
-    that lists some of them. Memory: twice `repack_bytes_max`.
+    it one create and one read of the second. An entry for 256 MiB of a queue; two requests for each
+    manifest that lists some of them. Memory: `offload_bytes_in_flight_max`.
     """
 
     def __init__(self, tier: OwnedTier, segments: FileSegments, manifests: ManifestReader) -> None:
@@ -91,7 +93,13 @@ class Offloader:
     def __repr__(self) -> str:
         return f"<Offloader to {self._segments!r}>"
 
-    async def offload(self, queue: QueueId, wanted: Sequence[Held]) -> Done:
+    def copies(self, wanted: Sequence[Held]) -> AbstractAsyncContextManager[CopiesAhead[Copied]]:
+        """Begin to copy sealed segments of any queues; they are offloaded in this order."""
+        return copies_ahead(wanted, self._copied, self._tier.options, self._forsake_copy)
+
+    async def offload(
+        self, queue: QueueId, wanted: Sequence[Held], copies: CopiesAhead[Copied]
+    ) -> Done:
         """Offload sealed segments of a queue; those that went meanwhile are left out.
 
         Raises:
@@ -102,11 +110,11 @@ class Offloader:
         """
         await self._writer.bury_tried()
         done = Done()
-        batch: list[_Copied] = []
+        batch: list[Copied] = []
         failed: StoreError | None = None
         for number, one in enumerate(wanted):
             try:
-                batch.append(await self._copied(queue, one.segment))
+                batch.append(await copies.take(one))
             except (BytesMissing, Corrupt, OutOfRange) as error:
                 if is_offloaded(error.path):
                     failed = error
@@ -124,8 +132,9 @@ class Offloader:
                 raise failed
         return done
 
-    async def _copied(self, queue: QueueId, segment: Segment) -> _Copied:
+    async def _copied(self, one: Held) -> Copied:
         """Copy a segment, and compare what the second store gives back."""
+        queue, segment = one
         extents: list[Extent] = []
         options = self._tier.options
         try:
@@ -137,7 +146,7 @@ class Offloader:
         except BaseException:
             self._forsake(extents)
             raise
-        return _Copied(segment, tuple(extents))
+        return Copied(segment, tuple(extents))
 
     async def _copy_in_pieces(
         self, queue: QueueId, segment: Segment, extent: Extent, made: list[Extent]
@@ -214,7 +223,7 @@ class Offloader:
             reason = f"the second store gave back other bytes than the {whole} that it was given"
             raise Corrupt(reason, name)
 
-    async def _publish(self, queue: QueueId, batch: Sequence[_Copied]) -> list[Segment]:
+    async def _publish(self, queue: QueueId, batch: Sequence[Copied]) -> list[Segment]:
         """Publish copies of a queue in one entry; the segments that were still there."""
         journal = self._tier.journal
         for _ in range(PLANS_MAX):
@@ -242,14 +251,14 @@ class Offloader:
         self._forsake_all(batch)
         return []
 
-    async def _plan(self, queue_id: QueueId, batch: Sequence[_Copied]) -> _Plan | None:
+    async def _plan(self, queue_id: QueueId, batch: Sequence[Copied]) -> _Plan | None:
         """What publishes the copies as the record is now; None if nothing is left of them."""
         queue = self._tier.journal.planned.queues.get(queue_id)
         if queue is None:
             return None
         tier, left = self._tier, {(one.segment.type, one.segment.base): one for one in batch}
         runs: list[RepackedRun] = []
-        moved: list[_Copied] = []
+        moved: list[Copied] = []
         for copied in batch:
             segment = copied.segment
             if _is_live(queue, segment):
@@ -288,9 +297,12 @@ class Offloader:
         written = tuple(swap.ref.object_name for swap in swaps)
         return _Plan(operation, written, queue, tuple(left.values()))
 
-    def _forsake_all(self, copied: Sequence[_Copied]) -> None:
+    def _forsake_all(self, copied: Sequence[Copied]) -> None:
         for one in copied:
-            self._forsake(one.extents)
+            self._forsake_copy(one)
+
+    def _forsake_copy(self, copied: Copied) -> None:
+        self._forsake(copied.extents)
 
     def _forsake(self, extents: Sequence[Extent]) -> None:
         """Remember objects that nothing will refer to; the step for parts buries them."""
@@ -315,11 +327,11 @@ def _may_list(ref: ManifestRef, segment: Segment) -> bool:
 
 
 def _with_copies(
-    listed: Sequence[Segment], copies: Mapping[tuple[SegmentType, int], _Copied]
-) -> tuple[list[Segment], list[_Copied]]:
+    listed: Sequence[Segment], copies: Mapping[tuple[SegmentType, int], Copied]
+) -> tuple[list[Segment], list[Copied]]:
     """The segments of a manifest with the copies' extents, and which copies that were. Pure."""
     after: list[Segment] = []
-    there: list[_Copied] = []
+    there: list[Copied] = []
     for segment in listed:
         copied = copies.get((segment.type, segment.base))
         if copied is not None and copied.segment.extents == segment.extents:

@@ -10,8 +10,9 @@ class UpkeepOptions:
     """When each step of upkeep has work, and how much one run of it does.
 
     Memory besides the state: two snapshots while one is written and compared, the segments of
-    `manifests_per_level_max` manifests while they are merged, one queue's listing, and on a store
-    of parts, or with a second store, twice `repack_bytes_max` and 8 MiB.
+    `manifests_per_level_max` manifests while they are merged, one queue's listing, on a store of
+    parts twice `repack_bytes_max` and 8 MiB, and with a second store `offload_bytes_in_flight_max`,
+    or twice the longest extent that is copied if that is more.
     """
 
     interval_s: float = 10.0
@@ -87,6 +88,11 @@ class UpkeepOptions:
     would expire within that time is not offloaded at all."""
     offload_extent_bytes_max: int = 64 * MIB
     """A longer extent is offloaded in pieces of `repack_bytes_max`, each an extent by itself."""
+    offload_bytes_in_flight_max: int = 128 * MIB
+    """Bytes of segments being copied at once, each counted twice: as it is written, and as it is
+    read back (`tieredStoreOffloadBytesInFlight`). One copy may always go on."""
+    offload_copies_max: int = 8
+    """Segments being copied at once, those included that wait to be published."""
     offload_interval_s: float = 600.0
     """Interval between looks for what is to be offloaded (`tieredStoreOffloadInterval`)."""
     expiry_interval_s: float = 3600.0

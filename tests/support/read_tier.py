@@ -20,6 +20,8 @@ from provider.ranges import ByteRange, QueueOffset
 from tests.support.messages import make_record
 
 QUEUE = QueueId("T", 0)
+OBJECT_MESSAGES = 0
+"""What `MemoryQueue.object_messages` begins with."""
 
 
 class MemoryQueue:
@@ -38,6 +40,12 @@ class MemoryQueue:
         """The store timestamp of each message that was committed, by its offset."""
         self.extent_messages: int | None = 100
         """Messages of an extent; None: a tier without extents, as RocketMQ's own store writes."""
+        self.object_messages = OBJECT_MESSAGES
+        """Messages of an object of which is known where they lie; 0: that is not known."""
+        self.places: dict[int, int] = {}
+        """Where each message begins in the log."""
+        self.spans: list[tuple[int, int]] = []
+        """Reads of units and records together."""
         self.damaged_units = False
         """Whether the checksum of its units does not match."""
         self.requests: Counter[str] = Counter()
@@ -59,6 +67,7 @@ class MemoryQueue:
         for record, tag in zip(records, tags, strict=True):
             one = [np.array([value], np.int64) for value in (len(self.commit_log), len(record), 0)]
             one[2][0] = tag_hash(tag)
+            self.places[self.next_offset] = len(self.commit_log)
             self.consume_queue += encode_units(*one).tobytes()
             self.commit_log += record
             header = RecordHeader.decode(record, path="", position=0)
@@ -145,6 +154,25 @@ class MemoryQueue:
         if verified and self.damaged_units:
             raise Corrupt("CRC-32C is not as published", str(self._id), 0)
         return self._units(start, end)
+
+    def log_position(self, offset: QueueOffset) -> int | None:
+        if offset == self.next_offset:
+            return len(self.commit_log) if self.object_messages else None
+        if not self.object_messages or offset % self.object_messages:
+            return None
+        return self.places.get(offset)
+
+    def object_ends(self, low: QueueOffset, high: QueueOffset) -> list[QueueOffset]:
+        if not self.object_messages:
+            return []
+        ends = range(0, high, self.object_messages)
+        return [QueueOffset(end) for end in ends if low < end and end in self.places]
+
+    async def units_and_pieces(
+        self, start: QueueOffset, end: QueueOffset, span: ByteRange
+    ) -> tuple[Units, list[Buffer]]:
+        self.spans.append((start, end))
+        return await self.units(start, end), (await self.log_pieces([span]))[0]
 
     async def log(self, wanted: ByteRange) -> Buffer:
         return (await self.log_many([wanted]))[0]

@@ -10,10 +10,16 @@ from fetcher.options import FetcherOptions
 from provider.errors import Corrupt, StoreError
 from provider.object_store import Buffer
 from provider.ranges import ByteRange
+from tests.support import read_tier
 from tests.support.read_tier import QUEUE, MemoryQueue, MemoryTier, filled
 
 RECORD = len(filled(1).commit_log)
 BAD = 37
+
+
+@pytest.fixture(autouse=True, params=[0, 10, 50], ids=lambda count: f"objects of {count}")
+def _objects(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(read_tier, "OBJECT_MESSAGES", request.param)
 
 
 def damage_record(queue: MemoryQueue, byte: int) -> None:

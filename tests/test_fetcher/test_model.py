@@ -93,9 +93,10 @@ class FetcherMachine(RuleBasedStateMachine):
         self.clock = ManualClock()
         self.tags: dict[int, str] = {}
 
-    @initialize(first=st.sampled_from([0, 30]))
-    def open(self, first: int) -> None:
+    @initialize(first=st.sampled_from([0, 30]), object_messages=st.sampled_from([0, 1, 8, 20]))
+    def open(self, first: int, object_messages: int) -> None:
         self.queue = MemoryQueue(first=first)
+        self.queue.object_messages = object_messages
         self.runner.run(self._open())
 
     async def _open(self) -> None:

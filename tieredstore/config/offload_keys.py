@@ -2,6 +2,8 @@
 
 from tieredstore.config.key import Key, Kind
 
+MIB = 1 << 20
+
 OFFLOAD = (
     Key(
         "tieredStoreOffloadPath",
@@ -36,6 +38,14 @@ OFFLOAD = (
         "not offloaded.",
         "UpkeepOptions.offload_lag_s",
         least=0,
+    ),
+    Key(
+        "tieredStoreOffloadBytesInFlight",
+        Kind.BYTES,
+        128 * MIB,
+        "Maximum bytes of segments that are being offloaded at once, each counted twice: as it is "
+        "written, and as it is read back.",
+        "UpkeepOptions.offload_bytes_in_flight_max",
     ),
     Key(
         "tieredStoreOffloadInterval",

@@ -112,9 +112,9 @@ async def lied_to(it: OwnedWorld, lies_from: int) -> AsyncIterator[Tier]:
         yield tier
 
 
-@pytest.mark.parametrize("lies_from", [0, 3])
-async def test_a_second_store_that_lies_publishes_nothing(lies_from: int) -> None:
-    it = world()
+@pytest.mark.parametrize(("lies_from", "at_once"), [(0, 1), (3, 1), (0, 8), (8, 8)])
+async def test_a_second_store_that_lies_publishes_nothing(lies_from: int, at_once: int) -> None:
+    it = world(replace(BY_HAND, offload_copies_max=at_once))
     async with lied_to(it, lies_from) as tier:
         await put_each_minute(tier, it.clock, 30)
         with pytest.raises(Corrupt, match=r"gave back other bytes than the \d+ that it was given"):

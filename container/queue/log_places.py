@@ -1,0 +1,68 @@
+"""Where in a queue's CommitLog messages lie, as far as the metadata at hand tell. Pure.
+
+An extent says the offset of its first message, so that a read of whole extents needs no units to
+find its bytes. What left the snapshot for manifests is not looked at: that could cost a request.
+"""
+
+from bisect import bisect_left
+from collections.abc import Sequence
+
+from container.metadata.records import Extent, Queue, Segment
+from container.names.queue_id import SegmentType
+from provider.ranges import QueueOffset
+
+
+def log_position(queue: Queue, offset: QueueOffset) -> int | None:
+    """The log position of the first byte of the message at `offset`; at the queue's end, the log's.
+
+    Known where an extent begins. None elsewhere, and where extents do not say their first message,
+    as in a tier that RocketMQ's own store wrote. O(log n).
+    """
+    segments = _live(queue)
+    if not segments:
+        return None
+    if offset == queue.next_offset:
+        return segments[-1].end
+    segment = segments[_last_from(segments, offset)]
+    at = bisect_left(segment.extents, offset, key=_first_offset)
+    if at == len(segment.extents):
+        return None
+    extent = segment.extents[at]
+    is_known = extent.first_offset == offset and extent.crc32c is not None
+    return segment.base + extent.position if is_known else None
+
+
+def object_ends(queue: Queue, low: QueueOffset, high: QueueOffset) -> list[QueueOffset]:
+    """Offsets between `low` and `high` before which the bytes of an object end, in order.
+
+    O(extents between them).
+    """
+    segments = _live(queue)
+    found: list[QueueOffset] = []
+    behind: tuple[str | int, int] | None = None
+    for segment in segments[_last_from(segments, low) :]:
+        first = max(0, bisect_left(segment.extents, low, key=_first_offset) - 1)
+        for extent in segment.extents[first:]:
+            if extent.first_offset >= high:
+                return found
+            where = extent.object_name or segment.base
+            if extent.first_offset > low and behind != (where, extent.object_offset):
+                found.append(extent.first_offset)
+            behind = where, extent.object_offset + extent.length
+    return found
+
+
+def _live(queue: Queue) -> Sequence[Segment]:
+    """The segments in the snapshot that have bytes, if the newest say where messages lie."""
+    segments = [one for one in queue.readable(SegmentType.COMMIT_LOG) if one.extents]
+    return segments if segments and segments[-1].extents[-1].crc32c is not None else ()
+
+
+def _last_from(segments: Sequence[Segment], offset: int) -> int:
+    """Number of the segment that `offset` lies in, or of the first one."""
+    after = bisect_left(segments, offset + 1, key=lambda one: one.extents[0].first_offset)
+    return max(0, after - 1)
+
+
+def _first_offset(extent: Extent) -> int:
+    return extent.first_offset
