@@ -61,7 +61,13 @@ class _Place:
         if self.packed is None:
             self.packed = pack(record)
         self.seen = ref(record)
-        self.record = None
+        self.record = record = None
+        self.forget()
+
+    def forget(self) -> None:
+        """Drop the reference to a record that nobody holds: 88 bytes. The caller has the lock."""
+        if self.seen is not None and self.seen() is None:
+            self.seen = None
 
     def unpacked(self) -> Queue:
         """The record. The caller holds the lock."""
@@ -202,8 +208,13 @@ class QueueTable(MutableMapping[QueueId, Queue]):
 
     def looked_through(self) -> Iterator[tuple[QueueId, Queue]]:
         """As `items`."""
+        before: _Place | None = None
         for queue, place in self._places.items():
             yield queue, self._look(place)
+            if before is not None:  # the one that was looked at last may still be held
+                with self._awake.lock:
+                    before.forget()
+            before = place
 
     def raws(self) -> Iterator[Any]:
         """What a snapshot says of the records. 12 us for one that rests; it stays so."""
