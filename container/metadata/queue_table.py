@@ -225,12 +225,19 @@ class QueueTable(MutableMapping[QueueId, Queue]):
 
     def bounds(self) -> Iterator[QueueBounds]:
         """What the records say of the queues' offsets. 0.5 us each, whether or not it rests."""
-        for place in self._places.values():
-            found = None if place.packed is None else bounds(place.packed)
-            if found is None:
-                record = self._look(place)
-                found = record.min_offset, record.next_offset, record.generation, len(record.gaps)
-            yield QueueBounds(place.id, *found)
+        return map(self._bounds, self._places.values())
+
+    def bounds_of(self, queue: QueueId) -> QueueBounds | None:
+        """What the record of one queue says; None if there is none."""
+        place = self._places.get(queue)
+        return None if place is None else self._bounds(place)
+
+    def _bounds(self, place: _Place) -> QueueBounds:
+        found = None if place.packed is None else bounds(place.packed)
+        if found is None:
+            record = self._look(place)
+            found = record.min_offset, record.next_offset, record.generation, len(record.gaps)
+        return QueueBounds(place.id, *found)
 
     def with_gaps(self) -> Iterator[Queue]:
         """The records that have gaps, in any order. As `bounds` for those that have none."""

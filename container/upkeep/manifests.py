@@ -10,11 +10,8 @@ from container.metadata.state import StateChange
 from container.names.queue_id import QueueId
 from container.queue.manifest import ManifestPlan, ManifestReader, plan_manifest
 from container.upkeep.manifest_writer import ManifestWriter
-from container.upkeep.step import OwnedTier, Step
+from container.upkeep.step import QUEUES_PER_TURN, OwnedTier, Step
 from provider.errors import Corrupt
-
-QUEUES_PER_TURN = 64
-"""Queues that are looked at before other tasks get a turn: 1 to 2 ms."""
 
 
 class ManifestStep(Step):
