@@ -46,18 +46,15 @@ class Frame:
 
     def encode(self, version: int = VERSION) -> bytes:
         """The object's bytes; of `VERSION_WITH_COPY`, those before the copy."""
-        head = self.LAYOUT.pack(
-            self.kind.value,
-            version,
-            encoding_of(self.payload),
-            self.epoch,
-            self.sequence,
-            self.nonce,
-            len(self.payload),
-            0,
-        )[: self.SIZE - CRC_BYTES]
+        head = self.head(encoding_of(self.payload), len(self.payload), version)
         crc = crc32c(self.payload, crc32c(head))
         return b"".join((head, crc.to_bytes(CRC_BYTES, "big"), self.payload))
+
+    def head(self, encoding: int, payload_bytes: int, version: int = VERSION) -> bytes:
+        """The header up to its checksum, for a payload that may be elsewhere."""
+        numbers = self.epoch, self.sequence, self.nonce, payload_bytes, 0
+        head = self.LAYOUT.pack(self.kind.value, version, encoding, *numbers)
+        return head[: self.SIZE - CRC_BYTES]
 
     @classmethod
     def version_of(cls, raw: Buffer) -> int:

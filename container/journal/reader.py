@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from container.journal.entry import apply_entry, copy_in
 from container.journal.options import JournalOptions
-from container.journal.snapshot import decode_snapshot
+from container.journal.snapshot import decode_in_turns
 from container.metadata.state import TierState
 from container.names.tier_objects import (
     BOUNDARY_PREFIX,
@@ -157,7 +157,8 @@ class JournalReader:
         damaged: list[Corrupt] = []
         for name in reversed(names):
             try:
-                state = decode_snapshot(await self._store.read(str(name)), name)
+                raw = await self._store.read(str(name))
+                state = await decode_in_turns(raw, name, self._clock)
             except Corrupt as damage:
                 damaged.append(damage)
                 continue

@@ -10,12 +10,12 @@ follows from its numbers. A record that this form does not fit, such as one with
 version, is one text: the JSON of the snapshot.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
-from itertools import chain
+from itertools import chain, repeat
 from struct import Struct
 from struct import error as StructError  # noqa: N812 - an exception
-from typing import Any
+from typing import Any, cast
 
 import orjson
 
@@ -48,6 +48,9 @@ EPOCH_AT = NONCE_AT - 1 - EPOCH_DIGITS
 EXTENT_FIELDS = len(Extent._fields)
 NAMES = slice(Extent._fields.index("object_name"), None, EXTENT_FIELDS)
 """The names in the fields of all extents of a segment."""
+_EXTENTS = repeat(Extent)
+_new = cast("Callable[[type[Extent], tuple[Any, ...]], Extent]", vars(tuple)["__new__"])
+"""Makes an extent as `Extent._make` does, in half of its time."""
 _TYPES = tuple(SegmentType)
 _STATES = tuple(CopyState)
 _QUEUE = RECORD_CODECS.of(Queue)
@@ -174,7 +177,7 @@ def _unpacked_segment(packed: Packed, row: Sequence[Any]) -> Segment:
         base,
         made_ms,
         epoch,
-        tuple(map(Extent._make, zip(*[column] * EXTENT_FIELDS, strict=True))),
+        tuple(map(_new, _EXTENTS, zip(*[column] * EXTENT_FIELDS, strict=True))),
         sealed_ms if is_sealed else None,
         _STATES[int(state)],
         NO_EXTRA,

@@ -54,12 +54,7 @@ def commit(queue: Queue, operation: CommitQueue) -> Queue:
         else:
             begun = _begun(queue, live, change, operation)
             files[change.type] = (*live, begun)
-    after = replace(
-        queue,
-        next_offset=reached,
-        commit_log=files[SegmentType.COMMIT_LOG],
-        consume_queue=files[SegmentType.CONSUME_QUEUE],
-    )
+    after = queue.extended(reached, *files.values())
     _units_reach_the_end(after)
     return after
 
@@ -85,7 +80,7 @@ def _changed(
         segment.base,
     )
     sealed_ms = segment.sealed_ms if change.sealed_ms is None else change.sealed_ms
-    return replace(segment, extents=after, sealed_ms=sealed_ms)
+    return segment.extended(after, sealed_ms)
 
 
 def _begun(

@@ -86,6 +86,19 @@ class Segment:
         """First byte of the flat file behind what is published."""
         return self.base + self.size
 
+    def extended(self, extents: tuple[Extent, ...], sealed_ms: int | None) -> "Segment":
+        """The same with these; in a third of the time of `replace`, twice in each commit."""
+        return Segment(
+            self.type,
+            self.base,
+            self.created_ms,
+            self.epoch,
+            extents,
+            sealed_ms,
+            self.state,
+            self.extra,
+        )
+
     @property
     def is_readable(self) -> bool:
         """Whether readers may read it: its copy is finished, and no deletion has begun."""
@@ -165,6 +178,27 @@ class Queue:
     repacks: int = 0
     """Raised whenever bytes that are published move to another object; they stay the same."""
     extra: Mapping[str, Any] = field(default_factory=lambda: NO_EXTRA)
+
+    def extended(
+        self,
+        next_offset: QueueOffset,
+        commit_log: tuple[Segment, ...],
+        consume_queue: tuple[Segment, ...],
+    ) -> "Queue":
+        """The same with these; in a third of the time of `replace`, once in each commit."""
+        return Queue(
+            self.id,
+            self.min_offset,
+            next_offset,
+            commit_log,
+            consume_queue,
+            self.manifests,
+            self.gaps,
+            self.generation,
+            self.used_below,
+            self.repacks,
+            self.extra,
+        )
 
     def may_have_used(self, segment_type: SegmentType, base: int) -> bool:
         """Whether the name of a segment that begins now may have been another segment's."""

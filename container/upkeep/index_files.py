@@ -27,7 +27,7 @@ from container.queue.message_queue_container import MessageQueueContainer
 from container.queue.sound_records import read_sound_records
 from container.record.unit import UNIT_BYTES
 from container.upkeep.index_writer import IndexBuilding, IndexWriter
-from container.upkeep.step import OwnedTier, Step
+from container.upkeep.step import QUEUES_PER_TURN, OwnedTier, Step
 from provider.errors import Corrupt, Denied, OutOfRange, StoreError, Unavailable
 from provider.ranges import QueueOffset
 
@@ -177,7 +177,7 @@ class IndexStep(Step):
         """Read messages whose keys are nowhere, as many as one run may."""
         left = self._keys.options.catch_up_bytes_max
         first: StoreError | None = None
-        for queue, spans in self._keys.missing().items():
+        for queue, spans in (await self._missing()).items():
             damaged = self._damaged.get((queue, _generation(self.tier.state, queue)), ())
             for span in without(spans, damaged):
                 try:
@@ -195,6 +195,16 @@ class IndexStep(Step):
         if first is not None:
             raise first
 
+    async def _missing(self) -> dict[QueueId, list[Span]]:
+        """By queue, the offsets whose keys are nowhere. No request."""
+        found: dict[QueueId, list[Span]] = {}
+        for number, queue in enumerate(self._keys.doubted()):
+            if number % QUEUES_PER_TURN == QUEUES_PER_TURN - 1:  # of all queues, after a start
+                await self.tier.clock.sleep(0)
+            if spans := self._keys.missing_of(queue):
+                found[queue] = spans
+        return found
+
     async def _read_around(self, queue: QueueId, span: Span, left: int) -> int:
         """Take the keys of a span some of whose files are lost, file by file; what is left.
 
@@ -207,7 +217,7 @@ class IndexStep(Step):
             edges = await self._edges(record)
         except (Corrupt, Denied, OutOfRange):
             return left  # of a manifest that is lost, too, nothing can be told
-        for missing in self._keys.missing().get(queue, []):
+        for missing in self._keys.missing_of(queue):
             begin, end = max(missing[0], span[0]), min(missing[1], span[1])
             inside = [edge for edge in edges if begin < edge < end]
             for part in pairwise([begin, *inside, end]) if begin < end else ():

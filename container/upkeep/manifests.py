@@ -10,7 +10,7 @@ from container.metadata.state import StateChange
 from container.names.queue_id import QueueId
 from container.queue.manifest import ManifestPlan, ManifestReader, plan_manifest
 from container.upkeep.manifest_writer import ManifestWriter
-from container.upkeep.step import OwnedTier, Step
+from container.upkeep.step import QUEUES_PER_TURN, OwnedTier, Step
 from provider.errors import Corrupt
 
 
@@ -49,7 +49,9 @@ class ManifestStep(Step):
         self._entries = 0
         await self._writer.bury_tried()
         first: Corrupt | None = None
-        for queue_id in list(self._changed):
+        for number, queue_id in enumerate(list(self._changed)):
+            if number % QUEUES_PER_TURN == QUEUES_PER_TURN - 1:  # of all queues, after a start
+                await self.tier.clock.sleep(0)
             self._changed.pop(queue_id)
             try:
                 await self._shorten(queue_id)

@@ -346,8 +346,8 @@ def a_snapshot_is_not_read_back(patch: pytest.MonkeyPatch) -> None:
 
     async def write(store: Any, state: Any, *, epoch: int, rng: Any, clock: Any) -> SnapshotName:
         nonce = rng.randbytes(16)
-        name, raw = await encode_snapshot(state.copy(), epoch=epoch, nonce=nonce, clock=clock)
-        await store.create(str(name), [raw])
+        name, chunks = await encode_snapshot(state.copy(), epoch=epoch, nonce=nonce, clock=clock)
+        await store.create(str(name), chunks)
         return name
 
     patch.setattr("container.upkeep.snapshots.write_snapshot", write)

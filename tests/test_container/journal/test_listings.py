@@ -139,8 +139,8 @@ async def snapshot(store: DictStore, sequence: int) -> str:
     state = TierState()
     state.sequence = sequence
     nonce = sequence.to_bytes(16)
-    name, raw = await encode_snapshot(state, epoch=1, nonce=nonce, clock=ManualClock())
-    store.put(str(name), raw)
+    name, chunks = await encode_snapshot(state, epoch=1, nonce=nonce, clock=ManualClock())
+    store.put(str(name), b"".join(chunks))
     return str(name)
 
 

@@ -1,18 +1,33 @@
 """Snapshots, boundaries and followers: starting is short, cutting is safe, damage is survived."""
 
 import asyncio
+from random import Random
 
 import pytest
 
+from container.journal import snapshot
 from container.journal.follower import JournalFollower
+from container.journal.frame import Frame, FrameKind
 from container.journal.journal import Journal
+from container.journal.snapshot import (
+    decode_in_turns,
+    decode_snapshot,
+    encode_snapshot,
+    write_snapshot,
+)
+from container.metadata.codec import RECORDS_PER_TURN, state_pieces
 from container.metadata.operations import AddTombstones, Operation
-from container.metadata.records import Tombstone
+from container.metadata.records import Queue, Tombstone
+from container.metadata.state import TierState
+from container.names.queue_id import QueueId
 from container.names.tier_objects import BoundaryName, EntryName, parse_name
 from container.upkeep.options import UpkeepOptions
 from container.upkeep.upkeep import Upkeep
 from provider.clock import ManualClock, settle
 from provider.errors import Corrupt, Fenced, NotFound
+from provider.memory import MemoryStore
+from provider.object_store import Buffer
+from provider.ranges import ByteRange, QueueOffset
 from tests.support.journal_run import own, own_with_upkeep, running
 from tests.support.journal_store import DictStore, Faults
 
@@ -201,3 +216,65 @@ async def test_refreshes_at_the_same_time_apply_every_entry_once(seed: int) -> N
         refreshes = [group.create_task(follower.refresh()) for _ in range(4)]
     assert sum(refresh.result() for refresh in refreshes) == 1
     assert follower.state.tombstones == journal.state.tombstones
+
+
+class CountingClock(ManualClock):
+    """Counts the turns that others get."""
+
+    turns = 0
+
+    async def sleep(self, seconds: float) -> None:
+        self.turns += 1
+        await super().sleep(seconds)
+
+
+def large_state(prefix: str = "m") -> TierState:
+    state = TierState(sequence=7)
+    state.tombstones = {f"{prefix}{n}": Tombstone(f"{prefix}{n}", n, "test") for n in range(1000)}
+    return state
+
+
+@pytest.mark.parametrize("prefix", ["m", "@offload/1/m"])
+async def test_a_snapshot_in_chunks_is_one_frame_and_lets_others_run(
+    prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(snapshot, "CHUNKS_PER_TURN", 4)
+    state, clock = large_state(prefix), CountingClock()
+    name, chunks = await encode_snapshot(state, epoch=3, nonce=bytes(16), clock=clock)
+    payload = b"".join(state_pieces(state))
+    whole = Frame(FrameKind.SNAPSHOT, 3, 7, bytes(16), payload).encode()
+    assert b"".join(chunks) == whole
+    assert len(chunks) > 1000 // RECORDS_PER_TURN
+    assert clock.turns >= 1000 // RECORDS_PER_TURN + 2 * (len(chunks) // 4 - 1)
+    assert decode_snapshot(whole, name) == state
+
+
+async def test_a_start_lets_others_run_while_it_reads_many_queues() -> None:
+    state, clock = TierState(sequence=1), CountingClock()
+    for number in range(1000):
+        queue = QueueId("T", number)
+        state.queues[queue] = Queue(queue, QueueOffset(0), QueueOffset(0))
+    name, chunks = await encode_snapshot(state, epoch=1, nonce=bytes(16), clock=ManualClock())
+    assert await decode_in_turns(b"".join(chunks), name, clock) == state
+    assert clock.turns == 1000 // RECORDS_PER_TURN
+
+
+@pytest.mark.parametrize("damage", ["a byte", "its end", "more behind it", "the first chunk alone"])
+async def test_a_snapshot_that_reads_back_different_is_told(damage: str) -> None:
+    def worse(raw: bytes) -> bytes:
+        match damage:
+            case "a byte":
+                return raw[:-9] + b"#" + raw[-8:]
+            case "its end":
+                return raw[:-1]
+            case "more behind it":
+                return raw + b" "
+            case _:
+                return raw[: Frame.SIZE]
+
+    class Liar(MemoryStore):
+        async def read(self, name: str, wanted: ByteRange | None = None) -> Buffer:
+            return worse(bytes(await super().read(name, wanted)))
+
+    with pytest.raises(Corrupt, match="different from what was written"):
+        await write_snapshot(Liar(), large_state(), epoch=1, rng=Random(1), clock=ManualClock())

@@ -154,3 +154,19 @@ def test_what_is_told_without_the_records() -> None:
     assert list(table.keys() - {records[0].id}) != []
     table[records[0].id] = replace(records[0], gaps=())
     assert list(table.with_gaps()) == []
+
+
+def test_queues_that_rest_keep_no_references_to_records_that_are_gone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(queue_table, "AWAKE_MAX", AWAKE)
+    records = [Queue(QueueId("T", n), QueueOffset(0), QueueOffset(n)) for n in range(50)]
+    table = QueueTable(records)
+    held = table[records[7].id]
+    for queue in table:
+        assert table[queue].id == queue
+    assert sum(1 for record in table.values() if record.next_offset) == 49
+    left = [place.id for place in table._places.values() if place.seen is not None]
+    assert held.id in left
+    assert len(left) <= AWAKE + 2
+    assert table[held.id] is held
