@@ -9,6 +9,7 @@ which the moment is passed, as in RocketMQ, whose bisection goes over the whole 
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import count
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 from container.queue.time_boundary import Boundary, TimeRules, UpperPlace, upper_offset
 from container.queue.time_stretch import TimeStretch
 from fetcher.plan import gap_at
-from fetcher.record_heads import RANGES_MAX, Heads, load_store_timestamp
+from fetcher.record_heads import RANGES_MAX, Heads, HeadsWindow, load_store_timestamp
 from fetcher.source import TierQueue
 from provider.ranges import QueueOffset
 
@@ -25,7 +26,12 @@ UNITS_MAX = 1 << 16
 SPAN_BYTES_MAX = 8 << 20
 """Bytes of records over which heads are read at once, if they are more than `RANGES_MAX`."""
 WINDOW_BYTES = 64 << 10
-"""Bytes of records around the place where the moment probably lies, which are read first."""
+"""Bytes of records around a place where the moment probably lies, which are read together."""
+INTERPOLATED = 2
+"""So many windows lie where the times around make the moment likely, further ones in the middle of
+what is left, which halves it ..."""
+REST_BYTES = 256 << 10
+"""... until it is so short; then it is read as a whole."""
 WINDOW_MESSAGES = 8
 """Messages of that place at least."""
 
@@ -76,10 +82,12 @@ async def search_time(
 ) -> QueueOffset:
     """The offset that a moment stands for; one that can be read, or the queue's end.
 
-    No request where the metadata tell; else one for units and one or two rounds for heads of
-    records: 64 KiB, or less, around the place that the times of the extent make likely, and if it
-    is not there, what is left of the extent. More where the clock was set back, and in a tier
-    that RocketMQ's own store wrote, which has no extents. Holds an extent, and its units.
+    No request where the metadata tell; else one for units and some rounds for heads of records:
+    64 KiB, or less, around the place that the times of the extent make likely; where times are
+    even, it is there. If not, the times there say where to look next: at most seven rounds for an
+    extent of 4 MiB, however many messages share a time. More where the clock was set back or a
+    head is damaged: then the extent is read; and in a tier that RocketMQ's own store wrote, which
+    has no extents. Holds an extent, and its units.
 
     Raises:
         Corrupt: a message next to the place is damaged.
@@ -129,6 +137,8 @@ class _StretchSearch:
         self._times = stretch.times
         self._low: int = stretch.start
         self._high: int = stretch.end
+        self._probed: dict[int, int] = {}
+        """Times of the messages that were asked for alone."""
 
     async def run(self) -> _Found | None:
         """The message that is meant; None if none is."""
@@ -147,16 +157,63 @@ class _StretchSearch:
         return found
 
     async def _in_stretch(self, heads: Heads) -> _Found | None:
-        window = self._window(heads)
-        found = await self._in_part(heads, *window)
-        if found is not None and self._is_certain(found, *window):
-            return found
-        nearer, farther = (self._low, window[0]), (window[1], self._high)
-        if not self._sought.is_lower:
-            nearer, farther = farther, nearer
-        if found is not None:
-            return await self._in_part(heads, *nearer) or found
-        return await self._in_part(heads, *farther) or await self._in_part(heads, *nearer)
+        """By a few windows, where times ascend in them; else by a look at every head."""
+        first, last = self._low, self._high
+        turn = await self._turn(heads)
+        place = turn if self._sought.is_lower or turn is None else turn - 1
+        if place is not None and first <= place < last:
+            return _Found(place, is_exact=self._probed[place] == self._sought.moment_ms)
+        return await self._in_part(heads, first, last)
+
+    async def _turn(self, heads: Heads) -> int | None:
+        """The first message behind the moment, or the stretch's end; None if a head is damaged.
+
+        `[low, high)` is between a message before the moment and one behind it, as far as the
+        stretch goes; each window says in which part of it to go on.
+        """
+        for number in count():
+            low, high = self._low, self._high
+            if low == high:
+                break
+            start, end = self._window(heads, number)
+            window = await heads.window(start, end)
+            if (first_ms := self._probe(window, start)) is None:
+                return None
+            if self._is_behind(first_ms):
+                self._high = start
+                self._times = (self._times[0], first_ms) if self._times else None
+                continue
+            if (last_ms := self._probe(window, end - 1)) is None:
+                return None
+            if not self._is_behind(last_ms):
+                self._low = end
+                self._times = (last_ms, self._times[1]) if self._times else None
+                continue
+            return self._turn_within(window, start, end - 1)
+        return self._low
+
+    def _turn_within(self, window: HeadsWindow, before: int, behind: int) -> int | None:
+        """The first message behind the moment, of which one before it and one behind are known."""
+        while behind - before > 1:
+            middle = (before + behind) // 2
+            if (time_ms := self._probe(window, middle)) is None:
+                return None
+            if self._is_behind(time_ms):
+                behind = middle
+            else:
+                before = middle
+        return behind
+
+    def _probe(self, window: HeadsWindow, offset: int) -> int | None:
+        """Store timestamp of one message, which is remembered; None if its head is damaged."""
+        time_ms = window.timestamp(offset)
+        if time_ms is not None:
+            self._probed[offset] = time_ms
+        return time_ms
+
+    def _is_behind(self, time_ms: int) -> bool:
+        """Whether LOWER means this message or an earlier one, or UPPER one before it."""
+        return self._sought.is_meant(time_ms) is self._sought.is_lower
 
     async def _only(self) -> _Found | None:
         """The one message that is left, if it is meant."""
@@ -182,24 +239,20 @@ class _StretchSearch:
         count = self._high - self._low
         return count > RANGES_MAX and heads.span_bytes(self._low, self._high) > SPAN_BYTES_MAX
 
-    def _window(self, heads: Heads) -> tuple[int, int]:
-        """Where to look first."""
+    def _window(self, heads: Heads, number: int) -> tuple[int, int]:
+        """Where to look next, after so many windows: by the times around, then in the middle."""
         low, high = self._low, self._high
-        if high - low <= WINDOW_MESSAGES or heads.span_bytes(low, high) <= WINDOW_BYTES:
+        whole_bytes = WINDOW_BYTES if number < INTERPOLATED else REST_BYTES
+        if high - low <= WINDOW_MESSAGES or heads.span_bytes(low, high) <= whole_bytes:
             return low, high
         share = 0.5
-        if self._times is not None and self._times[0] < self._times[1]:
+        is_told = self._times is not None and self._times[0] < self._times[1]
+        if number < INTERPOLATED and self._times is not None and is_told:
             share = (self._sought.moment_ms - self._times[0]) / (self._times[1] - self._times[0])
         likely = low + int(min(max(share, 0.0), 1.0) * (high - 1 - low))
         start, end = heads.around(likely, WINDOW_BYTES // 2)
         half = WINDOW_MESSAGES // 2
         return max(low, min(start, likely - half)), min(high, max(end, likely + half))
-
-    def _is_certain(self, found: _Found, start: int, end: int) -> bool:
-        """Whether the message that was found in `[start, end)` has one that is not meant beside."""
-        if self._sought.is_lower:
-            return found.offset > start or start == self._low
-        return found.offset < end - 1 or end == self._high
 
     async def _in_part(self, heads: Heads, start: int, end: int) -> _Found | None:
         """The message that is meant among those of `[start, end)`."""

@@ -166,12 +166,39 @@ async def test_what_the_metadata_tell_costs_nothing() -> None:
 
 
 @pytest.mark.parametrize("boundary", Boundary)
-async def test_times_that_are_not_even_cost_one_more_read(boundary: Boundary) -> None:
+async def test_times_that_are_not_even_cost_a_few_windows_more_and_not_the_extent(
+    boundary: Boundary,
+) -> None:
     times: list[int | None] = [*range(900), *range(10**6, 10**6 + 100)]
     queue = queue_of(times, body_bytes=900)
     queue.extent_messages = 1_000
     assert await search(queue, 450, boundary) == 450
-    assert queue.requests == {"units": 1, "log": 2}
+    assert queue.requests == {"units": 1, "log": 5}
+    assert sum(part.length for part in queue.log_reads) < len(queue.commit_log) / 2
+
+
+@pytest.mark.parametrize("boundary", Boundary)
+@pytest.mark.parametrize("alike", [1, 10, 100, 700])
+async def test_times_that_many_messages_share_cost_no_more(boundary: Boundary, alike: int) -> None:
+    queue = queue_of([1_000 * (number // alike) for number in range(4_000)], body_bytes=900)
+    queue.extent_messages = 4_000
+    times = readable(queue)
+    for moment in (0, 1_000, 1_499_000, 3_000_500, 10**7):
+        queue.log_reads.clear()
+        wanted = offset_by_scan(times, moment, boundary, TimeRules.LOCAL, first=0, end=4_000)
+        assert await search(queue, moment, boundary) == wanted
+        assert len(queue.log_reads) <= 7
+        assert sum(part.length for part in queue.log_reads) < 12 * WINDOW_BYTES
+
+
+async def test_damage_where_a_window_looks_leaves_the_search_to_a_look_at_every_head() -> None:
+    queue = evenly(1_000, body_bytes=900)
+    size = len(queue.commit_log) // 1_000
+    for number in (250, 530, 531, 999):
+        queue.commit_log[number * size + 4] ^= 1
+    for moment in (247_000, 256_000, 500_000, 528_000, 533_000):
+        for boundary in Boundary:
+            assert await search(queue, moment, boundary) == moment // 1_000
 
 
 async def test_the_heads_of_large_messages_are_read_alone() -> None:

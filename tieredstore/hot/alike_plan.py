@@ -4,6 +4,7 @@ It makes what `prepare` and `plan_append` make of them, in about a third of the 
 a batch is done in loops of C. What is out of the ordinary it leaves to those two.
 """
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import accumulate, chain, repeat
@@ -21,6 +22,7 @@ from container.record.shape import shape_of
 from container.record.unit import ConsumeQueueUnit
 from tieredstore.hot.append_plan import Appended, AppendPlan, FileAppend
 from tieredstore.hot.encoding import (
+    TAGS_BEGIN,
     WITHOUT_UNIT,
     NewMessage,
     host_of,
@@ -34,6 +36,11 @@ from tieredstore.hot.options import HotWriteOptions
 _pack_length = Struct(">h").pack
 _pack_unit = ConsumeQueueUnit.LAYOUT.pack
 _join_pair = NAME_END.join
+_RECORD_END = b"\0" + PAIR_END.encode()
+"""Zeros are in no stored properties of the usual kind; what follows one begins as behind a pair."""
+_TAGS_OF_RECORD = re.compile(
+    PAIR_END.encode() + TAGS_BEGIN + b"([^" + PAIR_END.encode() + b"\0]*)[^\0]*\0"
+)
 _new = cast("Callable[..., Appended]", tuple.__new__)  # pyright: ignore[reportUnknownMemberType] - its items
 _appended = partial(_new, Appended)
 """`Appended._make`, without its own check of the length."""
@@ -143,7 +150,7 @@ def _encoded(
     """Stored properties, what closes each of them, and tags codes; None where one is special."""
     if set(map(type, column)) == {bytes}:
         stored = cast("Sequence[bytes]", column)
-        return stored, b"", [stored_properties(raw)[1] for raw in stored]
+        return stored, b"", _tag_codes(stored)
     maps = cast("Sequence[dict[str, str]]", column)
     if set(map(type, maps)) != {dict} or not all(maps):
         return None
@@ -161,3 +168,17 @@ def _encoded(
         return None
     tag_codes = [tag_code_of(one.get(TAGS, "")) for one in maps]
     return list(map(str.encode, texts)), PAIR_END.encode(), tag_codes
+
+
+def _tag_codes(stored: Sequence[bytes]) -> Sequence[int]:
+    """Tags codes of properties in their stored form; as `stored_properties`, which may refuse."""
+    joined = _RECORD_END.join((b"", *stored, b""))
+    tags = _TAGS_OF_RECORD.findall(joined)
+    is_plain = (
+        len(tags) == len(stored) == joined.count(TAGS_BEGIN)  # so each has them once
+        and joined.count(b"\0") == len(stored) + 1
+    )
+    if not is_plain:
+        return [stored_properties(raw)[1] for raw in stored]
+    codes = {one: tag_code_of(one.decode("utf-8", "replace")) for one in set(tags)}
+    return [codes[one] for one in tags]

@@ -42,7 +42,8 @@ _INT16 = Struct(">h")
 _PAIR_END = PAIR_END.encode()
 _ZERO_PAGE = bytes(4096)
 """Recovery takes a page of zeros for one that never reached the disk."""
-_TAGS_BEGIN = (TAGS + NAME_END).encode()
+TAGS_BEGIN = (TAGS + NAME_END).encode()
+"""What stands before the tags in stored properties."""
 WITHOUT_UNIT = (TRANSACTION_PREPARED, TRANSACTION_ROLLBACK)
 """Transactions that never enter a ConsumeQueue."""
 
@@ -240,11 +241,11 @@ def stored_properties(raw: bytes) -> tuple[bytes, int]:
     find = raw.find
     if raw.endswith(b"\0") or (len(raw) >= len(_ZERO_PAGE) and find(_ZERO_PAGE) >= 0):
         raise MessageRefused("Properties with so many zero bytes look like a torn record.")
-    found = find(_TAGS_BEGIN)
+    found = find(TAGS_BEGIN)
     if found < 0:
         return raw, 0
-    begin = found + len(_TAGS_BEGIN)
-    if (found and not raw.startswith(_PAIR_END, found - 1)) or find(_TAGS_BEGIN, begin) >= 0:
+    begin = found + len(TAGS_BEGIN)
+    if (found and not raw.startswith(_PAIR_END, found - 1)) or find(TAGS_BEGIN, begin) >= 0:
         return raw, tag_code_of(decode_properties(raw).get(TAGS, ""))
     end = find(_PAIR_END, begin)
     return raw, _stored_tag_code(raw[begin:] if end < 0 else raw[begin:end])

@@ -31,6 +31,8 @@ class QueueEnds:
         """The offset after the last message of each queue that can be read: acknowledged ones."""
         self.durable: dict[QueueId, int] = dict(next_offsets)
         """The same of those that are on the disk for certain."""
+        self.revision = 0
+        """Raised whenever `visible` changes."""
         self.unflushed: deque[_Unflushed] = deque()
         self.news = asyncio.Event()
         """Set when messages became durable; whoever waits for it clears it."""
@@ -63,6 +65,7 @@ class QueueEnds:
         """One message was written up to `end`; nobody waits for its sync, for that is not sync."""
         assert not self._is_sync, "who waits is in the group that `written` is told of"
         self.visible[queue] = next_offset
+        self.revision += 1
         self.on_visible({queue: next_offset})
         if self._grows:
             newest = self.unflushed[-1]
@@ -90,6 +93,7 @@ class QueueEnds:
 
     def forget(self, queues: Collection[QueueId]) -> None:
         """These queues were deleted, and all that was written of them before is durable."""
+        self.revision += 1
         for queue in queues:
             self.visible.pop(queue, None)
             self.durable.pop(queue, None)
@@ -104,4 +108,5 @@ class QueueEnds:
     def _show(self, next_offsets: Mapping[QueueId, int]) -> None:
         """Let messages below these be read; of each group once, in order."""
         self.visible |= next_offsets
+        self.revision += 1
         self.on_visible(next_offsets)

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Executor
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -111,6 +112,11 @@ class HotLog:
             Closed: the log was closed.
         """
         return await self._calls.append_many(messages, together=together)
+
+    @property
+    def revision(self) -> int:
+        """Raised whenever a queue can be read further, or was deleted."""
+        return self._ends.revision
 
     @property
     def log_bytes(self) -> int:
@@ -266,8 +272,8 @@ class HotLog:
         count = min(max(count, 1), self._ends.visible.get(queue, 0) - offset)
         if offset < 0 or count <= 0:
             return False
-        share = estimated_share
-        return await self._do(lambda: are_resident(self._appender, queue, offset, count, share))
+        asked = self._appender, queue, offset, count, estimated_share
+        return await self._do(partial(are_resident, *asked))
 
     def durable_offset(self, queue: QueueId) -> int:
         """The offset after the last message of a queue that is on the disk for certain."""
@@ -330,21 +336,15 @@ class HotLog:
                 await self._clock.sleep(self._options.flush_interval_s)
             if self._closed:
                 return  # `close` makes the rest durable
-            try:
+            with suppress(StoreError):  # whoever waits for it was told
                 await self._flush()
-            except StoreError:
-                continue  # whoever waits for it was told
 
     async def flush_queues_forever(self) -> None:
         """Sync the ConsumeQueues and write the checkpoint from time to time."""
-        while True:
+        while not self._closed:
             await self._clock.sleep(self._options.flush_queues_interval_s)
-            if self._closed:
-                return
-            try:
+            with suppress(StoreError):  # the next append tells, or it was closed
                 await self._do(self._appender.flush_queues)
-            except StoreError:
-                continue  # the next append tells
 
     async def close(self) -> None:
         """Write what was handed in, make it durable, and let go of the directory. Idempotent.

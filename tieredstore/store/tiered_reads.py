@@ -19,8 +19,8 @@ from tieredstore.store.cold_side import ColdSide
 from tieredstore.store.joined import JoinedQueue, Span
 from tieredstore.store.key_scan import scan_for_key
 from tieredstore.store.levels import Level, Source, who_serves
-from tieredstore.store.local import LocalMessageStore
 from tieredstore.store.protocol import GetMessageResult, MessageStore
+from tieredstore.store.untiered import Untiered
 
 TRIES = 3
 """Times that a read begins anew because its messages moved meanwhile."""
@@ -57,6 +57,7 @@ class TieredReads:
         self._meter = meter
         self._topics = topics
         self._known = KnownCoverage()
+        self._untiered = Untiered(inner)
         self.level = Level.DISABLE
         self.cold: ColdSide | None = None
         """None while there is no tier: the level is DISABLE, or the tier ended before the store."""
@@ -245,7 +246,7 @@ class TieredReads:
             unsearched = await scan_for_key(self._inner, query, found)
             return QueryResult(found.messages(), not (found.cut or unsearched), unsearched)
         # The hot log first: what it deletes meanwhile is in the tier before it is asked.
-        starts = await untiered(self._inner, query.topic, tier)
+        starts = await self._untiered.starts(query.topic, tier)
         unsearched = await scan_for_key(self._inner, query, found, starts=starts)
         asked = find_messages(tier.tier, query, unsealed=tier.tier.unsealed, known=self._known)
         tiered = await self._meter.timed(Caller("query_message", query.topic), asked)
@@ -357,25 +358,6 @@ async def _from_tier(cold: ColdSide, request: Request) -> GetMessageResult | Non
     return GetMessageResult(
         result.status, result.next_offset, result.min_offset, result.max_offset, messages
     )
-
-
-async def untiered(inner: MessageStore, topic: str, cold: ColdSide) -> dict[int, int]:
-    """The queues of a topic of which the hot log has more than the tier, and where that begins.
-
-    O(queues), some 0.3 us each where nothing is wrapped around the hot log, which is then asked
-    itself.
-    """
-    queues = cold.tier.state.queues
-    log = inner.log if isinstance(inner, LocalMessageStore) else None
-    found: dict[int, int] = {}
-    for queue_id in inner.queue_ids(topic):
-        queue = QueueId(topic, queue_id)
-        record = queues.get(queue)
-        tiered = 0 if record is None else record.next_offset  # first: what moves is then in both
-        end = await inner.max_offset(*queue) if log is None else log.end_offset(queue)
-        if end > tiered:
-            found[queue_id] = tiered
-    return found
 
 
 def _given(result: GetMessageResult | None) -> GetMessageResult:
