@@ -9,8 +9,12 @@ from numpy.typing import NDArray
 
 from container.record.java_hash import tag_hash
 
-_SQL = re.compile(r"[<>=]|\s(AND|OR|IN|BETWEEN|LIKE)\s|\sIS\s+(NOT\s+)?NULL|^NOT\s", re.ASCII)
-"""What an SQL92 filter has, and hardly any tag."""
+_SQL = re.compile(
+    r"[<>=]|\s(AND|OR|IN|BETWEEN|LIKE)\s|^NOT\s"
+    r"|(?i:\sis\s+(not\s+)?null\b|\sin\s*\(|\sbetween\s.+\sand\s|\slike\s+')",
+    re.ASCII,
+)
+"""What an SQL92 filter has, and hardly any tag: words in capitals, or what is no plain text."""
 
 
 @dataclass(frozen=True, slots=True)

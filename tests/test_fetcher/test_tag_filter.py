@@ -27,7 +27,24 @@ def test_a_subscription_without_a_tag_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    "expression", ["a > 3", "a = 'x'", "TagA || b >= 2", "TAGS IS NOT NULL AND a", "NOT a"]
+    "expression",
+    [
+        *(
+            "a > 3",
+            "a = 'x'",
+            "TagA || b >= 2",
+            "TAGS IS NOT NULL AND a",
+            "NOT a",
+            "a IS NULL or b",
+        ),
+        *(
+            "TAGS is not null",
+            "a Is Null",
+            "TAGS in ('a', 'b')",
+            "a between 1 and 2",
+            "a like 'x%'",
+        ),
+    ],
 )
 def test_an_sql92_filter_is_refused_and_not_a_tag_that_nobody_has(expression: str) -> None:
     with pytest.raises(ValueError, match="SQL92"):
@@ -41,3 +58,12 @@ def test_a_message_matches_if_its_tag_is_named(tags: list[str], data: st.DataObj
     assert wanted is not None
     hashes = np.array([tag_hash(tag) for tag in tags], np.int32)
     assert matching(hashes, wanted).tolist() == [tag in named for tag in tags]
+
+
+@pytest.mark.parametrize(
+    "tag", ["rock and roll", "made in Japan", "not now", "between us", "is it"]
+)
+def test_a_tag_of_several_words_is_a_tag(tag: str) -> None:
+    subscription = parse_subscription(tag)
+    assert subscription is not None
+    assert subscription.tags == {tag}

@@ -78,6 +78,8 @@ def _plan(
     for column in (topics, flags, sys_flags, *hosts_and_rest):
         if column.count(column[0]) != len(column):
             return None
+    if set(map(type, bodies)) != {bytes}:  # `len` of others may count something else
+        return None
     encoded = _encoded(properties)
     if options.record_crc or encoded is None or sys_flags[0] & TRANSACTION_MASK in WITHOUT_UNIT:
         return None

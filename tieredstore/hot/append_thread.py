@@ -164,7 +164,8 @@ class AppendThread:
                 return None
             self._appender.carry_out(plan)
         except Exception as error:  # noqa: BLE001 - told to the callers
-            group.failed += [(request, error) for request in group.requests]
+            told = {id(request) for request, _ in group.failed}
+            group.failed += [(request, error) for request in taken if id(request) not in told]
             group.requests = []
             return group
         if not group.requests:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from ipaddress import ip_address
+from operator import index
 from struct import Struct
 from struct import error as StructError  # noqa: N812 - a class, although named as a function
 from typing import NamedTuple, cast
@@ -154,13 +155,15 @@ def _refuse_other_types(message: object) -> None:
     """
     if not isinstance(message, NewMessage):
         raise MessageRefused(f"The message is of type {type(message).__name__}, not NewMessage.")
-    topic, queue_id, body, properties, *_ = cast("tuple[object, ...]", message)
+    topic, queue_id, body, properties, _, sys_flag, *_ = cast("tuple[object, ...]", message)
     if not isinstance(body, bytes | bytearray | memoryview):
         if body is None:
             raise MessageRefused("The body is None; an empty one is b''.")
         if isinstance(body, str):
             raise MessageRefused("The body is text, not bytes: say body.encode().")
         raise MessageRefused(f"The body is of type {type(body).__name__}, not bytes.")
+    if isinstance(body, memoryview) and not (body.c_contiguous and body.shape == (body.nbytes,)):
+        raise MessageRefused("The body is a view, but not of bytes in a row: say body.tobytes().")
     if not isinstance(topic, str):
         raise MessageRefused(f"The topic is of type {type(topic).__name__}, not str.")
     if not isinstance(queue_id, int):
@@ -168,6 +171,8 @@ def _refuse_other_types(message: object) -> None:
     if not isinstance(properties, bytes | Mapping):
         kind = type(properties).__name__
         raise MessageRefused(f"The properties are of type {kind}, neither a mapping nor bytes.")
+    if not isinstance(sys_flag, int):
+        raise MessageRefused(f"The sys_flag is of type {type(sys_flag).__name__}, not int.")
 
 
 def kept_together(records: Sequence[Prepared], options: HotWriteOptions) -> list[Prepared]:
@@ -199,21 +204,32 @@ def queue_of(topic: str, queue_id: int) -> tuple[QueueId, int, bytes]:
         raise MessageRefused(f"The queue id is {queue_id}, not within 0 to {INT32_MAX}.")
     magic, encoded = magic_for(topic), topic.encode()
     assert len(encoded) <= TOPIC_BYTES_MAX[magic], "a path component is shorter"
-    return QueueId(topic, queue_id), magic, encoded
+    # An equal number of another type (True, 1.0) would name another directory, and is kept.
+    return QueueId(topic, int(index(queue_id))), magic, encoded
 
 
-@lru_cache(KEPT_MAX)
 def host_of(host: Host) -> tuple[bytes, int, bool]:
     """Address, port, and whether it is an IPv6 address.
 
     Raises:
-        MessageRefused: it has no address.
+        MessageRefused: it is none, or has no address.
     """
     try:
-        packed = ip_address(host[0]).packed
+        return _host_of(host)
+    except (TypeError, ValueError) as error:
+        if isinstance(error, MessageRefused):
+            raise
+        raise MessageRefused(f"A host is an address and a port, not {host!r}.") from error
+
+
+@lru_cache(KEPT_MAX)
+def _host_of(host: Host) -> tuple[bytes, int, bool]:
+    address, port = host
+    try:
+        packed = ip_address(address).packed
     except ValueError as error:
-        raise MessageRefused(f"A host has an address, not a name: {host[0]!r}.") from error
-    return packed, host[1], ":" in host[0]
+        raise MessageRefused(f"A host has an address, not a name: {address!r}.") from error
+    return packed, port, ":" in address
 
 
 def properties_of(properties: Mapping[str, str] | bytes) -> tuple[bytes, int]:
@@ -224,6 +240,8 @@ def properties_of(properties: Mapping[str, str] | bytes) -> tuple[bytes, int]:
         encoded = encode_properties(properties)
     except ValueError as error:
         raise MessageRefused(f"The properties cannot be stored: {error}.") from error
+    except (TypeError, AttributeError) as error:
+        raise MessageRefused("The properties have a name or a value that is no text.") from error
     if _ZERO_PAGE in encoded:
         raise MessageRefused("Properties with so many zero bytes look like a torn record.")
     tags = properties.get(TAGS, "")

@@ -130,3 +130,19 @@ async def test_a_write_that_fails_here_is_told_and_taken_back(tmp_path: Path) ->
             await log.append(new_message(1))
         assert (await log.append(new_message(1))).queue_offset == 1
         assert appending.here[-2:] == [True, True]
+
+
+@pytest.mark.parametrize("is_open", [True, False], ids=["by the loop", "by the thread"])
+async def test_an_error_that_nobody_foresaw_is_told_to_all_who_wait(
+    tmp_path: Path, *, is_open: bool
+) -> None:
+    async with open_hot_log(tmp_path, options=OPTIONS, clock=ManualClock()) as log:
+        if is_open:
+            await log.append(new_message(0))
+        with patch.object(log._appender, "plan_alike", side_effect=IndexError("unforeseen")):
+            calls = [log.append_many(batch(8, 0)), log.append(new_message(8))]
+            async with asyncio.timeout(60):
+                first, _ = await asyncio.gather(*calls, return_exceptions=True)
+        assert isinstance(first, IndexError)
+        appended = await log.append_many(batch(8, 0))
+        assert appended[0].queue_offset <= 2

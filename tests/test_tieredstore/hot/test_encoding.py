@@ -1,9 +1,12 @@
 """New messages as records: equal to the records of `StoredMessage.compose`, and within limits."""
 
+import asyncio
+from array import array
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
@@ -117,6 +120,47 @@ async def test_one_of_another_type_is_named_and_none_of_its_call_is_appended(
                 with pytest.raises(MessageRefused, match=r"(not bytes|not NewMessage)"):
                     await log.append_many(many)
         assert (await log.append(good)).queue_offset == 0
+
+
+WRONG: list[dict[str, Any]] = [
+    *(
+        {"properties": one}
+        for one in ({"KEYS": 5}, {5: "a"}, {"a": None}, {"TAGS": b"x"}, "a", None)
+    ),
+    *({"born_host": one} for one in (5, ("1.2.3.4",), ("1.2.3.4", "x"), ("host", 1), ([], 1))),
+    *({"store_host": one} for one in (("1.2.3.4", 1 << 40), ("1.2.3.4", 1, 1), "1.2.3.4")),
+    *({"body": one} for one in (memoryview(b"abcd")[::2], memoryview(b"abcdefgh").cast("i"))),
+    *({"body": one} for one in (array("i", [1, 2]), np.zeros(4, np.int32), [1, 2])),
+    *({"queue_id": one} for one in (None, "0", 1.0)),
+    *({"sys_flag": one} for one in (None, "0", 1 << 40)),
+    *({"flag": 1.5}, {"born_timestamp": "5"}, {"born_timestamp": 1 << 70}, {"topic": b"T"}),
+]
+
+
+@pytest.mark.parametrize("wrong", WRONG, ids=repr)
+async def test_what_is_wrong_is_refused_alone_and_among_others(
+    wrong: dict[str, Any], tmp_path: Path
+) -> None:
+    """Whichever way plans the call; who waits for one that is refused is told."""
+    good = NewMessage("T", 0, b"body", {"a": "b"})
+    bad = good._replace(**wrong)
+    async with open_hot_log(tmp_path, options=OPTIONS, clock=SystemClock()) as log:
+        async with asyncio.timeout(60):
+            for many in ([bad], [good, bad], [*[good] * 9, bad], [bad] * 9):
+                with pytest.raises(MessageRefused):
+                    await log.append_many(many)
+            again = [await log.append(good) for _ in range(2)]
+        assert [place.queue_offset for place in again] == [0, 1]
+
+
+async def test_a_queue_that_is_named_by_a_number_of_another_type_lies_where_it_belongs(
+    tmp_path: Path,
+) -> None:
+    async with open_hot_log(tmp_path, options=OPTIONS, clock=SystemClock()) as log:
+        many = [NewMessage("Flags", queue_id=True, body=b"body", properties={"a": "b"})] * 9
+        await log.append_many(many)
+        await log.append(many[0])
+    assert [path.name for path in (tmp_path / "consumequeue/Flags").iterdir()] == ["1"]
 
 
 def test_the_largest_message_of_each_limit_is_taken() -> None:
