@@ -122,13 +122,13 @@ def comes_back(tier: RandomTier, engine: Engine, split_bytes: int) -> None:
     report = restore(tier.config, engine, split_bytes=split_bytes)
     assert (report.faults, report.findings) == ([], [])
     assert seen(tier) == before, "but for where bytes lie"
-    is_sound(tier, engine, split_bytes)
+    is_sound(tier, OneProcess(), split_bytes)
     lose(tier, metadata=True)
     report = remake(tier.config, engine, split_bytes=split_bytes)
     assert (report.faults, report.findings) == ([], [])
     assert report.messages == tier.written.messages
     assert seen(tier).units == before.units
-    is_sound(tier, engine, split_bytes)
+    is_sound(tier, OneProcess(), split_bytes)
 
 
 @pytest.fixture(scope="module")
