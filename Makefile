@@ -15,7 +15,7 @@ PYTEST = $(BIN)/python -m pytest -q -o cache_dir=.run/cache/$@ --durations=5
 # Hundreds of commands and three Pythons start here: none compiles its modules again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: run run-s3 test check $(PARTS) soak soak-store simulate kill-s3 bench bench-java bench-store bench-s3 bench-offline plot format clean
+.PHONY: run run-s3 test check $(PARTS) soak soak-store simulate kill-s3 rebuild-million bench bench-java bench-store bench-s3 bench-offline plot format clean
 
 # uv takes a third of pip's time, but pip alone knows a mirror that pip is told of.
 $(STAMP): pyproject.toml constraints.txt
@@ -96,6 +96,11 @@ simulate: $(STAMP)
 # The S3 server is killed amid requests, and started again: KILLS times.
 kill-s3: $(STAMP)
 	KILLS=$${KILLS:-20} $(BIN)/python -m pytest -q tests/test_faults/test_s3_killed.py
+
+# A random tier of MESSAGES comes back byte for byte, in a directory and in an object store, by processes and by Spark; needs Java.
+rebuild-million: $(STAMP)
+	RANDOM_MESSAGES=$${MESSAGES:-1000000} $(BIN)/python -m pytest -q --durations=40 $(TIEREDSTORE)/offline/test_random_tier.py \
+		$(TIEREDSTORE)/offline/test_random_objects.py tests/test_spark/test_random_tier.py
 
 # This machine, beside its raw limits: a minute or two.
 bench: $(STAMP)
