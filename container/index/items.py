@@ -75,7 +75,7 @@ def _order_of_collected(items: KeyItems) -> NDArray[np.int64] | None:
         return None
     seconds = items["store_timestamp"] // SECOND_MS
     seconds -= seconds.min()
-    columns = (seconds, items["topic_id"], items["queue_id"], np.arange(len(items)))
+    columns = [seconds, items["topic_id"], items["queue_id"], np.arange(len(items))]
     bits = [int(column.max()).bit_length() for column in columns]
     if sum(bits) > _SORTED_BITS_MAX or min(column.min() for column in columns) < 0:
         return None
@@ -83,17 +83,22 @@ def _order_of_collected(items: KeyItems) -> NDArray[np.int64] | None:
     for column, width in zip(columns, bits, strict=True):
         packed <<= width
         packed |= column
+    del seconds, columns  # each is 8 bytes an item, and there may be millions of them
     packed.sort(kind="stable")  # far faster than the default where they are nearly in order
     order = packed & ((1 << bits[-1]) - 1)
     places, positions = packed >> bits[-1], items["position"][order]
+    del packed
     same = places[1:] == places[:-1]
     if (same & (positions[1:] < positions[:-1])).any():
         return None
     # Now the keys of each message by their hashes.
     begins = ~(same & (positions[1:] == positions[:-1]))
-    messages = np.concatenate((np.zeros(1, np.int64), np.cumsum(begins)))
-    hashes = items["key_hash"][order]
-    return order[np.argsort(messages << _HASH_BITS | hashes, kind="stable")]
+    del places, positions, same
+    messages = np.zeros(len(items), np.int64)
+    np.cumsum(begins, out=messages[1:])
+    messages <<= _HASH_BITS
+    messages |= items["key_hash"][order]
+    return order[np.argsort(messages, kind="stable")]
 
 
 def places_of(items: NDArray[np.void]) -> NDArray[np.int64]:

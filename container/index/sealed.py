@@ -31,6 +31,9 @@ from provider.ranges import ByteRange
 MAGIC_BYTES = 4
 FEW_ITEMS = 64
 """So many items of a slot are looked at one by one: columns cost some 30 us at least."""
+AT_ONCE_ITEMS = 1 << 14
+"""So many items are put into a file at once: few enough for the processor's cache. They are taken
+as records, 40 times faster than with `[]`."""
 INT32_MAX = (1 << 31) - 1
 _INT32_MIN = -(1 << 31)
 
@@ -61,7 +64,7 @@ def seal_index(items: KeyItems, *, slots: int, begin_timestamp: int) -> NDArray[
     """The bytes of a sealed file, its items in canonical order inside each slot.
 
     For the same items, slots and begin the bytes are those that RocketMQ writes, but for the order
-    inside a slot. About 0.2 us an item; holds three times the file.
+    inside a slot. About 0.2 us an item; holds some 75 bytes an item, twice the file.
 
     Raises:
         ValueError: so many items and slots do not fit into a file.
@@ -76,16 +79,19 @@ def seal_index(items: KeyItems, *, slots: int, begin_timestamp: int) -> NDArray[
     counts = np.bincount(of_slots, minlength=slots)
     # Sorted as one number each, which is far faster than a stable sort of indices.
     ranked = np.sort(of_slots.astype(np.int64) << 32 | np.arange(len(items)))
-    items = items.take(canonical[ranked & 0xFFFF_FFFF])  # as records: 40 times faster than `[]`
+    order = canonical[ranked & 0xFFFF_FFFF]
+    del canonical, hashes, of_slots, ranked
     raw = np.empty(size, np.uint8)
     first = IndexHeader.SIZE + slots * IndexSlot.SIZE
     table = raw[IndexHeader.SIZE : first].view(SLOT_DTYPE)
     table["length"] = counts * IndexItem.SIZE
     table["position"] = first + (np.cumsum(counts) - counts) * IndexItem.SIZE
     rows = raw[first:].view(ITEM_DTYPE)
-    for name in ("key_hash", "topic_id", "queue_id", "position", "size"):
-        rows[name] = items[name]
-    rows["seconds"] = _seconds(items["store_timestamp"] - begin_timestamp)
+    for at in range(0, len(items), AT_ONCE_ITEMS):
+        part, some = rows[at:][:AT_ONCE_ITEMS], items.take(order[at:][:AT_ONCE_ITEMS])
+        for name in ("key_hash", "topic_id", "queue_id", "position", "size"):
+            part[name] = some[name]
+        part["seconds"] = _seconds(some["store_timestamp"] - begin_timestamp)
     header = IndexHeader(
         END_MAGIC,
         begin_timestamp,

@@ -3,7 +3,8 @@
 Makes logs of 100 B, 1 KiB and 16 KiB bodies in four queues. They are read raw into one buffer,
 scanned in one process, and scanned and rebuilt (`rebuild --metadata`, from CommitLog files alone)
 on the local engine with one and two processes and on Spark, `local[2]`. All in turn, in rounds;
-rates are medians. A part that does not meet all messages fails.
+rates are medians. A part that does not meet all messages fails, and so does one of which a worker
+process holds too much memory.
 """
 
 import argparse
@@ -22,17 +23,24 @@ from tests.bench.scan_parts import SPARK, Data, Part, Took, engine_of, measured,
 from tests.support.spark_settings import ROOT, spark_environment, spark_options
 from tieredstore.bench.figure import settle
 from tieredstore.bench.run import machine_facts, spread
+from tieredstore.offline.cutting import SPLIT_BYTES
 from tieredstore.offline.engine import Engine, LocalEngine
 
 MIB = 1 << 20
 BODIES = (100, 1 << 10, 16 << 10)
-SPLIT_BYTES = 32 * MIB
-OTHER_SPLITS = {100: (8 * MIB, 32 * MIB, 128 * MIB), 1 << 10: (8 * MIB, 32 * MIB, 128 * MIB)}
+OTHER_SPLITS: dict[int, Sequence[int]] = dict.fromkeys(BODIES, (8 * MIB, 32 * MIB))
 PROCESSES = 2
+PARTITIONS = 2 * PROCESSES
+"""Of a shuffle, as `docs/spark.md` says."""
+WORKER_BYTES_MAX = 400_000_000
 WARM_BYTES = 8 * MIB
 KEPT = "offline-scan.json"
 
 Row = dict[str, Any]
+
+
+class TooMuch(Exception):
+    """A worker process held more memory than workers may."""
 
 
 @contextmanager
@@ -45,7 +53,8 @@ def engines_in(scratch: Path) -> Iterator[dict[str, Engine]]:
 
     os.environ.update(spark_environment(), PYTHONPATH=str(ROOT))
     builder = SparkSession.builder.master(f"local[{PROCESSES}]").appName("offline")
-    for name, value in spark_options(scratch).items():
+    options = {**spark_options(scratch), "spark.sql.shuffle.partitions": str(PARTITIONS)}
+    for name, value in options.items():
         builder = builder.config(name, value)
     with ExitStack() as stack:
         found: dict[str, Engine] = {
@@ -73,7 +82,10 @@ def measure(directory: Path, size: int, rounds: int) -> list[Row]:
                 print(f"{body_bytes} B, round {number + 1}", file=sys.stderr, flush=True)
                 for part in parts if number % 2 == 0 else parts[::-1]:
                     settle()
-                    found[part].append(measured(part, data, engine_of(part, engines)))
+                    took = measured(part, data, engine_of(part, engines))
+                    if part.by in engines and took.worker_bytes > WORKER_BYTES_MAX:
+                        raise TooMuch(f"a worker held {took.worker_bytes:,} bytes: {part}")
+                    found[part].append(took)
             rows += [row_of(part, data, took) for part, took in found.items()]
             shutil.rmtree(data.root)
     facts = {"metric": "run", "bytes": size, "rounds": rounds, "machine": machine_facts()}

@@ -5,36 +5,33 @@ All that they write is the same for the same messages, whoever writes it and how
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from container.index.items import KEY_ITEM_DTYPE, KeyItems, joined
 from container.index.layout import IndexHeader, IndexSlot
 from container.index.sealed import file_bytes, fitting_begin, fitting_slots, seal_index
 from container.names.queue_id import QueueId, SegmentType
 from container.names.rocketmq import INT64_MAX, segment_name
 from container.record.crc32c import crc32c
-from container.record.unit import UNIT_BYTES, UNIT_DTYPE
+from container.record.unit import UNIT_BYTES
 from provider.staged_files import stage
-from tieredstore.offline.derived import keys_of, labels_of, units_of
+from tieredstore.offline.derived import hashed_keys_of, labels_of, tag_hashes
 from tieredstore.offline.engine import Piece
 from tieredstore.offline.flat_bytes import Sum
 from tieredstore.offline.log_extents import LogExtents
 from tieredstore.offline.log_scan import FoundRecords, LogScan
 from tieredstore.offline.made_objects import ObjectSink
+from tieredstore.offline.packed_columns import rows_of
+from tieredstore.offline.rebuild_rows import Rows, keys_in, units_in
 from tieredstore.offline.sources import source_of
 from tieredstore.offline.split import ScanReport, Split
 from tieredstore.reading.arrow_columns import Labels
 
 UNITS, INDEX, LOG = "units/", "index/", "log/"
 """How the targets of pieces begin: one for each file that is made, one for each queue's log."""
-PAYLOAD_BYTES_MAX = 8 << 20
-TIMED_UNIT_DTYPE = np.dtype([("unit", UNIT_DTYPE), ("timestamp", "<i8")])
-"""A unit as it lies on disk, and its message's store timestamp: 28 bytes."""
 
 
 class UnitRun(NamedTuple):
@@ -79,14 +76,12 @@ def rebuild_item(task: RebuildTask) -> Iterator[Piece]:
         Denied: the storage refuses.
     """
     queue = task.split.queue
-    units: dict[int, list[NDArray[np.void]]] = {}
-    firsts: dict[int, list[NDArray[np.int64]]] = {}
-    keys: dict[str, list[KeyItems]] = {}
     source, beside = source_of(task.split.place), source_of(task.split.place)
     report = ScanReport(task.split)
     extents = (
         LogExtents(task.extent_bytes_max, task.split.pieces) if task.extent_bytes_max else None
     )
+    rows: dict[str, Rows] = {}
     offset_runs: list[tuple[int, int]] = []
     try:
         for found in LogScan(source, task.split, report=report, on_gap=lambda _: None):
@@ -95,17 +90,8 @@ def rebuild_item(task: RebuildTask) -> Iterator[Piece]:
             if extents is not None:
                 extents.add(found, offsets)
             labels = labels_of(found)
-            timed = _timed(found, labels) if task.runs else np.empty(0, TIMED_UNIT_DTYPE)
-            for run in task.runs:
-                _sort_in(run, offsets, timed, units, firsts)
-            for file, start, behind in task.index:
-                mine = (offsets >= start) & (offsets < behind)
-                if mine.any():
-                    some, of_some = found, labels
-                    if not mine.all():
-                        some = found.taken(mine)
-                        of_some = labels_of(some)
-                    keys.setdefault(file, []).append(keys_of(some, of_some, queue, task.topic_id))
+            yield from _unit_pieces(task, found, labels, offsets, rows)
+            yield from _key_pieces(task, found, labels, offsets, rows)
         made = [] if extents is None else extents.finish(beside, report)
     finally:
         source.close()
@@ -123,16 +109,8 @@ def rebuild_item(task: RebuildTask) -> Iterator[Piece]:
         "extents": made,
     }
     yield Piece(f"{LOG}{queue}", task.split.start, orjson.dumps(said))
-    for file_first, parts in units.items():
-        name = segment_name(queue, SegmentType.CONSUME_QUEUE, UNIT_BYTES * file_first)
-        # Without the dtype numpy would give the units the byte order of this machine.
-        timed = np.concatenate(parts, dtype=TIMED_UNIT_DTYPE)
-        yield from _unit_pieces(name, np.concatenate(firsts[file_first]), timed)
-    for file, items in keys.items():
-        rows = joined(items)
-        step = PAYLOAD_BYTES_MAX // rows.itemsize
-        for at in range(0, len(rows), step):
-            yield Piece(f"{INDEX}{file}", task.split.start, rows[at : at + step].tobytes())
+    for held in rows.values():
+        yield from held.rest()
 
 
 def _note_runs(runs: list[tuple[int, int]], offsets: NDArray[np.int64]) -> None:
@@ -145,40 +123,61 @@ def _note_runs(runs: list[tuple[int, int]], offsets: NDArray[np.int64]) -> None:
             runs.append((start, behind))
 
 
-def _timed(found: FoundRecords, labels: Labels) -> NDArray[np.void]:
-    timed = np.empty(len(found.starts), TIMED_UNIT_DTYPE)
-    timed["unit"] = units_of(found, labels)
-    timed["timestamp"] = found.columns.store_timestamps
-    return timed
-
-
-def _sort_in(
-    run: UnitRun,
+def _unit_pieces(
+    task: RebuildTask,
+    found: FoundRecords,
+    labels: Labels,
     offsets: NDArray[np.int64],
-    timed: NDArray[np.void],
-    units: dict[int, list[NDArray[np.void]]],
-    firsts: dict[int, list[NDArray[np.int64]]],
-) -> None:
-    """Put the units of a run to the files that they belong to."""
-    mine = (offsets >= run.first) & (offsets < run.behind)
-    if not mine.any():
+    rows: dict[str, Rows],
+) -> Iterator[Piece]:
+    """The units of a chunk, by the files that they belong to."""
+    if not task.runs:
         return
-    some, rows = offsets[mine], timed[mine]
-    files = run.first + (some - run.first) // run.units_per_file * run.units_per_file
-    for file in np.unique(files).tolist():
-        chosen = files == file
-        units.setdefault(file, []).append(rows[chosen])
-        firsts.setdefault(file, []).append(some[chosen])
+    columns = (found.positions, found.sizes, tag_hashes(labels), found.columns.store_timestamps)
+    for run in task.runs:
+        mine = (offsets >= run.first) & (offsets < run.behind)
+        files = run.first + (offsets - run.first) // run.units_per_file * run.units_per_file
+        if mine.all() and files.min() == files.max():  # nearly always
+            here = [int(files[0])]
+        else:
+            here = np.unique(files[mine]).tolist()
+        for file in here:
+            name = segment_name(task.split.queue, SegmentType.CONSUME_QUEUE, UNIT_BYTES * file)
+            chosen = mine & (files == file)
+            some = columns if chosen.all() else [column[chosen] for column in columns]
+            held = rows.setdefault(f"{UNITS}{name}", Rows(f"{UNITS}{name}"))
+            yield from held.add(offsets[chosen], some, must_follow=True)
 
 
-def _unit_pieces(name: str, offsets: NDArray[np.int64], timed: NDArray[np.void]) -> Iterator[Piece]:
-    """Units that follow one another, as pieces whose order is the first one's queue offset."""
-    step = PAYLOAD_BYTES_MAX // TIMED_UNIT_DTYPE.itemsize
-    edges = [0, *(np.flatnonzero(np.diff(offsets) != 1) + 1).tolist(), len(offsets)]
-    for begin, end in pairwise(edges):
-        for at in range(begin, end, step):
-            part = timed[at : min(at + step, end)]
-            yield Piece(f"{UNITS}{name}", int(offsets[at]), part.tobytes())
+def _key_pieces(
+    task: RebuildTask,
+    found: FoundRecords,
+    labels: Labels,
+    offsets: NDArray[np.int64],
+    rows: dict[str, Rows],
+) -> Iterator[Piece]:
+    """The keys of a chunk, by the index files that they belong to."""
+    queue = task.split.queue
+    for file, start, behind in task.index:
+        mine = (offsets >= start) & (offsets < behind)
+        if not mine.any():
+            continue
+        some, of_some = found, labels
+        if not mine.all():
+            some = found.taken(mine)
+            of_some = labels_of(some)
+        keys = hashed_keys_of(of_some, queue.topic)
+        count, positions = len(keys.messages), some.positions[keys.messages]
+        columns = (
+            keys.hashes,
+            np.full(count, task.topic_id),
+            np.full(count, queue.queue_id),
+            positions,
+            some.columns.store_timestamps[keys.messages],
+            some.sizes[keys.messages],
+        )
+        held = rows.setdefault(f"{INDEX}{file}", Rows(f"{INDEX}{file}"))
+        yield from held.add(positions, columns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,15 +227,13 @@ class RebuildReducer:
     def _units(self, target: str, pieces: Sequence[Piece]) -> dict[str, Any]:
         known = self.units.get(target.removeprefix(UNITS))
         first = known.first if known is not None else pieces[0].order
-        parts: list[NDArray[np.void]] = []
         at = first
         for piece in pieces:
             if piece.order != at:
                 return {"fault": f"no record of offsets [{at}, {piece.order}) is in the log"}
-            parts.append(np.frombuffer(piece.payload, TIMED_UNIT_DTYPE))
-            at += len(parts[-1])
-        timed = np.concatenate(parts, dtype=TIMED_UNIT_DTYPE)
-        raw = np.ascontiguousarray(timed["unit"], dtype=UNIT_DTYPE).tobytes()
+            at += rows_of(piece.payload)
+        units, times = units_in(pieces, self._units_per_extent)
+        raw = units.view(np.uint8).data
         if known is not None:
             if at != known.behind:
                 return {"fault": f"no record of offsets [{at}, {known.behind}) is in the log"}
@@ -244,7 +241,7 @@ class RebuildReducer:
                 if crc32c(raw[one.start : one.start + one.length]) != one.crc32c:
                     return {"fault": "what the messages give has another checksum than published"}
         made = self._made(target, raw)
-        extents = self._unit_extents(first, timed["timestamp"], raw)
+        extents = self._unit_extents(first, times, raw)
         return {
             "first": first,
             "behind": at,
@@ -253,26 +250,23 @@ class RebuildReducer:
             "object": made,
         }
 
+    @property
+    def _units_per_extent(self) -> int:
+        return max(self.extent_bytes_max // UNIT_BYTES, 1)
+
     def _unit_extents(
-        self, first: int, stamps: NDArray[np.int64], raw: bytes
+        self, first: int, times: Sequence[tuple[int, int]], raw: memoryview
     ) -> list[tuple[int, int, int, int, int, int]]:
         """Position, length, checksum, first offset, and times of each extent."""
-        step = max(self.extent_bytes_max // UNIT_BYTES, 1)
+        step = self._units_per_extent * UNIT_BYTES
         return [
-            (
-                UNIT_BYTES * at,
-                UNIT_BYTES * len(part),
-                crc32c(raw[UNIT_BYTES * at : UNIT_BYTES * (at + len(part))]),
-                first + at,
-                int(part.min()),
-                int(part.max()),
-            )
-            for at in range(0, len(stamps), step)
-            for part in [stamps[at : at + step]]
+            (at, len(part), crc32c(part), first + at // UNIT_BYTES, oldest, newest)
+            for at, (oldest, newest) in zip(range(0, len(raw), step), times, strict=True)
+            for part in [raw[at : at + step]]
         ]
 
     def _index(self, target: str, pieces: Sequence[Piece]) -> dict[str, Any]:
-        items = joined([np.frombuffer(piece.payload, KEY_ITEM_DTYPE) for piece in pieces])
+        items = keys_in(pieces)
         known = self.index.get(target.removeprefix(INDEX))
         slots = fitting_slots(len(items))
         begin = fitting_begin(int(items["store_timestamp"].min()))
@@ -283,7 +277,7 @@ class RebuildReducer:
         found = crc32c(raw.data)
         if known is not None and (len(raw), found) != (known.size, known.crc32c):
             return {"fault": "what the messages give differs from what was published"}
-        made = self._made(target, raw.tobytes())
+        made = self._made(target, raw.data)
         header = IndexHeader.decode(raw.data, path=target)
         return {
             "bytes": len(raw),
@@ -295,10 +289,10 @@ class RebuildReducer:
             "object": made,
         }
 
-    def _made(self, target: str, raw: bytes) -> str:
+    def _made(self, target: str, raw: memoryview) -> str:
         """Stage what was made, or make its object, whose name it gives back; "" if it has none."""
         if self.objects is not None:
-            return self.objects.write(target, raw)
+            return self.objects.write(target, bytes(raw))
         if self.staging:
             stage(self.staging, target, [raw])
         return ""

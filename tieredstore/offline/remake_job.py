@@ -40,8 +40,9 @@ from tieredstore.offline.split import LogPiece, ScanReport, Split, TierPlace, wh
 
 ROUNDS_MAX = 5
 """Scans of the whole log: one, and one more each time that something turned out otherwise."""
-INDEX_LOG_BYTES = 256 << 20
-"""Messages whose keys go into one index file, in bytes of their log."""
+INDEX_LOG_BYTES = 128 << 20
+"""Messages whose keys go into one index file, in bytes of their log; more only where one split has
+more. A worker makes the file in memory: for messages of 300 bytes with two keys it needs 150 MB."""
 
 ReducerOf = Callable[[int, dict[str, int]], RebuildReducer]
 """Of a round, and by index target the number of the file that it becomes."""
@@ -161,9 +162,10 @@ class RemakeJob:
         held, group = 0, 0
         for file in self._files:
             for split in self._splits(file):
-                if held >= INDEX_LOG_BYTES:
+                length = split.end - split.start
+                if held and held + length > INDEX_LOG_BYTES:
                     held, group = 0, group + 1
-                held += split.end - split.start
+                held += length
                 index: tuple[IndexPart, ...] = ()
                 if self._config.keeps_index:
                     name = f"{group:08}"

@@ -18,8 +18,8 @@ from provider.errors import StoreError, Unavailable
 from tieredstore.offline.engine import Mapper, Piece, Progress, Reducer
 from tieredstore.offline.spark.workers import keep_what_is_loaded
 
-PAYLOAD_BYTES = 16 << 20
-"""Of the pieces in one record batch: a binary column holds at most 2 GiB."""
+PAYLOAD_BYTES = 4 << 20
+"""Of the pieces in one record batch, which a worker holds twice."""
 FAILED = "!failed"
 """The target of an error, which goes the way of the pieces; no job has a target of this name."""
 AFTER_ALL_ITEMS = 1 << 62
@@ -85,8 +85,9 @@ class SparkEngine:
         mapped = numbers.mapInArrow(mapping, PIECE_COLUMNS)
         reducing = _Reducing(reducer)
 
-        def reduced(table: pa.Table) -> pa.Table:  # Spark counts the arguments of a function
-            return reducing(table)
+        # Spark looks at how many arguments a function has, and at their types.
+        def reduced(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            return reducing(batches)
 
         return mapped.groupBy("target").applyInArrow(reduced, PIECE_COLUMNS)
 
@@ -118,19 +119,20 @@ class _Reducing:
 
     reducer: Reducer
 
-    def __call__(self, table: pa.Table) -> pa.Table:
-        names = table.column("target").to_pylist()
-        orders = table.column("piece_order").to_pylist()
-        payloads = table.column("payload").to_pylist()
-        pieces = sorted(map(Piece, names, orders, payloads), key=lambda piece: piece.order)
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        pieces: list[Piece] = []
+        for batch in batches:  # each is freed when the next one comes
+            pieces += map(Piece, *(batch.column(name).to_pylist() for name in _SCHEMA.names))
+        pieces.sort(key=lambda piece: piece.order)
         target = pieces[0].target
         if target == FAILED:
-            return table
+            yield from _in_batches(pieces)
+            return
         try:
             found = list(self.reducer(target, pieces))
         except (StoreError, ValueError) as error:
             found = [_failure(AFTER_ALL_ITEMS, error)]
-        return pa.Table.from_batches(_in_batches(found), _SCHEMA)
+        yield from _in_batches(found)
 
 
 def _failure(number: int, error: Exception) -> Piece:
