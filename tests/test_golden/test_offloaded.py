@@ -24,6 +24,7 @@ from tests.support.golden import (
     unpacked,
 )
 from tests.test_container.lookup.test_golden import EVERY, JAVA_CUTS_AT
+from tests.test_golden.test_cold_reads import check_pulls
 from tests.test_golden.test_object_stores import assert_every_line, rows
 from tests.test_golden.test_offset_by_time import check_rows
 from tieredstore.cli.main import cli
@@ -36,11 +37,12 @@ FINDINGS = pytest.mark.leaves_findings(
 
 
 async def assert_searches(tree: GoldenTree, config: Config) -> None:
-    """Every row of `offset_by_time` and `queries`, from what lies in the second store alone."""
+    """Every row of times, pulls and queries, from what lies in the second store alone."""
     async with open_reader(config) as reader:
         await _assert_away(reader)
         async with TieredMessageFetcher(reader, clock=SystemClock()) as fetcher:
             await check_rows(tree.golden, fetcher.offset_by_time)
+            await check_pulls(fetcher, tree.golden)
         for row in expected(tree.golden, "queries"):
             query = KeyQuery(row["topic"], row["key"], EVERY)
             answer = await find_messages(reader, query)
