@@ -3,12 +3,15 @@
 import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from operator import attrgetter
 
 from container.names.queue_id import QueueId
 from dispatcher.hot_log import HotQueueState
 from dispatcher.queue_progress import QueueProgress
 from dispatcher.queue_state import HALTED, QueueState
 from dispatcher.statistics import QueueStatistics
+
+_DESCRIBED: "attrgetter[QueueStatistics | None]" = attrgetter("described")
 
 
 def describe(queue: QueueProgress, now_s: float) -> QueueStatistics:
@@ -29,8 +32,7 @@ def describe(queue: QueueProgress, now_s: float) -> QueueStatistics:
 
 
 def _described(queues: Iterable[QueueProgress]) -> tuple[QueueStatistics, ...]:
-    found = (queue.described for queue in queues)
-    return tuple(one for one in found if one is not None)
+    return tuple(filter(None, map(_DESCRIBED, queues)))
 
 
 def _rests(described: QueueStatistics) -> bool:

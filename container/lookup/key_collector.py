@@ -47,8 +47,8 @@ class KeyCollector:
             one.id: one.generation for one in journal.state.queues.bounds() if one.generation
         }
         """Of each queue; 0 where it is missing."""
-        self._doubted: dict[QueueId, None] = dict.fromkeys(journal.state.queues)
-        """Queues that changed since nothing was missing of them."""
+        self._doubted: dict[QueueId, None] | None = None
+        """Queues that changed since nothing was missing of them; None: all, and no list of them."""
         journal.subscribe(self.published)
 
     def __repr__(self) -> str:
@@ -82,9 +82,10 @@ class KeyCollector:
         for change in changes:
             if change.index_files.changed:
                 self._covered = None
-                self._doubted = dict.fromkeys(self._state.queues)
+                self._doubted = None
+            if self._doubted is not None:
+                self._doubted.update(dict.fromkeys(change.queues.changed))
             for queue_id, record in change.queues.changed.items():
-                self._doubted[queue_id] = None
                 generation = None if record is None else record.generation
                 if self._generations.get(queue_id, 0) != generation:
                     self._forget(queue_id, record)
@@ -106,8 +107,10 @@ class KeyCollector:
         O(queues) with a small constant, unless there is none. `missing_of` says which need no
         other look before they change.
         """
-        self._doubted = dict(self._doubted)  # one that was large keeps its memory
-        return [one for one in self._state.queues if one in self._doubted] if self._doubted else []
+        if self._doubted is None:
+            self._doubted = dict.fromkeys(self._state.queues)
+        doubted = self._doubted = dict(self._doubted)  # one that was large keeps its memory
+        return [one for one in self._state.queues if one in doubted] if doubted else []
 
     def missing_of(self, queue_id: QueueId) -> list[Span]:
         """The offsets of a queue whose keys are nowhere. Some 5 us.
@@ -126,13 +129,15 @@ class KeyCollector:
             else:
                 spans = [(queue.min_offset, queue.next_offset)]
             left = without(spans, known)
-        if not left:
+        if not left and self._doubted is not None:
             self._doubted.pop(queue_id, None)
         return left
 
     def check(self) -> None:
         """Assert K1, and K2 but for files that are not published yet. For tests, between awaits."""
-        if self._journal.planned.index_files == self._state.index_files:
+        if self._doubted is not None and (
+            self._journal.planned.index_files == self._state.index_files
+        ):
             for queue_id in self._state.queues.keys() - self._doubted.keys():
                 assert not self.missing_of(queue_id), f"K2: {queue_id} is not doubted"
         for part in (self.unsealed.collecting, self.unsealed.sealing):

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
+from typing import Self
 
 from container.index.options import IndexOptions
 from container.journal.frame import Frame, FrameKind
@@ -31,6 +32,7 @@ from provider.posix import PosixStore
 from provider.ranges import QueueOffset
 
 KIB = 1024
+TICK_S = 0.001
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -39,15 +41,47 @@ class OwnerFigure:
     """What one number of queues costs its owner at rest."""
 
     tier_bytes_a_queue: int
-    """Resident memory of `Tier.own`: the state, the planned one, the key collector, the steps."""
+    """Resident memory of `Tier.own`, after the steps of upkeep that look at every record once: the
+    state, the planned one, the key collector, the steps."""
     dispatcher_bytes_a_queue: int
     """That of the dispatcher's queues, opened and described."""
     own_s: float
     """CPU time of taking the tier."""
     look_s: float
-    """CPU time of looking at every record once, as steps of upkeep do after a start."""
+    """CPU time of these steps."""
     peak_bytes_a_queue: int
     """The most that was resident, over what the process had before."""
+    own_turn_ms: float
+    """CPU time of the longest turn of the event loop while the tier was taken."""
+    snapshot_s: float
+    """CPU time of writing a snapshot and comparing it."""
+    snapshot_turn_ms: float
+    """CPU time of the longest turn of the event loop meanwhile."""
+
+
+class LongestTurn:
+    """How long others waited for the event loop, in CPU time of its thread: not for the machine."""
+
+    def __init__(self) -> None:
+        self.ms = 0.0
+        self._task: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        self._task = asyncio.create_task(self._watch())
+        await asyncio.sleep(0)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        assert self._task is not None, "entered"
+        await asyncio.sleep(2 * TICK_S)
+        self._task.cancel()
+
+    async def _watch(self) -> None:
+        before_s = time.thread_time()
+        while True:
+            await asyncio.sleep(TICK_S)
+            now_s = time.thread_time()
+            self.ms, before_s = max(self.ms, 1e3 * (now_s - before_s)), now_s
 
 
 def resident_bytes() -> int:
@@ -78,26 +112,34 @@ async def _measured(directory: Path) -> OwnerFigure:
     before = resident_bytes()
     store, rng = PosixStore(directory), Random(2)
     began_s = time.process_time()
-    tier = await Tier.own(
-        store,
-        TierIdentity("cluster", "broker", "bench"),
-        segments=PackedDriver(store, rng=rng),
-        clock=SystemClock(),
-        rng=rng,
-        index=IndexOptions(),
-    )
+    async with LongestTurn() as own_turn:
+        tier = await Tier.own(
+            store,
+            TierIdentity("cluster", "broker", "bench"),
+            segments=PackedDriver(store, rng=rng),
+            clock=SystemClock(),
+            rng=rng,
+            index=IndexOptions(),
+        )
     own_s = time.process_time() - began_s
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * KIB - before
+    began_s = time.process_time()
+    for one in tier.upkeep._scheduled:
+        if one.step.name in {"manifests", "repacking"}:
+            await one.step.step()
+    look_s = time.process_time() - began_s
     gc.collect()
     owned = resident_bytes() - before
     ends = {one.id: one.next_offset for one in tier.state.queues.bounds()}
     table = _followed(ends, list(ends))
+    ends.clear()
     gc.collect()
     followed = resident_bytes() - before - owned
+    count, epoch = len(table), tier.journal.epoch
     began_s = time.process_time()
-    assert all(queue.next_offset >= queue.min_offset for queue in tier.state.queues.values())
-    look_s = time.process_time() - began_s
-    count = len(table)
+    async with LongestTurn() as turn:
+        await write_snapshot(store, tier.state, epoch=epoch, rng=rng, clock=SystemClock())
+    snapshot_s = time.process_time() - began_s
     await tier.journal.close()
     await store.close()
     return OwnerFigure(
@@ -106,6 +148,9 @@ async def _measured(directory: Path) -> OwnerFigure:
         round(own_s, 2),
         round(look_s, 2),
         round(peak / count),
+        round(own_turn.ms, 1),
+        round(snapshot_s, 2),
+        round(turn.ms, 1),
     )
 
 
@@ -117,4 +162,6 @@ def _followed(ends: dict[QueueId, QueueOffset], queues: Sequence[QueueId]) -> Qu
         queue.open(ends[queue.id])
     assert table.next_to_open(2.0, queues_max=1)[0] == []
     table.descriptions.at(2.0)
+    table.observe((HotQueue(queues[0], QueueOffset(0), ends[queues[0]]),), 3.0, first=False)
+    table.descriptions.at(3.0)
     return table

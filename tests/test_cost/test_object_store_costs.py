@@ -12,9 +12,6 @@ from random import Random
 import fsspec
 import pytest
 
-from container.journal.journal import Journal
-from container.journal.snapshot import write_snapshot
-from container.names.tier_objects import EntryName
 from container.tier import Tier, TierIdentity
 from container.tier_reader import TierReader
 from dispatcher.dispatcher import TieredDispatcher
@@ -22,9 +19,14 @@ from fetcher.fetcher import TieredMessageFetcher
 from provider.clock import Clock, SystemClock
 from provider.object.opening import open_object_store
 from provider.object.store import FsspecStore
-from provider.packed_segments import PackedDriver, PartName
+from provider.packed_segments import PackedDriver
 from provider.range_reads import RangeReads
-from tests.bench.packed_scale import commits, made_state
+from tests.support.clean_tier import (
+    OPENING_REQUESTS_MAX,
+    QUEUES,
+    SEGMENTS_OF_A_QUEUE,
+    write_clean_tier,
+)
 from tests.support.memory_tier import InlineExecutor
 from tests.support.simulated_time import SimulatedClock, simulated
 from tests.support.uniform_hot_log import UniformHotLog
@@ -36,8 +38,6 @@ HOUR_S = 3600
 GIB = 1 << 30
 BUSY_QUEUES, BUSY_BODY_BYTES = 8, 16 << 10
 THIN_QUEUES, THIN_BODY_BYTES = 1_000, 100
-QUEUES, SEGMENTS_OF_A_QUEUE = 1_000, 100
-OPENING_REQUESTS_MAX = 10
 STEP_S = 25
 """Messages of thin queues are added so many seconds apart, as many at once as seconds."""
 
@@ -164,28 +164,15 @@ def test_a_thousand_thin_queues_cost_150_writes_an_hour() -> None:
 
 
 def test_opening_a_tier_of_a_hundred_thousand_segments_costs_ten_requests() -> None:
-    """As a clean end leaves it: with as many entries behind the snapshot as there may be."""
     config = configured()
 
     async def run() -> None:
-        clock, rng = SimulatedClock(), Random(1)
-        writing, state = store_on(clock, config), made_state(QUEUES, SEGMENTS_OF_A_QUEUE)
-        await write_snapshot(writing, state, epoch=1, rng=rng, clock=clock)
-        await writing.create(str(EntryName(state.sequence)), [b"in the snapshot"])
-        broker = state.broker
-        journal = await Journal.take_ownership(
-            writing, clock=clock, rng=rng, owner="test", cluster=broker.cluster, broker=broker.name
-        )
-        task = asyncio.create_task(journal.run())
-        part = str(PartName(1, "f" * 32))
-        for _ in range(config.upkeep.finish_entries_max - 2):  # and its fence
-            await journal.publish(list(commits(journal.state, part)))
-        await journal.close()
-        await asyncio.wait([task])
+        clock = SimulatedClock()
+        sequence = await write_clean_tier(store_on(clock, config), clock, config)
         reading = store_on(clock, config)
         reader = await TierReader.open(reading)
         print(f"opened: {reading.meter}")
-        assert reader.state.sequence == state.sequence + config.upkeep.finish_entries_max - 1
+        assert reader.state.sequence == sequence
         segments = sum(
             len(queue.commit_log) + len(queue.consume_queue)
             + sum(ref.segments for ref in queue.manifests)
