@@ -180,14 +180,19 @@ class History(RuleBasedStateMachine):
     @rule(
         topic=st.sampled_from(TOPICS),
         share=st.floats(0, 1),
-        hours=st.sampled_from([-1000, -20, 0, 20]),
+        later_ms=st.sampled_from([-1000 * HOUR_MS, 0, 1]),
         level=st.sampled_from(("DISABLE", *LEVELS)),
     )
-    def query(self, topic: str, share: float, hours: int, level: str) -> None:
-        """Of a time that begins some hours before or after now, whatever the clock said before."""
+    def query(self, topic: str, share: float, later_ms: int, level: str) -> None:
+        """Of a time that begins long before, at or after the message, whatever the clock said."""
         self.run(self.store.set_level(level))
         number = round(share * (self.number - 1))
-        begin_ms = self.clock.now_ms() + hours * HOUR_MS
+        stored = [
+            there.stored_ms[there.numbers.index(number)]
+            for there in self.model.values()
+            if number in there.numbers
+        ]
+        begin_ms = max([self.clock.now_ms() - HOUR_MS, *stored][-1] + later_ms, 0)
         asked = self.store.query_message(topic, f"key-{number}", begin_ms=begin_ms)
         found = self.run(asked)
         wanted: list[tuple[int, int]] = []
