@@ -14,6 +14,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -56,14 +57,17 @@ JAVA_OF = {
 WITHOUT_TIER = {metric: metric.removesuffix("_tiering") for metric in WORDS if "_tiering" in metric}
 
 
-def our_round(worker: StoreWorker, root: Path, made: SyntheticStore) -> list[StoreFigure]:
+def our_round(
+    worker: StoreWorker, root: Path, made: SyntheticStore, *, tiers_first: bool
+) -> list[StoreFigure]:
     """Every metric once; `root` is empty before and afterwards."""
     figures: list[StoreFigure] = []
+    ways = (tiers_first, not tiers_first)
     for batch in BATCHES:
-        for tiers in (False, True):
+        for tiers in ways:
             figures.append(worker.put(root / "store", made, batch, tiers=tiers))
             shutil.rmtree(root / "store")
-    for tiers in (False, True):
+    for tiers in ways:
         figures.append(worker.put_paced(root / "store", made, tiers=tiers))
         shutil.rmtree(root / "store")
     figures += [worker.put_and_tier(root / f"store-{batch}", made, batch) for batch in BATCHES[1:]]
@@ -99,21 +103,24 @@ def measure_case(
     javas: list[Figure] = []
     with StoreWorker() as worker, JavaSide(install, directory / "java", made) as java:
 
-        def measure_ours() -> list[StoreFigure]:
+        def measure_ours(number: int) -> list[StoreFigure]:
             with java.paused():
-                return our_round(worker, directory, made)
+                return our_round(worker, directory, made, tiers_first=number % 4 > 1)
 
         for number in range(-warm_up_rounds, rounds):
             case = f"{made.body_bytes} B, {made.queues} queues"
             print(f"{case}, round {number + 1} of {rounds}", file=sys.stderr, flush=True)
-            sides: list[Callable[[], Sequence[Figure]]] = [measure_ours, lambda: java_round(java)]
+            sides: list[Callable[[], Sequence[Figure]]] = [
+                partial(measure_ours, number),
+                lambda: java_round(java),
+            ]
             found = [side() for side in (sides if number % 2 else reversed(sides))]
             if number >= 0:
                 mine, other = found if number % 2 else reversed(found)
                 ours += (figure for figure in mine if isinstance(figure, StoreFigure))
                 javas += other
     rows = [_row(metric, ours, javas) for metric in WORDS]
-    _compare_with_untiered(rows)
+    _compare_with_untiered(rows, ours)
     run = {"warm_up_rounds": warm_up_rounds, "rounds": rounds, "store": asdict(made)}
     about = {"machine": machine_facts(), "rocketmq": rocketmq_version()}
     return [*rows, {"metric": "run", **run, **about}]
@@ -136,12 +143,20 @@ def _spreads(figures: Sequence[Figure]) -> dict[str, Any]:
     }
 
 
-def _compare_with_untiered(rows: Sequence[dict[str, Any]]) -> None:
+def _compare_with_untiered(rows: Sequence[dict[str, Any]], ours: Sequence[StoreFigure]) -> None:
+    """Medians over the rounds of what tiering costs in each: rounds differ more than both do."""
     by_metric = {row["metric"]: row for row in rows}
     for metric, untiered in WITHOUT_TIER.items():
-        for name in ("messages_s", "p99_us"):
-            ratio = by_metric[metric][name]["median"] / by_metric[untiered][name]["median"]
-            by_metric[metric][f"{name}_to_untiered"] = ratio
+        pairs = list(
+            zip(
+                [figure for figure in ours if figure.metric == metric],
+                [figure for figure in ours if figure.metric == untiered],
+                strict=True,
+            )
+        )
+        for name in ("messages_s", "cpu_us", "p50_us", "p99_us"):
+            ratios = [getattr(one, name) / getattr(other, name) for one, other in pairs]
+            by_metric[metric][f"{name}_to_untiered"] = spread(ratios).median
 
 
 def print_case(rows: Sequence[dict[str, Any]]) -> None:
@@ -170,8 +185,13 @@ def print_case(rows: Sequence[dict[str, Any]]) -> None:
     )
     for row in measured:
         if "p99_us_to_untiered" in row:
-            rate, p99 = row["messages_s_to_untiered"], row["p99_us_to_untiered"]
-            print(f"{WORDS[row['metric']]}: {rate:.2f} of the rate without, p99 {p99:.2f} times")
+            rate, cpu, p50, p99 = (
+                row[f"{name}_to_untiered"] for name in ("messages_s", "cpu_us", "p50_us", "p99_us")
+            )
+            print(
+                f"{WORDS[row['metric']]}: {rate:.2f} of the rate without, {cpu:.2f} times its CPU,"
+                f" p50 {p50:.2f} and p99 {p99:.2f} times"
+            )
     print(flush=True)
 
 

@@ -203,10 +203,11 @@ async def _put_and_tier(root: Path, made: SyntheticStore, batch: int) -> StoreFi
         settle(made.memory_bytes)
         with stopwatch() as elapsed:
             await _put_all(store, messages, batch)
-            for queue_id in range(made.queues):
-                end = len(range(queue_id, made.messages, made.queues))
-                while await store.commit_offset(made.topic, queue_id) < end:  # noqa: ASYNC110 - as a user has to
-                    await asyncio.sleep(0.005)
+            assert store.cold is not None, "its level is not DISABLE"
+            await store.cold.tier_now()
+        for queue_id in range(made.queues):
+            end = len(range(queue_id, made.messages, made.queues))
+            assert await store.commit_offset(made.topic, queue_id) == end, "all is tiered"
         size = int(store.statistics()["tier_bytes"])
     return StoreFigure(
         f"put_and_tier_{batch}", made.messages, size, elapsed.seconds, elapsed.cpu_seconds

@@ -185,6 +185,16 @@ class ColdSide:
         except TimeoutError as error:
             raise Unavailable(f"the tier does not answer; {so_far}", repr(self.tier)) from error
 
+    async def tier_now(self) -> None:
+        """Tier what is in the hot log now, however long it takes; no batch waits for its age.
+
+        Raises:
+            StoreError: as `TieredDispatcher.drain`, or the hot log cannot be synced.
+        """
+        await self._log.flush()
+        await self.feed.look_at_all()
+        await self.dispatcher.drain()
+
     async def commit_rest(self) -> None:
         """Tier what is in the hot log now, for at most `tieredStoreShutdownTimeout`.
 

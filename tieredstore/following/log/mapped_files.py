@@ -53,8 +53,12 @@ class MappedFiles:
         """Assert that no more files are mapped than may be."""
         assert len(self._files) <= self._files_max, f"{self}"
 
-    def view(self, path: Path) -> NDArray[np.uint8]:
+    def view(self, path: Path, *, reads_ahead: bool = True) -> NDArray[np.uint8]:
         """The whole file, as long as it is now; costs one `fstat` when it is mapped already.
+
+        Without `reads_ahead` a touch of a page that is not in the page cache reads that page alone
+        (`MADV_RANDOM`; `will_read` tells of more): for sparse files, of which a page behind the end
+        is touched to find it. As it is for whoever maps the file first.
 
         A view that ends early is how a truncated file shows: touching what is missing would
         raise SIGBUS, so a view never reaches beyond the length of this moment.
@@ -70,7 +74,7 @@ class MappedFiles:
                 del self._files[path]
                 mapped = None
             if mapped is None:
-                mapped = self._open(path)
+                mapped = self._open(path, reads_ahead=reads_ahead)
             else:
                 self._files.move_to_end(path)
             length = min(len(mapped), mapped.size())
@@ -110,6 +114,15 @@ class MappedFiles:
             raise translated(error, path) from error
         _check_length(position + len(data), path, position + length)
         return data
+
+    def will_read(self, path: Path, position: int, length: int) -> None:
+        """Have the kernel read a part of a mapped file ahead; nothing is waited for."""
+        with self._lock:
+            mapped = self._files.get(path)
+            start = position - position % mmap.PAGESIZE
+            if mapped is not None and start < len(mapped):
+                end = min(position + length, len(mapped))
+                mapped.madvise(mmap.MADV_WILLNEED, start, end - start)
 
     def touched(self, places: int, span_bytes: int) -> None:
         """Note that so many places within `span_bytes` of a file are about to be read.
@@ -152,7 +165,7 @@ class MappedFiles:
             self._closed = True
             self._files.clear()
 
-    def _open(self, path: Path) -> mmap.mmap:
+    def _open(self, path: Path, *, reads_ahead: bool) -> mmap.mmap:
         while len(self._files) >= self._files_max:
             self._files.popitem(last=False)
         try:
@@ -165,6 +178,8 @@ class MappedFiles:
                 os.close(descriptor)  # the mapping keeps its own descriptor, for size()
         except OSError as error:
             raise translated(error, path) from error
+        if not reads_ahead:
+            mapped.madvise(mmap.MADV_RANDOM)
         self.opened += 1
         if not self._closed:
             self._files[path] = mapped

@@ -18,6 +18,8 @@ from tieredstore.following.rebuild.made_files import Hole, MadeFiles, RebuildBud
 
 LOOK_UNITS = 64
 """Units from the known end on that are read together: a hole shows by what follows it."""
+AHEAD_UNITS_MIN = 1024
+"""So many units that are copied are read ahead: 5 pages, which a disk would read one by one."""
 
 
 class ConsumeQueueFiles:
@@ -338,6 +340,9 @@ class ConsumeQueueFiles:
             if stop - first > len(units):
                 path, _ = self.path_of(start)
                 raise Corrupt("the file was truncated", str(path), len(units) * UNIT_BYTES)
+            if stop - start >= AHEAD_UNITS_MIN:
+                path, place = self.path_of(start)
+                self._files.will_read(path, place, (stop - start) * UNIT_BYTES)
             pieces.append(units[start - first : stop - first])
             start = stop
         # without the dtype, numpy would turn the columns into native byte order
@@ -373,7 +378,7 @@ class ConsumeQueueFiles:
         made = self._made.get(offset * UNIT_BYTES - place)
         if made is not None:
             return made.view(UNIT_DTYPE), offset - place // UNIT_BYTES
-        view = self._files.view(path)
+        view = self._files.view(path, reads_ahead=False)
         self._files.touched(LOOK_UNITS, len(view))
         units = view[: len(view) // UNIT_BYTES * UNIT_BYTES].view(UNIT_DTYPE)
         return units, offset - place // UNIT_BYTES
