@@ -1,8 +1,8 @@
 """Packed records from and to the JSON values of a snapshot, without the records between. Pure.
 
 `raw_of` gives what encoding the unpacked record gives, `packed_of` what packing the decoded one
-does: the declarations of `metadata/records.py` say what that is, tests compare. With 100,000 queues
-this takes a snapshot and a start from half a minute's work of an allocator to a few numbers moved.
+does: the declarations of `metadata/records.py` say what that is, tests compare. Both take less than
+half of the time of going through the records.
 """
 
 from dataclasses import fields
