@@ -23,7 +23,7 @@ class Level(IntEnum):
         Raises:
             ValueError: there is no such level.
         """
-        text = str(int(level)) if isinstance(level, int) else level.strip()
+        text = str(int(level)) if isinstance(level, int) else str(level).strip()
         for one in cls:
             if text in (one.name, str(one.value)):
                 return one

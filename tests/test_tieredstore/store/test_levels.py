@@ -54,7 +54,7 @@ def test_a_level_is_named_or_numbered(level: Level) -> None:
         assert Level.of(said) is level
 
 
-@pytest.mark.parametrize("said", ["", "4", 4, -1, "force", "NOT_IN_TIER", True])
+@pytest.mark.parametrize("said", ["", "4", 4, -1, "force", "NOT_IN_TIER", True, None, 1.5])
 def test_what_is_no_level_is_refused_with_those_there_are(said: str | int) -> None:
     if said is True:
         assert Level.of(said) is Level.NOT_IN_DISK
