@@ -208,7 +208,10 @@ class TieredMessageFetcher:
 
         async def search() -> QueueOffset | None:
             source = self._tier.container(queue)
-            return None if source is None else await search_time(source, moment_ms, boundary, rules)
+            if source is None:
+                return None
+            gap = self._options.gap_bytes_max
+            return await search_time(source, moment_ms, boundary, rules, gap_bytes_max=gap)
 
         return await from_newest_tier(self._tier, queue, search)
 

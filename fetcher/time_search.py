@@ -30,8 +30,9 @@ WINDOW_BYTES = 64 << 10
 INTERPOLATED = 2
 """So many windows lie where the times around make the moment likely, further ones in the middle of
 what is left, which halves it ..."""
-REST_BYTES = 256 << 10
-"""... until it is so short; then it is read as a whole."""
+REST_GAPS = 16
+"""... until it has so many times the bytes that are read to save a request; then it is read as a
+whole: 256 KiB of a directory, and at once 4 MiB, the rest of an extent, of an object store."""
 WINDOW_MESSAGES = 8
 """Messages of that place at least."""
 
@@ -42,6 +43,8 @@ class _Sought:
 
     moment_ms: int
     boundary: Boundary
+    rest_bytes: int
+    """What is left is read as a whole once it is so short."""
 
     @property
     def is_lower(self) -> bool:
@@ -79,22 +82,25 @@ async def search_time(
     moment_ms: int,
     boundary: Boundary,
     rules: TimeRules,
+    *,
+    gap_bytes_max: int,
 ) -> QueueOffset:
     """The offset that a moment stands for; one that can be read, or the queue's end.
 
     No request where the metadata tell; else one for units and some rounds for heads of records:
     64 KiB, or less, around the place that the times of the extent make likely; where times are
-    even, it is there. If not, the times there say where to look next: at most seven rounds for an
-    extent of 4 MiB, however many messages share a time. More where the clock was set back or a
-    head is damaged: then the extent is read; and in a tier that RocketMQ's own store wrote, which
-    has no extents. Holds an extent, and its units.
+    even, it is there. If not, the times there say where to look next, however many messages share
+    a time: for an extent of 4 MiB at most seven rounds in a directory, and two where a request is
+    worth 256 KiB (`gap_bytes_max`, `FetcherOptions`). More where the clock was set back or a head
+    is damaged: then the extent is read; and in a tier that RocketMQ's own store wrote, which has
+    no extents. Holds an extent, and its units.
 
     Raises:
         Corrupt: a message next to the place is damaged.
         OutOfRange: something is not published any more; the same again with newer metadata.
         Unavailable: try again.
     """
-    sought = _Sought(moment_ms, boundary)
+    sought = _Sought(moment_ms, boundary, REST_GAPS * gap_bytes_max)
     first, end = queue.min_offset, queue.next_offset
     found = await _found(queue, sought, first, end)
     if sought.is_lower:
@@ -242,7 +248,7 @@ class _StretchSearch:
     def _window(self, heads: Heads, number: int) -> tuple[int, int]:
         """Where to look next, after so many windows: by the times around, then in the middle."""
         low, high = self._low, self._high
-        whole_bytes = WINDOW_BYTES if number < INTERPOLATED else REST_BYTES
+        whole_bytes = self._sought.rest_bytes if number else WINDOW_BYTES
         if high - low <= WINDOW_MESSAGES or heads.span_bytes(low, high) <= whole_bytes:
             return low, high
         share = 0.5

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from container.names.queue_id import QueueId
 from container.queue.time_boundary import Boundary, TimeRules
 from fetcher.fetcher import TieredMessageFetcher
+from fetcher.options import FetcherOptions
 from fetcher.time_search import SPAN_BYTES_MAX, WINDOW_BYTES
 from provider.errors import Corrupt, OutOfRange, Unavailable
 from provider.ranges import QueueOffset
@@ -43,9 +44,13 @@ def queue_of(times: list[int | None], *, body_bytes: int = 20, first: int = 0) -
 
 
 async def search(
-    queue: MemoryQueue, moment_ms: int, boundary: Boundary, rules: TimeRules = TimeRules.LOCAL
+    queue: MemoryQueue,
+    moment_ms: int,
+    boundary: Boundary,
+    rules: TimeRules = TimeRules.LOCAL,
+    options: FetcherOptions | None = None,
 ) -> int:
-    async with TieredMessageFetcher(MemoryTier(queue)) as fetcher:
+    async with TieredMessageFetcher(MemoryTier(queue), options=options) as fetcher:
         found = await fetcher.offset_by_time(QUEUE, moment_ms, boundary, rules)
     assert found is not None
     return found
@@ -189,6 +194,24 @@ async def test_times_that_many_messages_share_cost_no_more(boundary: Boundary, a
         assert await search(queue, moment, boundary) == wanted
         assert len(queue.log_reads) <= 7
         assert sum(part.length for part in queue.log_reads) < 12 * WINDOW_BYTES
+
+
+@pytest.mark.parametrize("boundary", Boundary)
+@pytest.mark.parametrize("alike", [1, 10, 700])
+async def test_where_requests_are_dear_two_reads_of_records_are_enough(
+    boundary: Boundary, alike: int
+) -> None:
+    """Times that are not even, and that many messages share; an extent of 4 MiB."""
+    dear = FetcherOptions(gap_bytes_max=256 << 10)
+    queue = queue_of([(number // alike) ** 2 for number in range(4_000)], body_bytes=900)
+    queue.extent_messages = 4_000
+    times = readable(queue)
+    for moment in (0, 1, 3_000, (1_000 // alike) ** 2, (3_900 // alike) ** 2):
+        queue.requests.clear()
+        wanted = offset_by_scan(times, moment, boundary, TimeRules.LOCAL, first=0, end=4_000)
+        assert await search(queue, moment, boundary, options=dear) == wanted
+        assert queue.requests["units"] <= 1
+        assert queue.requests["log"] <= 2
 
 
 async def test_damage_where_a_window_looks_leaves_the_search_to_a_look_at_every_head() -> None:
