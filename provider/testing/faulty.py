@@ -7,6 +7,7 @@ strikes with a probability or at the n-th matching call:
 - `lost_reply`: the call takes effect, then fails with `Unavailable`.
 - `late`: the call fails with `Unavailable`, and takes effect when the test says `land_late()`.
 - `delayed`: the call takes `delay_s` of the clock longer, then goes on as usual.
+- `slow_reply`: the call takes effect, and its reply takes `delay_s` of the clock longer.
 - `stalled`: the call waits for the event `released`, then goes on as usual.
 - `short`: some bytes of an `append` land, from its beginning, then it fails with `Unavailable`.
 - `bit_flip`: one bit of each buffer that a read returns is wrong, and nothing says so.
@@ -40,6 +41,7 @@ Kind = Literal[
     "lost_reply",
     "late",
     "delayed",
+    "slow_reply",
     "stalled",
     "short",
     "bit_flip",
@@ -70,7 +72,7 @@ class Fault:
     calls: tuple[int, ...] = ()
     """Strikes exactly these of the matching calls, counted from 1; empty is any."""
     delay_s: float = 0.0
-    """For `delayed`: how much longer the call takes, in seconds of the clock."""
+    """For `delayed` and `slow_reply`: how much longer the call takes, in seconds of the clock."""
 
     def applies_to(self, verb: str, names: Sequence[str]) -> bool:
         """Whether a call is of the kind that this can strike."""
@@ -239,7 +241,7 @@ class FaultyObjectStore(ForwardingStore):
                 self._die(path)
             raise Unavailable("injected short", path)
         result = await effect()
-        await asyncio.sleep(0)
+        await self._reply(path, strikes)
         if "crash_after" in strikes:
             self._die(path)
         if "lost_reply" in strikes:
@@ -247,6 +249,13 @@ class FaultyObjectStore(ForwardingStore):
         if spoil is not None and "bit_flip" in strikes:
             return spoil(result)
         return result
+
+    async def _reply(self, path: str, strikes: dict[str, Fault]) -> None:
+        """Let the reply take its time, which a process may not live to see."""
+        if "slow_reply" in strikes:
+            await self._clock.sleep(strikes["slow_reply"].delay_s)
+            self._alive(path)
+        await asyncio.sleep(0)
 
     def _alive(self, path: str) -> None:
         if self.crashed:

@@ -6,12 +6,22 @@ Some rules have no mutant here, for another rule does the same:
 
 - *A deletion verifies the owner.* A fenced owner deletes what has a durable tombstone, and so what
   the newer owner deletes, too: names of parts, manifests and index files never come again, and a
-  file whose name was used before is begun only where no other owner lives. That an owner learns of
+  file whose name was used before is begun only where no other owner lives. The rule stays: that
+  last thing rests on locks, which some file systems only pretend to keep. That an owner learns of
   its fence at all is a mutant of the files and of the journal.
 - *A merge, or an offload, compares the extents that it copied.* What does not fit is refused by the
   state itself, which compares generation, place and offsets; what fits has the same bytes.
 - *A taken-up message counts once it is published.* Whoever asks for the end of a queue has awaited
   its publication by then.
+
+Others want a moment that no seed of some hundreds has met; a test makes it, and fails without them:
+
+- *The search takes no part of our own epoch*: `test_parts.py`, `test_offload_faults.py` of upkeep.
+- *A topic begins again once its files are gone*: `test_retention.py`. What begins too early takes
+  files over whose bytes a reader of the deleted topic may still ask for.
+- *First files are announced*: `test_first_files.py`. Here every queue is begun at last.
+- *A merge of index files is compared with its plan*: `test_index_merge.py`; nobody cuts here.
+- *Commits wait for deletions, and unclear ones are repeated*: `test_cuts.py`, likewise.
 """
 
 from dataclasses import replace
@@ -21,6 +31,7 @@ import pytest
 
 from container.journal import ownership
 from container.journal.journal import Journal
+from container.journal.reader import JournalReader
 from container.metadata import queue_changes
 from container.metadata.records import Queue
 from container.names.queue_id import QueueId
@@ -34,6 +45,7 @@ from container.upkeep.orphans import OrphanStep
 from container.upkeep.parts import PartsStep
 from container.upkeep.step import OwnedTier
 from provider.in_place_segments import InPlaceSegments
+from provider.object_store import ObjectEntry
 from tests.support.protocol_mutants import Mutant
 
 
@@ -147,6 +159,23 @@ def manifests_are_not_compared_with_their_plan(patch: pytest.MonkeyPatch) -> Non
     patch.setattr(queue_changes, "move_to_manifest", blind)
 
 
+def a_slow_listing_is_believed(patch: pytest.MonkeyPatch) -> None:
+    """A listing counts however long it took."""
+
+    async def listed(self: JournalReader, prefix: str, *, after: str = "") -> list[ObjectEntry]:
+        return await self._store.list(prefix, after=after)
+
+    patch.setattr(JournalReader, "listed", listed)
+
+
+def old_boundaries_go_at_once(patch: pytest.MonkeyPatch) -> None:
+    """A boundary goes with the next one, though a listing may be on its way that shows neither."""
+    patch.setattr(
+        "container.upkeep.truncation.plan_old_boundaries",
+        lambda made, _now_s, _listing_s_max: max((one.sequence for one in made), default=0),
+    )
+
+
 OF_STORES: list[Mutant] = [
     what_is_freed_may_go_at_once,
     tombstones_go_before_they_are_due,
@@ -169,5 +198,7 @@ OF_FILES: list[Mutant] = [
 OF_JOURNALS: list[Mutant] = [
     an_owner_never_learns_that_it_was_fenced,
     a_new_owner_has_the_old_epoch,
+    a_slow_listing_is_believed,
+    old_boundaries_go_at_once,
 ]
 """Mutants that the simulation of the journal alone kills."""

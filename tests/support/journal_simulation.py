@@ -67,7 +67,7 @@ class JournalSimulation:
         self.counts: Counter[str] = Counter()
         self.options = JournalOptions(
             entry_transactions_max=self.rng.choice([1, 2]),
-            listing_s_max=self.rng.choice([0.07, 0.4]),
+            listing_s_max=self.rng.choice([0.07, 0.4, 2.0]),
             retry_s_min=0.01,
             retry_s_max=self.rng.choice([0.05, 0.5]),
             catch_up_entries_max=2,

@@ -159,10 +159,14 @@ class RivalStore:
         def effect() -> list[ObjectEntry]:
             seen = {**before, **self._shared.objects}
             sure = before.keys() & self._shared.objects.keys()
+            changed = any(name.startswith(prefix) for name in seen.keys() - sure)
+            shown = 0.5 if changed and self._chance(0.5) else 0.0
             return [
                 ObjectEntry(name, len(seen[name]))
                 for name in sorted(seen)
-                if name.startswith(prefix) and name > after and (name in sure or self._chance(0.5))
+                if name.startswith(prefix)
+                and name > after
+                and (name in sure or self._chance(shown))
             ]
 
         return await self._call("list", prefix, effect)

@@ -17,8 +17,8 @@ from fetcher.options import FetcherOptions
 from fetcher.result import FetchStatus
 from provider.clock import Clock
 from provider.errors import Corrupt, NotFound, OutOfRange, StoreError
-from provider.memory import MemoryStore
 from tests.support.fake_hot_log import FakeHotLog
+from tests.support.simulated_stores import SimulatedStores
 from tests.support.store_reader import assert_follows, queue_contents
 
 NAPS_S = (0.05, 0.3, 1.0, 2.5)
@@ -34,7 +34,7 @@ class SleepyReaders:
 
     def __init__(
         self,
-        memory: MemoryStore,
+        memory: SimulatedStores,
         hot: FakeHotLog,
         *,
         clock: Clock,

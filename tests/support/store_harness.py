@@ -32,6 +32,7 @@ from provider.object_store import ObjectEntry
 from provider.packed_segments import PackedDriver
 from provider.ranges import QueueOffset
 from provider.testing.faulty import Crashed, Fault, FaultyObjectStore
+from provider.two_stores import TwoStores
 from tests.support.fake_hot_log import FakeHotLog, FakeQueue
 from tests.support.inline_store import InlineStore
 from tests.support.memory_tier import InlineExecutor
@@ -173,8 +174,13 @@ class StoreProcess:
         upkeep: UpkeepOptions = UPKEEP_OPTIONS,
         packed: bool = False,
         index: IndexOptions | None = None,
+        second: MemoryStore | None = None,
+        second_faults: Sequence[Fault] = (),
     ) -> None:
-        """`packed`: segments lie in parts, as on an object store; else each is a file."""
+        """`packed`: segments lie in parts, as on an object store; else each is a file.
+
+        `second`: where segments are offloaded to; the process's sleep is that of both stores.
+        """
         self.number = number
         self.packed = packed
         self.clock = clock
@@ -182,6 +188,16 @@ class StoreProcess:
         self.client = memory.another_client()
         rng = Random(f"store {number}")
         self.store = SleepingStore(self.client, rng=rng, faults=faults, clock=clock)
+        self.second: SleepingStore | None = None
+        if second is not None:
+            self._second_client = second.another_client()
+            self.second = SleepingStore(
+                self._second_client,
+                rng=Random(f"second store {number}"),
+                faults=second_faults,
+                clock=clock,
+            )
+            self.second.awake = self.store.awake
         self.tier: Tier | None = None
         self.dispatcher: TieredDispatcher | None = None
         self.error: BaseException | None = None
@@ -201,13 +217,18 @@ class StoreProcess:
     def epoch(self) -> int:
         return self.tier.journal.epoch if self.tier else 0
 
+    @property
+    def stores(self) -> list[SleepingStore]:
+        """The first one, and the second one if there is any."""
+        return [self.store] if self.second is None else [self.store, self.second]
+
     async def open(self) -> None:
         """Own the tier, trying again for as long as it is unavailable."""
         rng = Random(f"owner {self.number}")
         while True:
             try:
                 self.tier = await Tier.own(
-                    self.store,
+                    self.store if self.second is None else TwoStores(self.store, self.second),
                     TierIdentity("Cluster", "broker-a", f"owner {self.number}"),
                     segments=PackedDriver(self.store, rng=rng)
                     if self.packed
@@ -265,6 +286,8 @@ class StoreProcess:
         """Die as by `kill -9`: nothing of it can land any more, and what it holds is free."""
         self.killed = True
         self.client.kill()
+        if self.second is not None:
+            self._second_client.kill()
         if self._task is not None:
             self._task.cancel()
 

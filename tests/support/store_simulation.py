@@ -11,17 +11,17 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from random import Random
 
 from container.lookup.find import find_messages
 from container.lookup.query import KeyQuery
-from container.metadata.offloading import home_of, mark_name
 from container.names.queue_id import QueueId
-from container.options import TierOptions
 from container.tier_reader import TierReader
 from container.upkeep.compaction import CompactionLimits
 from provider.errors import Fenced, StoreError
 from provider.testing.faulty import Crashed
+from tests.support.simulated_stores import SimulatedStores
 from tests.support.simulated_time import SimulatedClock, simulated
 from tests.support.sleepy_readers import SleepyReaders
 from tests.support.store_harness import (
@@ -31,23 +31,23 @@ from tests.support.store_harness import (
     StoreProcess,
 )
 from tests.support.store_reader import Follower, assert_follows, findings, orphan_manifests
-from tests.support.store_weather import FAST_HOUR, faults_of, settings
-from tests.support.watched_store import WatchedHotLog, WatchedStore
+from tests.support.store_weather import (
+    FAST_HOUR,
+    NAPS_OF_SECOND,
+    faults_of,
+    settings,
+    toggle_outage,
+)
+from tests.support.watched_store import WatchedHotLog
 
 QUEUES = [QueueId("T", 0), QueueId("T", 1), QueueId("U", 0)]
 STEPS = 16
 STEPS_OF_OBJECTS = 6
 STEPS_OF_FILES = 8
-AT_ONCE = TierOptions(
-    commit_log_bytes_max=TIER_OPTIONS.commit_log_bytes_max,
-    consume_queue_bytes_max=TIER_OPTIONS.consume_queue_bytes_max,
-    extent_bytes_max=TIER_OPTIONS.extent_bytes_max,
-    cut_grace_hours=0,
-)
+AT_ONCE = replace(TIER_OPTIONS, cut_grace_hours=0)
 """What is never published may go at once."""
 BURST_MAX = 3
 PATIENCE_S = 60.0
-OF_THE_JOURNAL = ("@journal/", "@snapshot/", "@boundary/", "@scrub/")
 FIGURES = (
     "orphans",
     "repack_jobs",
@@ -57,8 +57,7 @@ FIGURES = (
     "scrub_rounds",
 )
 """Of upkeep, which are added up."""
-LIVES_MAX = 4
-"""Quiet lives after which nothing is left over: the one before the last may leave something."""
+LIVES_MAX = 4  # quiet ones, after which nothing is left over
 BODY_BYTES_MAX = 120
 HOUSEKEEPING_S = 1.0
 
@@ -76,7 +75,7 @@ class StoreSimulation:
         self.seed = seed
         self.upkeep, by_age = settings(self.rng, expires=expires)
         self.clock = SimulatedClock(wall_speed=FAST_HOUR if by_age else 1.0)
-        self.memory = WatchedStore()
+        self.memory = SimulatedStores(offloads=self.upkeep.offloads)
         self.hot = StoreHotLog(self.clock, batch_messages_max=self.rng.choice([1, 3, 50]))
         self.follower = Follower(self.memory.another_client(), self.hot)
         self.follower.may_expire = self.follower.may_delete = expires
@@ -141,7 +140,7 @@ class StoreSimulation:
         handle = WatchedHotLog.of(self.hot)
         self.handles.append(handle)
         process = StoreProcess(
-            self.memory,
+            self.memory.first,
             handle,
             self.clock,
             1000 * self.seed + number,
@@ -150,9 +149,12 @@ class StoreSimulation:
             packed=self.packed,
             upkeep=self.upkeep,
             index=INDEX_OPTIONS,
+            second=self.memory.second,
+            second_faults=faults_of(self.rng, NAPS_OF_SECOND) if self.memory.second else (),
         )
         handle.tier = lambda: process.tier
-        process.store.lists_late = self.rng.random() < 0.5
+        for store in process.stores:
+            store.lists_late = self.rng.random() < 0.5
         self.processes.append(process)
         process.start(group)
 
@@ -162,18 +164,7 @@ class StoreSimulation:
         if len(self.processes) < 3 and self.rng.random() < 0.2:
             self._begin(group)
         for process in self.processes:
-            awake = process.store.awake
-            if awake.is_set() and self.rng.random() < 0.08:
-                awake.clear()
-                self.counts["pauses"] += 1
-                if self.loses_local and self.steps_to_overtake < 0:
-                    self.steps_to_overtake = self.rng.randint(2, 4)
-                    self._write()
-            elif not awake.is_set() and self.rng.random() < 0.2:
-                awake.set()
-            if not process.killed and self.rng.random() < 0.01:
-                process.kill()
-                self.counts["kills"] += 1
+            self._disturb_one(process)
         if self.loses_local and self.rng.random() < 0.25:
             queue = self.rng.choice(QUEUES)
             low = self.hot.queues[queue].min_offset
@@ -181,6 +172,23 @@ class StoreSimulation:
         self.steps_to_overtake -= 1
         if self.steps_to_overtake == 0:
             self._overtake(group)
+
+    def _disturb_one(self, process: StoreProcess) -> None:
+        """Put an owner to sleep, wake it, kill it, or take the second store away from it."""
+        awake = process.store.awake
+        if awake.is_set() and self.rng.random() < 0.08:
+            awake.clear()
+            self.counts["pauses"] += 1
+            if self.loses_local and self.steps_to_overtake < 0:
+                self.steps_to_overtake = self.rng.randint(2, 4)
+                self._write()
+        elif not awake.is_set() and self.rng.random() < 0.2:
+            awake.set()
+        if process.second is not None and self.rng.random() < 0.1:
+            self.counts["outages"] += toggle_outage(process.second)
+        if not process.killed and self.rng.random() < 0.01:
+            process.kill()
+            self.counts["kills"] += 1
 
     def _overtake(self, group: asyncio.TaskGroup) -> None:
         """Somebody sleeps over messages that it has read: they go, others come, another begins."""
@@ -192,14 +200,16 @@ class StoreSimulation:
 
     async def _land_late(self) -> None:
         for process in self.processes:
-            if self.rng.random() < 0.3:
-                await process.store.land_late()
+            for store in process.stores:
+                if self.rng.random() < 0.3:
+                    await store.land_late()
 
     async def _end(self) -> None:
         """Wake everybody; all but the newest owner must stop by themselves, and it goes on."""
         for process in self.processes:
             process.store.awake.set()
-            process.store.faults = []
+            for store in process.stores:
+                store.faults = []
         await self._until(
             lambda: all(one.killed or one.error or one.dispatcher for one in self.processes)
         )
@@ -316,13 +326,7 @@ class StoreSimulation:
         left, state = set[str](), None
         for attempt in range(LIVES_MAX):
             state = (await TierReader.open(self.memory.another_client())).state
-            names = {entry.name for entry in await self.memory.list("")}
-            known = {*state.parts, *state.index_files}
-            known |= {ref.object_name for q in state.queues.values() for ref in q.manifests}
-            assert state.parts_counted
-            assert known <= names, f"referred to and gone: {known - names}"
-            known.add(mark_name(home_of(state.attempts)))  # once anything was offloaded
-            left = {name for name in names - known if not name.startswith(OF_THE_JOURNAL)}
+            left = await self.memory.unreferenced(state)
             if not left and not state.tombstones:
                 self.counts["levels"] += max((one.level for one in state.parts.values()), default=0)
                 return
@@ -341,7 +345,7 @@ class StoreSimulation:
     async def _last_life(self, number: int) -> None:
         """An owner without faults, alone: it tiers everything, keeps house, ends cleanly."""
         last = StoreProcess(
-            self.memory,
+            self.memory.first,
             self.hot.reopened(),
             self.clock,
             1000 * self.seed + number,
@@ -349,6 +353,7 @@ class StoreSimulation:
             packed=self.packed,
             upkeep=self.upkeep,
             index=INDEX_OPTIONS,
+            second=self.memory.second,
         )
         async with asyncio.timeout(PATIENCE_S):
             await last.live(self._keeps_house)

@@ -41,5 +41,6 @@ def test_objects_are_what_is_referenced_and_acknowledged_is_readable(chunk: int)
     assert totals["fetched"] > len(seeds) / 4, totals
     if len(seeds) < 200:
         return
-    for actor in ("held too long", "offloaded_segments", "compacted", "scrub_rounds", "deleted"):
+    seldom = ("held too long", "offloaded_segments", "compacted", "scrub_rounds", "deleted")
+    for actor in (*seldom, "outages"):
         assert totals[actor] > 0, f"{actor}: {totals}"

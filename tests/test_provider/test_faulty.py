@@ -148,6 +148,19 @@ async def test_stalled_waits_for_the_event_and_delayed_for_the_clock() -> None:
     assert await asking == 1
 
 
+async def test_a_slow_reply_comes_after_the_effect() -> None:
+    clock, memory = ManualClock(), MemoryStore()
+    store = FaultyObjectStore(memory, clock=clock)
+    store.faults = (Fault("slow_reply", "create", delay_s=2.0),)
+    creating = asyncio.ensure_future(store.create("f", [b"x"]))
+    await settle()
+    assert bytes(await memory.read("f")) == b"x"
+    await clock.advance(1.9)
+    assert not creating.done()
+    await clock.advance(0.2)
+    await creating
+
+
 async def test_full_and_read_only_last_until_lifted() -> None:
     store = FaultyObjectStore(MemoryStore())
     store.full = True

@@ -307,3 +307,26 @@ async def test_a_trim_beside_an_offload_is_planned_again() -> None:
         await it.pass_time(HOUR_S)
         assert await it.findings() == []
         assert in_second(it) <= known
+
+
+async def test_copies_that_are_not_published_yet_are_none_of_an_earlier_owner() -> None:
+    """The search meets them in storage, and in no record yet: their own epoch keeps them."""
+    it = world(replace(BY_HAND, grace_s=0.0, snapshot_entries_max=2))
+    async with it.owned() as tier:
+        await put_each_minute(tier, it.clock, 8)
+        await by_hand(tier)
+        await put_each_minute(tier, it.clock, 8)
+    it.kill_all()
+    it.options = replace(it.options, cut_grace_hours=0)
+    async with it.owned() as tier:
+        it.seconds[-1].faults = (Fault("stalled", "create", "@offload/", calls=(2,)),)
+        async with asyncio.TaskGroup() as group:
+            late = group.create_task(_until_it_fails(tier))
+            await put_each_minute(tier, it.clock, 5, OTHER)
+            await it.pass_time(200)
+            assert sum(it.seconds[-1].listed.values()) == 1
+            assert not late.done()
+            it.seconds[-1].released.set()
+        await it.pass_time(200)
+        assert await away(it) >= 3
+        assert await it.reads_back() == 16

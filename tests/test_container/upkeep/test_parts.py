@@ -1,5 +1,6 @@
 """A tier over a store of immutable objects: its parts, and which of them may go."""
 
+import asyncio
 import random
 from dataclasses import replace
 
@@ -232,3 +233,26 @@ async def test_a_clean_end_leaves_nothing_for_check_to_find() -> None:
         assert set(found) == left
         await tier.close()
     assert await world.reads_back(QUEUES[0]) == 3
+
+
+async def test_a_part_whose_reply_is_slow_is_no_part_of_an_earlier_owner() -> None:
+    """The search meets it in storage, and in no record yet: its own epoch keeps it."""
+    world = World()
+    async with world.owned() as tier:
+        await put(tier, 5, QUEUES[0])
+    world.kill_all()
+    world.options = replace(TIER, cut_grace_hours=0)
+    async with world.owned(replace(UPKEEP, grace_s=0.0)) as tier:
+        world.stores[-1].faults = (
+            Fault("slow_reply", "create", "@parts/", calls=(1,), delay_s=60.0),
+        )
+        async with asyncio.TaskGroup() as group:
+            late = group.create_task(put(tier, 5, QUEUES[0]))
+            await settle()
+            for _ in range(UPKEEP.snapshot_entries_max):
+                await put(tier, 5, QUEUES[1])
+            await world.pass_time(40)
+            assert world.stores[-1].listed["@parts/"] == 1
+            assert not late.done()
+            await world.pass_time(40)
+        assert await world.reads_back(QUEUES[0]) == 10
