@@ -61,6 +61,7 @@ print("FOUND " + json.dumps({
     "files": sorted({piece.payload.decode() for piece in pieces}),
     "rows": rows,
 }))
+spark.stop()
 """
 
 CONNECT = """

@@ -14,6 +14,7 @@ from provider.posix import PosixStore
 from tests.support.golden import GoldenTree
 from tests.test_tieredstore.offline.test_audit import flip, only
 from tests.test_tieredstore.offline.test_rebuild import (
+    SPLIT_BYTES,
     all_of,
     broker_of,
     config_of,
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.spark
 
-SPLIT_BYTES = 1 << 20
+AUDIT_SPLIT_BYTES = 1 << 20
 
 
 @pytest.fixture
@@ -49,28 +50,30 @@ def tier(sound: tuple[GoldenTree, Path], tmp_path: Path) -> Path:
     return Path(shutil.copytree(sound[1], tmp_path / "tier"))
 
 
+@pytest.mark.parametrize("split_bytes", SPLIT_BYTES)
 def test_lost_consume_queues_and_index_files_come_back_byte_for_byte(
-    engine: "SparkEngine", sound: tuple[GoldenTree, Path], tier: Path
+    engine: "SparkEngine", sound: tuple[GoldenTree, Path], tier: Path, split_bytes: int
 ) -> None:
     tree, _ = sound
     broker = broker_of(tree, tier)
     before, derived = all_of(broker), derived_of(broker)
     remove_derived(broker)
-    report = restore(config_of(tree, tier), engine, split_bytes=SPLIT_BYTES)
+    report = restore(config_of(tree, tier), engine, split_bytes=split_bytes)
     assert (report.faults, report.findings) == ([], [])
     assert {file.path for file in report.files} == derived.keys()
     assert all_of(broker) == before
 
 
+@pytest.mark.parametrize("split_bytes", SPLIT_BYTES)
 def test_a_tier_of_commit_logs_alone_gets_all_back_and_answers_the_same(
-    engine: "SparkEngine", sound: tuple[GoldenTree, Path], tier: Path
+    engine: "SparkEngine", sound: tuple[GoldenTree, Path], tier: Path, split_bytes: int
 ) -> None:
     tree, _ = sound
     broker = broker_of(tree, tier)
     before = all_of(broker)
     remove_derived(broker)
     remove_metadata(broker)
-    report = remake(config_of(tree, tier), engine, split_bytes=SPLIT_BYTES)
+    report = remake(config_of(tree, tier), engine, split_bytes=split_bytes)
     assert (report.faults, report.findings) == ([], [])
     after = all_of(broker)
     for name, raw in before.items():
@@ -98,13 +101,16 @@ def test_an_audit_finds_the_same_on_both_engines(
     engine: "SparkEngine", sound: tuple[GoldenTree, Path], tier: Path
 ) -> None:
     config = config_of(sound[0], tier)
-    found = audit(config, engine, split_bytes=SPLIT_BYTES, bodies=True)
+    found = audit(config, engine, split_bytes=AUDIT_SPLIT_BYTES, bodies=True)
     assert (found.findings, found.counts["messages"], found.counts["units"]) == ([], 3396, 3396)
-    assert found.counts == audit(config, OneProcess(), split_bytes=SPLIT_BYTES, bodies=True).counts
+    assert (
+        found.counts
+        == audit(config, OneProcess(), split_bytes=AUDIT_SPLIT_BYTES, bodies=True).counts
+    )
     flip(only(tier, "G_Orders/0/COMMIT_LOG/*"), 3000)
     flip(only(tier, "G_Keys/1/CONSUME_QUEUE/*"), 25)
     one, two = (
-        audit(config, either, split_bytes=SPLIT_BYTES, bodies=True)
+        audit(config, either, split_bytes=AUDIT_SPLIT_BYTES, bodies=True)
         for either in (engine, OneProcess())
     )
     assert one.findings
