@@ -159,7 +159,7 @@ class Compaction:
         while self._due() and (left is None or self._due() < left):
             left = self._due()
             try:
-                await self.tombstones.step()
+                await self.tombstones.finish()
             except (Fenced, Closed):
                 raise
             except StoreError as error:  # it is tried again by the next owner

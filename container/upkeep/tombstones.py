@@ -1,16 +1,25 @@
 """Tombstones that are due: their objects are deleted, then the tombstones dropped."""
 
 from collections.abc import Mapping, Sequence
+from math import inf
 
 from container.check.second_store import refuse_other_second_store
 from container.metadata.operations import AddTombstones, DropTombstones, Operation
 from container.metadata.records import Tombstone
 from container.metadata.state import StateChange
-from container.upkeep.deletion import failed_again, plan_deletions, still_due
+from container.upkeep.deletion import (
+    NEVER_PUBLISHED,
+    failed_again,
+    plan_deletions,
+    still_due,
+)
 from container.upkeep.offloading import OFFLOADED
 from container.upkeep.step import OwnedTier, Step
 from container.upkeep.topic_deletion import DELETED
 from provider.errors import Closed, Fenced, StoreError
+
+AT_ONCE = frozenset({DELETED, NEVER_PUBLISHED})
+"""Reasons of tombstones of what nobody may read, or could."""
 
 
 class TombstoneStep(Step):
@@ -23,6 +32,9 @@ class TombstoneStep(Step):
         super().__init__(tier)
         self._deleted = 0
         self._frees_names = False
+        self._began_s, self._began_ms = tier.clock.monotonic_s(), tier.clock.now_ms()
+        self._buried_s: dict[str, float] = {}
+        """When tombstones of this owner were published: later than they were planned, perhaps."""
         self.failure: StoreError | None = None
         """Why the last run that deleted anything could not delete all; None: it could."""
 
@@ -32,9 +44,39 @@ class TombstoneStep(Step):
         return self._frees_names
 
     def published(self, changes: Sequence[StateChange]) -> None:
-        """Notice files of deleted topics."""
-        new = (one for change in changes for one in change.tombstones.changed.values())
-        self._frees_names |= any(one is not None and one.reason == DELETED for one in new)
+        """Notice files of deleted topics, and when others were unpublished."""
+        now_s = self.tier.clock.monotonic_s()
+        for change in changes:
+            for name, one in change.tombstones.changed.items():
+                if one is None:
+                    self._buried_s.pop(name, None)
+                elif one.reason == DELETED:
+                    self._frees_names = True
+                else:
+                    self._buried_s[name] = now_s
+
+    def _rested(self, due: Sequence[Tombstone], *, inherits: bool) -> list[Tombstone]:
+        """Those that no reader who opened before they were unpublished counts on any more.
+
+        What a tombstone says is from when it was planned; an outage may lie between. An owner knows
+        of its own, and takes those of an earlier one that became due of late for published just
+        before it began (`inherits`): so none is early that was published within a grace time of
+        its plan.
+        """
+        now_s = self.tier.clock.monotonic_s()
+        return [one for one in due if self._rests_until_s(one, inherits=inherits) <= now_s]
+
+    def _rests_until_s(self, tombstone: Tombstone, *, inherits: bool) -> float:
+        """Until when readers may count on its object, on the monotonic clock."""
+        if tombstone.reason in AT_ONCE or tombstone.tries:
+            return -inf
+        options = self.tier.options
+        grace_s = options.grace_s
+        if tombstone.reason == OFFLOADED:
+            grace_s = min(grace_s, options.offload_lag_s)
+        is_late = tombstone.not_before_ms > self._began_ms - int(1000 * grace_s)
+        unknown_s = self._began_s if inherits and is_late else -inf
+        return self._buried_s.get(tombstone.object_name, unknown_s) + grace_s
 
     async def step(self) -> None:
         """Delete what is due. Six requests; one more per object where they fail together.
@@ -43,13 +85,23 @@ class TombstoneStep(Step):
             Unavailable, Denied: some objects could not be deleted; they are due again later.
             Fenced: a newer owner has the tier.
         """
+        await self._step(inherits=True)
+
+    async def finish(self) -> None:
+        """As `step`, but what an earlier owner left goes when its tombstone says.
+
+        An owner that ends as soon as its work is done, as that of a command, waits for nothing.
+        """
+        await self._step(inherits=False)
+
+    async def _step(self, *, inherits: bool) -> None:
         tier, options = self.tier, self.tier.options
         self._frees_names = False
         unclear = tier.deletions.unclear
         due = plan_deletions(tier.state, tier.clock.now_ms(), options, unclear=unclear)
         if due.drop:
             await tier.journal.publish([DropTombstones(due.drop)])
-        wanted, unseen = await self._with_other_copies(due.delete)
+        wanted, unseen = await self._with_other_copies(self._rested(due.delete, inherits=inherits))
         if not wanted:
             if unseen is not None:
                 raise unseen

@@ -21,6 +21,8 @@ Others want a moment that no seed of some hundreds has met; a test makes it, and
   files over whose bytes a reader of the deleted topic may still ask for.
 - *First files are announced*: `test_first_files.py`. Here every queue is begun at last.
 - *A merge of index files is compared with its plan*: `test_index_merge.py`; nobody cuts here.
+- *A grace time begins when something is unpublished, not with the plan of it*: `test_deletion.py`,
+  and a seed of `test_store_owners.py`.
 - *Commits wait for deletions, and unclear ones are repeated*: `test_cuts.py`, likewise.
 """
 
@@ -44,18 +46,26 @@ from container.upkeep.deletion import plan_deletions
 from container.upkeep.orphans import OrphanStep
 from container.upkeep.parts import PartsStep
 from container.upkeep.step import OwnedTier
+from container.upkeep.tombstones import TombstoneStep
 from provider.in_place_segments import InPlaceSegments
 from provider.object_store import ObjectEntry
 from tests.support.protocol_mutants import Mutant
 
 
 def what_is_freed_may_go_at_once(patch: pytest.MonkeyPatch) -> None:
-    """Tombstones are due when they are published, without the grace time."""
+    """Tombstones are due when they are planned, without the grace time, and nobody adds one."""
     patch.setattr(OwnedTier, "due_ms", lambda self: self.clock.now_ms())
+    _nothing_rests(patch)
+
+
+def _nothing_rests(patch: pytest.MonkeyPatch) -> None:
+    """What is due goes, whenever it was unpublished."""
+    patch.setattr(TombstoneStep, "_rested", lambda _self, due, **_options: due)
 
 
 def tombstones_go_before_they_are_due(patch: pytest.MonkeyPatch) -> None:
     """What is freed has its grace time, and nobody waits for it."""
+    _nothing_rests(patch)
     patch.setattr(
         tombstones,
         "plan_deletions",

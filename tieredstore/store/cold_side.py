@@ -192,7 +192,7 @@ class ColdSide:
             StoreError: as `TieredDispatcher.drain`, or the hot log cannot be synced.
         """
         await self._log.flush()
-        await self.feed.look_at_all()
+        self.feed.look_at_all()
         await self.dispatcher.drain()
 
     async def commit_rest(self) -> None:

@@ -44,6 +44,41 @@ async def test_an_object_goes_after_the_lag_and_its_tombstone_with_it() -> None:
     assert upkeep.statistics().figures["objects_deleted"] == 2  # not found is success
 
 
+async def test_the_lag_begins_when_an_object_is_unpublished_and_not_when_that_was_planned() -> None:
+    """Between the two there may be an outage; readers who opened before its end still read it."""
+    store, clock = DictStore(), ManualClock()
+    journal, upkeep = await own_with_upkeep(store.view(), clock, upkeep=OPTIONS)
+    store.put("@parts/a", b"x")
+    planned = tombstone("@parts/a", clock, OPTIONS.grace_s)
+    async with running(journal, upkeep):
+        await clock.advance(50)
+        await journal.publish([planned])
+        await clock.advance(OPTIONS.grace_s - 1)
+        assert "@parts/a" in store.objects
+        await clock.advance(5)
+    assert "@parts/a" not in store.objects
+
+
+async def test_an_owner_takes_what_became_due_of_late_for_unpublished_when_it_began() -> None:
+    store, clock = DictStore(), ManualClock()
+    journal, upkeep = await own_with_upkeep(store.view(), clock, upkeep=OPTIONS)
+    names = {"@parts/late", "@parts/old"}
+    for name in names:
+        store.put(name, b"x")
+    async with running(journal, upkeep):
+        await clock.advance(2 * OPTIONS.grace_s)
+        late = tombstone("@parts/late", clock, -OPTIONS.grace_s + 1)
+        await journal.publish([late, tombstone("@parts/old", clock, -OPTIONS.grace_s)])
+    journal, upkeep = await own_with_upkeep(store.view(), clock, upkeep=OPTIONS)
+    async with running(journal, upkeep):
+        for _ in range(2):
+            await clock.advance(OPTIONS.grace_s / 2 - 1)
+            assert "@parts/late" in store.objects
+        assert "@parts/old" not in store.objects
+        await clock.advance(5)
+    assert not names & store.objects.keys()
+
+
 async def test_d11_an_object_that_cannot_be_deleted_is_reported_and_tried_for_ever() -> None:
     store, clock = DictStore(), ManualClock()
     view = store.view()
