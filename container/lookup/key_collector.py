@@ -86,6 +86,8 @@ class KeyCollector:
             if self._doubted is not None:
                 self._doubted.update(dict.fromkeys(change.queues.changed))
             for queue_id, record in change.queues.changed.items():
+                if record is None and self._doubted is not None:
+                    self._doubted.pop(queue_id, None)
                 generation = None if record is None else record.generation
                 if self._generations.get(queue_id, 0) != generation:
                     self._forget(queue_id, record)

@@ -3,7 +3,7 @@
 The order is always: unpublished in the journal (the tombstone), then deleted after the grace time.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -38,8 +38,11 @@ def plan_deletions(
     options: UpkeepOptions,
     *,
     unclear: AbstractSet[str] = frozenset(),
+    rests: Callable[[Tombstone], bool] = lambda _: False,
 ) -> Deletions:
     """The tombstones that are due, of each kind at most `tombstones_per_step_max`. Pure.
+
+    `rests`: whether the object of a tombstone must stay for another reason.
 
     O(tombstones), and O(extents) of the queues whose objects are due. Those that may come back do
     not count, except the `unclear` ones, which no commit begins before they are gone
@@ -49,6 +52,7 @@ def plan_deletions(
         one
         for one in state.tombstones.values()
         if one.not_before_ms <= now_ms
+        and not rests(one)
         and (one.object_name in unclear or not may_come_back(state, one.object_name))
     ]
     if not due:

@@ -5,10 +5,12 @@ from math import inf
 
 from container.check.second_store import refuse_other_second_store
 from container.metadata.operations import AddTombstones, DropTombstones, Operation
+from container.metadata.part_counts import FREED
 from container.metadata.records import Tombstone
 from container.metadata.state import StateChange
 from container.upkeep.deletion import (
     NEVER_PUBLISHED,
+    Deletions,
     failed_again,
     plan_deletions,
     still_due,
@@ -20,6 +22,8 @@ from provider.errors import Closed, Fenced, StoreError
 
 AT_ONCE = frozenset({DELETED, NEVER_PUBLISHED})
 """Reasons of tombstones of what nobody may read, or could."""
+COPIES = frozenset({OFFLOADED, FREED})
+"""Reasons of those of what may have been offloaded: parts bear the same one whoever freed them."""
 
 
 class TombstoneStep(Step):
@@ -47,36 +51,30 @@ class TombstoneStep(Step):
         """Notice files of deleted topics, and when others were unpublished."""
         now_s = self.tier.clock.monotonic_s()
         for change in changes:
+            drops = any(queue is None for queue in change.queues.changed.values())
             for name, one in change.tombstones.changed.items():
                 if one is None:
                     self._buried_s.pop(name, None)
                 elif one.reason == DELETED:
                     self._frees_names = True
-                else:
-                    self._buried_s[name] = now_s
+                else:  # of a queue that is no more nobody may read anything
+                    self._buried_s[name] = -inf if drops else now_s
 
-    def _rested(self, due: Sequence[Tombstone], *, inherits: bool) -> list[Tombstone]:
-        """Those that no reader who opened before they were unpublished counts on any more.
+    def _rests(self, tombstone: Tombstone, *, inherits: bool) -> bool:
+        """Whether a reader may count on an object who opened before it was unpublished.
 
         What a tombstone says is from when it was planned; an outage may lie between. An owner knows
         of its own, and takes those of an earlier one that became due of late for published just
         before it began (`inherits`): so none is early that was published within a grace time of
         its plan.
         """
-        now_s = self.tier.clock.monotonic_s()
-        return [one for one in due if self._rests_until_s(one, inherits=inherits) <= now_s]
-
-    def _rests_until_s(self, tombstone: Tombstone, *, inherits: bool) -> float:
-        """Until when readers may count on its object, on the monotonic clock."""
         if tombstone.reason in AT_ONCE or tombstone.tries:
-            return -inf
-        options = self.tier.options
-        grace_s = options.grace_s
-        if tombstone.reason == OFFLOADED:
-            grace_s = min(grace_s, options.offload_lag_s)
+            return False
+        clock, grace_s = self.tier.clock, self.tier.options.grace_s
         is_late = tombstone.not_before_ms > self._began_ms - int(1000 * grace_s)
         unknown_s = self._began_s if inherits and is_late else -inf
-        return self._buried_s.get(tombstone.object_name, unknown_s) + grace_s
+        unpublished_s = self._buried_s.get(tombstone.object_name, unknown_s)
+        return unpublished_s + grace_s > clock.monotonic_s()
 
     async def step(self) -> None:
         """Delete what is due. Six requests; one more per object where they fail together.
@@ -98,10 +96,25 @@ class TombstoneStep(Step):
         tier, options = self.tier, self.tier.options
         self._frees_names = False
         unclear = tier.deletions.unclear
-        due = plan_deletions(tier.state, tier.clock.now_ms(), options, unclear=unclear)
+
+        def planned(*, copies: bool) -> Deletions:
+            return plan_deletions(
+                tier.state,
+                tier.clock.now_ms(),
+                options,
+                unclear=unclear,
+                rests=lambda one: (
+                    (not copies and one.reason in COPIES) or self._rests(one, inherits=inherits)
+                ),
+            )
+
+        due = planned(copies=True)
+        unseen = await self._other_copies_unseen(due.delete)
+        if unseen is not None:
+            due = planned(copies=False)
         if due.drop:
             await tier.journal.publish([DropTombstones(due.drop)])
-        wanted, unseen = await self._with_other_copies(self._rested(due.delete, inherits=inherits))
+        wanted = due.delete
         if not wanted:
             if unseen is not None:
                 raise unseen
@@ -129,24 +142,22 @@ class TombstoneStep(Step):
         if error is not None:
             raise error
 
-    async def _with_other_copies(
-        self, due: Sequence[Tombstone]
-    ) -> tuple[Sequence[Tombstone], StoreError | None]:
-        """Those whose objects are nobody's last copy; and why others may be, if any may.
+    async def _other_copies_unseen(self, due: Sequence[Tombstone]) -> StoreError | None:
+        """Why the objects of some that are due may be the last copies; None: they are not.
 
         What was offloaded stays here for as long as the second store does not answer, or is another
         one. One read there in a run that would delete something of it.
         """
         tier = self.tier
-        if not tier.options.offloads or all(one.reason != OFFLOADED for one in due):
-            return due, None
+        if not tier.options.offloads or all(one.reason not in COPIES for one in due):
+            return None
         try:
             await refuse_other_second_store(
                 tier.store, tier.state.attempts, tier.options.offload_place
             )
         except StoreError as error:
-            return [one for one in due if one.reason != OFFLOADED], error
-        return due, None
+            return error
+        return None
 
     async def _delete(
         self, tombstones: tuple[Tombstone, ...]

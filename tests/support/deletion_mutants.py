@@ -60,7 +60,7 @@ def what_is_freed_may_go_at_once(patch: pytest.MonkeyPatch) -> None:
 
 def _nothing_rests(patch: pytest.MonkeyPatch) -> None:
     """What is due goes, whenever it was unpublished."""
-    patch.setattr(TombstoneStep, "_rested", lambda _self, due, **_options: due)
+    patch.setattr(TombstoneStep, "_rests", lambda *_, **__: False)
 
 
 def tombstones_go_before_they_are_due(patch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,7 @@ from container.names.queue_id import SegmentType
 from container.names.rocketmq import segment_name
 from container.upkeep.deletion import may_come_back, names_in_use, plan_deletions, still_due
 from container.upkeep.options import UpkeepOptions
+from container.upkeep.topic_deletion import DELETED
 from provider.clock import ManualClock, settle
 from provider.errors import Unavailable
 from provider.ranges import QueueOffset
@@ -216,3 +217,19 @@ def test_the_second_look_finds_what_a_cut_has_made_usable_again() -> None:
     assert still_due(state, dead) == dead[:1]
     state.apply([DropTombstones(("@parts/a",))])
     assert still_due(state, dead) == ()
+
+
+async def test_what_must_stay_keeps_nothing_else_from_being_deleted() -> None:
+    store, clock = DictStore(), ManualClock()
+    options = replace(OPTIONS, tombstones_per_step_max=2)
+    journal, upkeep = await own_with_upkeep(store.view(), clock, upkeep=options)
+    store.put("@parts/z", b"x")
+    async with running(journal, upkeep):
+        for name in "abcd":  # published long after they were planned: they rest
+            await journal.publish([tombstone(f"@parts/{name}", clock, -1)])
+        await clock.advance(OPTIONS.grace_s - 5)
+        again = Tombstone("@parts/z", clock.now_ms(), DELETED)
+        await journal.publish([AddTombstones((again,))])
+        await clock.advance(2)
+        assert "@parts/z" not in store.objects
+        assert len(journal.state.tombstones) == 4

@@ -12,8 +12,9 @@ from container.metadata.operations import PutAttempt
 from container.tier_reader import TierReader
 from provider.errors import Corrupt, Denied, StoreError
 from provider.memory import MemoryStore
-from provider.packed_segments import PartName
+from provider.packed_segments import PARTS_PREFIX, PartName
 from provider.testing.faulty import Fault, Kind
+from tests.support.messages import TOPIC
 from tests.support.offloaded import BY_HAND, away, by_hand, in_second, segments, world
 from tests.support.owned_tier import OwnedWorld, put_each_minute
 
@@ -146,14 +147,19 @@ async def test_a_first_offload_that_fails_at_any_request_is_ended_by_the_next(ki
             assert {PartName.parse(name) is None for name in in_second(it)} == {False}
 
 
+@pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("why", ["away", "another"])
-async def test_the_first_copy_stays_until_the_second_store_is_seen(why: str) -> None:
+async def test_the_first_copy_stays_until_the_second_store_is_seen(
+    why: str, *, packed: bool
+) -> None:
     """It may be the last one by then."""
-    it = world()
+    it = world(packed=packed)
+    place = PARTS_PREFIX if packed else f"{TOPIC}/"
     async with it.owned() as tier:
         await put_each_minute(tier, it.clock, 20)
         await by_hand(tier)
-        sources = await it.names()
+        sources = await it.names(place)
+        assert sources
         second, name = it.second, mark_name(home_of(tier.state.attempts))
         assert second is not None
         mark = second._shared.objects[name]
@@ -162,11 +168,11 @@ async def test_the_first_copy_stays_until_the_second_store_is_seen(why: str) -> 
         else:
             del second._shared.objects[name]
         await it.pass_time(5_000)
-        assert await it.names() == sources
+        assert await it.names(place) == sources
         assert "tombstones" in tier.upkeep.statistics().errors
         it.seconds[-1].faults = ()
         second._shared.objects[name] = mark
         await it.pass_time(5_000)
-        assert await it.names() == set()
+        assert await it.names(place) == set()
         assert await it.reads_back() == 20
         assert not tier.upkeep.statistics().errors
