@@ -31,6 +31,9 @@ class GuardedStore(ForwardingStore):
         self._prefix = prefix
         self._look: Look | None = look
         self._one_looks = asyncio.Lock()
+        self._looks = 0
+        self._failed: tuple[int, StoreError] | None = None
+        """Which look failed last, and how."""
 
     def __repr__(self) -> str:
         return f"<GuardedStore {'seen' if self._look is None else 'not seen yet'}: {self.inner!r}>"
@@ -38,11 +41,25 @@ class GuardedStore(ForwardingStore):
     async def look(self) -> None:
         """Look, unless somebody has seen all that there is to be seen.
 
+        One look at a time: who waits for one that fails, failed with it, so that many calls wait no
+        longer than one.
+
         Raises: what the look raises; the next call looks again.
         """
+        begun = self._looks
         async with self._one_looks:
-            if self._look is not None and await self._look(self.inner):
-                self._look = None
+            if self._look is None:
+                return
+            if self._failed is not None and self._failed[0] > begun:
+                error = self._failed[1]  # that look began after this call did
+                raise type(error)(*error.args)  # each caller's own: its path may be changed
+            self._looks += 1
+            try:
+                if await self._look(self.inner):
+                    self._look = None
+            except StoreError as error:
+                self._failed = self._looks, error
+                raise
 
     async def _call(
         self,

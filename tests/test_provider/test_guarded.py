@@ -56,6 +56,17 @@ async def test_a_look_that_saw_nothing_yet_is_repeated_and_one_looks_at_a_time()
     assert "seen" in repr(store)
 
 
+async def test_many_calls_wait_no_longer_for_a_store_that_is_away_than_one() -> None:
+    looks = Looks([Unavailable("away", "@keys/") for _ in range(2)])
+    store = GuardedStore(FaultyObjectStore(MemoryStore()), looks, prefix="@x/")
+    calls = (store.read(f"@x/{number}") for number in range(20))
+    errors = await asyncio.gather(*calls, return_exceptions=True)
+    assert not looks.answers, "one for the first, and one for all who came meanwhile"
+    assert [(type(one), one.path) for one in errors if isinstance(one, Unavailable)] == [
+        (Unavailable, f"@x/{number}") for number in range(20)
+    ]
+
+
 async def test_what_fails_at_a_name_of_others_is_told_of_the_one_that_was_asked_for() -> None:
     inner = FaultyObjectStore(MemoryStore(), faults=[Fault("refused", "read")])
     store = GuardedStore(inner, Looks([Unavailable("away", "@keys/"), True]), prefix="@x/")
