@@ -1,14 +1,18 @@
 """Messages with a key, found by reading: for those that no index has."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 
 from container.index.keys import has_key
 from container.lookup.query import SCAN_BYTES_MAX, Found, KeyQuery
 from container.queue.time_boundary import Boundary
+from provider.errors import Corrupt
 from tieredstore.store.protocol import MessageStore
 
 WINDOW_MESSAGES = 256
 """Messages of one queue that are read before those before them, where the newest come first."""
+UNLIKELY_BYTES_MAX = 16 << 20
+"""Bytes of records that are read of those before the time that is asked for."""
 _Window = tuple[int, int, int]
 """A queue, and the offsets `[first, last)` of it."""
 
@@ -23,8 +27,10 @@ async def scan_for_key(
 ) -> int:
     """Look at the messages of a topic, for those that were stored within the time asked for.
 
-    Reads them all, but no more than `bytes_max` bytes; the newest or the oldest first, by queue,
-    and last those before the place where `begin_ms` is passed, for a clock may have been set back.
+    Reads them all, but no more than `bytes_max` bytes; the newest or the oldest first, by queue.
+    Last come those before the place where `begin_ms` is passed, for a clock may have been set
+    back: the nearest ones, `UNLIKELY_BYTES_MAX` at most. Nothing is told of the others, nor of
+    damage there.
 
     Args:
         store: where to read.
@@ -41,32 +47,37 @@ async def scan_for_key(
     """
     if starts is None:
         starts = dict.fromkeys(store.queue_ids(query.topic), 0)
-    likely: list[_Window] = []
-    unlikely: list[_Window] = []
+    left, unsearched = bytes_max, 0
+    before: list[_Window] = []
     for queue_id, start in starts.items():
         place = query.topic, queue_id
         first, end = max(await store.min_offset(*place), start), await store.max_offset(*place)
         begin = first
         if query.begin_ms > 0:
             begin = max(first, await store.offset_by_time(*place, query.begin_ms, Boundary.LOWER))
-        likely += _windows(queue_id, begin, end, newest_first=query.newest_first)
-        unlikely += _windows(queue_id, first, begin, newest_first=query.newest_first)
-    left, unsearched = bytes_max, 0
-    for window in (*likely, *unlikely):
-        _, first, last = window
-        if left <= 0:
-            unsearched += last - first
-        else:
-            left -= await _scan_window(store, query, found, window)
+        for window in _windows(queue_id, begin, end, newest_first=query.newest_first):
+            if left <= 0:
+                unsearched += window[2] - window[1]
+            else:
+                left -= await _scan_window(store, query, found, window)
+        if first < begin:
+            before.append((queue_id, first, begin))
+    unlikely = UNLIKELY_BYTES_MAX
+    for queue_id, first, begin in before:
+        for window in _windows(queue_id, first, begin, newest_first=True):
+            if min(left, unlikely) <= 0:
+                break
+            with suppress(Corrupt):
+                size = await _scan_window(store, query, found, window)
+                left, unlikely = left - size, unlikely - size
     return unsearched
 
 
-def _windows(queue_id: int, first: int, end: int, *, newest_first: bool) -> list[_Window]:
+def _windows(queue_id: int, first: int, end: int, *, newest_first: bool) -> Iterator[_Window]:
     """The messages of a queue in the order in which they are read, `WINDOW_MESSAGES` at once."""
-    windows = [
-        (queue_id, at, min(at + WINDOW_MESSAGES, end)) for at in range(first, end, WINDOW_MESSAGES)
-    ]
-    return windows[::-1] if newest_first else windows
+    begins = range(first, end, WINDOW_MESSAGES)
+    for at in reversed(begins) if newest_first else begins:
+        yield queue_id, at, min(at + WINDOW_MESSAGES, end)
 
 
 async def _scan_window(store: MessageStore, query: KeyQuery, found: Found, window: _Window) -> int:
