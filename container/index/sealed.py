@@ -64,7 +64,7 @@ def seal_index(items: KeyItems, *, slots: int, begin_timestamp: int) -> NDArray[
     """The bytes of a sealed file, its items in canonical order inside each slot.
 
     For the same items, slots and begin the bytes are those that RocketMQ writes, but for the order
-    inside a slot. About 0.2 us an item; holds some 75 bytes an item, twice the file.
+    inside a slot. About 0.2 us an item; holds some 90 bytes an item, twice the file.
 
     Raises:
         ValueError: so many items and slots do not fit into a file.

@@ -1,5 +1,6 @@
 """Bytes of a flat file that lie in several objects, and checksums of bytes that are read once."""
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -48,6 +49,9 @@ class SummingSource:
     def __init__(self, inner: ByteSource, sums: Sequence[Sum]) -> None:
         self._inner = inner
         self._sums = {(one.object_name, one.start): one for one in sums}
+        self._starts: dict[str, list[int]] = {}
+        for name, begin in sorted(self._sums):
+            self._starts.setdefault(name, []).append(begin)
         self._running: dict[str, tuple[Sum, int, int]] = {}
         self._broken: list[Sum] = []
         """Those of which some bytes were refused and what follows was read."""
@@ -71,7 +75,11 @@ class SummingSource:
                 running = None
             running = running or self._begun(name, start + at)
             if running is None:
-                return count
+                following = self._next_start(name, start + at, start + count)
+                if following is None:
+                    return count
+                at = following - start
+                continue
             one, done, crc = running
             part = view[at : min(count, at + one.length - done)]
             crc = crc32c(part, crc)
@@ -92,6 +100,12 @@ class SummingSource:
         """The sums that are not complete, because their bytes were not read one by one."""
         running = (one for one, _, _ in self._running.values())
         return [*self._sums.values(), *self._broken, *running]
+
+    def _next_start(self, name: str, after: int, until: int) -> int | None:
+        """Where the next sum begins, behind bytes that belong to none, or to one that broke off."""
+        starts = self._starts.get(name, [])
+        at = bisect_right(starts, after)
+        return starts[at] if at < len(starts) and starts[at] < until else None
 
     def _begun(self, name: str, start: int) -> tuple[Sum, int, int] | None:
         one = self._sums.pop((name, start), None)

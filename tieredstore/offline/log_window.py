@@ -14,6 +14,8 @@ from tieredstore.offline.split import LogPiece
 WINDOW_BYTES = 4 << 20
 """What a scan holds of a log, unless one record is longer: a buffer of so many bytes stays in the
 processor's cache well enough, and is long enough for calls of numpy (2 to 4 MiB measured best)."""
+REFUSED_FRAMES_MAX = 32
+"""Changed frames of one read that are told from the sound ones between them."""
 LOST = "the storage does not have these bytes any more"
 
 
@@ -142,9 +144,10 @@ class LogWindow:
         """Read bytes some of which are in changed frames; yields those, by the object's bytes.
 
         Halves what is refused until it is one frame: 2 requests for each halving, some 20 for one
-        frame of 4 MiB, and at most 2 for each frame where all were changed.
+        frame of 4 MiB. Behind `REFUSED_FRAMES_MAX` frames all counts as lost: then an object was
+        replaced, or its data key is gone, and the rest is not worth a request a frame.
         """
-        left = [(begin, begin + len(view))]
+        left, refused = [(begin, begin + len(view))], 0
         while left:
             low, high = left.pop()
             try:
@@ -158,8 +161,11 @@ class LogWindow:
                     middle = (low // CONTENT_BYTES + 1) * CONTENT_BYTES
                 if middle < high:
                     left += [(middle, high), (low, middle)]
-                else:
-                    yield _Lost(low, high, error.reason)
+                    continue
+                refused += 1
+                if refused == REFUSED_FRAMES_MAX:
+                    high, left = begin + len(view), []
+                yield _Lost(low, high, error.reason)
             else:
                 if low + count < high:
                     yield _Lost(low + count, high, LOST)

@@ -83,7 +83,7 @@ def part_item(task: PartTask) -> Iterator[Piece]:
     Raises:
         Unavailable: try again.
         Denied: the storage refuses.
-        Corrupt: an encrypted part was changed.
+        Corrupt: a data key of an encrypted tier was changed.
     """
     source = source_of(task.place)
     try:

@@ -38,9 +38,7 @@ class Rows:
         """
         if not len(orders):
             return
-        begins: Sequence[int] = range(0, len(orders), ROWS_MAX)
-        if must_follow and int(orders[-1] - orders[0]) != len(orders) - 1:
-            begins = _runs(orders)
+        begins = _runs(orders) if must_follow else range(0, len(orders), ROWS_MAX)
         for begin, end in zip(begins, [*begins[1:], len(orders)], strict=True):
             first = int(orders[begin])
             if must_follow and first != self._next_order:

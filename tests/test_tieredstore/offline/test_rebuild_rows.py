@@ -52,7 +52,7 @@ def test_a_column_takes_as_few_bytes_as_it_needs(span: int, width: int) -> None:
 
 def test_rows_that_must_follow_are_cut_where_they_do_not() -> None:
     rng, rows = Random(7), Rows("T")
-    orders = np.array([*range(5, 9), *range(20, 23), 22, *range(23, 26)])
+    orders = np.array([*range(5, 9), *range(20, 23), 22, *range(23, 26), 30, 32, 31, 33])
     pieces: list[Piece] = []
     at = 0
     while at < len(orders):
@@ -62,7 +62,8 @@ def test_rows_that_must_follow_are_cut_where_they_do_not() -> None:
     pieces += rows.rest()
     assert [*rows.rest()] == []
     found = [(piece.order, unpack(piece.payload, 1)[0].tolist()) for piece in pieces]
-    assert found == [(5, [5, 6, 7, 8]), (20, [20, 21, 22]), (22, [22, 23, 24, 25])]
+    apart = [(one, [one]) for one in (30, 32, 31, 33)]
+    assert found == [(5, [5, 6, 7, 8]), (20, [20, 21, 22]), (22, [22, 23, 24, 25]), *apart]
 
 
 def test_no_piece_has_more_than_so_many_rows() -> None:
