@@ -53,13 +53,7 @@ class QueueEnds:
         self._show(plan.next_offsets)
         for request in requests:
             request.acknowledge()
-        if self._grows:  # one entry for all until the next sync: there may be 100,000 till then
-            newest = self.unflushed[-1]
-            newest.end = plan.end
-            newest.next_offsets |= plan.next_offsets
-        else:
-            self.unflushed.append(_Unflushed(plan.end, dict(plan.next_offsets)))
-            self._grows = True
+        self._wait_for_sync(plan.end, plan.next_offsets)
 
     def written_one(self, queue: QueueId, next_offset: int, end: int) -> None:
         """One message was written up to `end`; nobody waits for its sync, for that is not sync."""
@@ -67,12 +61,16 @@ class QueueEnds:
         self.visible[queue] = next_offset
         self.revision += 1
         self.on_visible({queue: next_offset})
-        if self._grows:
+        self._wait_for_sync(end, {queue: next_offset})
+
+    def _wait_for_sync(self, end: int, next_offsets: Mapping[QueueId, int]) -> None:
+        """Note what was written and nobody waits for, as written up to `end`."""
+        if self._grows:  # one entry for all until the next sync: there may be 100,000 till then
             newest = self.unflushed[-1]
             newest.end = end
-            newest.next_offsets[queue] = next_offset
+            newest.next_offsets |= next_offsets
         else:
-            self.unflushed.append(_Unflushed(end, {queue: next_offset}))
+            self.unflushed.append(_Unflushed(end, dict(next_offsets)))
             self._grows = True
 
     def flushing(self) -> None:
