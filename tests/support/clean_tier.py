@@ -5,6 +5,7 @@ from random import Random
 
 from container.journal.journal import Journal
 from container.journal.snapshot import write_snapshot
+from container.metadata.state import TierState
 from container.names.tier_objects import EntryName
 from provider.clock import Clock
 from provider.object_store import ObjectStore
@@ -32,3 +33,12 @@ async def write_clean_tier(store: ObjectStore, clock: Clock, config: Config) -> 
     await journal.close()
     await asyncio.wait([task])
     return state.sequence + config.upkeep.finish_entries_max - 1
+
+
+def segments_of(state: TierState) -> int:
+    """How many segments the records of all queues, and their manifests, have."""
+    return sum(
+        len(queue.commit_log) + len(queue.consume_queue)
+        + sum(ref.segments for ref in queue.manifests)
+        for queue in state.queues.values()
+    )  # fmt: skip

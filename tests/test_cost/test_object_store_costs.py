@@ -25,6 +25,7 @@ from tests.support.clean_tier import (
     OPENING_REQUESTS_MAX,
     QUEUES,
     SEGMENTS_OF_A_QUEUE,
+    segments_of,
     write_clean_tier,
 )
 from tests.support.memory_tier import InlineExecutor
@@ -173,12 +174,7 @@ def test_opening_a_tier_of_a_hundred_thousand_segments_costs_ten_requests() -> N
         reader = await TierReader.open(reading)
         print(f"opened: {reading.meter}")
         assert reader.state.sequence == sequence
-        segments = sum(
-            len(queue.commit_log) + len(queue.consume_queue)
-            + sum(ref.segments for ref in queue.manifests)
-            for queue in reader.state.queues.values()
-        )  # fmt: skip
-        assert segments == QUEUES * SEGMENTS_OF_A_QUEUE
+        assert segments_of(reader.state) == QUEUES * SEGMENTS_OF_A_QUEUE
         assert reading.meter.total <= OPENING_REQUESTS_MAX, reading.meter
         assert reading.meter.requests["LIST"] <= 4, reading.meter
 

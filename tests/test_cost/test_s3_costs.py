@@ -11,6 +11,7 @@ from tests.support.clean_tier import (
     OPENING_REQUESTS_MAX,
     QUEUES,
     SEGMENTS_OF_A_QUEUE,
+    segments_of,
     write_clean_tier,
 )
 from tieredstore.config.effective import Config
@@ -28,12 +29,7 @@ def test_opening_a_tier_of_a_hundred_thousand_segments_costs_ten_requests(s3_url
         reader = await TierReader.open(reading)
         await reading.close()
         assert reader.state.sequence == sequence
-        segments = sum(
-            len(queue.commit_log) + len(queue.consume_queue)
-            + sum(ref.segments for ref in queue.manifests)
-            for queue in reader.state.queues.values()
-        )  # fmt: skip
-        assert segments == QUEUES * SEGMENTS_OF_A_QUEUE
+        assert segments_of(reader.state) == QUEUES * SEGMENTS_OF_A_QUEUE
         assert reading.meter.total <= OPENING_REQUESTS_MAX, reading.meter
 
     asyncio.run(run())

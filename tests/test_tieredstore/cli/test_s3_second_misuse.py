@@ -5,7 +5,6 @@ Nothing of what was tiered is lost by it.
 
 import asyncio
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,11 +16,12 @@ from tests.support.cli import complaints
 from tests.support.fake_broker import FakeBroker
 from tests.support.fault_proxy import FaultProxy, Kind, WireFault
 from tests.support.patience import Patience, until
-from tests.support.seaweedfs import ACCESS_KEY, SECRET_KEY, SeaweedFs
+from tests.support.seaweedfs import SeaweedFs
+from tests.test_tieredstore.cli.test_s3_misuse import NAMED, WRONG_SECRET, proxy
+from tests.test_tieredstore.cli.test_s3_misuse import refused as refusal
 from tieredstore.cli.main import cli
 
-NAMED = ("-D", "brokerClusterName=C", "-D", "brokerName=broker-a")
-WRONG_SECRET = "wrongwrongwrongwrongwrongwrong"
+__all__ = ["proxy"]  # a fixture
 BODIES = list("0123456789")
 FIRST_SEGMENT = "cfcd208400000000000000000000"
 FINDINGS = pytest.mark.leaves_findings(
@@ -41,19 +41,7 @@ def good(*words: str | Path) -> str:
 
 def refused(*words: str | Path, status: int = 2) -> str:
     """The one sentence of a refusal."""
-    done = invoke(*words)
-    assert done.exit_code == status, done.output
-    lines = complaints(done.stderr).splitlines()
-    assert len(lines) == 1, done.stderr
-    assert not any(secret in done.output for secret in (SECRET_KEY, ACCESS_KEY, WRONG_SECRET))
-    return lines[0]
-
-
-@pytest.fixture
-def proxy(seaweed: SeaweedFs) -> Iterator[FaultProxy]:
-    with FaultProxy(seaweed.endpoint) as proxy:
-        yield proxy
-        proxy.faults = ()
+    return refusal(invoke(*words), status)
 
 
 @pytest.fixture
