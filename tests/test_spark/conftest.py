@@ -31,7 +31,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator["SparkSession"]:
 
     scratch = tmp_path_factory.mktemp("spark")
     os.environ.update(spark_environment(), PYTHONPATH=str(ROOT))
-    builder = SparkSession.builder.master("local[2]").appName("tests")
+    builder = SparkSession.builder.master("local[2,4]").appName("tests")
     for name, value in spark_options(scratch).items():
         builder = builder.config(name, value)
     session = builder.getOrCreate()

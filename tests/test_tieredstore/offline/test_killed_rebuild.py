@@ -2,7 +2,8 @@
 
 import os
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from tests.test_tieredstore.offline.test_rebuild import (
     options_of,
     remove_derived,
 )
-from tieredstore.offline.engine import LocalEngine, Mapper, Piece, Progress, Reducer
+from tieredstore.offline.engine import Engine, LocalEngine, Mapper, Piece, Progress, Reducer
 from tieredstore.offline.rebuild_job import RebuildTask, rebuild_item
 from tieredstore.offline.restore import restore
 
@@ -35,11 +36,27 @@ class KillsWorkers:
         return rebuild_item(task)
 
 
-class WithDeadlyMapper:
-    """An engine that runs a job with a mapper that kills workers."""
+@dataclass(frozen=True)
+class KillsReducers:
+    """A reducer whose process dies the first time for some of the targets."""
 
-    def __init__(self, engine: LocalEngine, directory: Path) -> None:
+    reducer: Reducer
+    directory: Path
+
+    def __call__(self, target: str, pieces: Sequence[Piece]) -> Iterable[Piece]:
+        mark = self.directory / "reducer"
+        if not mark.exists():
+            mark.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return self.reducer(target, pieces)
+
+
+class WithDeadlyWork:
+    """An engine that runs a job with a mapper and a reducer that kill workers."""
+
+    def __init__(self, engine: Engine, directory: Path) -> None:
         self.engine = engine
+        self.directory = directory
         self.mapper = KillsWorkers(directory)
 
     def map_group(
@@ -51,7 +68,8 @@ class WithDeadlyMapper:
         progress: Progress | None = None,
     ) -> list[Piece]:
         assert mapper is rebuild_item
-        return self.engine.map_group(items, self.mapper, reducer, progress=progress)
+        deadly = KillsReducers(reducer, self.directory)
+        return self.engine.map_group(items, self.mapper, deadly, progress=progress)
 
 
 @pytest.mark.slow
@@ -63,7 +81,7 @@ def test_workers_that_are_killed_change_no_byte(tmp_path: Path) -> None:
     remove_derived(broker)
     marks.mkdir()
     with LocalEngine(2, staging=tmp_path) as engine:
-        report = restore(config_of(tree, tier), WithDeadlyMapper(engine, marks))
-        assert engine.restarts > 0
+        report = restore(config_of(tree, tier), WithDeadlyWork(engine, marks))
+        assert engine.restarts > 1
     assert report.faults == []
     assert all_of(broker) == before

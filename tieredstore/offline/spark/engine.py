@@ -7,6 +7,7 @@
 import pickle
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from provider.errors import StoreError, Unavailable
 from tieredstore.offline.engine import Mapper, Piece, Progress, Reducer
+from tieredstore.offline.spark.watching import watched
 from tieredstore.offline.spark.workers import keep_what_is_loaded
 
 PAYLOAD_BYTES = 4 << 20
@@ -38,8 +40,8 @@ _SCHEMA = pa.schema([
 class SparkEngine:
     """An `Engine` on a Spark session. What it runs must be importable on the workers.
 
-    Spark repeats a task whose worker died (`spark.task.maxFailures`), but not in `local[N]`. All
-    pieces of one target are in one worker's memory at once.
+    Spark repeats a task whose worker died (`spark.task.maxFailures`), but not in `local[N]`, where
+    `local[N,4]` says it. All pieces of one target are in one worker's memory at once.
     """
 
     def __init__(self, spark: SparkSession) -> None:
@@ -56,7 +58,10 @@ class SparkEngine:
         *,
         progress: Progress | None = None,
     ) -> list[Piece]:
-        """`Engine.map_group`: a task for each item. `progress` is told all of them at the end.
+        """`Engine.map_group`: a task for each item.
+
+        Spark says how many tasks have ended, not which: `progress` is told items in their order,
+        from a thread of its own, and the last ones when the job has ended.
 
         Raises:
             what the mapper or the reducer raised.
@@ -64,8 +69,18 @@ class SparkEngine:
         """
         if not items:
             return []
+        told = 0
+
+        def ended(count: int) -> None:
+            nonlocal told
+            for index in range(told, count):
+                if progress is not None:
+                    progress(index)
+            told = count
+
         try:
-            rows = self._results(items, mapper, reducer).collect()
+            with watched(self._spark, len(items), ended) if progress else nullcontext():
+                rows = self._results(items, mapper, reducer).collect()
         except PySparkException as error:
             raise Unavailable(f"Spark gave up the job: {said_by(error)}", "") from error
         pieces = [Piece(row.target, row.piece_order, bytes(row.payload)) for row in rows]
@@ -73,9 +88,7 @@ class SparkEngine:
         if failures:
             first = min(failures, key=lambda piece: piece.order)
             raise pickle.loads(first.payload)  # noqa: S301 - our own worker's
-        for index in range(len(items)):
-            if progress is not None:
-                progress(index)
+        ended(len(items))
         return sorted(pieces, key=lambda piece: (piece.target, piece.order))
 
     def _results(self, items: Sequence[Any], mapper: Mapper, reducer: Reducer) -> DataFrame:

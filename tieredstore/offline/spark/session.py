@@ -2,7 +2,8 @@
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Final
 
 from tieredstore.config.sources import ConfigError
@@ -18,10 +19,15 @@ SETTINGS: Final[Mapping[str, str]] = {
     "spark.ui.showConsoleProgress": "false",
 }
 """A task in Python costs 10 ms over a Unix socket and 50 ms over TCP."""
+VARIABLE: Final = "MASTER"
+MASTER: Final = "local[*,4]"
+"""All cores of this machine; a task is tried four times, as on a cluster.
+
+`local[*]` gives a job up with the first worker that dies, for want of memory for example."""
 
 
 def session(**more: str) -> "SparkSession":
-    """The session of this process, or a new one: `local[*]` unless a master is configured.
+    """The session of this process, or a new one: `MASTER` unless a master is configured.
 
     `spark-submit`, `SPARK_REMOTE` and `spark-defaults.conf` say where it runs, as always. A new one
     has `SETTINGS`, and what is given in `more` (`spark__driver__memory="2g"`).
@@ -46,4 +52,21 @@ def session(**more: str) -> "SparkSession":
         builder = builder.config(name, value)
     # Workers of the same machine must be the same Python.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    return builder.getOrCreate()
+    with nullcontext() if is_remote else _default_master():
+        return builder.getOrCreate()
+
+
+@contextmanager
+def _default_master() -> Generator[None]:
+    """`MASTER` in Spark's own variable, which comes behind spark-submit and spark-defaults.conf.
+
+    Not any longer than a session starts: one of Spark Connect is refused where it is set.
+    """
+    if VARIABLE in os.environ:
+        yield
+        return
+    os.environ[VARIABLE] = MASTER
+    try:
+        yield
+    finally:
+        del os.environ[VARIABLE]
