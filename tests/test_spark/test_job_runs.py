@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from provider.errors import Unavailable
 from tests.support.golden import GoldenTree
 from tests.support.patience import Patience, wait_until
 from tests.test_spark.test_jobs import tier
@@ -86,6 +87,25 @@ def test_workers_that_are_killed_change_no_byte(
     assert len([*marks.iterdir()]) == 2
     assert report.faults == []
     assert all_of(broker) == before
+
+
+def test_a_java_machine_that_ended_is_one_sentence(
+    spark: "SparkSession", engine: "SparkEngine", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from py4j.protocol import Py4JNetworkError  # noqa: PLC0415 - with PySpark
+
+    for error in (Py4JNetworkError("Answer from Java side is empty"), ConnectionRefusedError()):
+
+        def collect(_: object, error: Exception = error) -> None:
+            raise error
+
+        monkeypatch.setattr(type(spark.range(1)), "collect", collect)
+        with pytest.raises(Unavailable) as raised:
+            engine.map_group(range(4), WaitsForProgress(Path()), same)
+        assert str(raised.value) == (
+            "Spark gave up the job: its Java machine has ended (spark.driver.memory gives it more "
+            "memory)"
+        )
 
 
 def test_a_session_of_ours_repeats_tasks(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,7 @@
 """What the offline jobs' commands share: where the work is done, and in which portions."""
 
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TypeVar
 
 import click
@@ -63,4 +63,5 @@ def engine_of(name: str, processes: int | None) -> Generator[Engine]:
     try:
         yield SparkEngine(spark)
     finally:
-        spark.stop()
+        with suppress(ConnectionError):  # its Java machine has ended, as the job's error says
+            spark.stop()

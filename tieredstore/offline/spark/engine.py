@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
+from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
@@ -83,6 +84,8 @@ class SparkEngine:
                 rows = self._results(items, mapper, reducer).collect()
         except PySparkException as error:
             raise Unavailable(f"Spark gave up the job: {said_by(error)}", "") from error
+        except (Py4JError, ConnectionError) as error:
+            raise Unavailable(f"Spark gave up the job: {_said_by_java(error)}", "") from error
         pieces = [Piece(row.target, row.piece_order, bytes(row.payload)) for row in rows]
         failures = [piece for piece in pieces if piece.target == FAILED]
         if failures:
@@ -177,6 +180,13 @@ def _batch(pieces: Sequence[Piece]) -> pa.RecordBatch:
     columns = zip(*pieces, strict=True)
     arrays = [pa.array(values, field.type) for values, field in zip(columns, _SCHEMA, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=_SCHEMA)
+
+
+def _said_by_java(error: Py4JError | ConnectionError) -> str:
+    """What an error says that Spark's Python does not know, or that nobody answers any more."""
+    if isinstance(error, Py4JJavaError):
+        return str(error.java_exception)
+    return "its Java machine has ended (spark.driver.memory gives it more memory)"
 
 
 def said_by(error: PySparkException) -> str:
