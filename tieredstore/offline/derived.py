@@ -3,6 +3,9 @@
 # pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false
 # pyright: reportUnknownVariableType=false, reportMissingTypeStubs=false
 # pyarrow ships no types.
+from collections.abc import Iterator
+from itertools import pairwise
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -15,6 +18,11 @@ from container.record.properties import KEYS, TAGS, UNIQ_KEY
 from container.record.unit import Units
 from tieredstore.offline.log_scan import FoundRecords
 from tieredstore.reading.arrow_columns import ColumnMaker, Labels
+
+KEYS_AT_ONCE = 1 << 19
+"""More only of one message."""
+KEY_BYTES_AT_ONCE = 2 * KEYS_AT_ONCE
+"""The least that so many keys take in a log: each is a byte, and a blank."""
 
 
 def labels_of(found: FoundRecords) -> Labels:
@@ -39,16 +47,50 @@ def tag_hashes(labels: Labels) -> NDArray[np.int64]:
     return np.array([*codes, 0], np.int64)[indices]
 
 
-def hashed_keys_of(labels: Labels, topic: str) -> MessageKeys:
-    """The index keys of records of a topic. Some 0.2 us a record and 0.1 us a key."""
-    unique, users = (OwnedSpans(*labels.spans_of(name)) for name in (UNIQ_KEY, KEYS))
-    return keys_of_values(labels.text, unique, users, topic=topic)
+def keys_within(
+    found: FoundRecords, labels: Labels, topic: str, offsets: tuple[int, int]
+) -> Iterator[tuple[FoundRecords, MessageKeys]]:
+    """The index keys of those records that have queue offsets `[from, to)`, and these records.
+
+    Some 0.2 us a record and 0.1 us a key. In parts of at most some `KEYS_AT_ONCE` keys, each of
+    which takes 150 bytes here.
+    """
+    numbers = found.queue_offsets
+    wanted = (numbers >= offsets[0]) & (numbers < offsets[1])
+    if not wanted.any():
+        return
+    if not wanted.all():
+        found = found.taken(wanted)
+        labels = labels_of(found)
+    edges = _edges(labels, len(found.starts))
+    for first, behind in pairwise(edges):
+        some, of_some = found, labels
+        if len(edges) > 2:  # noqa: PLR2004 - more than one part
+            some = found.taken(slice(first, behind))
+            of_some = labels_of(some)
+        unique, users = (OwnedSpans(*of_some.spans_of(name)) for name in (UNIQ_KEY, KEYS))
+        yield some, keys_of_values(of_some.text, unique, users, topic=topic)
+
+
+def _edges(labels: Labels, count: int) -> list[int]:
+    """Where to cut records, so that no part has many more keys than `KEYS_AT_ONCE`."""
+    if len(labels.text) <= KEY_BYTES_AT_ONCE:  # nearly always
+        return [0, count]
+    owners, values = labels.spans_of(KEYS)
+    lengths = np.zeros(count, np.int64)
+    lengths[owners] = values.ends - values.starts
+    parts = np.cumsum(lengths) // KEY_BYTES_AT_ONCE
+    return [0, *(np.flatnonzero(np.diff(parts)) + 1).tolist(), count]
 
 
 def keys_of(found: FoundRecords, labels: Labels, queue: QueueId, topic_id: int) -> KeyItems:
     """The index items of records. Some 0.2 us a record and 0.15 us a key."""
     items = items_of_keys(
-        hashed_keys_of(labels, queue.topic),
+        keys_of_values(
+            labels.text,
+            *(OwnedSpans(*labels.spans_of(name)) for name in (UNIQ_KEY, KEYS)),
+            topic=queue.topic,
+        ),
         found.sizes,
         queue_id=queue.queue_id,
         positions=found.positions,

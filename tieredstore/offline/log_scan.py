@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from container.names.rocketmq import INT64_MAX
 from container.record.blank import BlankRecord, Coda
 from container.record.checksum import BODY_CRC_MASK, crc32
-from container.record.columns import RecordColumns, leading_columns
+from container.record.columns import RecordColumns, Rows, leading_columns
 from container.record.kernels import values_at
 from container.record.unit import UNIT_BYTES
 from container.record.verification import ENDS_INSIDE, Walk, walk_records
@@ -52,7 +52,12 @@ class FoundRecords(NamedTuple):
         """Log position of each record."""
         return self.starts + self.log_start
 
-    def taken(self, rows: NDArray[np.bool_]) -> "FoundRecords":
+    @property
+    def queue_offsets(self) -> NDArray[np.int64]:
+        """Queue offset of each record."""
+        return self.columns.headers["queue_offset"].astype(np.int64)
+
+    def taken(self, rows: Rows) -> "FoundRecords":
         """Some of them."""
         return self._replace(
             starts=self.starts[rows], sizes=self.sizes[rows], columns=self.columns.taken(rows)

@@ -15,11 +15,11 @@ from provider.errors import Corrupt
 from provider.sequential import ByteSource
 from tieredstore.offline.engine import Engine
 from tieredstore.offline.flat_bytes import Sum, check_sum
+from tieredstore.offline.index_parts import IndexPart
 from tieredstore.offline.rebuild_job import (
     INDEX,
     LOG,
     UNITS,
-    IndexPart,
     KnownIndex,
     KnownUnits,
     RebuildReducer,

@@ -13,7 +13,7 @@ from container.names.index_base import IndexBase
 from container.names.rocketmq import index_name
 from provider.errors import AlreadyExists, Unavailable
 from provider.file_segments import SegmentSlice
-from provider.object_store import ObjectStore
+from provider.object_store import Buffer, ObjectStore
 from provider.packed_segments import NONCE_BYTES, PackedSegments
 from tieredstore.offline.sources import store_at
 from tieredstore.offline.split import TierPlace
@@ -32,8 +32,10 @@ class ObjectSink:
     """By target, which index file of that owner's it becomes; of no other one's."""
     whole: Mapping[str, str] = field(default_factory=dict[str, str])
     """By target, the closed segment all of whose bytes it has."""
+    names_in: str = ""
+    """A target that begins with this goes on with the name of its index file; "": none does."""
 
-    def write(self, target: str, raw: bytes) -> str:
+    def write(self, target: str, raw: Buffer) -> str:
         """Make the object of a target, or find it made; its name. Two requests at most.
 
         Raises:
@@ -41,14 +43,17 @@ class ObjectSink:
             Denied: the storage refuses.
         """
         store = store_at(self.place)
-        number = self.index_numbers.get(target)
-        if number is not None:
+        name = ""
+        if self.names_in and target.startswith(self.names_in):
+            name = target.removeprefix(self.names_in)
+        elif (number := self.index_numbers.get(target)) is not None:
             name = index_name(IndexBase(self.epoch, number).number)
+        if name:
             store.call(_create, name, raw)
             return name
         return store.call(self._write_part, target, raw)
 
-    async def _write_part(self, store: ObjectStore, target: str, raw: bytes) -> str:
+    async def _write_part(self, store: ObjectStore, target: str, raw: Buffer) -> str:
         segments = PackedSegments(store, epoch=self.epoch, rng=_NonceOf(f"{self.run}/{target}"))
         segment = self.whole.get(target, "")
         placed = await segments.write([SegmentSlice(segment, 0, (raw,))], alone=bool(segment))
@@ -66,7 +71,7 @@ class _NonceOf:
         return hashlib.blake2b(self._text.encode(), digest_size=n or NONCE_BYTES).digest()
 
 
-async def _create(store: ObjectStore, name: str, raw: bytes) -> None:
+async def _create(store: ObjectStore, name: str, raw: Buffer) -> None:
     try:
         await store.create(name, [raw])
     except AlreadyExists as error:

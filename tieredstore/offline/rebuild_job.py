@@ -18,14 +18,21 @@ from container.names.rocketmq import INT64_MAX, segment_name
 from container.record.crc32c import crc32c
 from container.record.unit import UNIT_BYTES
 from provider.staged_files import stage
-from tieredstore.offline.derived import hashed_keys_of, labels_of, tag_hashes
+from tieredstore.offline.derived import keys_within, labels_of, tag_hashes
 from tieredstore.offline.engine import Piece
 from tieredstore.offline.flat_bytes import Sum
+from tieredstore.offline.index_parts import IndexCuts, IndexPart
 from tieredstore.offline.log_extents import LogExtents
 from tieredstore.offline.log_scan import FoundRecords, LogScan
 from tieredstore.offline.made_objects import ObjectSink
+from tieredstore.offline.offset_runs import Runs, add_runs
 from tieredstore.offline.packed_columns import rows_of
-from tieredstore.offline.rebuild_rows import Rows, keys_in, units_in
+from tieredstore.offline.rebuild_rows import (
+    HeldRows,
+    key_columns,
+    keys_in,
+    units_in,
+)
 from tieredstore.offline.sources import source_of
 from tieredstore.offline.split import ScanReport, Split
 from tieredstore.reading.arrow_columns import Labels
@@ -45,14 +52,6 @@ class UnitRun(NamedTuple):
     def file_of(self, offset: int) -> int:
         """First queue offset of the file that has an offset's unit."""
         return self.first + (offset - self.first) // self.units_per_file * self.units_per_file
-
-
-class IndexPart(NamedTuple):
-    """Offsets of a queue whose keys go into one index file."""
-
-    file: str
-    start: int
-    behind: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,17 +80,17 @@ def rebuild_item(task: RebuildTask) -> Iterator[Piece]:
     extents = (
         LogExtents(task.extent_bytes_max, task.split.pieces) if task.extent_bytes_max else None
     )
-    rows: dict[str, Rows] = {}
-    offset_runs: list[tuple[int, int]] = []
+    rows, cuts = HeldRows(), IndexCuts()
+    offset_runs: Runs = []
     try:
         for found in LogScan(source, task.split, report=report, on_gap=lambda _: None):
-            offsets = found.columns.headers["queue_offset"].astype(np.int64)
-            _note_runs(offset_runs, offsets)
+            offsets = found.queue_offsets
+            add_runs(offset_runs, offsets)
             if extents is not None:
                 extents.add(found, offsets)
             labels = labels_of(found)
             yield from _unit_pieces(task, found, labels, offsets, rows)
-            yield from _key_pieces(task, found, labels, offsets, rows)
+            yield from _key_pieces(task, found, labels, cuts, rows)
         made = [] if extents is None else extents.finish(beside, report)
     finally:
         source.close()
@@ -102,6 +101,7 @@ def rebuild_item(task: RebuildTask) -> Iterator[Piece]:
         "records": report.records,
         "bytes": report.bytes,
         "offsets": offset_runs,
+        "index": cuts.offsets,
         "gaps": [
             {name: getattr(gap, name) for name in ("position", "length", "reason", "shift")}
             for gap in report.gaps
@@ -109,18 +109,7 @@ def rebuild_item(task: RebuildTask) -> Iterator[Piece]:
         "extents": made,
     }
     yield Piece(f"{LOG}{queue}", task.split.start, orjson.dumps(said))
-    for held in rows.values():
-        yield from held.rest()
-
-
-def _note_runs(runs: list[tuple[int, int]], offsets: NDArray[np.int64]) -> None:
-    edges = np.flatnonzero(np.diff(offsets) != 1) + 1
-    for part in np.split(offsets, edges):
-        start, behind = int(part[0]), int(part[-1]) + 1
-        if runs and runs[-1][1] == start:
-            runs[-1] = (runs[-1][0], behind)
-        else:
-            runs.append((start, behind))
+    yield from rows.rest()
 
 
 def _unit_pieces(
@@ -128,7 +117,7 @@ def _unit_pieces(
     found: FoundRecords,
     labels: Labels,
     offsets: NDArray[np.int64],
-    rows: dict[str, Rows],
+    rows: HeldRows,
 ) -> Iterator[Piece]:
     """The units of a chunk, by the files that they belong to."""
     if not task.runs:
@@ -145,39 +134,21 @@ def _unit_pieces(
             name = segment_name(task.split.queue, SegmentType.CONSUME_QUEUE, UNIT_BYTES * file)
             chosen = mine & (files == file)
             some = columns if chosen.all() else [column[chosen] for column in columns]
-            held = rows.setdefault(f"{UNITS}{name}", Rows(f"{UNITS}{name}"))
-            yield from held.add(offsets[chosen], some, must_follow=True)
+            yield from rows.add(f"{UNITS}{name}", offsets[chosen], some, must_follow=True)
 
 
 def _key_pieces(
-    task: RebuildTask,
-    found: FoundRecords,
-    labels: Labels,
-    offsets: NDArray[np.int64],
-    rows: dict[str, Rows],
+    task: RebuildTask, found: FoundRecords, labels: Labels, cuts: IndexCuts, rows: HeldRows
 ) -> Iterator[Piece]:
     """The keys of a chunk, by the index files that they belong to."""
     queue = task.split.queue
-    for file, start, behind in task.index:
-        mine = (offsets >= start) & (offsets < behind)
-        if not mine.any():
-            continue
-        some, of_some = found, labels
-        if not mine.all():
-            some = found.taken(mine)
-            of_some = labels_of(some)
-        keys = hashed_keys_of(of_some, queue.topic)
-        count, positions = len(keys.messages), some.positions[keys.messages]
-        columns = (
-            keys.hashes,
-            np.full(count, task.topic_id),
-            np.full(count, queue.queue_id),
-            positions,
-            some.columns.store_timestamps[keys.messages],
-            some.sizes[keys.messages],
-        )
-        held = rows.setdefault(f"{INDEX}{file}", Rows(f"{INDEX}{file}"))
-        yield from held.add(positions, columns)
+    for part in task.index:
+        for some, keys in keys_within(found, labels, queue.topic, (part.start, part.behind)):
+            ends = np.cumsum(np.bincount(keys.messages, minlength=len(some.starts)))
+            columns = key_columns(keys, some, task.topic_id, queue.queue_id)
+            for file, first, behind in cuts.cut(part, some.queue_offsets, ends):
+                mine = [column[first:behind] for column in columns]
+                yield from rows.add_keys(f"{INDEX}{file}", mine)
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,7 +263,7 @@ class RebuildReducer:
     def _made(self, target: str, raw: memoryview) -> str:
         """Stage what was made, or make its object, whose name it gives back; "" if it has none."""
         if self.objects is not None:
-            return self.objects.write(target, bytes(raw))
+            return self.objects.write(target, raw)
         if self.staging:
             stage(self.staging, target, [raw])
         return ""

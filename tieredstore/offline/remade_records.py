@@ -12,7 +12,6 @@ from container.metadata.invariants import check_queue
 from container.metadata.records import Extent, Gap, IndexFile, Queue, Segment
 from container.names.index_base import INDEX_PREFIX, IndexBase
 from container.names.queue_id import QueueId, SegmentType
-from container.names.rocketmq import index_name
 from container.record.unit import UNIT_BYTES
 from provider.errors import Corrupt
 from provider.ranges import QueueOffset
@@ -161,17 +160,16 @@ def first_free_number(root: Path) -> int:
     return 1 + max((b.number_of_owner for b in bases if b.epoch == FIRST_EPOCH), default=0)
 
 
-def index_file_of(
-    number: int, said: Said, coverage: Sequence[tuple[QueueId, int, int]]
-) -> IndexFile:
-    """The record of the index file with a number, in the first epoch."""
-    base = IndexBase(FIRST_EPOCH, number).number
+def index_file_of(name: str, said: Said, coverage: Sequence[tuple[QueueId, int, int]]) -> IndexFile:
+    """The record of an index file of ours."""
+    parsed = IndexBase.parse(name)
+    assert parsed is not None, "it was planned"
     spans: dict[QueueId, list[tuple[int, int]]] = {}
     for queue, start, behind in coverage:
         spans.setdefault(queue, []).append((start, behind))
     return IndexFile(
-        index_name(base),
-        base,
+        name,
+        parsed.number,
         said["bytes"],
         said["begin"],
         said["end"],

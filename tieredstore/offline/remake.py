@@ -87,7 +87,7 @@ def remake(
         job = RemakeJob(found, place_of(found), files, split_bytes, progress, first_free)
         directory = ""
 
-        def reducer_of(number: int, _: dict[str, int]) -> RebuildReducer:
+        def reducer_of(number: int) -> RebuildReducer:
             nonlocal directory
             directory = f"round-{number}"
             staging = "" if staged is None else f"{staged.directory}/{directory}"

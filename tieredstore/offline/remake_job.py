@@ -1,6 +1,7 @@
 """The job of `remake`: scans a log until everything fits together, and says what it gives."""
 
 from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -9,19 +10,20 @@ import orjson
 from container.check.finding import Finding
 from container.metadata.operations import Operation, PutIndexFile, PutQueue, PutTopic
 from container.metadata.records import Topic
+from container.names.index_base import IndexBase
 from container.names.queue_id import QueueId, SegmentType
-from container.names.rocketmq import INT64_MAX, parse_segment_name, segment_name
+from container.names.rocketmq import parse_segment_name, segment_name
 from container.record.unit import UNIT_BYTES
 from provider.clock import SystemClock
 from provider.errors import Corrupt
 from tieredstore.config.effective import Config
 from tieredstore.offline.engine import Engine
+from tieredstore.offline.index_parts import IndexPart, index_parts
 from tieredstore.offline.lost import Progress, gaps_told
 from tieredstore.offline.rebuild_job import (
     INDEX,
     LOG,
     UNITS,
-    IndexPart,
     RebuildReducer,
     RebuildTask,
     UnitRun,
@@ -30,6 +32,7 @@ from tieredstore.offline.rebuild_job import (
     unknown_end,
 )
 from tieredstore.offline.remade_records import (
+    FIRST_EPOCH,
     QueueParts,
     index_file_of,
     queue_of_parts,
@@ -40,12 +43,8 @@ from tieredstore.offline.split import LogPiece, ScanReport, Split, TierPlace, wh
 
 ROUNDS_MAX = 5
 """Scans of the whole log: one, and one more each time that something turned out otherwise."""
-INDEX_LOG_BYTES = 128 << 20
-"""Messages whose keys go into one index file, in bytes of their log; more only where one split has
-more. A worker makes the file in memory: for messages of 300 bytes with two keys it needs 150 MB."""
-
-ReducerOf = Callable[[int, dict[str, int]], RebuildReducer]
-"""Of a round, and by index target the number of the file that it becomes."""
+ReducerOf = Callable[[int], RebuildReducer]
+"""Of a round."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,11 +113,8 @@ class RemakeJob:
         with_first = {one.queue: one for one in reversed(files)}
         for queue, first in with_first.items():
             self._runs[queue] = (unknown_end(first.first_offset, self._units_per_file),)
-        self._group_of: dict[tuple[QueueId, int], str] = {}
-        """Which index file the keys of a split go into, by queue and start."""
-        self._number_of: dict[str, int] = {}
-        """By index target, its file's number."""
         self._next_number = first_free
+        """Of index files."""
 
     def run(self, engine: Engine, reducer_of: ReducerOf) -> Round:
         """Scan until everything fits together; what the last round gave.
@@ -129,7 +125,7 @@ class RemakeJob:
         """
         for number in range(ROUNDS_MAX):
             tasks = self._tasks()
-            made = self._scan(engine, tasks, reducer_of(number, self._number_of))
+            made = self._scan(engine, tasks, reducer_of(number))
             if not self._differs(tasks, made):
                 return made
         path = self._place.location
@@ -153,33 +149,28 @@ class RemakeJob:
                 made.units[piece.target.removeprefix(UNITS)] = said
             else:
                 made.index[piece.target.removeprefix(INDEX)] = said
+        numbers = [base.number_of_owner for base in map(IndexBase.parse, made.index) if base]
+        self._next_number = max([self._next_number - 1, *numbers]) + 1
         return made
 
     def _tasks(self) -> list[RebuildTask]:
-        tasks: list[RebuildTask] = []
-        self._group_of.clear()
-        self._number_of = {}
-        held, group = 0, 0
-        for file in self._files:
-            for split in self._splits(file):
-                length = split.end - split.start
-                if held and held + length > INDEX_LOG_BYTES:
-                    held, group = 0, group + 1
-                held += length
-                index: tuple[IndexPart, ...] = ()
-                if self._config.keeps_index:
-                    name = f"{group:08}"
-                    self._group_of[split.queue, split.start] = name
-                    if f"{INDEX}{name}" not in self._number_of:
-                        self._number_of[f"{INDEX}{name}"] = self._next_number
-                        self._next_number += 1
-                    index = (IndexPart(name, 0, INT64_MAX),)
-                topic_id = self._topics[split.queue.topic]
-                extent_bytes_max = self._config.tier.extent_bytes_max
-                tasks.append(
-                    RebuildTask(split, topic_id, self._runs[file.queue], index, extent_bytes_max)
-                )
-        return tasks
+        splits = [split for file in self._files for split in self._splits(file)]
+        index: list[tuple[IndexPart, ...]] = [()] * len(splits)
+        if self._config.keeps_index:
+            lengths = [split.end - split.start for split in splits]
+            parts = index_parts(lengths, epoch=FIRST_EPOCH, first_number=self._next_number)
+            index = [(part,) for part in parts]
+        extent_bytes_max = self._config.tier.extent_bytes_max
+        return [
+            RebuildTask(
+                split,
+                self._topics[split.queue.topic],
+                self._runs[split.queue],
+                parts,
+                extent_bytes_max,
+            )
+            for split, parts in zip(splits, index, strict=True)
+        ]
 
     def _splits(self, file: LogFile) -> Iterator[Split]:
         step = file.limit - file.base if file.name in self._unsplit else self._split_bytes
@@ -256,22 +247,12 @@ class RemakeJob:
             for name, number in self._topics.items()
             if any(queue.topic == name for queue in kept)
         ]
+        covered = self._covered(made, kept)
         indexes: list[Operation] = []
-        starts: dict[QueueId, list[int]] = {}
-        for file in self._files:
-            starts.setdefault(file.queue, []).extend(one.start for one in self._splits(file))
-        for group, said in sorted(made.index.items()):
-            coverage = [
-                (queue, int(a), int(b))
-                for queue in sorted(kept)
-                for one, split_start in zip(made.logs[queue], starts[queue], strict=True)
-                if self._group_of.get((queue, split_start)) == group
-                for a, b in one["offsets"]
-            ]
-            file = index_file_of(self._number_of[f"{INDEX}{group}"], said, coverage)
-            indexes.append(PutIndexFile(file))
-            placed.append((file.object_name, f"{INDEX}{group}"))
-            files.append(MadeFile(file.object_name, said["bytes"]))
+        for name, said in sorted(made.index.items()):
+            indexes.append(PutIndexFile(index_file_of(name, said, covered.get(name, []))))
+            placed.append((name, f"{INDEX}{name}"))
+            files.append(MadeFile(name, said["bytes"]))
         report = RebuildReport(
             self._config.cluster,
             self._config.broker,
@@ -282,6 +263,18 @@ class RemakeJob:
             is_dry=is_dry,
         )
         return ([*topics, *operations, *indexes] if operations else []), placed, report
+
+    @staticmethod
+    def _covered(
+        made: Round, kept: AbstractSet[QueueId]
+    ) -> dict[str, list[tuple[QueueId, int, int]]]:
+        """By index file, which offsets of which queues have their keys in it."""
+        found: dict[str, list[tuple[QueueId, int, int]]] = {}
+        for queue in sorted(kept):
+            for one in made.logs[queue]:
+                for name, runs in one["index"].items():
+                    found.setdefault(name, []).extend((queue, int(a), int(b)) for a, b in runs)
+        return found
 
 
 def _is_of(name: str, queue: QueueId) -> bool:

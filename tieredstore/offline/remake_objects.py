@@ -5,7 +5,7 @@ so. They are put together to the logs of the queues; a second pass goes over the
 makes units and index files in new objects, and the journal's first entry publishes everything.
 """
 
-from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import asynccontextmanager, closing, suppress
 from dataclasses import dataclass, replace
 from random import SystemRandom
@@ -46,7 +46,7 @@ from tieredstore.offline.log_pieces import FILLER_BYTES, put_together, with_fill
 from tieredstore.offline.lost import Progress
 from tieredstore.offline.made_objects import ObjectSink
 from tieredstore.offline.part_scan import PartRun, PartTask, part_item
-from tieredstore.offline.rebuild_job import RebuildReducer
+from tieredstore.offline.rebuild_job import INDEX, RebuildReducer
 from tieredstore.offline.remade_records import FIRST_EPOCH
 from tieredstore.offline.remake_job import LogFile, RemakeJob
 from tieredstore.offline.report import RebuildReport
@@ -159,17 +159,15 @@ def remake_objects(
     if not logs.files and not logs.findings:
         raise NotFound("no part with a record is there", str(where))
     run = SystemRandom().randbytes(NONCE_BYTES).hex()
-    sink = ObjectSink(place, FIRST_EPOCH, run)
+    sink = ObjectSink(place, FIRST_EPOCH, run, names_in=INDEX)
     if logs.needs_filler and not dry_run:
         filler = sink.write(FILLER, bytes(FILLER_BYTES))
         logs = logs._replace(files=[_renamed(file, filler) for file in logs.files])
     job = RemakeJob(config, place, logs.files, split_bytes, progress, _first_free(listed))
     extent_bytes_max = config.tier.extent_bytes_max
 
-    def reducer_of(number: int, numbers: Mapping[str, int]) -> RebuildReducer:
-        objects = None
-        if not dry_run:
-            objects = replace(sink, run=f"{run}-{number}", index_numbers=dict(numbers))
+    def reducer_of(number: int) -> RebuildReducer:
+        objects = None if dry_run else replace(sink, run=f"{run}-{number}")
         return RebuildReducer(objects=objects, extent_bytes_max=extent_bytes_max)
 
     operations, _, report = job.result(job.run(engine, reducer_of), is_dry=dry_run)

@@ -29,9 +29,9 @@ from tieredstore.config.location import TierUrl
 from tieredstore.offline.cutting import SPLIT_BYTES, Selection, extents_of, splits_of_queue
 from tieredstore.offline.engine import Engine
 from tieredstore.offline.flat_bytes import Sum
+from tieredstore.offline.index_parts import IndexPart
 from tieredstore.offline.lost import Progress, Wanted, is_lost, lost_index_files, make, sum_of
 from tieredstore.offline.rebuild_job import (
-    IndexPart,
     KnownUnits,
     RebuildReducer,
     RebuildTask,

@@ -32,12 +32,12 @@ from tieredstore.lifetime import cause, running
 from tieredstore.offline.cutting import Selection, extents_of, splits_of_queue
 from tieredstore.offline.engine import Engine
 from tieredstore.offline.flat_bytes import Sum
+from tieredstore.offline.index_parts import IndexPart
 from tieredstore.offline.lost import Made, Progress, is_lost, lost_index_files, make, sum_of
 from tieredstore.offline.made_objects import ObjectSink
 from tieredstore.offline.rebuild_job import (
     INDEX,
     UNITS,
-    IndexPart,
     KnownUnits,
     RebuildReducer,
     RebuildTask,

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from container.names.rocketmq import INT64_MAX
 from tests.bench.scan_data import splits_of, write_logs
 from tieredstore.offline.engine import Piece
+from tieredstore.offline.index_parts import IndexPart
 from tieredstore.offline.packed_columns import pack, rows_of, unpack
 from tieredstore.offline.rebuild_job import (
     INDEX,
     UNITS,
-    IndexPart,
     RebuildTask,
     rebuild_item,
     unknown_end,
