@@ -6,35 +6,39 @@ import numpy as np
 from numpy.typing import NDArray
 
 from container.check.finding import Finding
-from container.index.items import KEY_ITEM_DTYPE, KeyItems, joined
+from container.index.items import KeyItems
 from container.index.sealed import decode_sealed
 from container.metadata.records import IndexFile
 from container.names.queue_id import QueueId
 from container.record.crc32c import crc32c
 from provider.errors import Corrupt
 from provider.sequential import ByteSource
+from tieredstore.offline.rebuild_rows import KEY_COLUMNS
 
 _MARK = -1
 """Key hash of a row that is no item, but says which positions of a queue were looked at."""
 SECOND_MS = 1_000
+COMPARED_AT_ONCE = 1 << 18
+"""Keys and items that are sorted at once, some 130 bytes each."""
 _COLUMNS = ("topic_id", "queue_id", "position", "key_hash", "size", "seconds")
 
 
-def range_marks(queue: QueueId, topic_id: int, positions: NDArray[np.int64]) -> KeyItems:
-    """Two rows that say that all messages between two positions were looked at."""
-    marks = np.zeros(2, KEY_ITEM_DTYPE)
-    marks["key_hash"] = _MARK
-    marks["topic_id"], marks["queue_id"] = topic_id, queue.queue_id
-    marks["position"] = positions[0], positions[-1]
-    return marks
+def range_marks(queue: QueueId, topic_id: int, positions: Sequence[int]) -> list[NDArray[np.int64]]:
+    """Rows that say that all messages between each two positions were looked at; no items."""
+    count = len(positions)
+    fields = {
+        "key_hash": np.full(count, _MARK),
+        "topic_id": np.full(count, topic_id),
+        "queue_id": np.full(count, queue.queue_id),
+        "position": np.array(positions, np.int64),
+    }
+    return [fields.get(name, np.zeros(count, np.int64)) for name in KEY_COLUMNS]
 
 
-def audit_index_file(
-    source: ByteSource, file: IndexFile, rows: Sequence[KeyItems]
-) -> list[Finding]:
-    """What is wrong with an index file; `rows` are the keys of the messages it covers, and marks.
+def audit_index_file(source: ByteSource, file: IndexFile, expected: KeyItems) -> list[Finding]:
+    """What is wrong with an index file; expected are the keys of its messages, and marks.
 
-    Holds the file and the keys.
+    Holds the file and the keys: some 150 bytes a key.
 
     Raises:
         Unavailable, Denied: the file cannot be read.
@@ -55,25 +59,30 @@ def audit_index_file(
         return [Finding("index-file", file.object_name, error.position, error.reason)]
     if not file.coverage:
         return []  # one of RocketMQ's does not say what it covers
-    return list(_compared(file.object_name, items, joined(rows), index.header.begin_timestamp))
+    return list(_compared(file.object_name, items, expected, index.header.begin_timestamp))
 
 
 def _compared(name: str, items: KeyItems, expected: KeyItems, begin: int) -> Iterator[Finding]:
     """Yield keys without an item, and items without a key among the messages looked at."""
-    marks = expected[expected["key_hash"] == _MARK]
-    wanted = _sorted(expected[expected["key_hash"] != _MARK], begin)
-    found = _sorted(items[_looked_at(items, marks)], begin)
-    if len(wanted) == len(found) and (wanted == found).all():
-        return
-    there, known = _rows(found), _rows(wanted)
-    for _, queue_id, position, key_hash, _, _ in sorted(known - there):
-        detail = f"no item for the hash {key_hash} of the message at {position} of queue {queue_id}"
-        yield Finding("index-key-missing", name, position, detail)
+    is_mark = expected["key_hash"] == _MARK
+    marks, seen = expected[is_mark], _looked_at(items, expected[is_mark])
     marked = set(zip(marks["topic_id"].tolist(), marks["queue_id"].tolist(), strict=True))
-    for topic_id, queue_id, position, key_hash, _, _ in sorted(there - known):
-        if (topic_id, queue_id) in marked:
-            detail = f"an item of hash {key_hash} names position {position} of queue {queue_id}"
-            yield Finding("index-item", name, position, f"{detail} in vain")
+    # By their hashes, so that few are sorted at once.
+    parts = 1 + (len(items) + len(expected)) // COMPARED_AT_ONCE
+    for part in range(parts):
+        wanted = _sorted(expected[~is_mark & (expected["key_hash"] % parts == part)], begin)
+        found = _sorted(items[seen & (items["key_hash"] % parts == part)], begin)
+        if len(wanted) == len(found) and (wanted == found).all():
+            continue
+        there, known = _rows(found), _rows(wanted)
+        for _, queue_id, position, key_hash, *_ in sorted(known - there):
+            message = f"the message at {position} of queue {queue_id}"
+            detail = f"no item for the hash {key_hash} of {message}"
+            yield Finding("index-key-missing", name, position, detail)
+        for topic_id, queue_id, position, key_hash, *_ in sorted(there - known):
+            if (topic_id, queue_id) in marked:
+                detail = f"an item of hash {key_hash} names position {position} of queue {queue_id}"
+                yield Finding("index-item", name, position, f"{detail} in vain")
 
 
 def _rows(sorted_items: NDArray[np.int64]) -> set[tuple[int, ...]]:

@@ -13,7 +13,6 @@ import orjson
 from numpy.typing import NDArray
 
 from container.check.finding import Finding
-from container.index.items import KEY_ITEM_DTYPE
 from container.metadata.records import IndexFile
 from container.names.queue_id import QueueId
 from container.record.blank import Coda
@@ -25,17 +24,18 @@ from container.record.unit import Units
 from provider.errors import Corrupt, Denied
 from provider.sequential import ByteSource
 from tieredstore.offline.audit_index import audit_index_file, range_marks
-from tieredstore.offline.derived import keys_of, labels_of, units_of
+from tieredstore.offline.derived import keys_within, labels_of, units_of
 from tieredstore.offline.engine import Piece
 from tieredstore.offline.flat_bytes import Sum, SumFault, SummingSource, check_sum, read_units
 from tieredstore.offline.log_scan import FoundRecords, LogScan
+from tieredstore.offline.offset_runs import Runs, add_runs
+from tieredstore.offline.rebuild_rows import HeldRows, key_columns, keys_in
 from tieredstore.offline.sources import source_of
 from tieredstore.offline.split import LogGap, LogPiece, ScanReport, Split, TierPlace
 from tieredstore.reading.arrow_columns import Labels
 
 FINDINGS_MAX = 1_000
 """Of one split; more are counted, not told."""
-PAYLOAD_BYTES_MAX = 8 << 20
 _INT32_MIN = -(1 << 31)
 SPLIT, INDEX = "split/", "index/"
 """How the targets of pieces begin: one for each queue, one for each index file."""
@@ -86,7 +86,7 @@ class SplitResult:
     units: int = 0
     extents: int = 0
     bytes: int = 0
-    offsets: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
+    offsets: Runs = field(default_factory=Runs)
     """Queue offsets `[first, behind)` that were found, in order of the log."""
     findings: list[Finding] = field(default_factory=list[Finding])
     findings_more: int = 0
@@ -114,7 +114,7 @@ def audit_item(task: AuditTask | SumTask) -> Iterator[Piece]:
         return
     queue = task.split.queue
     result = SplitResult(task.split.start, task.split.end)
-    keys: dict[str, list[NDArray[np.void]]] = {}
+    rows, looked_at = HeldRows(), dict[str, list[int]]()
     source = SummingSource(source_of(task.split.place), task.sums)
     beside = source_of(task.split.place)
     report = ScanReport(task.split)
@@ -122,8 +122,8 @@ def audit_item(task: AuditTask | SumTask) -> Iterator[Piece]:
         scan = LogScan(source, task.split, report=report, on_gap=lambda gap: _tell_gap(result, gap))
         for found in scan:
             _check_bodies(found, task, result)
-            offsets = found.columns.headers["queue_offset"].astype(np.int64)
-            _note_offsets(result, offsets)
+            offsets = found.queue_offsets
+            add_runs(result.offsets, offsets)
             labels = labels_of(found)
             try:
                 stored = read_units(beside, task.units, offsets)
@@ -131,7 +131,7 @@ def audit_item(task: AuditTask | SumTask) -> Iterator[Piece]:
                 result.add(_unreadable(error))
             else:
                 _check_units(queue, units_of(found, labels), offsets, stored, result)
-            _collect_keys(found, labels, task, offsets, keys)
+            yield from _key_pieces(task, found, labels, rows, looked_at)
         _add_sums(beside, source.left_out(), result)
     except (Denied, Corrupt) as error:  # of this object; the others are read
         result.add(_unreadable(error))
@@ -144,7 +144,11 @@ def audit_item(task: AuditTask | SumTask) -> Iterator[Piece]:
     result.first, result.ended = report.first, report.end
     result.records, result.bytes = report.records, report.bytes
     yield result.piece(queue)
-    yield from _key_pieces(task, keys, is_whole=not report.gaps)
+    if not report.gaps:  # else nothing is said of superfluous items
+        for name, positions in looked_at.items():
+            marks = range_marks(queue, task.topic_id, positions)
+            yield from rows.add_keys(f"{INDEX}{name}", marks)
+    yield from rows.rest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,10 +167,10 @@ class AuditReducer:
         """
         if target.startswith(INDEX):
             file = self.index_files[target.removeprefix(INDEX)]
-            rows = [np.frombuffer(piece.payload, KEY_ITEM_DTYPE) for piece in pieces]
+            expected = keys_in(pieces)
             source = source_of(self.place)
             try:
-                findings = audit_index_file(source, file, rows)
+                findings = audit_index_file(source, file, expected)
             finally:
                 source.close()
             payload: dict[str, Any] = {"index_files": 1, "index_items": file.items}
@@ -259,16 +263,6 @@ def _tell_gap(result: SplitResult, gap: LogGap) -> None:
     result.add(Finding("log-gap", f"{gap.queue}/COMMIT_LOG", gap.position, detail))
 
 
-def _note_offsets(result: SplitResult, offsets: NDArray[np.int64]) -> None:
-    edges = [0, *(np.flatnonzero(np.diff(offsets) != 1) + 1).tolist(), len(offsets)]
-    for first, last in pairwise(edges):
-        start, end = int(offsets[first]), int(offsets[last - 1]) + 1
-        if result.offsets and result.offsets[-1][1] == start:
-            result.offsets[-1] = (result.offsets[-1][0], end)
-        else:
-            result.offsets.append((start, end))
-
-
 def _check_bodies(found: FoundRecords, task: AuditTask, result: SplitResult) -> None:
     """Note bodies and whole records whose checksums differ, and bodies that do not decompress."""
     queue, view = str(task.split.queue), found.raw.data
@@ -322,32 +316,18 @@ def _check_units(
         result.add(Finding("tag-hash", str(queue), int(offsets[row]), detail))
 
 
-def _collect_keys(
+def _key_pieces(
+    task: AuditTask,
     found: FoundRecords,
     labels: Labels,
-    task: AuditTask,
-    offsets: NDArray[np.int64],
-    keys: dict[str, list[NDArray[np.void]]],
-) -> None:
-    for name, start, end in task.covered:
-        mine = (offsets >= start) & (offsets < end)
-        if mine.any():
-            some, of_some = found, labels
-            if not mine.all():
-                some = found.taken(mine)
-                of_some = labels_of(some)
-            items = keys_of(some, of_some, task.split.queue, task.topic_id)
-            keys.setdefault(name, []).append(items)
-            keys[name].append(range_marks(task.split.queue, task.topic_id, some.positions))
-
-
-def _key_pieces(
-    task: AuditTask, keys: Mapping[str, Iterable[NDArray[np.void]]], *, is_whole: bool
+    rows: HeldRows,
+    looked_at: dict[str, list[int]],
 ) -> Iterator[Piece]:
-    """The keys by index file; where messages are damaged nothing is said of superfluous items."""
-    for name, parts in keys.items():
-        rows = np.concatenate(list(parts))
-        rows = rows if is_whole else rows[rows["key_hash"] >= 0]
-        step = PAYLOAD_BYTES_MAX // rows.itemsize
-        for at in range(0, len(rows), step):
-            yield Piece(f"{INDEX}{name}", task.split.start, rows[at : at + step].tobytes())
+    """The keys of a chunk, by the index files that cover them; notes which positions were seen."""
+    queue = task.split.queue
+    for name, *span in task.covered:
+        for some, keys in keys_within(found, labels, queue.topic, (span[0], span[1])):
+            columns = key_columns(keys, some, task.topic_id, queue.queue_id)
+            yield from rows.add_keys(f"{INDEX}{name}", columns)
+            first, last = int(some.positions[0]), int(some.positions[-1])
+            looked_at.setdefault(name, []).extend((first, last))

@@ -9,9 +9,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from container.index.items import KeyItems
-from container.index.keys import MessageKeys, OwnedSpans, items_of_keys, keys_of_values
-from container.names.queue_id import QueueId
+from container.index.keys import MessageKeys, OwnedSpans, keys_of_values
 from container.record.java_hash import tag_hash
 from container.record.kernels import encode_units
 from container.record.properties import KEYS, TAGS, UNIQ_KEY
@@ -81,20 +79,3 @@ def _edges(labels: Labels, count: int) -> list[int]:
     lengths[owners] = values.ends - values.starts
     parts = np.cumsum(lengths) // KEY_BYTES_AT_ONCE
     return [0, *(np.flatnonzero(np.diff(parts)) + 1).tolist(), count]
-
-
-def keys_of(found: FoundRecords, labels: Labels, queue: QueueId, topic_id: int) -> KeyItems:
-    """The index items of records. Some 0.2 us a record and 0.15 us a key."""
-    items = items_of_keys(
-        keys_of_values(
-            labels.text,
-            *(OwnedSpans(*labels.spans_of(name)) for name in (UNIQ_KEY, KEYS)),
-            topic=queue.topic,
-        ),
-        found.sizes,
-        queue_id=queue.queue_id,
-        positions=found.positions,
-        store_timestamps=found.columns.store_timestamps,
-    )
-    items["topic_id"] = topic_id
-    return items

@@ -28,16 +28,18 @@ from tests.support.golden import (
 from tests.support.scanned_log import MemorySource
 from tieredstore import offline
 from tieredstore.config.effective import Config
+from tieredstore.offline import audit_index
 from tieredstore.offline.audit import audit
 from tieredstore.offline.audit_index import audit_index_file, range_marks
-from tieredstore.offline.derived import keys_of, labels_of
-from tieredstore.offline.engine import OneProcess
+from tieredstore.offline.derived import keys_within, labels_of
+from tieredstore.offline.engine import OneProcess, Piece
 from tieredstore.offline.flat_bytes import read_units
 from tieredstore.offline.log_scan import FoundRecords, LogScan
 from tieredstore.offline.planning import plan
+from tieredstore.offline.rebuild_rows import HeldRows, key_columns, keys_in
 from tieredstore.offline.report import AuditReport
 from tieredstore.offline.sources import source_of
-from tieredstore.offline.split import LogPiece, Split
+from tieredstore.offline.split import ALL_OFFSETS, LogPiece, Split
 
 
 @pytest.fixture(scope="module")
@@ -165,20 +167,26 @@ def other_index_file(tier: Path, change: Callable[[KeyItems], KeyItems]) -> set[
     begin = index.header.begin_timestamp
     items = change(items)
     raw = seal_index(items, slots=index.slots, begin_timestamp=begin).tobytes()
-    covered, topics = list(file.coverage), known.state.topics
-    rows = [
-        keys_of(found, labels_of(found), split.queue, topics[split.queue.topic].topic_id)
-        for split in known.splits
-        for found in narrowed(split, covered)
-    ]
-    marks = [
-        range_marks(split.queue, known.state.topics[split.queue.topic].topic_id, found.positions)
-        for split in known.splits
-        for found in narrowed(split, covered)
-    ]
+    covered, rows = list(file.coverage), HeldRows()
+    pieces: list[Piece] = []
+    for split in known.splits:
+        topic, queue_id = split.queue
+        topic_id = known.state.topics[topic].topic_id
+        for found in narrowed(split, covered):
+            for some, keys in keys_within(found, labels_of(found), topic, ALL_OFFSETS):
+                columns = key_columns(keys, some, topic_id, queue_id)
+                pieces += rows.add_keys("index", columns)
+                ends = [int(some.positions[at]) for at in (0, -1)]
+                pieces += rows.add_keys("index", range_marks(split.queue, topic_id, ends))
+    keyed = keys_in([*pieces, *rows.rest()])
     changed = replace(file, crc32c=None, size=len(raw))
     source = MemorySource({file.object_name: raw})
-    return {one.finding for one in audit_index_file(source, changed, [*rows, *marks])}
+    findings = audit_index_file(source, changed, keyed)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(audit_index, "COMPARED_AT_ONCE", 50)
+        few_at_once = audit_index_file(source, changed, keyed)
+    assert sorted(map(str, few_at_once)) == sorted(map(str, findings))
+    return {one.finding for one in findings}
 
 
 def narrowed(split: Split, covered: Sequence[tuple[QueueId, int, int]]) -> Iterator[FoundRecords]:
