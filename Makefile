@@ -121,10 +121,11 @@ bench-s3: $(STAMP)
 	mkdir -p tests/bench/results
 	$(BIN)/python -m tests.bench.object_store --store-results tests/bench/results $(BENCH)
 
-# Offline scans and rebuilds beside raw reads, on the local engine and on Spark: five minutes; needs Java.
+# Offline scans and rebuilds beside raw reads, on the local engine and on Spark, and of a tier on S3: ten minutes; needs Java.
 bench-offline: $(STAMP)
 	mkdir -p tests/bench/results
 	$(BIN)/python -m tests.bench.scan_speed --store-results tests/bench/results $(BENCH)
+	$(BIN)/python -m tests.bench.object_jobs --store-results tests/bench/results $(BENCH)
 
 # The kept comparisons, the cost of many queues and the speed of offline jobs as pictures: .run/figures.png, .run/scale.png,
 # .run/packed-scale.png and .run/offline.png.
@@ -134,7 +135,7 @@ plot: $(STAMP)
 	$(BIN)/python tests/bench/plot.py tests/bench/results .run/figures.png
 	$(BIN)/python tests/bench/plot_scale.py tests/bench/results/scale.json .run/scale.png
 	$(BIN)/python tests/bench/plot_packed_scale.py tests/bench/results/packed-scale.json .run/packed-scale.png
-	$(BIN)/python tests/bench/plot_offline.py tests/bench/results/offline-scan.json .run/offline.png
+	$(BIN)/python tests/bench/plot_offline.py tests/bench/results/offline-scan.json tests/bench/results/offline-objects.json .run/offline.png
 
 format: $(STAMP)
 	$(BIN)/ruff format .

@@ -1,6 +1,7 @@
-"""Draws the speed of offline jobs: `python tests/bench/plot_offline.py OFFLINE_JSON PNG`.
+"""Draws the speed of offline jobs: `python tests/bench/plot_offline.py JSON OBJECTS_JSON PNG`.
 
-Needs the dependency group `bench`. The rows are those that `tests/bench/scan_speed.py` keeps.
+Needs the dependency group `bench`. The rows are those that `tests/bench/scan_speed.py` keeps, and
+those of `tests/bench/object_jobs.py`.
 """
 
 import json
@@ -21,6 +22,8 @@ STYLES = {LOCAL: "o-", SPARK: "s--"}
 COLUMNS = "tags and keys"
 WANTED = {"scan": {100: 300, 1024: 500, 16384: 650}, "rebuild": {100: 180, 1024: 330, 16384: 650}}
 """MB/s that two cores must reach, by length of bodies."""
+BARS_WIDTH = 0.8
+"""Of a group of bars, of the way to the next."""
 PANEL_SIZE = (4.4, 3.6)
 """Inches."""
 
@@ -87,16 +90,32 @@ def draw_splits(axes: Any, rows: Sequence[Row]) -> None:
     axes.set_xlabel("MiB of a split")
 
 
-def main(results: Path, picture: Path) -> None:
+def draw_objects(axes: Any, rows: Sequence[Row]) -> None:
+    """MB/s of rebuilds of a tier on S3 beside raw reads, each job a group of bars."""
+    jobs = [*{(row["metric"], row["by"]): None for row in rows}]
+    width = BARS_WIDTH / len(COLOURS)
+    for place, (body_bytes, colour) in enumerate(COLOURS.items()):
+        mine = {(row["metric"], row["by"]): row for row in rows if row["body_bytes"] == body_bytes}
+        values = [rate_of(mine[job]) for job in jobs]
+        places = [number + place * width for number in range(len(jobs))]
+        axes.bar(places, values, width, color=colour, label=name_of(body_bytes))
+    middles = [number + BARS_WIDTH / 2 - width / 2 for number in range(len(jobs))]
+    labels = [f"{job}\n{by}" for job, by in jobs]
+    axes.set_xticks(middles, labels, fontsize=6.5)
+    axes.set_title("tier on S3, MB/s", loc="left", fontsize=9.5)
+
+
+def main(results: Path, objects: Path, picture: Path) -> None:
     """Draw the panels beside each other."""
     mpl.use("Agg")
     rows: list[Row] = json.loads(results.read_text())[:-1]
     (split_bytes,) = {row["split_bytes"] for row in rows if row["metric"] == "rebuild"}
     width, height = PANEL_SIZE
-    figure, grid = plt.subplots(1, 3, figsize=(width * 3, height))
+    figure, grid = plt.subplots(1, 4, figsize=(width * 4, height))
     draw_cores(grid[0], rows, "scan", split_bytes)
     draw_cores(grid[1], rows, "rebuild", split_bytes)
     draw_splits(grid[2], rows)
+    draw_objects(grid[3], json.loads(objects.read_text())[:-1])
     for axes in grid:
         axes.set_ylim(bottom=0)
         axes.margins(x=0.12)
@@ -109,4 +128,4 @@ def main(results: Path, picture: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]))
+    main(*map(Path, sys.argv[1:4]))

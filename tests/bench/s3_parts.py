@@ -145,7 +145,7 @@ def client_of() -> S3Store:
     )
 
 
-async def _at_once(works: Sequence[Callable[[], Coroutine[Any, Any, int]]]) -> int:
+async def at_once(works: Sequence[Callable[[], Coroutine[Any, Any, int]]]) -> int:
     """Bytes that all of them moved, `AT_ONCE` at a time."""
     slots = asyncio.Semaphore(AT_ONCE)
 
@@ -167,7 +167,7 @@ async def _raw(
     for number in range(AT_ONCE):
         await one(client, f"{job.prefix}/warm-raw/{number}", number)
     with found.transfer():
-        found.bytes = await _at_once(
+        found.bytes = await at_once(
             [
                 lambda number=number: one(client, f"{job.prefix}/raw/{number}", number)
                 for number in range(job.bytes // OBJECT_BYTES)

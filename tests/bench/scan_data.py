@@ -36,11 +36,22 @@ def config_of(root: Path) -> Config:
     return Config.load(settings={"tieredStoreFilePath": root, **named})
 
 
-def write_logs(root: Path, body_bytes: int, size: int) -> int:
-    """CommitLog files of some `size` bytes in all queues together; returns how many messages."""
+def write_logs(  # noqa: PLR0917 - the rest is for one caller
+    root: Path,
+    body_bytes: int,
+    size: int,
+    short_keys: int = 0,
+    queues: int = QUEUES,
+    segment_bytes: int = SEGMENT_BYTES,
+) -> int:
+    """CommitLog files of some `size` bytes in all queues together; returns how many messages.
+
+    With `short_keys` each message has so many of a few letters, in place of one or two long ones.
+    """
     broker = Path(str(directory_of(config_of(root))))
-    logs = [_Log(broker, QueueId(f"B{body_bytes}", number), body_bytes) for number in range(QUEUES)]
-    return sum(log.write(size // QUEUES) for log in logs)
+    named = [QueueId(f"B{body_bytes}", number) for number in range(queues)]
+    logs = [_Log(broker, queue, body_bytes, short_keys) for queue in named]
+    return sum(log.write(size // queues, segment_bytes) for log in logs)
 
 
 def remove_made(root: Path) -> None:
@@ -57,13 +68,13 @@ def remove_made(root: Path) -> None:
 class _Log:
     """Writes the log of one queue: some MiB of messages, again and again."""
 
-    def __init__(self, broker: Path, queue: QueueId, body_bytes: int) -> None:
+    def __init__(self, broker: Path, queue: QueueId, body_bytes: int, short_keys: int) -> None:
         self._broker, self._queue = broker, queue
         rng = Random(queue.queue_id)
         records: list[bytes] = []
         held = 0
         while held < PIECE_BYTES:
-            records.append(_record(queue, len(records), body_bytes, rng))
+            records.append(_record(queue, len(records), body_bytes, short_keys, rng))
             held += len(records[-1])
         self._batch = batch_of(records)
         joined = self._batch.data.tobytes()
@@ -71,15 +82,15 @@ class _Log:
         found = [joined.rindex(UNIQ_BEGIN, 0, end) for end in ends]
         self._digits = np.array(found, np.int64) + len(UNIQ_BEGIN) + UNIQ_FIXED
 
-    def write(self, size: int) -> int:
-        """Write segments of at most 128 MiB until there are `size` bytes; how many messages."""
+    def write(self, size: int, segment_bytes: int) -> int:
+        """Write segments of at most so many bytes until there are `size`; how many messages."""
         batch, at, offset = self._batch, 0, 0
         while at < size:
             base = at
             path = self._broker / segment_name(self._queue, SegmentType.COMMIT_LOG, base)
             path.parent.mkdir(parents=True, exist_ok=True)
             with path.open("wb") as file:
-                while at < size and at - base + len(batch.data) <= SEGMENT_BYTES:
+                while at < size and at - base + len(batch.data) <= segment_bytes:
                     self._renumber(np.arange(offset, offset + len(batch.starts)), at)
                     file.write(batch.data.data)
                     at, offset = at + len(batch.data), offset + len(batch.starts)
@@ -95,7 +106,7 @@ class _Log:
             data[self._digits + digit] = _HEX[numbers >> 4 * digit & 15]
 
 
-def _record(queue: QueueId, offset: int, body_bytes: int, rng: Random) -> bytes:
+def _record(queue: QueueId, offset: int, body_bytes: int, short_keys: int, rng: Random) -> bytes:
     length = int(rng.lognormvariate(0, BODY_SPREAD) * body_bytes * BODY_MEAN)
     length = max(1, min(length, body_bytes * BODY_TIMES_MAX))
     text = TEXT * (length // len(TEXT) + 1)
@@ -103,6 +114,8 @@ def _record(queue: QueueId, offset: int, body_bytes: int, rng: Random) -> bytes:
     keys = f"order-{rng.getrandbits(34)}"
     if rng.random() < ANOTHER_KEY_SHARE:
         keys += f" user-{rng.getrandbits(20)}"
+    if short_keys:
+        keys = " ".join(f"{rng.getrandbits(14):x}" for _ in range(short_keys))
     tag = rng.choice(TAGS)
     properties = {
         "KEYS": keys,

@@ -203,7 +203,11 @@ async def _tasks(reader: TierReader, plan: TierPlan, *, bodies: bool, is_java: b
                 -1 if topic is None else topic.topic_id,
                 tuple(one for one in sums if one is not None),
                 pieces_between(units, UNIT_BYTES * first, UNIT_BYTES * behind),
-                tuple(one for one in covered.get(queue_id, ()) if one.start < behind),
+                tuple(
+                    one
+                    for one in covered.get(queue_id, ())
+                    if one.start < behind and first < one.end
+                ),
                 bodies,
                 not is_java,
             )

@@ -53,11 +53,8 @@ class Rows:
                 yield from self.rest()
             if not self.count:
                 self._order = first
-            # Of some rows a copy, for a view would hold all of them.
-            is_all = end - begin == len(orders)
-            self._parts.append(
-                columns if is_all else [column[begin:end].copy() for column in columns]
-            )
+            # Copied, for a view would hold all rows that it is of.
+            self._parts.append([column[begin:end].copy() for column in columns])
             self.count += end - begin
             self._next_order = first + end - begin
 

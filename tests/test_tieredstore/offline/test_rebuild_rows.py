@@ -1,5 +1,6 @@
 """Units and keys cross a shuffle in small pieces of few bytes, and are the same behind it."""
 
+import tracemalloc
 from pathlib import Path
 from random import Random
 
@@ -7,11 +8,16 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from container.names.rocketmq import INT64_MAX
 from tests.bench.scan_data import splits_of, write_logs
+from tieredstore.offline import derived
+from tieredstore.offline.audit_job import AuditTask, Covered, audit_item
+from tieredstore.offline.derived import keys_within, labels_of
 from tieredstore.offline.engine import Piece
-from tieredstore.offline.index_parts import IndexPart
+from tieredstore.offline.index_parts import IndexPart, index_parts
+from tieredstore.offline.log_scan import LogScan
 from tieredstore.offline.packed_columns import pack, rows_of, unpack
 from tieredstore.offline.rebuild_job import (
     INDEX,
@@ -20,7 +26,16 @@ from tieredstore.offline.rebuild_job import (
     rebuild_item,
     unknown_end,
 )
-from tieredstore.offline.rebuild_rows import ROWS_MAX, Rows, keys_in, units_in
+from tieredstore.offline.rebuild_rows import (
+    HELD_ROWS_MAX,
+    ROWS_MAX,
+    HeldRows,
+    Rows,
+    keys_in,
+    units_in,
+)
+from tieredstore.offline.sources import source_of
+from tieredstore.offline.split import ALL_OFFSETS
 
 _NUMBERS = st.integers(-INT64_MAX - 1, INT64_MAX)
 
@@ -111,3 +126,69 @@ def test_a_split_of_any_length_gives_pieces_of_bounded_length(tmp_path: Path) ->
         assert np.isin(items["position"], made["position"]).all()
         assert (items["ordinal"] == 0).all()
     assert held == messages
+
+
+def test_a_mapper_holds_few_rows_for_many_targets_and_nothing_else_for_them() -> None:
+    rows, given, held = HeldRows(), 0, 0
+    tracemalloc.start()
+    for number in range(1_000):
+        columns = [np.arange(100_000), np.arange(100_000)]
+        mine = slice(number, number + 1_000)
+        some = [column[mine] for column in columns]
+        pieces = [*rows.add(f"{number}", some[0], some)]
+        given += sum(rows_of(piece.payload) for piece in pieces)
+        held = max(held, 1_000 * (number + 1) - given)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert held <= HELD_ROWS_MAX
+    assert peak < 4 * 8 * HELD_ROWS_MAX
+    assert given + sum(rows_of(piece.payload) for piece in rows.rest()) == 1_000_000
+
+
+def test_keys_are_the_same_however_many_are_found_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_logs(tmp_path, 10, 256 << 10, short_keys=9, queues=1)
+    (split,) = splits_of(tmp_path, 1 << 40)
+    source = source_of(split.place)
+
+    def keys(span: tuple[int, int]) -> tuple[list[int], list[int], int]:
+        found: list[tuple[NDArray[np.int64], NDArray[np.int64]]] = []
+        for records in LogScan(source, split):
+            for some, keys in keys_within(records, labels_of(records), split.queue.topic, span):
+                found.append((some.queue_offsets[keys.messages], keys.hashes))
+        offsets, hashes = map(np.concatenate, zip(*found, strict=True))
+        return offsets.tolist(), hashes.tolist(), len(found)
+
+    for span in (ALL_OFFSETS, (100, 900)):
+        *wanted, parts = keys(span)
+        with monkeypatch.context() as patched:
+            patched.setattr(derived, "KEY_BYTES_AT_ONCE", 1_000)
+            *found, several = keys(span)
+        assert found == wanted
+        assert several > 10 * parts
+        assert min(wanted[0]) == span[0]
+    source.close()
+
+
+@pytest.mark.parametrize("job", [RebuildTask, AuditTask])
+def test_a_mapper_holds_as_little_of_a_long_split_of_many_keys(
+    tmp_path: Path, job: type[RebuildTask] | type[AuditTask]
+) -> None:
+    peaks: list[int] = []
+    for name, size in (("short", 6 << 20), ("long", 16 << 20)):
+        write_logs(tmp_path / name, 10, size, short_keys=64, queues=1)
+        (split,) = splits_of(tmp_path / name, 1 << 40)
+        if job is RebuildTask:
+            parts = index_parts([split.end - split.start], epoch=1, first_number=1)
+            pieces = rebuild_item(RebuildTask(split, 3, (unknown_end(0, 1 << 30),), (*parts,)))
+        else:
+            covered = (Covered("f", 0, INT64_MAX),)
+            pieces = audit_item(AuditTask(split, 3, (), (), covered, decompresses=False))
+        tracemalloc.start()
+        count = sum(piece.target.startswith(INDEX) for piece in pieces)
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+        assert count > (size >> 20)
+    assert peaks[1] < 1.1 * peaks[0]
+    assert max(peaks) < 130_000_000
