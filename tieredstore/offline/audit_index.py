@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from container.check.finding import Finding
 from container.index.items import KeyItems
-from container.index.sealed import decode_sealed
+from container.index.sealed import SealedIndex, native_items, sealed_rows
 from container.metadata.records import IndexFile
 from container.names.queue_id import QueueId
 from container.record.crc32c import crc32c
@@ -38,7 +38,7 @@ def range_marks(queue: QueueId, topic_id: int, positions: Sequence[int]) -> list
 def audit_index_file(source: ByteSource, file: IndexFile, expected: KeyItems) -> list[Finding]:
     """What is wrong with an index file; expected are the keys of its messages, and marks.
 
-    Holds the file and the keys: some 150 bytes a key.
+    Holds the file and the keys: some 120 bytes a key.
 
     Raises:
         Unavailable, Denied: the file cannot be read.
@@ -54,16 +54,17 @@ def audit_index_file(source: ByteSource, file: IndexFile, expected: KeyItems) ->
         detail = f"{file.size} bytes have {found:#010x}, published {file.crc32c:#010x}"
         return [Finding("checksum", file.object_name, 0, detail)]
     try:
-        index, items = decode_sealed(raw, path=file.object_name)
+        index, items = sealed_rows(raw, path=file.object_name)[:2]
     except Corrupt as error:
         return [Finding("index-file", file.object_name, error.position, error.reason)]
     if not file.coverage:
         return []  # one of RocketMQ's does not say what it covers
-    return list(_compared(file.object_name, items, expected, index.header.begin_timestamp))
+    return list(_compared(index, items, expected))
 
 
-def _compared(name: str, items: KeyItems, expected: KeyItems, begin: int) -> Iterator[Finding]:
+def _compared(index: SealedIndex, items: NDArray[np.void], expected: KeyItems) -> Iterator[Finding]:
     """Yield keys without an item, and items without a key among the messages looked at."""
+    name, begin = index.path, index.header.begin_timestamp
     is_mark = expected["key_hash"] == _MARK
     marks, seen = expected[is_mark], _looked_at(items, expected[is_mark])
     marked = set(zip(marks["topic_id"].tolist(), marks["queue_id"].tolist(), strict=True))
@@ -71,7 +72,8 @@ def _compared(name: str, items: KeyItems, expected: KeyItems, begin: int) -> Ite
     parts = 1 + (len(items) + len(expected)) // COMPARED_AT_ONCE
     for part in range(parts):
         wanted = _sorted(expected[~is_mark & (expected["key_hash"] % parts == part)], begin)
-        found = _sorted(items[seen & (items["key_hash"] % parts == part)], begin)
+        rows = items[seen & (items["key_hash"] % parts == part)]
+        found = _sorted(native_items(rows, begin, index.tick_ms), begin)
         if len(wanted) == len(found) and (wanted == found).all():
             continue
         there, known = _rows(found), _rows(wanted)
@@ -89,7 +91,7 @@ def _rows(sorted_items: NDArray[np.int64]) -> set[tuple[int, ...]]:
     return {tuple(map(int, row)) for row in sorted_items}
 
 
-def _looked_at(items: KeyItems, marks: KeyItems) -> NDArray[np.bool_]:
+def _looked_at(items: NDArray[np.void], marks: KeyItems) -> NDArray[np.bool_]:
     """Which items name a place between two marks of their queue."""
     seen = np.zeros(len(items), np.bool_)
     queues = np.unique(marks[["topic_id", "queue_id"]])
