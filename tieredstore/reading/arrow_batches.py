@@ -34,14 +34,18 @@ def schema_of(columns: Sequence[str] | None) -> pa.Schema:
     """The schema of some columns, in the order given; None: all.
 
     Raises:
-        ValueError: there is no such column; names the nearest.
+        ValueError: there is no such column, which names the nearest; or one is named twice.
     """
     if columns is None:
         return SCHEMA
-    for name in columns:
+    if isinstance(columns, str):
+        raise ValueError(f"columns are a list of names: write [{columns!r}]")  # noqa: TRY004 - said
+    for number, name in enumerate(columns):
         if name not in SCHEMA.names:
-            near = get_close_matches(name, SCHEMA.names, 1) or SCHEMA.names
+            near = get_close_matches(str(name).lower(), SCHEMA.names, 1) or SCHEMA.names
             raise ValueError(f"there is no column {name!r}: did you mean {' or '.join(near)}?")
+        if name in columns[:number]:  # no engine can tell the two apart
+            raise ValueError(f"the column {name!r} is named twice")
     return pa.schema([SCHEMA.field(name) for name in columns])
 
 

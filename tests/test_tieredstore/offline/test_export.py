@@ -312,9 +312,23 @@ def test_other_options_another_tier_and_other_things_are_refused(
         planned(growing.tier, out)
     with pytest.raises(ConfigError, match="is not empty, and holds no export"):
         planned(golden_tier, tmp_path)
-    with pytest.raises(ValueError, match="no column 'bodies': did you mean body"):
-        planned(golden_tier, tmp_path / "other", columns=("bodies",))
-    assert not (tmp_path / "other").exists()
+
+
+@pytest.mark.parametrize(
+    ("columns", "sentence"),
+    [
+        (("bodies",), "columns: there is no column 'bodies': did you mean body"),
+        (("BODY",), "columns: there is no column 'BODY': did you mean body"),
+        (("body", "tags", "body"), "columns: the column 'body' is named twice"),
+        (("topic",), "columns: the topic is in the names of directories, not in files"),
+    ],
+)
+def test_columns_of_which_no_file_can_be_made_are_refused(
+    golden_tier: Path, tmp_path: Path, columns: tuple[str, ...], sentence: str
+) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        planned(golden_tier, tmp_path / "out", columns=columns)
+    assert not (tmp_path / "out").exists()
 
 
 def test_two_at_once_do_not_meet(golden_tier: Path, tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from pyiceberg.types import (
 
 from tieredstore.config.sources import ConfigError
 from tieredstore.offline.export.day_files import DAY_MS
-from tieredstore.offline.export.options import TOPIC, ExportOptions
+from tieredstore.offline.export.options import TOPIC, ExportOptions, named_columns
 from tieredstore.offline.export.task import STORE_TIMESTAMP
 from tieredstore.offline.scanner import schema_of
 
@@ -46,8 +46,12 @@ _TIME_US = pa.timestamp("us", tz="UTC")
 
 
 def table_columns(options: ExportOptions) -> tuple[str, ...]:
-    """The columns of an export's table: the topic and the store time are always there."""
-    names: Sequence[str] = schema_of(options.columns).names
+    """The columns of an export's table: the topic and the store time are always there.
+
+    Raises:
+        ConfigError: as `named_columns`.
+    """
+    names = named_columns(options)
     return (TOPIC, STORE_TIMESTAMP, *(n for n in names if n not in {TOPIC, STORE_TIMESTAMP}))
 
 

@@ -1,6 +1,6 @@
 """Which messages an export has and what of them, and whether a later run is given the same."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple, Self, cast
 
@@ -66,9 +66,29 @@ class ExportOptions:
 
 
 def columns_of(options: ExportOptions) -> tuple[str, ...]:
-    """The columns of the files."""
-    names: Iterable[str] = import_arrow().schema_of(options.columns).names
-    return tuple(name for name in names if name != TOPIC)
+    """The columns of the files.
+
+    Raises:
+        ConfigError: as `named_columns`, or no column is left besides the topic.
+    """
+    found = tuple(name for name in named_columns(options) if name != TOPIC)
+    if not found:  # no reader opens a file without a column
+        raise ConfigError(
+            "columns: the topic is in the names of directories, not in files: name another column"
+        )
+    return found
+
+
+def named_columns(options: ExportOptions) -> Sequence[str]:
+    """The columns that were asked for; all where none was named.
+
+    Raises:
+        ConfigError: there is no such column, or one is named twice.
+    """
+    try:
+        return import_arrow().schema_of(options.columns).names
+    except ValueError as error:
+        raise ConfigError(f"columns: {error}") from error
 
 
 def _as_tuple(listed: Sequence[Any] | None) -> tuple[Any, ...] | None:

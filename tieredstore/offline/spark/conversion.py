@@ -29,13 +29,15 @@ class ToSpark(NamedTuple):
         """For the schema of a query.
 
         Raises:
-            ConfigError: the table has no such column, or it has another type.
+            ConfigError: the table has no such column, or it has another type or may be null.
         """
         columns = columns_of(table, schema.fieldNames())
         for name, field in zip(columns, schema.fields, strict=True):
             ours, theirs = sql_type(table, name), field.dataType.simpleString()
             if theirs != ours:
                 raise ConfigError(f"the column {name} of the table {table} is {ours}, not {theirs}")
+            if not field.nullable:
+                raise ConfigError(f"the column {name} of the table {table}: leave out NOT NULL")
         return cls(columns)
 
     def converted(self, batch: RecordBatch) -> RecordBatch:

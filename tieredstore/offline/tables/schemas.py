@@ -64,15 +64,22 @@ def columns_of(table: str, names: Sequence[str] | None) -> tuple[str, ...]:
     """Columns of a table that are wanted, in the order given; None: all.
 
     Raises:
-        ConfigError: the table has no such column; names the nearest.
+        ConfigError: the table has no such column, which names the nearest; or one is named twice,
+            or none is.
     """
     known: Sequence[str] = SCHEMAS[table].names
-    for name in names or ():
+    if isinstance(names, str):
+        raise ConfigError(f"columns are a list of names: write [{names!r}]")
+    if names is not None and not names:
+        raise ConfigError(f"no column is named: the table {table} has {', '.join(known)}")
+    for number, name in enumerate(names or ()):
         if name not in known:
-            near = get_close_matches(name, known, 1) or known
+            near = get_close_matches(name.lower(), known, 1) or known
             raise ConfigError(
                 f"the table {table} has no column {name!r}: did you mean {' or '.join(near)}?"
             )
+        if name in (names or ())[:number]:
+            raise ConfigError(f"the column {name!r} of the table {table} is named twice")
     return tuple(known if names is None else names)
 
 
