@@ -162,6 +162,12 @@ def absence_text(topic: str, queue_id: int | None, queues: Collection[QueueId]) 
     return f"the tier has nothing of {name}{hint}"
 
 
+def no_such_number(queue_id: int, numbers: Iterable[int]) -> str:
+    """That none of some topics has a queue of that number; `numbers` are those that there are."""
+    listed = ", ".join(map(str, sorted(numbers)[:TOPICS_LISTED_MAX]))
+    return f"no topic that is wanted has a queue {queue_id}; there are {listed or 'none'}"
+
+
 @dataclass(slots=True)
 class TopicSummary:
     """One topic of a tier after a run that tiered."""

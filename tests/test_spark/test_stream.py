@@ -11,6 +11,7 @@ import pytest
 from tests.support.fake_broker import FakeBroker
 from tests.support.patience import Patience, wait_until
 from tieredstore import sync
+from tieredstore.config.sources import ConfigError
 from tieredstore.offline import spark as tiers
 
 if TYPE_CHECKING:
@@ -141,3 +142,22 @@ def test_a_stream_begins_where_it_is_told(
     into(stream(spark, tier, **given), sink).awaitTermination()
     wanted = [one for one in tier.sent if one[1] >= firsts[one[0]]]
     assert sorted(held(spark, sink)) == sorted(wanted)
+
+
+def test_wrong_options_are_said_by_the_query_and_not_before() -> None:
+    from pyspark.sql.streaming.datasource import ReadAllAvailable  # noqa: PLC0415 - an extra
+    from pyspark.sql.types import StructType  # noqa: PLC0415 - likewise
+
+    from tieredstore.offline.spark.source import TieredStoreSource  # noqa: PLC0415 - likewise
+
+    source = TieredStoreSource({"maxRowsPerTrigger": "0"})
+    reader = source.streamReader(StructType([]))
+    asked: list[Callable[[], object]] = [
+        reader.initialOffset,
+        lambda: reader.latestOffset({}, ReadAllAvailable()),
+        lambda: reader.partitions({}, {}),
+    ]
+    for ask in asked:
+        with pytest.raises(ConfigError, match="maxRowsPerTrigger: 0 is less than 1"):
+            ask()
+    reader.stop()

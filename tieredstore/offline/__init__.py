@@ -27,7 +27,7 @@ def dataset(
     topic: str | Sequence[str] | None = None,
     *,
     columns: Sequence[str] | None = None,
-    queues: Sequence[int] | None = None,
+    queues: int | Sequence[int] | None = None,
     since: "Moment | None" = None,
     until: "Moment | None" = None,
     on_gap: "Callable[[LogGap], None] | None" = None,
@@ -41,15 +41,15 @@ def dataset(
     """The messages of topics as a `pyarrow.RecordBatchReader`: for DuckDB, polars and pandas.
 
     Reads the metadata at once, and messages when batches are asked for, queue after queue; one
-    batch is held. The columns are those of `to_arrow`; bodies are decompressed. Unlike `to_arrow`
-    it reads the logs from end to end, without ConsumeQueues, caches and a thread of its own. Use it
-    in one thread.
+    batch is held, and the messages can be read once: call this again for another query. The
+    columns are those of `to_arrow`; bodies are decompressed. Unlike `to_arrow` it reads the logs
+    from end to end, without ConsumeQueues, caches and a thread of its own. Use it in one thread.
 
     Args:
         where: the tier's directory or URL, as in `tieredstore.open`.
         topic: a topic, or several; None: all.
         columns: names of columns, in this order; None: all.
-        queues: numbers of queues, of each topic; None: all.
+        queues: number of a queue of each topic, or several; None: all.
         since: messages stored at this time or later: a datetime with time zone, or Unix ms.
         until: messages stored before this time.
         on_gap: is told of bytes in which no sound message is, and they are passed over; None: the
@@ -63,7 +63,8 @@ def dataset(
 
     Raises:
         ImportError: pyarrow is not installed; says how to install it.
-        ValueError: there is no such column, or a time has no time zone.
+        ValueError: there is no such column or one is named twice, or a time has no time zone, or
+            `until` is not later than `since`.
         NotFound, ConfigError, NewerVersion, Corrupt, Denied, Unavailable: as `planning.splits`;
             Corrupt and Unavailable also when a batch is asked for.
     """
@@ -74,7 +75,7 @@ def dataset(
     planned = splits(
         where,
         topics=[topic] if isinstance(topic, str) else topic,
-        queues=queues,
+        queues=[queues] if isinstance(queues, int) else queues,
         since=since,
         until=until,
         cluster=cluster,

@@ -30,7 +30,7 @@ from tieredstore.offline.sources import place_of
 from tieredstore.offline.split import ALL_OFFSETS, ALL_TIMES, Split, TierPlace
 from tieredstore.opening import AS_ARGUMENTS, existing_tier, open_reader, read_bytes
 from tieredstore.reading.wanted import Moment, moment_ms
-from tieredstore.summary import absence_text
+from tieredstore.summary import absence_text, no_such_number
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,12 +80,13 @@ def splits(
         java_metadata: a `tieredStoreMetadata.json`, for a tier that RocketMQ's own store wrote.
 
     Raises:
-        NotFound: there is no tier, or it has none of a topic; names the nearest.
+        NotFound: there is no tier, or it has none of a topic or queue; names the nearest.
         ConfigError: a setting is wrong, or the tier is of several brokers; lists them.
         NewerVersion: a newer program wrote the tier.
         Corrupt: the metadata is damaged.
         Denied, Unavailable: the storage refuses or does not answer.
-        ValueError: `split_bytes` is not positive, or a time has no time zone.
+        ValueError: `split_bytes` is not positive, a time has no time zone or is none, or `until`
+            is not later than `since`.
     """
     given = {
         "tieredStoreFilePath": None if tier_url is None else os.fspath(tier_url),
@@ -96,14 +97,17 @@ def splits(
     config = Config.load(
         conf=None if conf is None else Path(conf), settings={**(settings or {}), **known}
     )
+    times_ms = (
+        ALL_TIMES[0] if since is None else moment_ms(since),
+        ALL_TIMES[1] if until is None else moment_ms(until),
+    )
+    if times_ms[1] <= times_ms[0]:
+        raise ValueError(f"until ({until}) is not later than since ({since})")
     wanted = Selection(
         None if topics is None else frozenset(topics),
         None if queues is None else frozenset(queues),
         offsets,
-        (
-            ALL_TIMES[0] if since is None else moment_ms(since),
-            ALL_TIMES[1] if until is None else moment_ms(until),
-        ),
+        times_ms,
     )
     java = None if java_metadata is None else Path(java_metadata)
     return list(plan(config, wanted, split_bytes, java_metadata=java).splits)
@@ -138,19 +142,26 @@ def plan(
         return portal.call(planned)
 
 
+def _has_topic(wanted: Selection, topic: str) -> bool:
+    return wanted.topics is None or topic in wanted.topics
+
+
 async def plan_of(
     reader: TierReader, place: TierPlace, wanted: Selection, split_bytes: int
 ) -> TierPlan:
     """As `plan`, of a tier that is open for reading.
 
     Raises:
-        NotFound: the tier has none of a topic; names the nearest.
+        NotFound: the tier has none of a topic, which names the nearest, or no such queue.
         Corrupt, OutOfRange, Unavailable: a manifest cannot be read.
     """
     state = reader.state.copy()
     known = {queue.topic for queue in state.queues}
     for topic in sorted((wanted.topics or frozenset()) - known):
         raise NotFound(absence_text(topic, None, state.queues), place.location)
+    numbers = {queue.queue_id for queue in state.queues if _has_topic(wanted, queue.topic)}
+    for number in sorted((wanted.queue_ids or frozenset()) - numbers, key=str):
+        raise NotFound(no_such_number(number, numbers), place.location)
     segments: dict[QueueId, Sequence[Segment]] = {}
     made: list[Split] = []
     for queue in (state.queues[name] for name in sorted(state.queues)):

@@ -1,6 +1,6 @@
 """Which tier, and which of its messages: what a job is told. Plain values; all can be pickled."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -8,6 +8,7 @@ from container.names.queue_id import QueueId
 from tieredstore.config.effective import Config
 from tieredstore.offline.cutting import Selection
 from tieredstore.offline.split import ALL_OFFSETS, ALL_TIMES
+from tieredstore.summary import absence_text, no_such_number
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +74,24 @@ class WantedMessages:
             and (self.numbers is None or queue.queue_id in self.numbers)
             and (self.queues is None or queue in self.queues or queue.queue_id in self.queues)
         )
+
+    def absence(self, queues: Collection[QueueId]) -> str | None:
+        """What of the topics and queues that are named a tier with these queues has not.
+
+        None where it has all. Offsets and filters may name what is not there.
+        """
+        known = {queue.topic for queue in queues}
+        for topic in sorted((self.topics or frozenset()) - known):
+            return absence_text(topic, None, queues)
+        fitting = [one for one in queues if self.topics is None or one.topic in self.topics]
+        numbers = {one.queue_id for one in fitting}
+        for queue in sorted(self.queues or (), key=str):
+            if isinstance(queue, QueueId):
+                if queue not in queues:
+                    return absence_text(queue.topic, queue.queue_id, queues)
+            elif queue not in numbers:
+                return no_such_number(queue, numbers)
+        return None
 
     def offsets_of(self, queue: QueueId) -> tuple[int, int]:
         """Queue offsets `[from, to)` of a queue."""

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from numbers import Real
 from typing import Self
 
 from container.metadata.records import Gap
@@ -68,10 +69,12 @@ def moment_ms(moment: Moment) -> int:
     """A time in Unix ms, the first that is not before it.
 
     Raises:
-        ValueError: the datetime has no time zone.
+        ValueError: the datetime has no time zone, or this is no time.
     """
     if not isinstance(moment, datetime):
-        return moment
+        if isinstance(moment, Real):  # numpy's, too
+            return moment
+        raise ValueError(f"{moment!r} is no time: give a datetime or Unix ms")
     if moment.tzinfo is None:
         raise ValueError(f"{moment.isoformat()} has no time zone: give one, such as datetime.UTC")
     return -((_EPOCH - moment) // timedelta(milliseconds=1))

@@ -140,7 +140,8 @@ def test_dataset_is_what_to_arrow_reads(tier: Path) -> None:
     with sync.open(tier) as reader:
         wanted = reader.to_arrow("G_Batch", columns=columns).read_all()
     assert offline.dataset(tier, "G_Batch", columns=columns).read_all() == wanted
-    assert offline.dataset(tier, ["G_Batch"], columns=columns, queues=[9]).read_all().num_rows == 0
+    one = offline.dataset(tier, ["G_Batch"], columns=["queue_id"], queues=2).read_all()
+    assert one["queue_id"].unique().to_pylist() == [2]
 
 
 def test_wrong_use_is_one_sentence(tier: Path, tmp_path: Path) -> None:
@@ -150,6 +151,16 @@ def test_wrong_use_is_one_sentence(tier: Path, tmp_path: Path) -> None:
         splits(tier, topics=["G_Order"])
     with pytest.raises(ValueError, match="did you mean body"):
         offline.dataset(tier, columns=["bodi"])
+    with pytest.raises(ValueError, match="'body' is named twice"):
+        offline.dataset(tier, columns=["body", "tags", "body"])
+    with pytest.raises(ValueError, match=r"columns are a list of names: write \['body'\]"):
+        offline.dataset(tier, columns="body")
+    with pytest.raises(NotFound, match="no topic that is wanted has a queue 9; there are 0, 1, 2"):
+        offline.dataset(tier, "G_Batch", queues=[1, 9])
+    with pytest.raises(ValueError, match="'2026-11-21' is no time: give a datetime or Unix ms"):
+        splits(tier, since="2026-11-21")  # pyright: ignore[reportArgumentType]
+    with pytest.raises(ValueError, match=r"until \(1\) is not later than since \(1\)"):
+        splits(tier, since=1, until=1)
     with pytest.raises(ValueError, match="a split has bytes"):
         splits(tier, 0)
     with pytest.raises(ConfigError, match="not to other"):

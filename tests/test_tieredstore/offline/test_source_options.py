@@ -1,15 +1,19 @@
 """What may be said to Spark's source, and how a wrong word is answered: without Spark."""
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from container.names.queue_id import QueueId
 from tieredstore.config.sources import ConfigError
+from tieredstore.offline.spark import option_text
 from tieredstore.offline.spark.options import OPTIONS, stream_options, table_options
 from tieredstore.offline.spark.write_options import WRITE_OPTIONS
 from tieredstore.offline.tables.schemas import SCHEMAS, sql_types
+from tieredstore.offline.wanted_messages import WantedMessages
 
 NOW_MS = 1_800_000_000_000
 PAGE = Path(__file__).parents[3] / "docs" / "spark.md"
@@ -48,6 +52,10 @@ def test_names_have_any_case_and_keys_of_the_configuration_are_taken() -> None:
         ({"maxRowsPerTrigger": "3"}, "an option of a stream only"),
         ({"objectStoreSecretKey": "x"}, "is a secret: give it in the environment"),
         ({"startTime": "soon"}, "startTime: 'soon' is no time"),
+        ({"startTime": "-1h", "endTime": "-2h"}, "endTime is not later than startTime"),
+        ({"startingOffsets": "latest"}, "startingOffsets: 'latest' is neither 'earliest' nor a"),
+        ({"endingOffsets": "earliest"}, "endingOffsets: 'earliest' is neither 'latest' nor a JSON"),
+        ({"paths": '["a","b"]'}, "a DataFrame is of one tier: join those of several by union"),
     ],
 )
 def test_a_wrong_option_of_a_table_is_one_sentence(given: dict[str, str], sentence: str) -> None:
@@ -61,12 +69,71 @@ def test_a_wrong_option_of_a_table_is_one_sentence(given: dict[str, str], senten
         ({"table": "units"}, "a stream has messages only, not units"),
         ({"startingOffsets": "latest", "startTime": "-1h"}, "give one of them"),
         ({"endTime": "-1h"}, "an option of a table only"),
-        ({"startingOffsets": "first"}, "'first' is neither 'earliest' nor 'latest'"),
+        ({"startingOffsets": "first"}, "'first' is neither 'earliest' nor 'latest' nor a JSON"),
     ],
 )
 def test_a_wrong_option_of_a_stream_is_one_sentence(given: dict[str, str], sentence: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(sentence)):
         stream_options(given, now_ms=NOW_MS)
+
+
+def test_words_of_offsets_have_any_case() -> None:
+    found = stream_options({"startingOffsets": "Latest"}, now_ms=NOW_MS)
+    assert (found.begins_at, found.starts) == ("latest", {})
+    assert table_options({"startingOffsets": "EARLIEST"}, now_ms=NOW_MS).wanted.starts == {}
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (["A", "B"], "A,B"),
+        ([0, 3], "0,3"),
+        ({"A/0": 17}, '{"A/0": 17}'),
+        ("A", "A"),
+        (True, True),
+        (7, 7),
+    ],
+)
+def test_lists_and_objects_are_options_in_python(value: Any, text: object) -> None:
+    assert option_text(value) == text
+
+
+def test_a_list_cannot_hold_what_separates_its_values() -> None:
+    with pytest.raises(ValueError, match="'a,b' holds a comma"):
+        option_text(["a,b"])
+
+
+@pytest.mark.parametrize(
+    ("names", "sentence"),
+    [
+        (("Body",), "has no column 'Body': did you mean body?"),
+        (("body", "body"), "the column 'body' of the table messages is named twice"),
+        ((), "no column is named: the table messages has topic, queue_id"),
+        ("body", "columns are a list of names: write ['body']"),
+    ],
+)
+def test_columns_of_which_no_table_can_be_made_are_refused(
+    names: Sequence[str], sentence: str
+) -> None:
+    with pytest.raises(ConfigError, match=re.escape(sentence)):
+        sql_types("messages", names)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "sentence"),
+    [
+        (WantedMessages(topics=frozenset({"A", "B"}), queues=frozenset({0, 1})), None),
+        (WantedMessages(queues=frozenset({QueueId("B", 0)})), None),
+        (WantedMessages(topics_seen=frozenset({"C"}), numbers=frozenset({9})), None),
+        (WantedMessages(topics=frozenset({"C"})), "has nothing of C; there are A, B"),
+        (WantedMessages(queues=frozenset({9})), "has a queue 9; there are 0, 1"),
+        (WantedMessages(topics=frozenset({"B"}), queues=frozenset({1})), "queue 1; there are 0"),
+        (WantedMessages(queues=frozenset({QueueId("A", 7)})), "A/7; the topic has queue 0, 1"),
+    ],
+)
+def test_what_is_named_and_not_there_is_told(wanted: WantedMessages, sentence: str | None) -> None:
+    told = wanted.absence([QueueId("A", 0), QueueId("A", 1), QueueId("B", 0)])
+    assert told is None if sentence is None else sentence in str(told)
 
 
 def test_the_page_lists_every_option_and_every_column_with_its_meaning() -> None:

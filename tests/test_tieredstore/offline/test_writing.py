@@ -140,11 +140,15 @@ def test_a_topic_that_is_there_keeps_its_number_of_queues(config: Config) -> Non
     assert [len(held(config, queue_id=n)) for n in range(7)] == [2, 2, 2, 2, 2, 2, 0]
 
 
-def test_what_is_done_is_not_done_again(config: Config) -> None:
+def test_what_is_done_is_not_done_again(config: Config, caplog: pytest.LogCaptureFixture) -> None:
     assert Run(config, "w").stage(rows_of(0, 9)).append() == 9
     again = Run(config, "w", "again").stage(rows_of(0, 4), rows_of(4, 6))
     assert again.append() == 0
     assert bodies(config) == numbers(9)
+    assert caplog.messages == [
+        "the 9 messages of the write w are in the store since an earlier run, so the 10 given now "
+        "are not: another write needs another writeId"
+    ]
     assert not Path(again.write.directory).exists()
     unnamed = replace(again.write, write_id="x", is_named=False)
     again = Run(config, "x").stage(rows_of(9, 1))

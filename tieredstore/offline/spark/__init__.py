@@ -16,11 +16,15 @@ and `write_options.py` the writer, over `../writing/`, `engine.py` the engine. N
 imported before it is used.
 """
 
-from collections.abc import Sequence
+import json
+import os
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+    Option = str | int | bool | Collection[str | int] | Mapping[str, int]
 
 FORMAT: Final = "tieredstore"
 PUSHDOWN_KEY: Final = "spark.sql.python.filterPushdown.enabled"
@@ -44,10 +48,10 @@ def register(spark: "SparkSession") -> None:
 
 def messages(
     spark: "SparkSession",
-    where: str,
+    where: str | os.PathLike[str],
     *,
     columns: Sequence[str] | None = None,
-    **options: str | int | bool,
+    **options: "Option",
 ) -> "DataFrame":
     """The messages of a tier as a DataFrame that reads and makes only some columns.
 
@@ -58,7 +62,8 @@ def messages(
         spark: the session; the format is registered.
         where: the tier's directory or URL.
         columns: names of columns, in this order; None: all.
-        options: as `.option(name, value)`, such as `topics="G_Orders"`.
+        options: as `.option(name, value)`, such as `topics="G_Orders"`; a list stands for its
+            values between commas, a dict for a JSON object.
 
     Raises:
         SparkMissing: as `register`.
@@ -69,11 +74,11 @@ def messages(
 
 def table(
     spark: "SparkSession",
-    where: str,
+    where: str | os.PathLike[str],
     name: str,
     *,
     columns: Sequence[str] | None = None,
-    **options: str | int | bool,
+    **options: "Option",
 ) -> "DataFrame":
     """One of the tables of a tier, as `messages`: messages, units, keys, segments or gaps."""
     register(spark)
@@ -81,8 +86,25 @@ def table(
 
     reader = spark.read.format(FORMAT).schema(sql_types(name, columns)).option("table", name)
     for option, value in options.items():
-        reader = reader.option(option, value)
-    return reader.load(where)
+        reader = reader.option(option, option_text(value))
+    return reader.load(os.fspath(where))
+
+
+def option_text(value: "Option") -> str | int | bool:
+    """A value as an option holds it, for Spark itself makes `[A, B]` of a list.
+
+    Raises:
+        ValueError: one of a list holds a comma.
+    """
+    if isinstance(value, Mapping):
+        return json.dumps(value)
+    if isinstance(value, str | int):
+        return value
+    parts = [str(one) for one in value]
+    for part in parts:
+        if "," in part:
+            raise ValueError(f"{part!r} holds a comma, which separates the values of an option")
+    return ",".join(parts)
 
 
 def require_spark() -> None:

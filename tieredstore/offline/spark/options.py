@@ -114,15 +114,16 @@ def table_options(given: Mapping[str, str], *, now_ms: int) -> TableOptions:
     """
     values = OptionValues(given, _STREAM_ONLY, "a stream")
     table = table_named(given)
-    starting = values.text("startingOffsets") or EARLIEST
-    ending = values.text("endingOffsets") or LATEST
+    since_ms, until_ms = values.moment("startTime", now_ms), values.moment("endTime", now_ms)
+    if since_ms is not None and until_ms is not None and until_ms <= since_ms:
+        raise ConfigError("endTime is not later than startTime")
     wanted = WantedMessages(
         topics=values.topics(),
         queues=values.queues(),
-        starts={} if starting == EARLIEST else parse_offsets(starting, option="startingOffsets"),
-        ends={} if ending == LATEST else parse_offsets(ending, option="endingOffsets"),
-        since_ms=values.moment("startTime", now_ms),
-        until_ms=values.moment("endTime", now_ms),
+        starts=values.offsets("startingOffsets", (EARLIEST,))[1],
+        ends=values.offsets("endingOffsets", (LATEST,))[1],
+        since_ms=since_ms,
+        until_ms=until_ms,
     )
     return TableOptions(
         values.address(),
@@ -144,13 +145,10 @@ def stream_options(given: Mapping[str, str], *, now_ms: int) -> StreamOptions:
     table = table_named(given)
     if table != MESSAGES:
         raise ConfigError(f"table: a stream has {MESSAGES} only, not {table}")
-    starting, since_ms = values.text("startingOffsets"), values.moment("startTime", now_ms)
-    if starting and since_ms is not None:
+    since_ms = values.moment("startTime", now_ms)
+    if values.text("startingOffsets") and since_ms is not None:
         raise ConfigError("a stream begins at startingOffsets or at startTime: give one of them")
-    begins_at = starting if starting in {EARLIEST, LATEST} else EARLIEST
-    starts = (
-        parse_offsets(starting, option="startingOffsets") if starting not in {"", begins_at} else {}
-    )
+    begins_at, starts = values.offsets("startingOffsets", (EARLIEST, LATEST))
     rows_max = values.number("maxRowsPerTrigger", 0, least=1)
     return StreamOptions(
         values.address(),
@@ -186,6 +184,8 @@ class OptionValues:
         for written, value in given.items():
             name = names.get(written.lower())
             if name is None:
+                if written.lower() == "paths":  # what Spark makes of `load([one, two])`
+                    raise ConfigError("a DataFrame is of one tier: join those of several by union")
                 near = get_close_matches(written, [*known, *KEYS], 1, _NEAR)
                 hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
                 raise ConfigError(f"there is no option {written}: {hint}")
@@ -229,6 +229,13 @@ class OptionValues:
     def _listed(self, name: str) -> list[str]:
         parts = [part.strip() for part in self.text(name).split(",")]
         return [part for part in parts if part]
+
+    def offsets(self, name: str, words: tuple[str, ...]) -> tuple[str, Offsets]:
+        """One of some words, in any case, of which the first is the default; or offsets."""
+        text = self.text(name)
+        if text.lower() in {"", *words}:
+            return text.lower() or words[0], {}
+        return words[0], parse_offsets(text, option=name, words=words)
 
     def moment(self, name: str, now_ms: int) -> int | None:
         """A time as Unix ms; None where it was not given."""

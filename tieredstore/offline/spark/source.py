@@ -6,6 +6,7 @@ from pyspark.sql.datasource import (
     DataSource,
     DataSourceArrowWriter,
     DataSourceReader,
+    DataSourceStreamReader,
     DataSourceStreamWriter,
     InputPartition,
 )
@@ -24,7 +25,7 @@ from tieredstore.offline.spark.options import (
 )
 from tieredstore.offline.spark.pushdown import PushedFilters
 from tieredstore.offline.spark.store_writer import StoreWriter
-from tieredstore.offline.spark.stream_reader import MessageStreamReader
+from tieredstore.offline.spark.stream_reader import MessageStreamReader, RefusedStream
 from tieredstore.offline.spark.workers import keep_what_is_loaded
 from tieredstore.offline.spark.write_options import write_options
 from tieredstore.offline.tables.open_tier import OpenTier
@@ -59,10 +60,16 @@ class TieredStoreSource(DataSource):
             return FilteringReader(options, to_spark)
         return TableReader(options, to_spark)
 
-    def streamReader(self, schema: StructType) -> MessageStreamReader:  # noqa: N802 - Spark's name
-        """What reads messages as a stream; errors as `reader`."""
-        options = stream_options(self.options, now_ms=SystemClock().now_ms())
-        return MessageStreamReader(options, ToSpark.of(MESSAGES, schema))
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
+        """What reads messages as a stream; what `reader` raises is raised when it begins.
+
+        Raised here, Spark 4.3 would show an error of its own as the last line in its place.
+        """
+        try:
+            options = stream_options(self.options, now_ms=SystemClock().now_ms())
+            return MessageStreamReader(options, ToSpark.of(MESSAGES, schema))
+        except ConfigError as error:
+            return RefusedStream(error)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:  # noqa: FBT001 - Spark's
         """What appends messages to a store.

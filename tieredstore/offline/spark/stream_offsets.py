@@ -48,11 +48,11 @@ def parse_queue(name: str) -> QueueId:
     return QueueId(topic, int(number))
 
 
-def parse_offsets(text: str, *, option: str) -> Offsets:
+def parse_offsets(text: str, *, option: str, words: Sequence[str] = (EARLIEST, LATEST)) -> Offsets:
     """The offsets in a JSON object, such as `{"Orders/0": 17}`.
 
     Raises:
-        ConfigError: it is none; names `option`.
+        ConfigError: it is none; names `option`, and the words that it takes besides.
     """
     found: Any
     try:
@@ -61,8 +61,8 @@ def parse_offsets(text: str, *, option: str) -> Offsets:
         found = None
     if not isinstance(found, dict):
         raise ConfigError(
-            f"{option}: {text!r} is neither {EARLIEST!r} nor {LATEST!r} nor a JSON object such as "
-            f'{{"Orders/0": 17}}'
+            f"{option}: {text!r} is neither {' nor '.join(map(repr, words))} nor a JSON object "
+            f'such as {{"Orders/0": 17}}'
         )
     offsets: Offsets = {}
     for name, offset in cast("dict[str, Any]", found).items():

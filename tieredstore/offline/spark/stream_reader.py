@@ -1,7 +1,6 @@
 """Messages as a stream: Spark asks how far there is something, and reads between two offsets."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from typing import Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -16,6 +15,7 @@ from container.metadata.records import Queue
 from container.names.queue_id import QueueId
 from provider.clock import Clock, SystemClock
 from provider.errors import NotFound
+from tieredstore.config.sources import ConfigError
 from tieredstore.offline.cutting import Selection
 from tieredstore.offline.spark.conversion import ToSpark
 from tieredstore.offline.spark.options import LATEST, StreamOptions
@@ -44,6 +44,29 @@ class MessagePartition(InputPartition):
     def __init__(self, part: MessagesPart) -> None:
         super().__init__(part)
         self.part = part
+
+
+class RefusedStream(DataSourceStreamReader):
+    """A stream that was asked for with wrong options: says so when the query begins."""
+
+    def __init__(self, error: ConfigError) -> None:
+        self._error = error
+
+    def initialOffset(self) -> Offsets:  # noqa: N802 - Spark's name
+        """Raise the error."""
+        raise self._error
+
+    def latestOffset(self, start: Offsets, limit: ReadLimit) -> Offsets:  # noqa: ARG002, N802 - Spark's
+        """Raise the error; a restarted query asks for this first."""
+        raise self._error
+
+    def partitions(self, start: Offsets, end: Offsets) -> list[InputPartition]:  # noqa: ARG002 - Spark's
+        """Raise the error; a query that was ended in a batch asks for this first."""
+        raise self._error
+
+    def read(self, partition: InputPartition | None) -> Iterator[RecordBatch]:  # noqa: ARG002 - Spark's
+        """Raise the error."""
+        raise self._error
 
 
 class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -183,7 +206,7 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._begun_ms = tier.state().broker.begun_ms
         wanted = self._options.wanted
         # A topic that is deleted later on is missing messages, not a wrong option.
-        queues = tier.queues(replace(wanted, topics=None, topics_seen=wanted.topics))
+        queues = tier.queues_there(wanted)
         self._seen = {str(name): _bounds_of(queue) for name, queue in queues.items()}
         self._looked_s = self._clock.monotonic_s()
 

@@ -20,7 +20,6 @@ from tieredstore.offline.split import TierPlace
 from tieredstore.offline.wanted_messages import TierAddress, WantedMessages
 from tieredstore.opening import AS_ARGUMENTS, existing_tier
 from tieredstore.reading.opened import OpenedTier, opened_tier
-from tieredstore.summary import absence_text
 from tieredstore.threaded import Threaded
 
 
@@ -70,12 +69,16 @@ class OpenTier(Threaded):
         """The queues that are wanted, in order.
 
         Raises:
-            NotFound: there is no queue of a topic that is wanted; names the nearest.
+            NotFound: there is no queue of a topic that is wanted, or none with a number that is;
+                names the nearest.
         """
+        if text := wanted.absence(self.state().queues):
+            raise NotFound(text, self.place.location)
+        return self.queues_there(wanted)
+
+    def queues_there(self, wanted: WantedMessages) -> dict[QueueId, Queue]:
+        """The queues that are wanted, in order, whatever of what was named is not there."""
         state = self.state()
-        known = {queue.topic for queue in state.queues}
-        for topic in sorted((wanted.topics or frozenset()) - known):
-            raise NotFound(absence_text(topic, None, state.queues), self.place.location)
         return {name: state.queues[name] for name in sorted(state.queues) if wanted.has(name)}
 
     def plan(self, selection: Selection, split_bytes: int) -> TierPlan:

@@ -8,6 +8,7 @@ from container.metadata.state import TierState
 from container.names.queue_id import FLAT_FILES, QueueId, SegmentType
 from container.names.rocketmq import segment_name
 from container.record.unit import UNIT_BYTES
+from provider.errors import NotFound
 from tieredstore.config.sources import ConfigError
 from tieredstore.offline.split import LogPiece, TierPlace, pieces_between
 from tieredstore.offline.tables.open_tier import OpenTier
@@ -22,12 +23,14 @@ def parts_of_table(
     """What workers read of a table. Costs what its metadata cost: manifests, no message.
 
     Raises:
-        NotFound: there is no queue of a topic that is wanted.
+        NotFound: there is no queue of a topic that is wanted, or one of those named by offsets.
         ConfigError: the table has no offsets, or no times, to choose by.
         Corrupt, Denied, Unavailable: of manifests.
     """
     _refuse_what_it_has_not(table, wanted)
     queues = tier.queues(wanted)
+    if wanted.starts or wanted.ends:
+        _refuse_unknown(tier, (*wanted.starts, *wanted.ends))
     if table == MESSAGES:
         found = tier.plan(wanted.selection(queues), split_bytes)
         return [MessagesPart(split, skips_damage) for split in found.splits]
@@ -62,6 +65,16 @@ def _refuse_what_it_has_not(table: str, wanted: WantedMessages) -> None:
         raise ConfigError(f"the table {table} has no queue offsets to choose by")
     if table not in {MESSAGES, KEYS} and (wanted.since_ms, wanted.until_ms) != (None, None):
         raise ConfigError(f"the table {table} has no store times to choose by")
+
+
+def _refuse_unknown(tier: OpenTier, names: Iterable[str]) -> None:
+    """Refuse offsets of queues that are not there."""
+    known = set(map(str, tier.state().queues))
+    for name in names:
+        if name not in known:
+            raise NotFound(
+                f"offsets are given of {name}, which is no queue of the tier", tier.place.location
+            )
 
 
 def units_parts(

@@ -108,10 +108,15 @@ class _Appending:
             async with opened(context, layers):
                 plan = await asyncio.to_thread(self._ledger.load, self._write.write_id)
                 if plan is not None and plan.is_done:
+                    given = sum(part.messages for part in self._parts)
                     LOGGER.warning(
-                        "the %d messages of the write %s are in the store since an earlier run",
+                        "the %d messages of the write %s are in the store since an earlier run%s",
                         plan.messages,
                         plan.write_id,
+                        ""
+                        if given == plan.messages
+                        else f", so the {given} given now are not: "
+                        "another write needs another writeId",
                     )
                 else:
                     if plan is None:
