@@ -256,7 +256,7 @@ class Config:
             raise ConfigError(
                 "tieredStoreFilePath is not set: name the tier's directory with "
                 "-D tieredStoreFilePath=DIRECTORY or in the file given to --conf; in a program, "
-                "with the argument `where`"
+                "with the argument `where`; in Spark, with load(DIRECTORY)"
             )
         return location_at(value)
 

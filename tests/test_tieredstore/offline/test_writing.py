@@ -145,10 +145,8 @@ def test_what_is_done_is_not_done_again(config: Config, caplog: pytest.LogCaptur
     again = Run(config, "w", "again").stage(rows_of(0, 4), rows_of(4, 6))
     assert again.append() == 0
     assert bodies(config) == numbers(9)
-    assert caplog.messages == [
-        "the 9 messages of the write w are in the store since an earlier run, so the 10 given now "
-        "are not: another write needs another writeId"
-    ]
+    said = " ".join(caplog.messages)
+    assert "since an earlier run, so the 10 given now are not: another write needs another" in said
     assert not Path(again.write.directory).exists()
     unnamed = replace(again.write, write_id="x", is_named=False)
     again = Run(config, "x").stage(rows_of(9, 1))

@@ -19,7 +19,7 @@ from tieredstore.offline.export.continuing import (
     refuse_other_history,
 )
 from tieredstore.offline.export.ledger import DoneTask, Ledger, PlannedRun, PlannedTask
-from tieredstore.offline.export.options import ExportOptions, Target, columns_of
+from tieredstore.offline.export.options import ExportOptions, Target, check_directory, columns_of
 from tieredstore.offline.export.task import ExportTask, export_pieces, no_more
 from tieredstore.offline.planning import TierPlan
 from tieredstore.offline.split import LogPiece, Split, pieces_between
@@ -157,10 +157,11 @@ def planned_export(
 
     Raises:
         ConfigError: other options than it was begun with, or another tier; or the directory has
-            something else.
+            something else, or is a URL.
         NotFound: there is no tier, or no such topic, or messages of the plan have expired since.
         and as `planning.plan`.
     """
+    check_directory(directory)
     ledger, target = Ledger(directory), Target("directory", str(directory))
     about = ledger.about()
     if about is not None:

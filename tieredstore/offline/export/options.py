@@ -1,13 +1,17 @@
 """Which messages an export has and what of them, and whether a later run is given the same."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, NamedTuple, Self, cast
 
 from tieredstore.config.sources import ConfigError
 from tieredstore.offline.wanted_messages import WantedMessages
 from tieredstore.reading.arrow import import_arrow
 
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
 TOPIC = "topic"
 """The column that is in the names of directories, and so in no Parquet file of an export."""
 
@@ -58,11 +62,26 @@ class ExportOptions:
         for name, value in asdict(given).items():
             if value is not None and value != mine[name]:
                 word = name.removesuffix("_ms")
+                said = _said if word == name else _moment
                 raise ConfigError(
-                    f"the export in {target.name} was begun with {word} {_said(mine[name])}, not "
-                    f"{_said(value)}: name another {target.kind}, or give no such option to go on"
+                    f"the export in {target.name} was begun with {word} {said(mine[name])}, not "
+                    f"{said(value)}: name another {target.kind}, or give no such option to go on"
                 )
         return self
+
+
+def check_directory(directory: Path) -> None:
+    """Refuse a URL, which would become the name of a directory on this machine.
+
+    Raises:
+        ConfigError: it is one.
+    """
+    if _URL.match(str(directory)):
+        url = str(directory).replace(":/", "://", 1)  # a Path has one slash of the two
+        raise ConfigError(
+            f"an export is written into a directory, not to {url}: name one that all workers see, "
+            f"such as a mounted bucket, or write a table of a warehouse there with --iceberg"
+        )
 
 
 def columns_of(options: ExportOptions) -> tuple[str, ...]:
@@ -93,6 +112,16 @@ def named_columns(options: ExportOptions) -> Sequence[str]:
 
 def _as_tuple(listed: Sequence[Any] | None) -> tuple[Any, ...] | None:
     return None if listed is None else tuple(listed)
+
+
+def _moment(value: int | None) -> str:
+    if value is None:
+        return _said(value)
+    try:
+        text = datetime.fromtimestamp(value / 1000, UTC).isoformat(timespec="milliseconds")
+    except (ValueError, OverflowError, OSError):
+        return str(value)
+    return text.replace("+00:00", "Z")
 
 
 def _said(value: Any) -> str:  # noqa: ANN401 - of any option
