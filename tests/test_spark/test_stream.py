@@ -161,3 +161,15 @@ def test_wrong_options_are_said_by_the_query_and_not_before() -> None:
         with pytest.raises(ConfigError, match="maxRowsPerTrigger: 0 is less than 1"):
             ask()
     reader.stop()
+
+
+def test_a_beginning_behind_the_end_of_a_queue_is_refused(tier: GrowingTier) -> None:
+    from tieredstore.offline.spark.conversion import ToSpark  # noqa: PLC0415 - needs PySpark
+    from tieredstore.offline.spark.options import stream_options  # noqa: PLC0415 - likewise
+    from tieredstore.offline.spark.stream_reader import MessageStreamReader  # noqa: PLC0415
+
+    given = {"path": str(tier.path), "startingOffsets": '{"Orders/1": 21}'}
+    reader = MessageStreamReader(stream_options(given, now_ms=0), ToSpark(("body",)))
+    with pytest.raises(ConfigError, match="startingOffsets: Orders/1 ends at 20, before 21"):
+        reader.initialOffset()
+    reader.stop()

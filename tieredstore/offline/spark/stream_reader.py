@@ -97,6 +97,7 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         Raises:
             NotFound: there is no queue of a topic that is wanted, or of one of `startingOffsets`.
+            ConfigError: one of them is behind the end of its queue.
         """
         options = self._options
         tier = self._opened()
@@ -105,12 +106,14 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             str(name): options.starts.get(str(name), self._beginning(tier, name, queue))
             for name, queue in queues.items()
         }
-        for name in options.starts:
+        for name, start in options.starts.items():
             if name not in offsets:
                 raise NotFound(
                     f"startingOffsets names {name}, which is no queue of the tier that is wanted",
                     tier.place.location,
                 )
+            if start > (end := self._seen[name].end) and options.fails_on_loss:
+                raise ConfigError(f"startingOffsets: {name} ends at {end}, before {start}")
         return marked(offsets, self._seen, self._begun_ms)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
