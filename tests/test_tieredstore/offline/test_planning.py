@@ -24,11 +24,16 @@ from tests.support.golden import (
 )
 from tests.support.shown_blocks import blocks_of, environment_of, ran
 from tieredstore import offline, sync
+from tieredstore.config.effective import Config
 from tieredstore.config.sources import ConfigError
+from tieredstore.offline.engine import OneProcess
+from tieredstore.offline.export.job import planned_export
+from tieredstore.offline.export.options import ExportOptions
 from tieredstore.offline.planning import splits
 from tieredstore.offline.scanner import scan
 from tieredstore.offline.sources import source_of
 from tieredstore.offline.split import ScanReport, Split, where_not_met
+from tieredstore.opening import AS_OPTIONS
 
 SPLIT_BYTES = (64 << 10, 1 << 20, 1 << 40)
 
@@ -173,6 +178,9 @@ def test_the_blocks_of_the_guide_print_what_they_show(tier: Path, tmp_path: Path
     (tmp_path / "tier").symlink_to(tier)
     guide = Path(str(tieredstore.__file__)).parents[1] / "docs/offline.md"
     blocks = blocks_of(guide.read_text())
-    assert len(blocks) == 2
+    assert len(blocks) == 3
+    config = Config.load(settings={"tieredStoreFilePath": str(tier)}, environment={})
+    options = ExportOptions(topics=("G_Keys", "G_Orders"))
+    planned_export(config, tmp_path / "orders", options, naming=AS_OPTIONS).run(OneProcess())
     for block in blocks:
         ran(block, tmp_path, environment_of(), joined=False)
