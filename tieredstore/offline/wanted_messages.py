@@ -1,5 +1,6 @@
 """Which tier, and which of its messages: what a job is told. Plain values; all can be pickled."""
 
+import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -43,6 +44,8 @@ class WantedMessages:
     """Which messages; None: no bound."""
 
     topics: frozenset[str] | None = None
+    topic_pattern: str | None = None
+    """Only topics whose whole names this regular expression matches, besides `topics`."""
     queues: frozenset[QueueId | int] | None = None
     """Queues by name, or of every topic by number."""
     starts: Mapping[str, int] = field(default_factory=dict[str, int])
@@ -66,10 +69,16 @@ class WantedMessages:
             ALL_TIMES[1] if self.until_ms is None else self.until_ms,
         )
 
+    def has_topic(self, topic: str) -> bool:
+        """Whether a topic was asked for."""
+        return (self.topics is None or topic in self.topics) and (
+            self.topic_pattern is None or re.fullmatch(self.topic_pattern, topic) is not None
+        )
+
     def has(self, queue: QueueId) -> bool:
         """Whether messages of a queue may be wanted."""
         return (
-            (self.topics is None or queue.topic in self.topics)
+            self.has_topic(queue.topic)
             and (self.topics_seen is None or queue.topic in self.topics_seen)
             and (self.numbers is None or queue.queue_id in self.numbers)
             and (self.queues is None or queue in self.queues or queue.queue_id in self.queues)
@@ -78,13 +87,12 @@ class WantedMessages:
     def absence(self, queues: Collection[QueueId]) -> str | None:
         """What of the topics and queues that are named a tier with these queues has not.
 
-        None where it has all. Offsets and filters may name what is not there.
+        None where it has all. Offsets, filters and a pattern may name what is not there.
         """
         known = {queue.topic for queue in queues}
         for topic in sorted((self.topics or frozenset()) - known):
             return absence_text(topic, None, queues)
-        fitting = [one for one in queues if self.topics is None or one.topic in self.topics]
-        numbers = {one.queue_id for one in fitting}
+        numbers = {one.queue_id for one in queues if self.has_topic(one.topic)}
         for queue in sorted(self.queues or (), key=str):
             if isinstance(queue, QueueId):
                 if queue not in queues:

@@ -49,6 +49,8 @@ def test_names_have_any_case_and_keys_of_the_configuration_are_taken() -> None:
         ({"damaged": "ignore"}, "write fail or skip, not 'ignore'"),
         ({"pushFilters": "yes"}, "write true or false, not 'yes'"),
         ({"queues": "A"}, "'A' names no queue"),
+        ({"topicPattern": "["}, "topicPattern: '[' is no regular expression: unterminated"),
+        ({"topicPattern": "A", "topics": "A"}, "by topics or by topicPattern: give one of them"),
         ({"maxRowsPerTrigger": "3"}, "an option of a stream only"),
         ({"objectStoreSecretKey": "x"}, "is a secret: give it in the environment"),
         ({"startTime": "soon"}, "startTime: 'soon' is no time"),
@@ -75,6 +77,15 @@ def test_a_wrong_option_of_a_table_is_one_sentence(given: dict[str, str], senten
 def test_a_wrong_option_of_a_stream_is_one_sentence(given: dict[str, str], sentence: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(sentence)):
         stream_options(given, now_ms=NOW_MS)
+
+
+@pytest.mark.parametrize("options", [table_options, stream_options])
+def test_a_pattern_stands_for_whole_names_of_topics_whenever_they_come(options: Any) -> None:
+    wanted = options({"topicPattern": "%RETRY%.*|A", "queues": "0"}, now_ms=NOW_MS).wanted
+    names = ["%RETRY%g", "A", "AB", "BA", "x%RETRY%g"]
+    assert [wanted.has(QueueId(name, 0)) for name in names] == [True, True, False, False, False]
+    assert wanted.absence([QueueId("A", 0)]) is None
+    assert "has a queue 0; there are 1" in wanted.absence([QueueId("A", 1), QueueId("AB", 0)])
 
 
 def test_words_of_offsets_have_any_case() -> None:

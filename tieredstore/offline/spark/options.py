@@ -4,6 +4,7 @@ Spark compares names of options without regard to case. A name that is neither o
 key of the configuration is an error that names the nearest.
 """
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -39,6 +40,8 @@ OPTIONS: Final[Mapping[str, str]] = {
     "conf": "A broker's configuration file, which is read on the driver.",
     "javaMetadata": "A tieredStoreMetadata.json, to read a tier that RocketMQ's store wrote.",
     "topics": "Only these topics, separated by commas.",
+    "topicPattern": "Only topics whose whole names this regular expression (of Python) matches; a "
+    "stream also reads those that come later.",
     "queues": "Only these queues, separated by commas: numbers, or topic/queue.",
     "startingOffsets": "earliest (default) or a JSON object of first queue offsets, such as "
     '{"Orders/0": 17}; queues that it does not name are read from their beginning. A stream also '
@@ -119,6 +122,7 @@ def table_options(given: Mapping[str, str], *, now_ms: int) -> TableOptions:
         raise ConfigError("endTime is not later than startTime")
     wanted = WantedMessages(
         topics=values.topics(),
+        topic_pattern=values.topic_pattern(),
         queues=values.queues(),
         starts=values.offsets("startingOffsets", (EARLIEST,))[1],
         ends=values.offsets("endingOffsets", (LATEST,))[1],
@@ -152,7 +156,9 @@ def stream_options(given: Mapping[str, str], *, now_ms: int) -> StreamOptions:
     rows_max = values.number("maxRowsPerTrigger", 0, least=1)
     return StreamOptions(
         values.address(),
-        WantedMessages(topics=values.topics(), queues=values.queues()),
+        WantedMessages(
+            topics=values.topics(), topic_pattern=values.topic_pattern(), queues=values.queues()
+        ),
         begins_at,
         starts,
         since_ms,
@@ -218,6 +224,19 @@ class OptionValues:
     def topics(self) -> frozenset[str] | None:
         """Names between commas; None where none was given."""
         return frozenset(self._listed("topics")) or None
+
+    def topic_pattern(self) -> str | None:
+        """A regular expression; None where none was given."""
+        pattern = self.text("topicPattern")
+        if pattern and self.text("topics"):
+            raise ConfigError("topics are chosen by topics or by topicPattern: give one of them")
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            raise ConfigError(
+                f"topicPattern: {pattern!r} is no regular expression: {error}"
+            ) from error
+        return pattern or None
 
     def queues(self) -> frozenset[QueueId | int] | None:
         """Numbers and `topic/queue` between commas; None where none was given."""

@@ -122,9 +122,7 @@ def _touching(pieces: Iterator[LogPiece]) -> Iterator[list[LogPiece]]:
 def keys_parts(state: TierState, wanted: WantedMessages, place: TierPlace) -> Iterator[KeysPart]:
     """The index files that may have an item of a wanted message. Pure."""
     topics = {
-        topic.topic_id: name
-        for name, topic in state.topics.items()
-        if wanted.topics is None or name in wanted.topics
+        topic.topic_id: name for name, topic in state.topics.items() if wanted.has_topic(name)
     }
     low, high = wanted.times_ms
     for file in sorted(state.index_files.values(), key=lambda one: one.base):
