@@ -14,6 +14,7 @@ from container.metadata.object_names import object_name, object_names
 from container.metadata.records import Queue, Segment
 from container.names.queue_id import FLAT_FILES, QueueId, SegmentType
 from container.names.rocketmq import segment_name
+from container.queue.log_places import lost_bytes
 from container.queue.message_queue_container import MessageQueueContainer
 from container.record.blank import Coda
 from container.record.kernels import decode_units
@@ -149,6 +150,7 @@ class _QueueLook:
         )
         logs = flat[SegmentType.COMMIT_LOG]
         self._log = FlatStream(store, container.id, logs, sizes, piece_bytes=LOG_BYTES_AT_ONCE)
+        self._lost = lost_bytes(container.record, logs) if container.record.gaps else {}
         self._check: RecordCheck | None = None
 
     async def batches(self) -> AsyncIterator[list[Finding]]:
@@ -200,7 +202,9 @@ class _QueueLook:
 
     def _next_position(self, units: Units) -> int:
         """Where the first of some units must point to, as the record before it says."""
-        return self._check.next_position if self._check else int(units["position"][0])
+        if self._check is None:
+            return int(units["position"][0])
+        return self._lost.get(self._check.next_position, self._check.next_position)
 
     def _unread(self, offset: int, end: int, reason: str) -> Finding:
         """The finding of messages that nothing can be said of; what follows begins anew."""

@@ -4,10 +4,10 @@ An extent says the offset of its first message, so that a read of whole extents 
 find its bytes. What left the snapshot for manifests is not looked at: that could cost a request.
 """
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 
-from container.metadata.records import Extent, Queue, Segment
+from container.metadata.records import Extent, Gap, Queue, Segment
 from container.names.queue_id import SegmentType
 from provider.ranges import QueueOffset
 
@@ -24,8 +24,8 @@ def log_position(queue: Queue, offset: QueueOffset) -> int | None:
     if offset == queue.next_offset:
         return segments[-1].end
     segment = segments[_last_from(segments, offset)]
-    at = bisect_left(segment.extents, offset, key=_first_offset)
-    if at == len(segment.extents):
+    at = bisect_right(segment.extents, offset, key=_first_offset) - 1  # behind bytes without any
+    if at < 0:
         return None
     extent = segment.extents[at]
     is_known = extent.first_offset == offset and extent.crc32c is not None
@@ -49,6 +49,35 @@ def object_ends(queue: Queue, low: QueueOffset, high: QueueOffset) -> list[Queue
             if extent.first_offset > low and behind != (where, extent.object_offset):
                 found.append(extent.first_offset)
             behind = where, extent.object_offset + extent.length
+    return found
+
+
+def lies_in_gap(gaps: Sequence[Gap], start: int, end: int) -> bool:
+    """Whether an extent that begins with `start`, before the one of `end`, holds no message.
+
+    It begins in a gap and ends there. O(log n).
+    """
+    at = bisect_right(gaps, start, key=lambda gap: gap.start) - 1
+    return at >= 0 and start < gaps[at].end and end <= gaps[at].end
+
+
+def lost_bytes(queue: Queue, segments: Sequence[Segment]) -> dict[int, int]:
+    """Where runs of bytes of a log begin and end that hold nothing but what a gap has lost. O(n).
+
+    A log that was damaged when its metadata were made again has such.
+    """
+    extents = [(one.base + extent.position, extent) for one in segments for extent in one.extents]
+    behind = [extent.first_offset for _, extent in extents[1:]] + [queue.next_offset]
+    found: dict[int, int] = {}
+    last = -1
+    for (start, extent), end in zip(extents, behind, strict=True):
+        if not lies_in_gap(queue.gaps, extent.first_offset, end):
+            continue
+        if found and found[last] == start:
+            found[last] = start + extent.length
+        else:
+            last = start
+            found[last] = start + extent.length
     return found
 
 

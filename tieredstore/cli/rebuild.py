@@ -83,7 +83,9 @@ def _print(report: RebuildReport) -> None:
         write_table(("met", "path", "position", "detail"), rows, numbers=frozenset({"position"}))
     made = len(report.files) - len(report.faults)
     what = f"{counted(made, 'file')} of {count_text(report.messages)} messages"
-    if not report.files:
+    if report.makes_metadata and not report.files:
+        click.echo("nothing was published: of no queue could the metadata be made")
+    elif not report.files:
         click.echo("nothing is missing")
     elif report.is_dry:
         click.echo(f"{what} would be made{' and published' if report.makes_metadata else ''}")

@@ -7,6 +7,7 @@ from typing import NamedTuple
 from container.metadata.object_names import object_name
 from container.metadata.records import Extent, Queue, Segment
 from container.names.queue_id import QueueId
+from container.queue.log_places import lies_in_gap
 from tieredstore.offline.split import ALL_OFFSETS, ALL_TIMES, LogPiece, Split, TierPlace
 
 SPLIT_BYTES = 128 << 20
@@ -66,9 +67,10 @@ def no_boundary(extent: LogExtent, place: int) -> int | None:
 
 
 def extents_of(queue: Queue, segments: Iterable[Segment]) -> list[LogExtent]:
-    """All extents of the readable segments of a log, in order. O(extents).
+    """All extents of the readable segments of a log that may hold messages, in order. O(extents).
 
-    Those of a Java tier say nothing of offsets and times, so any of the queue's may be in them.
+    Those of a Java tier say nothing of offsets and times, so any of the queue's may be in them. One
+    whose offsets all lie in a gap holds none: a log that was damaged has such.
     """
     pairs = [
         (segment, extent)
@@ -76,13 +78,9 @@ def extents_of(queue: Queue, segments: Iterable[Segment]) -> list[LogExtent]:
         if segment.is_readable
         for extent in segment.extents
     ]
-    firsts = [
-        queue.min_offset if extent.crc32c is None else extent.first_offset for _, extent in pairs
-    ]
-    behind = [
-        queue.next_offset if extent.crc32c is None else first
-        for (_, extent), first in zip(pairs, [*firsts[1:], queue.next_offset], strict=True)
-    ]
+    of_java = all(extent.crc32c is None for _, extent in pairs)
+    firsts = [queue.min_offset if of_java else extent.first_offset for _, extent in pairs]
+    behind = [queue.next_offset if of_java else first for first in [*firsts[1:], queue.next_offset]]
     return [
         LogExtent(
             LogPiece(
@@ -97,6 +95,7 @@ def extents_of(queue: Queue, segments: Iterable[Segment]) -> list[LogExtent]:
             segment.base,
         )
         for (segment, extent), first_offset, next_offset in zip(pairs, firsts, behind, strict=True)
+        if of_java or not lies_in_gap(queue.gaps, first_offset, next_offset)
     ]
 
 

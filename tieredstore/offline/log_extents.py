@@ -18,7 +18,8 @@ from tieredstore.offline.split import LogPiece, ScanReport, Split
 
 PIECE_BYTES = 4 << 20
 ExtentRow = tuple[int, int, int | None, int, int, int]
-"""Log position, length, CRC-32C (None: not all can be read), first offset, oldest, newest."""
+"""Log position, length, CRC-32C (None: not all can be read), first offset (-1: it holds no record),
+oldest, newest."""
 
 
 @dataclass(slots=True)
@@ -122,8 +123,7 @@ class LogExtents:
             crc = _sum(source, split, start, end, before[2])
             return [*rows[:-1], (before[0], before[1] + Coda.SIZE, crc, *before[3:])]
         crc = _sum(source, split, start, end, 0)
-        offset, stamp = (-1, 0) if before is None else (before[3], before[5])
-        return [*rows, (start, end - start, crc, offset, stamp, stamp)]
+        return [*rows, (start, end - start, crc, -1, 0, 0)]
 
     def _is_edge(self, position: int) -> bool:
         """Whether a piece begins there."""
@@ -137,7 +137,7 @@ class LogExtents:
 
 
 def _sum(source: ByteSource, split: Split, start: int, end: int, crc: int) -> int | None:
-    """Checksum of bytes of the log; None if not all can be read."""
+    """Checksum of bytes of the log, missing ones as zeros; None if some cannot be read."""
     room = memoryview(bytearray(min(PIECE_BYTES, end - start)))
     for piece in split.pieces:
         low, high = max(piece.position, start), min(piece.end, end)
@@ -145,9 +145,9 @@ def _sum(source: ByteSource, split: Split, start: int, end: int, crc: int) -> in
             view = room[: high - low]
             place = piece.object_offset + low - piece.position
             try:
-                if source.read_into(piece.object_name, place, view) < len(view):
-                    return None
+                count = source.read_into(piece.object_name, place, view)
             except Corrupt:  # an encrypted frame was changed
                 return None
+            view[count:] = bytes(len(view) - count)
             crc, low = crc32c(view, crc), low + len(view)
     return crc

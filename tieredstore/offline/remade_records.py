@@ -99,20 +99,22 @@ def _log_segments(parts: QueueParts) -> list[Segment]:
     if gaps and gaps[-1]["position"] + gaps[-1]["length"] == end:
         end = gaps[-1]["position"]  # what lies behind the last message was never published
     segments: list[Segment] = []
-    offset, stamp = 0, 0
+    firsts = _first_offsets(rows, runs_of(parts.said))
+    stamp = next(row[4] for row in rows if row[3] >= 0)
     for base, limit in parts.files:
         extents: list[Extent] = []
-        for position, length, crc, first, oldest, newest in rows:
+        for (position, length, crc, first, oldest, newest), offset in zip(
+            rows, firsts, strict=True
+        ):
             if not base <= position < min(limit, end):
                 continue
-            if first >= 0:
-                offset, stamp = first, newest
+            stamp = newest if first >= 0 else stamp
             extents.append(
                 Extent(
                     position - base,
                     length,
                     crc,
-                    QueueOffset(first if first >= 0 else offset),
+                    QueueOffset(offset),
                     oldest if first >= 0 else stamp,
                     newest if first >= 0 else stamp,
                     *parts.place_of(position, base),
@@ -123,6 +125,28 @@ def _log_segments(parts: QueueParts) -> list[Segment]:
                 Segment(SegmentType.COMMIT_LOG, base, _created(extents), 0, tuple(extents))
             )
     return segments
+
+
+def _first_offsets(rows: Sequence[Any], runs: Sequence[tuple[int, int]]) -> list[int]:
+    """First queue offset of each row of a log: of one without records, the first that it lost.
+
+    So that each row's offsets end where those of the next one begin.
+    """
+    ends = [behind for _, behind in runs]
+    starts = {behind: start for (_, behind), (start, _) in pairwise(runs)}
+    found: list[int] = []
+    at = runs[-1][1]
+    for row in reversed(rows):
+        at = row[3] if row[3] >= 0 else at
+        found.append(at)
+    found.reverse()
+    offset = runs[0][0]
+    for number, row in enumerate(rows):
+        if row[3] >= 0:
+            offset = ends[bisect_right(runs, row[3], key=lambda run: run[0]) - 1]
+        elif starts.get(offset) == found[number]:
+            found[number] = offset
+    return found
 
 
 def _unit_segments(parts: QueueParts) -> list[Segment]:

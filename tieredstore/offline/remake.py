@@ -6,19 +6,20 @@ This is for a tier in a directory; `remake_objects` is the same for one in an ob
 """
 
 import asyncio
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
 from container.check.finding import Finding
-from container.metadata.operations import Operation
+from container.metadata.operations import Operation, PutQueue
 from container.names.queue_id import QueueId, SegmentType
-from container.names.rocketmq import parse_segment_name
+from container.names.rocketmq import parse_segment_name, segment_name
 from container.names.tier_objects import BOUNDARY_PREFIX, JOURNAL_PREFIX, SNAPSHOT_PREFIX
 from container.record.header import RecordHeader
-from provider.clock import SystemClock
 from provider.errors import Corrupt, NotFound
+from provider.posix_errors import posix_errors
 from provider.sequential import DirectorySource
 from provider.staged_files import StagedFiles
 from tieredstore.config.effective import Config
@@ -27,16 +28,21 @@ from tieredstore.config.second_store import OFFLOAD_PATH, has_second_store
 from tieredstore.config.sources import ConfigError
 from tieredstore.offline.cutting import SPLIT_BYTES
 from tieredstore.offline.engine import Engine
+from tieredstore.offline.log_pieces import HOLE_BYTES_MAX
 from tieredstore.offline.lost import Progress
 from tieredstore.offline.rebuild_job import RebuildReducer
 from tieredstore.offline.remade_records import first_free_number
 from tieredstore.offline.remake_job import LogFile, RemakeJob
-from tieredstore.offline.remake_objects import journal_text, remake_objects
+from tieredstore.offline.remake_objects import (
+    is_foreign_index_file,
+    journal_text,
+    publish_remade,
+    remake_objects,
+)
 from tieredstore.offline.report import RebuildReport
 from tieredstore.offline.sources import place_of
 from tieredstore.opening import AS_OPTIONS, existing_tier
 from tieredstore.owner import refuse_any_owner
-from tieredstore.owning import open_owner
 from tieredstore.places import directory_of
 
 HEAD_BYTES = 128
@@ -100,7 +106,8 @@ def remake(
         if staged is not None and operations:
             for name, target in placed:
                 staged.install(name, f"{directory}/{target}")
-            asyncio.run(_publish(found, operations))
+            _fill_holes(root, operations)
+            asyncio.run(publish_remade(found, operations))
     return report
 
 
@@ -138,21 +145,31 @@ def log_files(root: Path) -> list[LogFile]:
             found.append((name.queue, name.base, path.stat().st_size))
     found.sort()
     follow = [*found[1:], None]
-    files = [
-        LogFile(
-            queue,
-            base,
-            size,
-            after[1] if after is not None and after[0] == queue else base + size,
-        )
-        for (queue, base, size), after in zip(found, follow, strict=True)
-    ]
+    files: list[LogFile] = []
+    for (queue, base, size), after in zip(found, follow, strict=True):
+        limit = base + size
+        if after is not None and after[0] == queue and after[1] - limit <= HOLE_BYTES_MAX:
+            limit = after[1]  # else the files do not touch, and the queue is left out
+        files.append(LogFile(queue, base, size, limit))
     seen: set[QueueId] = set()
     for number, file in enumerate(files):
         if file.queue not in seen:
             seen.add(file.queue)
             files[number] = replace(file, first_offset=_first_offset(root, file.name))
     return files
+
+
+def _fill_holes(root: Path, operations: Sequence[Operation]) -> None:
+    """Lengthen files that end before the next one begins, by zeros: what was there is a gap."""
+    for one in operations:
+        if not isinstance(one, PutQueue):
+            continue
+        for segment in one.queue.commit_log:
+            name = segment_name(one.queue.id, segment.type, segment.base)
+            with posix_errors(name), (root / name).open("r+b") as file:
+                if os.fstat(file.fileno()).st_size < segment.size:
+                    file.truncate(segment.size)
+                    os.fsync(file.fileno())
 
 
 def _first_offset(root: Path, name: str) -> int:
@@ -169,14 +186,17 @@ def _first_offset(root: Path, name: str) -> int:
 
 
 def _strangers(root: Path, made: set[str]) -> Iterator[Finding]:
-    """Derived files that were there and that nothing refers to from now on."""
-    for kind in (SegmentType.CONSUME_QUEUE, SegmentType.INDEX):
+    """Files that nothing refers to from now on: all but index files of ours, which go.
+
+    Of CommitLog files only those that are empty: what is left out may still be read by a person.
+    """
+    for kind in SegmentType:
         for path in sorted(root.glob(f"*/*/{kind.name}/*")):
             name = path.relative_to(root).as_posix()
-            if name not in made and parse_segment_name(name) is not None:
-                yield Finding("orphan", name, 0, "nothing refers to it: it may be deleted")
-
-
-async def _publish(config: Config, operations: Sequence[Operation]) -> None:
-    async with open_owner(config, clock=SystemClock(), imported=operations) as tier:
-        await tier.close()  # the entry that takes the tier has published everything
+            if name in made or parse_segment_name(name) is None:
+                continue
+            if kind is SegmentType.INDEX and not is_foreign_index_file(name):
+                continue
+            if kind is SegmentType.COMMIT_LOG and path.stat().st_size:
+                continue
+            yield Finding("orphan", name, 0, "nothing refers to it: it may be deleted")

@@ -173,7 +173,7 @@ def remake_objects(
     operations, _, report = job.result(job.run(engine, reducer_of), is_dry=dry_run)
     if not dry_run and operations:
         with start_blocking_portal() as portal:
-            portal.call(_publish, config, operations)
+            portal.call(publish_remade, config, operations)
     return replace(report, findings=[*logs.findings, *report.findings])
 
 
@@ -276,25 +276,33 @@ def _file(queue: QueueId, run: Sequence[LogPiece], first_offset: int) -> LogFile
     return LogFile(queue, base, end - base, end, first_offset, tuple(run))
 
 
-async def _publish(config: Config, operations: Sequence[Operation]) -> None:
-    """Begin the journal with everything, then give tombstones to all else.
+async def publish_remade(config: Config, operations: Sequence[Operation]) -> None:
+    """Begin the journal with everything, then give tombstones to all else that is ours.
 
-    That is what was left of before, and what a pass made that was gone over again.
+    That is what was left of before, and what a pass made that was gone over again. What said how
+    far the broker's log is in the tier is deleted at once: the next owner would believe it.
     """
     async with _begun(config, operations) as tier:
+        await tier.store.delete([one.name for one in await tier.store.list(FOLLOWED_PREFIX)])
         used: set[str] = set()
         for one in operations:
             if isinstance(one, PutQueue):
                 used.update(references_of(one.queue))
             elif isinstance(one, PutIndexFile):
                 used.add(one.index_file.object_name)
-        ours = (PARTS_PREFIX, INDEX_PREFIX, MANIFEST_PREFIX, FOLLOWED_PREFIX, SCRUB_PREFIX)
-        names = [one.name for one in await tier.store.list("")]
-        left = [name for name in names if name.startswith(ours) and name not in used]
+        ours = (PARTS_PREFIX, INDEX_PREFIX, MANIFEST_PREFIX, SCRUB_PREFIX)
+        names = [one.name for prefix in ours for one in await tier.store.list(prefix)]
+        left = [name for name in names if name not in used and not is_foreign_index_file(name)]
         due_ms = SystemClock().now_ms() + int(1000 * config.upkeep.grace_s)
         for at in range(0, len(left), TOMBSTONES_AT_ONCE):
             dead = (Tombstone(name, due_ms, LEFT_BEHIND) for name in left[at:][:TOMBSTONES_AT_ONCE])
             await tier.journal.publish([AddTombstones(tuple(dead))])
+
+
+def is_foreign_index_file(name: str) -> bool:
+    """Whether an object is an index file of RocketMQ's own store, or made for one."""
+    base = IndexBase.parse(name)
+    return name.startswith(INDEX_PREFIX) and (base is None or base.epoch < FIRST_EPOCH)
 
 
 @asynccontextmanager

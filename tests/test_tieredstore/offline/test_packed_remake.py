@@ -175,7 +175,6 @@ async def check(reader: TierReader) -> None:
     assert [str(one) async for one in check_tier(reader)] == []
 
 
-@pytest.mark.leaves_findings("log-outruns-units", "units-do-not-join", why="a part is lost")
 async def test_of_a_lost_part_the_messages_are_a_gap_and_all_others_come_back(
     tier: PackedTier,
 ) -> None:
@@ -197,6 +196,9 @@ async def test_of_a_lost_part_the_messages_are_a_gap_and_all_others_come_back(
     offsets, gaps = await tier.read(counted)
     assert offsets - gaps == report.messages
     assert gaps > 0
+    await tier.read(check)
+    found = await in_thread(lambda: audit(tier.config, OneProcess()))
+    assert (list(found.findings), found.counts["messages"]) == ([], report.messages)
 
 
 async def test_what_a_pass_made_that_was_gone_over_again_gets_tombstones(tier: PackedTier) -> None:

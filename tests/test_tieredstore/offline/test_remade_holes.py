@@ -1,0 +1,240 @@
+"""Metadata that are made of a damaged log: a gap for what is lost, and nothing else is wrong."""
+
+import asyncio
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from container.check.tier import check_tier
+from container.names.index_base import IndexBase
+from container.names.queue_id import QueueId, SegmentType
+from container.names.rocketmq import index_name, segment_name
+from container.names.tier_objects import FOLLOWED_PREFIX, MANIFEST_PREFIX
+from container.queue.time_boundary import Boundary, TimeRules
+from container.tier_reader import TierReader
+from provider.posix import PosixStore
+from tests.support.cli import invoke, run
+from tests.support.golden import ROCKETMQ_533, GoldenTree, expected, unpacked
+from tests.support.time_oracle import offset_by_scan
+from tests.test_tieredstore.offline.test_rebuild import (
+    broker_of,
+    config_of,
+    options_of,
+)
+from tieredstore import open as open_tier
+from tieredstore.offline import dataset
+from tieredstore.offline.audit import audit
+from tieredstore.offline.engine import OneProcess
+from tieredstore.offline.remake import remake
+from tieredstore.offline.report import RebuildReport
+from tieredstore.offline.restore import restore
+
+QUEUE = QueueId("G_Big", 0)
+"""Its log has four files."""
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> tuple[GoldenTree, Path]:
+    tree = unpacked(ROCKETMQ_533)
+    root = tmp_path_factory.mktemp("holes") / "tier"
+    run(*options_of(tree, root), "tier", tree.store)
+    return tree, root
+
+
+@pytest.fixture
+def tier(sound: tuple[GoldenTree, Path], tmp_path: Path) -> Path:
+    """A copy of the log of one queue alone."""
+    tree, root = sound
+    log = f"{QUEUE.topic}/{QUEUE.queue_id}/COMMIT_LOG"
+    made = tmp_path / "tier"
+    shutil.copytree(broker_of(tree, root) / log, broker_of(tree, made) / log)
+    return made
+
+
+def logs_of(broker: Path) -> list[Path]:
+    return sorted(broker.glob(f"{QUEUE.topic}/{QUEUE.queue_id}/COMMIT_LOG/*"), key=base_of)
+
+
+def base_of(path: Path) -> int:
+    return int(path.name[8:])
+
+
+def flip(logs: list[Path]) -> None:
+    """Damage the second record of the first file."""
+    raw = bytearray(logs[0].read_bytes())
+    raw[int.from_bytes(raw[:4], "big") + 6] ^= 8
+    logs[0].write_bytes(raw)
+
+
+def begin_with_zeros(logs: list[Path]) -> None:
+    logs[0].write_bytes(bytes(100) + logs[0].read_bytes()[100:])
+
+
+def cut(logs: list[Path]) -> None:
+    logs[1].write_bytes(logs[1].read_bytes()[:50_000])
+
+
+def empty(logs: list[Path]) -> None:
+    logs[1].write_bytes(b"")
+
+
+def remove(logs: list[Path]) -> None:
+    logs[1].unlink()
+
+
+def replace_by_another(logs: list[Path]) -> None:
+    logs[1].write_bytes(logs[2].read_bytes())
+
+
+def end_with_another(logs: list[Path]) -> None:
+    logs[-1].write_bytes(logs[0].read_bytes())
+
+
+def zero_the_joint(logs: list[Path]) -> None:
+    """A hole over the end of one file and the beginning of the next."""
+    first, second = logs[0].read_bytes(), logs[1].read_bytes()
+    logs[0].write_bytes(first[:-400] + bytes(400))  # a few bytes would be of properties alone
+    logs[1].write_bytes(bytes(100) + second[100:])
+
+
+DAMAGES: list[Callable[[list[Path]], None]] = [
+    flip, begin_with_zeros, cut, empty, remove,
+    replace_by_another, end_with_another, zero_the_joint,
+]  # fmt: skip
+
+
+def rows_of(tree: GoldenTree) -> dict[int, dict[str, Any]]:
+    rows = expected(tree.golden, "messages")
+    mine = [one for one in rows if (one["topic"], one["queue_id"]) == QUEUE]
+    return {one["queue_offset"]: one for one in mine}
+
+
+def whole(tree: GoldenTree, before: list[bytes], logs: list[Path]) -> set[int]:
+    """Offsets of the messages all of whose bytes are still at their places."""
+    now = {base_of(path): path.read_bytes() for path in logs if path.exists()}
+    log = b"".join(before)
+    found: set[int] = set()
+    for offset, row in rows_of(tree).items():
+        start = row["tier_physical_offset"]
+        base = max(base for base in map(base_of, logs) if base <= start)
+        record = log[start : start + row["store_size"]]
+        if now.get(base, b"")[start - base :][: len(record)] == record:
+            found.add(offset)
+    return found
+
+
+async def in_thread(work: Callable[[], RebuildReport]) -> RebuildReport:
+    return await asyncio.to_thread(work)
+
+
+@pytest.mark.parametrize("split_bytes", [5_000, 1 << 40])
+@pytest.mark.parametrize("damage", DAMAGES)
+async def test_all_other_messages_are_there_and_nothing_else_is_wrong(
+    sound: tuple[GoldenTree, Path],
+    tier: Path,
+    damage: Callable[[list[Path]], None],
+    split_bytes: int,
+) -> None:
+    tree, _ = sound
+    broker = broker_of(tree, tier)
+    logs = logs_of(broker)
+    before = [path.read_bytes() for path in logs]
+    damage(logs)
+    kept = whole(tree, before, logs)
+    assert 0 < len(kept) < len(rows_of(tree))
+    config = config_of(tree, tier)
+    report = await in_thread(lambda: remake(config, OneProcess(), split_bytes=split_bytes))
+    assert {one.path for one in report.findings} >= {f"{QUEUE}/COMMIT_LOG"}
+    assert {one.finding for one in report.findings} <= {"log-gap", "orphan"}
+    for one in report.findings:
+        if one.finding == "orphan":  # an empty file, which it says may be deleted
+            (broker / one.path).unlink()
+    found = await asyncio.to_thread(audit, config, OneProcess())
+    assert list(found.findings) == []
+    assert found.counts["messages"] == report.messages
+    store = PosixStore(broker)
+    reader = await TierReader.open(store, verify=True)
+    assert [str(one) async for one in check_tier(reader)] == []
+    await store.close()
+    assert (await in_thread(lambda: restore(config, OneProcess()))).files == []
+    table = await asyncio.to_thread(
+        lambda: dataset(str(tier), QUEUE.topic, queues=[QUEUE.queue_id]).read_all()
+    )
+    assert table.column("queue_offset").to_pylist() == sorted(kept)
+    await answers_are_right(tree, tier, kept)
+
+
+async def answers_are_right(tree: GoldenTree, tier: Path, kept: set[int]) -> None:
+    """Reads, searches by time and by key of the queue, whose messages `kept` are left."""
+    rows = rows_of(tree)
+    async with open_tier(tier) as opened:
+        read = [one async for one in opened.messages(*QUEUE)]
+        assert [one.offset for one in read] == sorted(kept)
+        times = {offset: rows[offset]["store_timestamp"] for offset in sorted(kept)}
+        first, end = min(kept), max(kept) + 1
+        for moment in {*times.values(), min(times.values()) - 1, max(times.values()) + 1}:
+            for boundary in Boundary:
+                at = await opened.offset_by_time(*QUEUE, moment, boundary)
+                rules = TimeRules.LOCAL
+                wanted = offset_by_scan(times, moment, boundary, rules, first=first, end=end)
+                assert at == wanted, (moment, boundary)
+        for offset in sorted(kept)[::5]:
+            key = rows[offset]["properties"]["UNIQ_KEY"]
+            hits = await opened.query_message(QUEUE.topic, key)
+            assert [one.queue_offset for one in hits.messages] == [offset]
+
+
+@pytest.mark.leaves_findings("orphan", why="an index file of RocketMQ's own is left")
+async def test_what_was_left_of_the_tier_before_goes_and_is_no_finding(
+    sound: tuple[GoldenTree, Path], tier: Path
+) -> None:
+    tree, _ = sound
+    broker = broker_of(tree, tier)
+    left = [
+        index_name(IndexBase(3, 1).number),
+        f"{MANIFEST_PREFIX}{QUEUE.topic}/0/COMMIT_LOG-0-{0:020}-{3:010}-{'0' * 32}",
+    ]
+    foreign = index_name(12345)
+    believed = f"{FOLLOWED_PREFIX}{1:010}-{1:020}-{4096:020}"
+    for name in [*left, foreign, believed]:
+        (broker / name).parent.mkdir(parents=True, exist_ok=True)
+        (broker / name).write_bytes(b"left")
+    config = config_of(tree, tier)
+    report = await in_thread(lambda: remake(config, OneProcess()))
+    assert [(one.finding, one.path) for one in report.findings] == [("orphan", foreign)]
+    assert not (broker / believed).exists()
+    store = PosixStore(broker)
+    reader = await TierReader.open(store)
+    assert set(reader.state.tombstones) == set(left)
+    await store.close()
+
+
+@pytest.mark.leaves_findings("orphan", why="a file far behind all others")
+async def test_a_file_far_behind_all_others_costs_neither_time_nor_messages(
+    sound: tuple[GoldenTree, Path], tier: Path
+) -> None:
+    tree, _ = sound
+    broker = broker_of(tree, tier)
+    far = segment_name(QUEUE, SegmentType.COMMIT_LOG, 1 << 60)
+    shutil.copy(logs_of(broker)[0], broker / far)
+    report = await in_thread(lambda: remake(config_of(tree, tier), OneProcess()))
+    assert report.messages == len(rows_of(tree))
+    assert [(one.finding, one.position) for one in report.findings] == [("log-gap", 1 << 60)]
+
+
+def test_where_no_queue_can_be_made_it_is_said_and_there_is_no_journal(
+    sound: tuple[GoldenTree, Path], tier: Path
+) -> None:
+    tree, _ = sound
+    broker = broker_of(tree, tier)
+    for log in logs_of(broker):
+        log.write_bytes(bytes(1_000))
+    for words in (("--dry-run",), ()):
+        said = invoke(tier, *options_of(tree, tier), "rebuild", "--metadata", *words, status=1)
+        assert said.stdout.splitlines()[-1] == (
+            "nothing was published: of no queue could the metadata be made"
+        )
+    assert {path.name for path in broker.iterdir()} == {QUEUE.topic}
