@@ -24,10 +24,8 @@ from tieredstore.offline.spark.options import (
     table_options,
 )
 from tieredstore.offline.spark.pushdown import PushedFilters
-from tieredstore.offline.spark.store_writer import StoreWriter
 from tieredstore.offline.spark.stream_reader import MessageStreamReader, RefusedStream
 from tieredstore.offline.spark.workers import keep_what_is_loaded
-from tieredstore.offline.spark.write_options import write_options
 from tieredstore.offline.tables.open_tier import OpenTier
 from tieredstore.offline.tables.parts import Part
 from tieredstore.offline.tables.planning import parts_of_table
@@ -77,6 +75,10 @@ class TieredStoreSource(DataSource):
         Raises:
             ConfigError, InUse: as `StoreWriter`; or an option is wrong.
         """
+        # Each look at a table, and each query of a stream, is a new process that imports this.
+        from tieredstore.offline.spark.store_writer import StoreWriter  # noqa: PLC0415 - all of a store
+        from tieredstore.offline.spark.write_options import write_options  # noqa: PLC0415 - likewise
+
         return StoreWriter(write_options(self.options), schema, overwrite=overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: ARG002, FBT001, N802 - Spark's
