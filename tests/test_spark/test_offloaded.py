@@ -1,11 +1,13 @@
 """Spark over a tier whose messages lie in its second store: the same rows as before."""
 
+import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.support.cli import run
+from tests.support.cli import invoke
 from tests.support.golden import GoldenTree
 from tests.test_spark.test_jobs import SPLIT_BYTES, engine, tier
 from tests.test_spark.test_stream import GrowingTier, held, into
@@ -32,14 +34,15 @@ OFFLOAD = "tieredStoreOffloadPath"
 LAG = ("-D", "tieredStoreOffloadDeletionLag=0", "-D", "tieredStoreJournalGraceTime=0")
 
 
-def offload_all(options: list[str], second: Path, topics: list[str]) -> None:
+def offload_all(tier: Path, second: Path, topics: list[str], options: Sequence[str] = ()) -> None:
     """Every closed segment, and the open ones; the first copies go at once."""
     for topic in topics:
-        run(*options, "-D", f"{OFFLOAD}={second}", *LAG, "offload", topic)
+        invoke(tier, *options, "-D", f"{OFFLOAD}={second}", *LAG, "offload", topic)
 
 
-def topics_of(options: list[str]) -> list[str]:
-    return sorted({row["topic"] for row in run(*options, "topics", "--json").rows})
+def topics_of(tier: Path, options: Sequence[str]) -> list[str]:
+    lines = invoke(tier, *options, "topics", "--json").stdout.splitlines()
+    return sorted({json.loads(line)["topic"] for line in lines})
 
 
 def test_every_table_is_the_same_and_so_is_an_audit(
@@ -58,7 +61,7 @@ def test_every_table_is_the_same_and_so_is_an_audit(
 
     before = rows()
     counts = audit(config_of(tree, tier), OneProcess(), split_bytes=SPLIT_BYTES[1]).counts
-    offload_all(options, second, topics_of(options))
+    offload_all(tier, second, topics_of(tier, options), options)
     assert not list(tier.glob("*/*/G_*/*/COMMIT_LOG/*"))
     assert rows(**{OFFLOAD: second}) == before
     settings = {"tieredStoreFilePath": str(tier), OFFLOAD: str(second)}
@@ -80,7 +83,7 @@ def test_a_stream_goes_on_over_an_offload(
         into(reader.load(str(growing.path)), sink).awaitTermination()
 
     reads_on()
-    offload_all(["--tier", str(growing.path)], second, ["Orders"])
+    offload_all(growing.path, second, ["Orders"])
     reads_on()
     assert sorted(held(spark, sink)) == sorted(growing.sent)
     again = tmp_path / "again"
