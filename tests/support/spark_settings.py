@@ -1,16 +1,29 @@
 """Spark for tests: small, quick to start, without a network; in this process or another one."""
 
+import importlib.util
 import os
+import py_compile
 import subprocess
 import sys
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 ROOT = Path(__file__).parents[2]
 LOG = ROOT / "tests" / "test_spark" / "log4j2.properties"
 PACKAGES = ("tieredstore", "dispatcher", "fetcher", "container", "provider")
+QUICK_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""For Java machines that live a few seconds."""
+CONNECT_SERVER = {
+    "spark.plugins": "org.apache.spark.sql.connect.SparkConnectPlugin",
+    "spark.connect.grpc.binding.address": "127.0.0.1",
+    "spark.connect.grpc.binding.port": "0",
+}
+"""More options of a session, which then serves Spark Connect, too; see `connect_url`."""
 
 
 def spark_options(scratch: Path) -> dict[str, str]:
@@ -19,8 +32,8 @@ def spark_options(scratch: Path) -> dict[str, str]:
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.memory": "1g",
-        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-        f" -Dlog4j2.configurationFile=file:{LOG}",
+        "spark.driver.extraJavaOptions": f"{QUICK_START} -Dlog4j2.configurationFile=file:{LOG}",
+        "spark.executor.extraJavaOptions": f"{QUICK_START} -Dlog4j2.configurationFile=file:{LOG}",
         "spark.local.dir": str(scratch / "local"),
         "spark.python.unix.domain.socket.enabled": "true",
         "spark.sql.adaptive.enabled": "false",
@@ -35,8 +48,37 @@ def spark_options(scratch: Path) -> dict[str, str]:
 
 def spark_environment(python: Path | str = sys.executable) -> dict[str, str]:
     """What must be set before a Java machine starts; `python` is that of the workers."""
-    # Spark does not start where the name of the host cannot be looked up.
-    return {"SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": str(python)}
+    # Spark does not start where the name of the host cannot be looked up. The launcher is one more
+    # Java machine, before each.
+    return {
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "SPARK_LAUNCHER_OPTS": QUICK_START,
+        "PYSPARK_PYTHON": str(python),
+    }
+
+
+def spark_home(scratch: Path) -> Path:
+    """What is installed, without `pyspark.zip`, so that workers import the installed PySpark.
+
+    Each process that Spark starts for a look at a table, a commit or a query of a stream would
+    compile what it imports from that archive, which takes as long as what a test asks for. What a
+    cluster leaves in its home is in `scratch`, too, and not in the environment.
+    """
+    import pyspark  # noqa: PLC0415 - an extra
+
+    home = scratch / "spark-home"
+    home.mkdir(parents=True, exist_ok=True)
+    for path in Path(str(pyspark.__file__)).parent.iterdir():
+        if path.name not in {"python", "work"} and not (home / path.name).exists():
+            (home / path.name).symlink_to(path)
+    return home
+
+
+def connect_url(spark: "SparkSession") -> str:
+    """Where a session with the options `CONNECT_SERVER` serves Spark Connect."""
+    jvm = spark.sparkContext._jvm
+    service = getattr(jvm, "org.apache.spark.sql.connect.service.SparkConnectService$")
+    return f"sc://127.0.0.1:{getattr(service, 'MODULE$').localPort()}"
 
 
 class Job(NamedTuple):
@@ -55,9 +97,7 @@ def submitted(
     is_here: bool = True,
 ) -> Job:
     """A script with arguments; `submit`: further options, `is_here`: it finds this checkout."""
-    import pyspark  # noqa: PLC0415 - an extra
-
-    home = Path(str(pyspark.__file__)).parent
+    home = spark_home(scratch)
     command = [str(home / "bin" / "spark-submit"), *submit]
     for name, value in spark_options(scratch).items():
         command += ["--conf", f"{name}={value}"]
@@ -70,14 +110,24 @@ def submitted(
 
 
 def zipped(directory: Path) -> Path:
-    """Our packages as one file for `--py-files`."""
+    """Our packages as one file for `--py-files`, compiled, which each process does otherwise."""
     path = directory / "tieredstore.zip"
     with zipfile.ZipFile(path, "w") as archive:
         for package in PACKAGES:
             for file in sorted((ROOT / package).rglob("*")):
                 if file.is_file() and "__pycache__" not in file.parts:
-                    archive.write(file, file.relative_to(ROOT))
+                    archive.write(file, name := file.relative_to(ROOT))
+                    if file.suffix == ".py":
+                        archive.write(compiled(file), name.with_suffix(".pyc"))
     return path
+
+
+def compiled(file: Path) -> Path:
+    """Where a module's bytecode is, which is made if there is none."""
+    made = Path(importlib.util.cache_from_source(str(file)))
+    if not made.exists() or made.stat().st_mtime < file.stat().st_mtime:
+        py_compile.compile(str(file), doraise=True)
+    return made
 
 
 def python_without(names: tuple[str, ...], directory: Path) -> Path:

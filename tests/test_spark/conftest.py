@@ -11,7 +11,13 @@ import pytest
 from tests.support.cli import run
 from tests.support.golden import ROCKETMQ_533, GoldenTree, unpacked
 from tests.support.lacking import lacks
-from tests.support.spark_settings import ROOT, spark_environment, spark_options
+from tests.support.spark_settings import (
+    CONNECT_SERVER,
+    ROOT,
+    spark_environment,
+    spark_home,
+    spark_options,
+)
 from tests.test_tieredstore.offline.test_rebuild import options_of
 
 if TYPE_CHECKING:
@@ -30,9 +36,10 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator["SparkSession"]:
     from pyspark.sql import SparkSession  # noqa: PLC0415 - half a second
 
     scratch = tmp_path_factory.mktemp("spark")
-    os.environ.update(spark_environment(), PYTHONPATH=str(ROOT))
+    home = str(spark_home(scratch))
+    os.environ.update(spark_environment(), PYTHONPATH=str(ROOT), SPARK_HOME=home)
     builder = SparkSession.builder.master("local[2,4]").appName("tests")
-    for name, value in spark_options(scratch).items():
+    for name, value in {**spark_options(scratch), **CONNECT_SERVER}.items():
         builder = builder.config(name, value)
     session = builder.getOrCreate()
     yield session

@@ -5,7 +5,7 @@ import os
 import sys
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -14,12 +14,15 @@ from tests.support.patience import HANGS_AFTER_S, completed
 from tests.support.spark_settings import (
     ROOT,
     Job,
+    connect_url,
     python_without,
-    spark_environment,
     submitted,
     zipped,
 )
 from tieredstore import sync
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(HANGS_AFTER_S)]
 
@@ -68,17 +71,13 @@ CONNECT = """
 import json, sys
 from pathlib import Path
 from pyspark.sql import SparkSession
-from tests.support.spark_settings import spark_options
 from tests.test_spark.test_engine import digits, joined
 from tieredstore.offline import spark as tiers
 from tieredstore.offline.engine import OneProcess
 from tieredstore.offline.spark.engine import SparkEngine
 
-tier, place = map(Path, sys.argv[1:])
-builder = SparkSession.builder.remote("local[2]")
-for name, value in spark_options(place).items():
-    builder = builder.config(name, value)
-spark = builder.getOrCreate()
+tier, place = map(Path, sys.argv[2:])
+spark = SparkSession.builder.remote(sys.argv[1]).getOrCreate()
 items = [1, 12, 123, 31]
 found = SparkEngine(spark).map_group(items, digits, joined)
 assert found == OneProcess().map_group(items, digits, joined)
@@ -125,15 +124,15 @@ def test_a_cluster_of_two_workers_runs_a_job_that_ships_itself(
 
 
 def test_tables_the_engine_and_the_writer_work_through_spark_connect(
-    golden_tier: Path, tmp_path: Path
+    spark: "SparkSession", golden_tier: Path, tmp_path: Path
 ) -> None:
+    """The client is a process without a Java machine."""
     if find_spec("grpc") is None:
         lacks("grpcio is not installed: it is in the group `spark`.")
     script = tmp_path / "job.py"
     script.write_text(CONNECT)
-    environment = {**os.environ, **spark_environment(), "PYTHONPATH": str(ROOT)}
-    found = found_by(
-        Job([sys.executable, str(script), str(golden_tier), str(tmp_path)], environment), tmp_path
-    )
+    words = [connect_url(spark), str(golden_tier), str(tmp_path)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "JAVA_HOME": str(tmp_path)}
+    found = found_by(Job([sys.executable, str(script), *words], environment), tmp_path)
     assert found == {"kind": "pyspark.sql.connect.session", "rows": 360}
     assert_copied(golden_tier, tmp_path / "copy")
