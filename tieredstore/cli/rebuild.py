@@ -86,7 +86,7 @@ def _print(report: RebuildReport) -> None:
     if report.makes_metadata and not report.files:
         click.echo("nothing was published: of no queue could the metadata be made")
     elif not report.files:
-        click.echo("nothing is missing")
+        click.echo("no ConsumeQueue and no index file is missing")
     elif report.is_dry:
         click.echo(f"{what} would be made{' and published' if report.makes_metadata else ''}")
     else:

@@ -271,5 +271,6 @@ def test_the_command_on_s3(s3_url: str) -> None:
     assert rows[-1]["summary"]["files"] == lost
     assert "nothing is wrong" in invoke(s3_url, *tier.options, "check").output
     assert (
-        "nothing is missing" in invoke(s3_url, *tier.options, "rebuild", "--processes", "1").output
+        "no index file is missing"
+        in invoke(s3_url, *tier.options, "rebuild", "--processes", "1").output
     )

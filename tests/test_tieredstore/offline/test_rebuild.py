@@ -386,7 +386,7 @@ def test_wrong_use_is_one_sentence(
     with pytest.raises(NotFound, match="there is no tier"):
         restore(Config.load(settings={"tieredStoreFilePath": tmp_path / "none"}), OneProcess())
     done = invoke(tier, "rebuild", "--processes", "1")
-    assert "nothing is missing" in done.output
+    assert "no ConsumeQueue and no index file is missing" in done.output
     assert "has a journal" in invoke(tier, "rebuild", "--metadata", status=2).output
     broker = broker_of(tree, tier)
     lost = min(broker.glob(DERIVED[0]))
