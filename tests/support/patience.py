@@ -100,11 +100,11 @@ def wait_until(reached: Callable[[], bool], patience: Patience, look_s: float = 
 
 
 def communicated(
-    process: "subprocess.Popen[AnyStr]", otherwise: Sentence = ""
+    process: "subprocess.Popen[AnyStr]", otherwise: Sentence = "", servers: Iterable[int] = ()
 ) -> "tuple[AnyStr, AnyStr]":
-    """`process.communicate()`: what a process printed until it ended."""
+    """`process.communicate()`: what a process printed until it ended; `servers` work for it."""
     words = otherwise or f"{process.args!r} does not end"
-    patience = Patience(words, pids=[process.pid])
+    patience = Patience(words, pids=[process.pid, *servers])
     while True:
         try:
             return process.communicate(timeout=COMMUNICATE_S)
@@ -123,13 +123,18 @@ def ended(process: "subprocess.Popen[AnyStr]", otherwise: Sentence = "") -> int:
             patience.look()
 
 
-def completed(command: Sequence[str | Path], **more: Any) -> "subprocess.CompletedProcess[str]":
-    """`subprocess.run(command, capture_output=True, text=True)`, whatever the exit status."""
+def completed(
+    command: Sequence[str | Path], *, servers: Iterable[int] = (), **more: Any
+) -> "subprocess.CompletedProcess[str]":
+    """`subprocess.run(command, capture_output=True, text=True)`, whatever the exit status.
+
+    `servers`: processes that the command may wait for as long as they work.
+    """
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **more
     ) as process:
         try:
-            out, err = communicated(process)
+            out, err = communicated(process, servers=servers)
         except BaseException:
             process.kill()
             raise

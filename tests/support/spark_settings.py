@@ -8,7 +8,7 @@ import sys
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -79,6 +79,12 @@ def connect_url(spark: "SparkSession") -> str:
     jvm = spark.sparkContext._jvm
     service = getattr(jvm, "org.apache.spark.sql.connect.service.SparkConnectService$")
     return f"sc://127.0.0.1:{getattr(service, 'MODULE$').localPort()}"
+
+
+def java_machine(spark: "SparkSession") -> int:
+    """The process of a session, which does its work and that of its Connect clients."""
+    gateway: Any = spark.sparkContext._gateway
+    return gateway.proc.pid
 
 
 class Job(NamedTuple):

@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+from collections.abc import Iterable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,7 @@ from tests.support.spark_settings import (
     ROOT,
     Job,
     connect_url,
+    java_machine,
     python_without,
     submitted,
     zipped,
@@ -89,9 +91,9 @@ spark.stop()
 """
 
 
-def found_by(job: Job, place: Path) -> dict[str, Any]:
-    """What a script printed last."""
-    done = completed(job.command, env=job.environment, cwd=place)
+def found_by(job: Job, place: Path, servers: Iterable[int] = ()) -> dict[str, Any]:
+    """What a script printed last; `servers` are processes that work for it."""
+    done = completed(job.command, servers=servers, env=job.environment, cwd=place)
     lines = [line for line in done.stdout.splitlines() if line.startswith(FOUND)]
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
     return json.loads(lines[-1].removeprefix(FOUND))
@@ -133,6 +135,7 @@ def test_tables_the_engine_and_the_writer_work_through_spark_connect(
     script.write_text(CONNECT)
     words = [connect_url(spark), str(golden_tier), str(tmp_path)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "JAVA_HOME": str(tmp_path)}
-    found = found_by(Job([sys.executable, str(script), *words], environment), tmp_path)
+    server = java_machine(spark)
+    found = found_by(Job([sys.executable, str(script), *words], environment), tmp_path, [server])
     assert found == {"kind": "pyspark.sql.connect.session", "rows": 360}
     assert_copied(golden_tier, tmp_path / "copy")
