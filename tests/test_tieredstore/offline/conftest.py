@@ -1,4 +1,4 @@
-"""A tier of the golden store in packed parts, made once for all tests of rebuilds."""
+"""Tiers of the golden store, made once: in a directory, and in packed parts for rebuilds."""
 
 import asyncio
 from collections.abc import Iterator
@@ -7,8 +7,18 @@ from pathlib import Path
 import fsspec
 import pytest
 
+from tests.support.cli import run, settings
 from tests.support.golden import ROCKETMQ_533, unpacked
 from tests.support.packed_objects import Objects, PackedTier
+
+
+@pytest.fixture(scope="session")
+def golden_tier(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tier in a directory; read only."""
+    root = tmp_path_factory.mktemp("golden") / "tier"
+    tree = unpacked(ROCKETMQ_533)
+    run(*settings(tree, root), "tier", tree.store)
+    return root
 
 
 @pytest.fixture(scope="session")

@@ -23,11 +23,9 @@ from container.metadata.operations import TrimQueue
 from container.metadata.records import Queue
 from container.names.queue_id import FLAT_FILES, QueueId
 from provider.clock import SystemClock
-from provider.errors import Corrupt, NotFound
+from provider.errors import Corrupt
 from provider.ranges import QueueOffset
-from tests.support.cli import run, settings
 from tests.support.fake_broker import FakeBroker
-from tests.support.golden import ROCKETMQ_533, unpacked
 from tieredstore import sync
 from tieredstore.cli.main import cli
 from tieredstore.config.effective import Config
@@ -42,15 +40,6 @@ from tieredstore.opening import AS_OPTIONS, existing_tier
 from tieredstore.owning import open_owner
 
 DAY = 86_400_000
-
-
-@pytest.fixture(scope="module")
-def golden_tier(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tier of the golden store; read only."""
-    root = tmp_path_factory.mktemp("export") / "tier"
-    tree = unpacked(ROCKETMQ_533)
-    run(*settings(tree, root), "tier", tree.store)
-    return root
 
 
 def planned(tier: Path, directory: Path, split_bytes: int = 1 << 16, **options: Any) -> Export:
@@ -297,67 +286,6 @@ def test_tags_times_and_columns_are_chosen(golden_tier: Path, tmp_path: Path) ->
         for one in messages
         if one.queue_id in {1, 3} and one.tags in tags and since <= one.store_timestamp < until
     ]
-
-
-def test_other_options_another_tier_and_other_things_are_refused(
-    golden_tier: Path, tmp_path: Path
-) -> None:
-    out = tmp_path / "out"
-    exported(golden_tier, out, topics=("G_Tx",))
-    with pytest.raises(ConfigError, match="was begun with topics G_Tx, not G_Keys"):
-        planned(golden_tier, out, topics=("G_Keys",))
-    growing = Growing(tmp_path)
-    growing.grow(1)
-    with pytest.raises(ConfigError, match="is of golden-a of cluster GoldenCluster"):
-        planned(growing.tier, out)
-    with pytest.raises(ConfigError, match="is not empty, and holds no export"):
-        planned(golden_tier, tmp_path)
-
-
-def test_a_time_that_differs_is_said_as_people_write_it(golden_tier: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    exported(golden_tier, out, topics=("G_Tx",), since_ms=1_795_262_500_000)
-    with pytest.raises(
-        ConfigError,
-        match=r"begun with since 2026-11-21T12:01:40\.000Z, not 1970-01-01T00:00:00\.007Z",
-    ):
-        planned(golden_tier, out, since_ms=7)
-    with pytest.raises(ConfigError, match=r"with until not given, not 9223372036854775807: name"):
-        planned(golden_tier, out, until_ms=2**63 - 1)
-
-
-def test_a_queue_that_no_topic_has_is_said_and_begins_no_export(
-    golden_tier: Path, tmp_path: Path
-) -> None:
-    with pytest.raises(NotFound, match="has a queue 99; there are 0, 1, 2, 3"):
-        planned(golden_tier, tmp_path / "out", queues=(99,))
-
-
-@pytest.mark.parametrize("url", ["s3://bucket/orders", "file:///orders", "GS://b"])
-def test_a_url_is_no_directory(
-    golden_tier: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, url: str
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(ConfigError, match=f"into a directory, not to {url.replace('///', '//')}"):
-        planned(golden_tier, Path(url))
-    assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize(
-    ("columns", "sentence"),
-    [
-        (("bodies",), "columns: there is no column 'bodies': did you mean body"),
-        (("BODY",), "columns: there is no column 'BODY': did you mean body"),
-        (("body", "tags", "body"), "columns: the column 'body' is named twice"),
-        (("topic",), "columns: the topic is in the names of directories, not in files"),
-    ],
-)
-def test_columns_of_which_no_file_can_be_made_are_refused(
-    golden_tier: Path, tmp_path: Path, columns: tuple[str, ...], sentence: str
-) -> None:
-    with pytest.raises(ConfigError, match=sentence):
-        planned(golden_tier, tmp_path / "out", columns=columns)
-    assert not (tmp_path / "out").exists()
 
 
 def test_two_at_once_do_not_meet(golden_tier: Path, tmp_path: Path) -> None:

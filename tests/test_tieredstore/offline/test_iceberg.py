@@ -17,7 +17,7 @@ from container.errors import InUse
 from container.names.queue_id import QueueId
 from provider.errors import Corrupt, Unavailable
 from tests.support.lacking import lacks
-from tests.test_tieredstore.offline.test_export import Growing, expire, golden_tier, invoke
+from tests.test_tieredstore.offline.test_export import Growing, expire, invoke
 from tieredstore import sync
 from tieredstore.config.effective import Config
 from tieredstore.config.sources import ConfigError
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
 
     from tieredstore.offline.export.job import ExportReport
 
-__all__ = ["golden_tier"]
 
 NAME = "lake.mq.messages"
 
