@@ -22,6 +22,7 @@ CONNECT_SERVER = {
     "spark.plugins": "org.apache.spark.sql.connect.SparkConnectPlugin",
     "spark.connect.grpc.binding.address": "127.0.0.1",
     "spark.connect.grpc.binding.port": "0",
+    "spark.connect.progress.reportInterval": "200ms",
 }
 """More options of a session, which then serves Spark Connect, too; see `connect_url`."""
 

@@ -74,6 +74,7 @@ import json, sys
 from pathlib import Path
 from pyspark.sql import SparkSession
 from tests.test_spark.test_engine import digits, joined
+from tests.test_spark.test_job_runs import WaitsForProgress, same
 from tieredstore.offline import spark as tiers
 from tieredstore.offline.engine import OneProcess
 from tieredstore.offline.spark.engine import SparkEngine
@@ -83,6 +84,16 @@ spark = SparkSession.builder.remote(sys.argv[1]).getOrCreate()
 items = [1, 12, 123, 31]
 found = SparkEngine(spark).map_group(items, digits, joined)
 assert found == OneProcess().map_group(items, digits, joined)
+told, heard = [], place / "heard"
+
+
+def progress(number):
+    told.append(number)
+    heard.touch()
+
+
+SparkEngine(spark).map_group(range(4), WaitsForProgress(heard), same, progress=progress)
+assert told == [0, 1, 2, 3]
 frame = tiers.messages(spark, str(tier), columns=["topic", "body"], topics="G_Keys")
 writing = frame.write.format("tieredstore").mode("append").option("broker", "b")
 writing.option("tieredStoreFilePath", str(place / "copy")).save(str(place / "store"))
