@@ -5,7 +5,8 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
@@ -73,6 +74,50 @@ def test_progress_is_told_while_a_job_runs(
     assert [piece.order for piece in found] == told == [0, 1, 2, 3]
     assert spark.sparkContext.getLocalProperty(GROUP) == group
     spark.sparkContext.setLocalProperty(GROUP, None)  # pyright: ignore[reportArgumentType, reportUnknownMemberType] - as above
+
+
+def test_an_error_of_progress_is_raised_when_the_job_has_ended(engine: "SparkEngine") -> None:
+    told: list[int] = []
+
+    def progress(number: int) -> None:
+        told.append(number)
+        raise BrokenPipeError
+
+    with pytest.raises(BrokenPipeError):
+        engine.map_group(range(3), WaitsForProgress(Path()), same, progress=progress)
+    assert told == [0]
+
+
+@dataclass
+class Served:
+    """A session of Spark Connect, whose server counts a task again that was done again."""
+
+    handlers: list[Any]
+
+    def registerProgressHandler(self, handler: object) -> None:  # noqa: N802 - Spark's name
+        self.handlers.append(handler)
+
+    def removeProgressHandler(self, handler: object) -> None:  # noqa: N802 - likewise
+        self.handlers.remove(handler)
+
+
+@pytest.mark.usefixtures("spark")
+def test_no_more_tasks_are_told_than_there_are() -> None:
+    from tieredstore.offline.spark.watching import watched  # noqa: PLC0415 - imports PySpark
+
+    told: list[int] = []
+    served = Served([])
+    with watched(cast("SparkSession", served), 4, told.append):
+        (handler,) = served.handlers
+        for done in (None, [], [(4, 3), (2, 2)], [(4, 5), (2, 1)]):
+            stages = done and [
+                SimpleNamespace(num_tasks=tasks, num_completed_tasks=ended) for tasks, ended in done
+            ]
+            handler(stages=stages, inflight_tasks=0, operation_id="1", done=False)
+    assert told == [0, 0, 3, 4]
+    assert served.handlers == []
+    with watched(cast("SparkSession", served), 4, told.append):
+        served.handlers.clear()  # as `clearProgressHandlers` does
 
 
 def test_workers_that_are_killed_change_no_byte(

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
+    from tieredstore.offline.spark.stream_reader import MessageStreamReader
+
 pytestmark = pytest.mark.spark
 
 QUEUES = 3
@@ -163,13 +165,40 @@ def test_wrong_options_are_said_by_the_query_and_not_before() -> None:
     reader.stop()
 
 
-def test_a_beginning_behind_the_end_of_a_queue_is_refused(tier: GrowingTier) -> None:
+def reader_of(tier: GrowingTier, **options: str) -> "MessageStreamReader":
     from tieredstore.offline.spark.conversion import ToSpark  # noqa: PLC0415 - needs PySpark
     from tieredstore.offline.spark.options import stream_options  # noqa: PLC0415 - likewise
     from tieredstore.offline.spark.stream_reader import MessageStreamReader  # noqa: PLC0415
 
-    given = {"path": str(tier.path), "startingOffsets": '{"Orders/1": 21}'}
-    reader = MessageStreamReader(stream_options(given, now_ms=0), ToSpark(("body",)))
+    given = {"path": str(tier.path), **options}
+    return MessageStreamReader(stream_options(given, now_ms=0), ToSpark(("body",)))
+
+
+def test_a_beginning_behind_the_end_of_a_queue_is_refused(tier: GrowingTier) -> None:
+    reader = reader_of(tier, startingOffsets='{"Orders/1": 21}')
     with pytest.raises(ConfigError, match="startingOffsets: Orders/1 ends at 20, before 21"):
         reader.initialOffset()
+    reader.stop()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"queues": "0,7"},
+        {"queues": "Orders/0,Orders/7"},
+        {"topicPattern": "Later.*|Orders", "queues": "0,7"},
+    ],
+)
+def test_a_queue_that_has_no_message_yet_may_be_wanted(
+    tier: GrowingTier, options: dict[str, str]
+) -> None:
+    reader = reader_of(tier, **options)
+    begun = reader.initialOffset()
+    assert [name for name in begun if not name.startswith("@")] == ["Orders/0"]
+    reader.stop()
+
+
+def test_a_pattern_that_no_topic_has_yet_may_be_wanted(tier: GrowingTier) -> None:
+    reader = reader_of(tier, topicPattern="Later.*", queues="0")
+    assert not [name for name in reader.initialOffset() if not name.startswith("@")]
     reader.stop()

@@ -97,6 +97,8 @@ class WantedMessages:
             if isinstance(queue, QueueId):
                 if queue not in queues:
                     return absence_text(queue.topic, queue.queue_id, queues)
+                if not self.has_topic(queue.topic):
+                    return f"the queue {queue} is of none of the topics that are wanted"
             elif queue not in numbers:
                 return no_such_number(queue, numbers)
         return None

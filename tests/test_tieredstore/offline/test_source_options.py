@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +102,9 @@ def test_words_of_offsets_have_any_case() -> None:
         ([0, 3], "0,3"),
         ({"A/0": 17}, '{"A/0": 17}'),
         ("A", "A"),
+        (Path("conf"), "conf"),
+        (datetime(2026, 11, 24, tzinfo=UTC), "2026-11-24T00:00:00+00:00"),
+        (None, None),
         (True, True),
         (7, 7),
     ],
@@ -140,6 +144,10 @@ def test_columns_of_which_no_table_can_be_made_are_refused(
         (WantedMessages(queues=frozenset({9})), "has a queue 9; there are 0, 1"),
         (WantedMessages(topics=frozenset({"B"}), queues=frozenset({1})), "queue 1; there are 0"),
         (WantedMessages(queues=frozenset({QueueId("A", 7)})), "A/7; the topic has queue 0, 1"),
+        (
+            WantedMessages(topics=frozenset({"A"}), queues=frozenset({QueueId("B", 0)})),
+            "the queue B/0 is of none of the topics that are wanted",
+        ),
     ],
 )
 def test_what_is_named_and_not_there_is_told(wanted: WantedMessages, sentence: str | None) -> None:

@@ -8,7 +8,7 @@
     rows.write.format("tieredstore").mode("append").save("store")
 
 Needs the extra `tieredstore[spark]`, and a Java machine where Spark itself runs. Works through
-Spark Connect, too: nothing here asks for a SparkContext. `docs/spark.md` says what workers need.
+Spark Connect, too: nothing here needs a SparkContext. `docs/spark.md` says what workers need.
 
 `options.py` says what may be given; `source.py` is what Spark calls, over `../tables/`;
 `stream_reader.py` and `stream_offsets.py` are the stream, `pushdown.py` filters, `store_writer.py`
@@ -19,12 +19,14 @@ imported before it is used.
 import json
 import os
 from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from datetime import datetime
+from typing import TYPE_CHECKING, Final, cast
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    Option = str | int | bool | Collection[str | int] | Mapping[str, int]
+    Plain = str | int | bool | None
+    Option = Plain | datetime | os.PathLike[str] | Collection[str | int] | Mapping[str, int]
 
 FORMAT: Final = "tieredstore"
 PUSHDOWN_KEY: Final = "spark.sql.python.filterPushdown.enabled"
@@ -90,7 +92,7 @@ def table(
     return reader.load(os.fspath(where))
 
 
-def option_text(value: "Option") -> str | int | bool:
+def option_text(value: "Option") -> "Plain":
     """A value as an option holds it, for Spark itself makes `[A, B]` of a list.
 
     Raises:
@@ -98,9 +100,13 @@ def option_text(value: "Option") -> str | int | bool:
     """
     if isinstance(value, Mapping):
         return json.dumps(value)
-    if isinstance(value, str | int):
-        return value
-    parts = [str(one) for one in value]
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    if isinstance(value, datetime):
+        return value.isoformat()
+    if not isinstance(value, list | tuple | set | frozenset | range):
+        return cast("Plain", value)
+    parts = [str(one) for one in cast("Collection[str | int]", value)]
     for part in parts:
         if "," in part:
             raise ValueError(f"{part!r} holds a comma, which separates the values of an option")

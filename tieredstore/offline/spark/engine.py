@@ -6,6 +6,7 @@
 # pyarrow ships no types.
 import pickle
 import re
+import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -65,23 +66,16 @@ class SparkEngine:
         from a thread of its own, and the last ones when the job has ended.
 
         Raises:
-            what the mapper or the reducer raised.
+            what the mapper or the reducer raised; or `progress`, when the job has ended.
             Unavailable: Spark gave up: workers died, or the storage did not answer.
         """
         if not items:
             return []
-        told = 0
-
-        def ended(count: int) -> None:
-            nonlocal told
-            for index in range(told, count):
-                if progress is not None:
-                    progress(index)
-            told = count
-
+        told = _Told(progress)
         try:
-            with watched(self._spark, len(items), ended) if progress else nullcontext():
-                rows = self._results(items, mapper, reducer).collect()
+            results = self._results(items, mapper, reducer)
+            with watched(self._spark, len(items), told.up_to) if progress else nullcontext():
+                rows = results.collect()
         except PySparkException as error:
             raise Unavailable(f"Spark gave up the job: {said_by(error)}", "") from error
         except (Py4JError, ConnectionError) as error:
@@ -91,7 +85,8 @@ class SparkEngine:
         if failures:
             first = min(failures, key=lambda piece: piece.order)
             raise pickle.loads(first.payload)  # noqa: S301 - our own worker's
-        ended(len(items))
+        told.up_to(len(items))
+        told.raise_error()
         return sorted(pieces, key=lambda piece: (piece.target, piece.order))
 
     def _results(self, items: Sequence[Any], mapper: Mapper, reducer: Reducer) -> DataFrame:
@@ -106,6 +101,31 @@ class SparkEngine:
             return reducing(batches)
 
         return mapped.groupBy("target").applyInArrow(reduced, PIECE_COLUMNS)
+
+
+class _Told:
+    """Tells a count that grows as numbers of items, each once, whichever thread says it."""
+
+    def __init__(self, progress: Progress | None) -> None:
+        self._progress = progress
+        self._count = 0
+        self._error: Exception | None = None
+        self._lock = threading.Lock()
+
+    def up_to(self, count: int) -> None:
+        """Tell the items below `count` that were not told; raises nothing."""
+        with self._lock:
+            while self._progress is not None and self._error is None and self._count < count:
+                self._count += 1
+                try:
+                    self._progress(self._count - 1)
+                except Exception as error:  # noqa: BLE001 - it is raised where the job was begun
+                    self._error = error
+
+    def raise_error(self) -> None:
+        """Raise what `progress` raised."""
+        if self._error is not None:
+            raise self._error
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,7 @@
 """Messages as a stream: Spark asks how far there is something, and reads between two offsets."""
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -97,11 +98,13 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         Raises:
             NotFound: there is no queue of a topic that is wanted, or of one of `startingOffsets`.
-            ConfigError: one of them is behind the end of its queue.
+            ConfigError: one of those is behind the end of its queue.
         """
         options = self._options
         tier = self._opened()
-        queues = tier.queues(options.wanted)
+        # A queue with the number that is wanted may come later, as topics of a pattern may.
+        queues = tier.queues(replace(options.wanted, queues=None))
+        queues = {name: queue for name, queue in queues.items() if options.wanted.has(name)}
         offsets = {
             str(name): options.starts.get(str(name), self._beginning(tier, name, queue))
             for name, queue in queues.items()

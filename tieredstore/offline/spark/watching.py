@@ -19,7 +19,7 @@ LOOKS_EVERY_S: Final = 0.5
 GROUP: Final = "spark.jobGroup.id"
 """The local property that Spark knows a thread's jobs by."""
 Told = Callable[[int], None]
-"""Takes how many tasks have ended; never less than before."""
+"""Takes how many tasks have ended, at most all; raises nothing."""
 
 
 class _Stage(Protocol):
@@ -36,16 +36,12 @@ def watched(spark: SparkSession, tasks: int, told: Told) -> Generator[None]:
     """Tell how many tasks have ended of the block's job, which begins with a stage of `tasks`.
 
     From a thread of its own, or from the block's where Spark Connect is used; not any more once the
-    block has ended. A session that cannot tell tells nothing.
+    block has ended. `told` raises nothing.
     """
-    latest = 0
 
     def counted(stages: Iterable[tuple[int, int]]) -> None:
-        nonlocal latest
-        done = max((done for all_of, done in stages if all_of == tasks), default=0)
-        if done > latest:
-            latest = done
-            told(done)
+        # A task that was done again counts twice.
+        told(min(tasks, max((done for all_of, done in stages if all_of == tasks), default=0)))
 
     def handler(*, stages: Iterable[_Stage] | None, **_: object) -> None:
         counted((stage.num_tasks, stage.num_completed_tasks) for stage in stages or ())
@@ -59,7 +55,8 @@ def watched(spark: SparkSession, tasks: int, told: Told) -> Generator[None]:
     try:
         yield
     finally:
-        spark.removeProgressHandler(handler)
+        with suppress(ValueError):  # the user has removed all handlers
+            spark.removeProgressHandler(handler)
 
 
 @contextmanager
@@ -75,8 +72,8 @@ def _polled(
 
     def look() -> None:
         while not is_ended.wait(LOOKS_EVERY_S):
-            jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(group)]
-            numbers = [n for job in jobs if job and job.jobId not in before for n in job.stageIds]
+            new = frozenset(tracker.getJobIdsForGroup(group)) - before
+            numbers = [n for job in map(tracker.getJobInfo, new) if job for n in job.stageIds]
             stages = [tracker.getStageInfo(number) for number in numbers]
             counted((one.numTasks, one.numCompletedTasks) for one in stages if one)
 
