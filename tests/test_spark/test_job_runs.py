@@ -21,6 +21,7 @@ from tests.test_tieredstore.offline.test_rebuild import (
     config_of,
     remove_derived,
 )
+from tieredstore.config.sources import ConfigError
 from tieredstore.offline.engine import Piece
 from tieredstore.offline.restore import restore
 
@@ -153,6 +154,7 @@ def test_a_java_machine_that_ended_is_one_sentence(
         )
 
 
+@pytest.mark.usefixtures("spark")
 def test_a_session_of_ours_repeats_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
     """`local[N]` would not; the variable counts only where nothing else is configured."""
     from pyspark.sql import SparkSession  # noqa: PLC0415 - an extra
@@ -172,3 +174,18 @@ def test_a_session_of_ours_repeats_tasks(monkeypatch: pytest.MonkeyPatch) -> Non
     session()
     assert re.fullmatch(r"local\[\*,[2-9]\]", seen[0])
     assert seen[1] == os.environ["MASTER"] == "local[3]"
+
+
+@pytest.mark.usefixtures("spark")  # what says that there is no Java
+def test_a_session_that_does_not_start_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    from pyspark.errors import PySparkRuntimeError  # noqa: PLC0415 - an extra
+    from pyspark.sql import SparkSession  # noqa: PLC0415 - likewise
+
+    from tieredstore.offline.spark.session import session  # noqa: PLC0415 - imports PySpark
+
+    def refused(_: object) -> None:
+        raise PySparkRuntimeError(errorClass="JAVA_GATEWAY_EXITED", messageParameters={})
+
+    monkeypatch.setattr(SparkSession.Builder, "getOrCreate", refused)
+    with pytest.raises(ConfigError, match=r"^Spark did not start: \[JAVA_GATEWAY_EXITED\] Java "):
+        session()

@@ -29,6 +29,8 @@ FAILED = "!failed"
 AFTER_ALL_ITEMS = 1 << 62
 """Order of a reducer's error: one of a mapper came first."""
 PIECE_COLUMNS = "target string, piece_order bigint, payload binary"
+SPARKS_ERRORS = (PySparkException, Py4JError, ConnectionError)
+"""Spark's own; what its Python does not know of Java's; and nobody answers any more."""
 _CODE = "SQLSTATE:"
 _LACKING = re.compile(r"No module named '(\w+)|PACKAGE_NOT_INSTALLED\] (\w+)")
 _RAISED = re.compile(r"[a-zA-Z_][\w.]*: .", re.ASCII)
@@ -76,10 +78,8 @@ class SparkEngine:
             results = self._results(items, mapper, reducer)
             with watched(self._spark, len(items), told.up_to) if progress else nullcontext():
                 rows = results.collect()
-        except PySparkException as error:
-            raise Unavailable(f"Spark gave up the job: {said_by(error)}", "") from error
-        except (Py4JError, ConnectionError) as error:
-            raise Unavailable(f"Spark gave up the job: {_said_by_java(error)}", "") from error
+        except SPARKS_ERRORS as error:
+            raise Unavailable(f"Spark gave up the job: {reason_of(error)}", "") from error
         pieces = [Piece(row.target, row.piece_order, bytes(row.payload)) for row in rows]
         failures = [piece for piece in pieces if piece.target == FAILED]
         if failures:
@@ -202,8 +202,10 @@ def _batch(pieces: Sequence[Piece]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, schema=_SCHEMA)
 
 
-def _said_by_java(error: Py4JError | ConnectionError) -> str:
-    """What an error says that Spark's Python does not know, or that nobody answers any more."""
+def reason_of(error: Exception) -> str:
+    """What one of `SPARKS_ERRORS` says, in a line."""
+    if isinstance(error, PySparkException):
+        return said_by(error)
     if isinstance(error, Py4JJavaError):
         return str(error.java_exception)
     return "its Java machine has ended (spark.driver.memory gives it more memory)"

@@ -33,7 +33,8 @@ def session(**more: str) -> "SparkSession":
     has `SETTINGS`, and what is given in `more` (`spark__driver__memory="2g"`).
 
     Raises:
-        ConfigError: PySpark, pandas, pyarrow or Java is not there; says what to install.
+        ConfigError: PySpark, pandas, pyarrow or Java is not there, which says what to install; or
+            Spark does not start.
     """
     is_remote = "SPARK_REMOTE" in os.environ
     try:
@@ -52,8 +53,13 @@ def session(**more: str) -> "SparkSession":
         builder = builder.config(name, value)
     # Workers of the same machine must be the same Python.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    with nullcontext() if is_remote else _default_master():
-        return builder.getOrCreate()
+    from tieredstore.offline.spark.engine import SPARKS_ERRORS, reason_of  # noqa: PLC0415 - imports PySpark
+
+    try:
+        with nullcontext() if is_remote else _default_master():
+            return builder.getOrCreate()
+    except SPARKS_ERRORS as error:
+        raise ConfigError(f"Spark did not start: {reason_of(error)}") from error
 
 
 @contextmanager
