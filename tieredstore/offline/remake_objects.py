@@ -6,6 +6,7 @@ makes units and index files in new objects, and the journal's first entry publis
 """
 
 from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import asynccontextmanager, closing, suppress
 from dataclasses import dataclass, replace
 from random import SystemRandom
@@ -21,6 +22,7 @@ from container.metadata.part_counts import references_of
 from container.metadata.records import Tombstone
 from container.names.index_base import INDEX_PREFIX, IndexBase
 from container.names.queue_id import QueueId
+from container.names.rocketmq import INT64_MAX
 from container.names.tier_objects import (
     BOUNDARY_PREFIX,
     FOLLOWED_PREFIX,
@@ -57,6 +59,9 @@ from tieredstore.places import directory_of, owner_lock_path
 
 LEFT_BEHIND = "the metadata that named it are lost"
 """The reason in tombstones of objects that nothing refers to any more."""
+LEFT_OUT = "messages of a queue that was left out are in it"
+"""The reason in tombstones that are never due: without one, the next owner would give it one."""
+NEVER_MS = INT64_MAX
 TOMBSTONES_AT_ONCE = 1_000
 PIECE_BYTES = 4 << 20
 FILLER = "filler"
@@ -78,6 +83,8 @@ class Logs(NamedTuple):
     files: list[LogFile]
     findings: list[Finding]
     needs_filler: bool
+    parts: dict[QueueId, list[str]]
+    """By queue, all parts in which a record of it was found."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +111,7 @@ class RunsReducer:
                 said: dict[str, object] = {"runs": [tuple(run) for run in found]}
             except Corrupt as error:
                 said = {"fault": error.reason, "position": error.position}
+        said["parts"] = sorted({run.object_name for run in runs})
         yield Piece(target, 0, orjson.dumps(said))
 
 
@@ -137,7 +145,8 @@ def remake_objects(
     old units, are left. Of bytes of a log that are in no part the offsets become a gap. Everything
     is made in new objects; the journal's first entry makes it visible, and the one behind it gives
     tombstones to all objects that nothing refers to any more. A run that is killed before leaves no
-    journal, and the next one takes what it left for such.
+    journal, and the next one takes what it left for such. Parts with messages of a queue that is
+    left out are the only copy of these: their tombstones are never due.
 
     Raises:
         NotFound: there is no part, or no record in any.
@@ -173,8 +182,14 @@ def remake_objects(
     operations, _, report = job.result(job.run(engine, reducer_of), is_dry=dry_run)
     if not dry_run and operations:
         with start_blocking_portal() as portal:
-            portal.call(publish_remade, config, operations)
+            portal.call(publish_remade, config, operations, _left_out(logs, operations))
     return replace(report, findings=[*logs.findings, *report.findings])
+
+
+def _left_out(logs: Logs, operations: Sequence[Operation]) -> set[str]:
+    """The parts with records of queues that are not published."""
+    kept = {one.queue.id for one in operations if isinstance(one, PutQueue)}
+    return {name for queue, names in logs.parts.items() if queue not in kept for name in names}
 
 
 def _refuse_living_owner(config: Config, where: Location) -> None:
@@ -214,7 +229,7 @@ def _logs(  # noqa: PLR0917 - one caller
     progress: Progress | None,
 ) -> Logs:
     """The first pass: the logs of all queues, cut into segments."""
-    logs = Logs([], [], needs_filler=False)
+    logs = Logs([], [], needs_filler=False, parts={})
     tasks = list(_part_tasks(place, listed, split_bytes))
     total, done = sum(task.bytes for task in tasks), 0
 
@@ -228,6 +243,7 @@ def _logs(  # noqa: PLR0917 - one caller
         said = orjson.loads(piece.payload)
         topic, _, number = piece.target.rpartition("/")
         queue = QueueId(topic, int(number))
+        logs.parts[queue] = said["parts"]
         if "fault" in said:
             finding = Finding("queue-left-out", piece.target, said["position"], said["fault"])
             logs.findings.append(finding)
@@ -276,11 +292,14 @@ def _file(queue: QueueId, run: Sequence[LogPiece], first_offset: int) -> LogFile
     return LogFile(queue, base, end - base, end, first_offset, tuple(run))
 
 
-async def publish_remade(config: Config, operations: Sequence[Operation]) -> None:
+async def publish_remade(
+    config: Config, operations: Sequence[Operation], left_out: AbstractSet[str] = frozenset()
+) -> None:
     """Begin the journal with everything, then give tombstones to all else that is ours.
 
     That is what was left of before, and what a pass made that was gone over again. What said how
     far the broker's log is in the tier is deleted at once: the next owner would believe it.
+    Tombstones of `left_out` are never due.
     """
     async with _begun(config, operations) as tier:
         await tier.store.delete([one.name for one in await tier.store.list(FOLLOWED_PREFIX)])
@@ -295,7 +314,12 @@ async def publish_remade(config: Config, operations: Sequence[Operation]) -> Non
         left = [name for name in names if name not in used and not is_foreign_index_file(name)]
         due_ms = SystemClock().now_ms() + int(1000 * config.upkeep.grace_s)
         for at in range(0, len(left), TOMBSTONES_AT_ONCE):
-            dead = (Tombstone(name, due_ms, LEFT_BEHIND) for name in left[at:][:TOMBSTONES_AT_ONCE])
+            dead = (
+                Tombstone(name, NEVER_MS, LEFT_OUT)
+                if name in left_out
+                else Tombstone(name, due_ms, LEFT_BEHIND)
+                for name in left[at:][:TOMBSTONES_AT_ONCE]
+            )
             await tier.journal.publish([AddTombstones(tuple(dead))])
 
 

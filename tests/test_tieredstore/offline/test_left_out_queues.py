@@ -1,0 +1,100 @@
+"""A queue that `rebuild --metadata` leaves out: its messages stay, and nothing speaks of them."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import fsspec
+import pytest
+
+from container.metadata.state import TierState
+from container.tier_reader import TierReader
+from provider.clock import SystemClock
+from tests.support.fake_broker import FakeBroker
+from tests.support.packed_objects import in_thread
+from tieredstore import follow
+from tieredstore.config.effective import Config
+from tieredstore.offline.engine import OneProcess
+from tieredstore.offline.remake import remake
+from tieredstore.offline.remake_objects import LEFT_OUT, NEVER_MS
+from tieredstore.places import directory_of, storage_at
+
+ResultT = TypeVar("ResultT")
+MESSAGES = 30
+Damage = Callable[[bytes], dict[str, bytes]]
+
+
+async def tiered(broker: FakeBroker, where: Any, *topics: str) -> None:
+    """Tier more messages of these topics, one round of commits for each."""
+    async with follow(broker.directory, where, cluster="C", broker="b") as follower:
+        for topic in topics:
+            for number in range(MESSAGES):
+                broker.put(topic, 0, b"x" * 50, keys=f"{topic}{number}")
+            await follower.drain()
+
+
+async def state_of(config: Config) -> TierState:
+    store = storage_at(config, directory_of(config), clock=SystemClock())
+    try:
+        return (await TierReader.open(store)).state
+    finally:
+        await store.close()
+
+
+def config_at(where: object) -> Config:
+    named = {"brokerClusterName": "C", "brokerName": "b", "tieredStoreFilePath": where}
+    return Config.load(settings=named)
+
+
+def start_of(raw: bytes, number: int) -> int:
+    """Where a record of a log begins."""
+    at = 0
+    for _ in range(number):
+        at += int.from_bytes(raw[at : at + 4], "big")
+    return at
+
+
+def out_of_order(raw: bytes) -> bytes:
+    """One of the records has the offset of another one."""
+    at = start_of(raw, MESSAGES // 2) + 20
+    return raw[:at] + (5).to_bytes(8, "big") + raw[at + 8 :]
+
+
+def with_another_version(raw: bytes) -> bytes:
+    """Another tag, of which no checksum tells."""
+    assert raw.count(b"KEYS\x01B7\x02") == 1
+    return raw.replace(b"KEYS\x01B7\x02", b"KEYS\x01B8\x02")
+
+
+@pytest.mark.parametrize("is_changed", [True, False])
+async def test_its_messages_stay_in_an_object_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_changed: bool
+) -> None:
+    """One is left out when its log was read, the other one when its runs are put together."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    memory = fsspec.filesystem("memory")
+    memory.store.clear()
+    url = f"memory://bucket/{tmp_path.name}"
+    broker, config = FakeBroker(tmp_path / "store"), config_at(url)
+    await tiered(broker, url, "A", "B")
+    parts = [name for name in memory.store if "/@parts/" in name]
+    for name in set(memory.store) - set(parts):
+        memory.rm_file(name)
+    (mine,) = [name for name in parts if b"KEYS\x01B7" in memory.cat_file(name)]
+    raw = memory.cat_file(mine)
+    if is_changed:
+        memory.pipe_file(mine, out_of_order(raw))
+    else:
+        memory.pipe_file(f"{mine[:-4]}abcd", with_another_version(raw))
+    kept = {name: memory.cat_file(name) for name in memory.store if name.startswith(mine[:-4])}
+    assert len(kept) == 2 - is_changed
+    report = await in_thread(lambda: remake(config, OneProcess()))
+    assert [(one.finding, one.path) for one in report.findings] == [("queue-left-out", "B/0")]
+    await tiered(broker, url, "A")
+    tombstones = (await state_of(config)).tombstones
+    for name, raw in kept.items():
+        told = tombstones[name[name.index("@parts/") :]]
+        assert (told.not_before_ms, told.reason) == (NEVER_MS, LEFT_OUT)
+        assert memory.cat_file(name) == raw
+    assert sum(one.not_before_ms == NEVER_MS for one in tombstones.values()) == len(kept)
+    memory.store.clear()
