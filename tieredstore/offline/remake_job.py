@@ -3,13 +3,13 @@
 from collections.abc import Callable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 
 from container.check.finding import Finding
 from container.metadata.operations import Operation, PutIndexFile, PutQueue, PutTopic
-from container.metadata.records import Topic
+from container.metadata.records import Queue, Topic
 from container.names.index_base import IndexBase
 from container.names.queue_id import QueueId, SegmentType
 from container.names.rocketmq import parse_segment_name, segment_name
@@ -34,6 +34,7 @@ from tieredstore.offline.rebuild_job import (
 from tieredstore.offline.remade_records import (
     FIRST_EPOCH,
     QueueParts,
+    Said,
     index_file_of,
     queue_of_parts,
     runs_of,
@@ -41,7 +42,7 @@ from tieredstore.offline.remade_records import (
 from tieredstore.offline.report import MadeFile, RebuildReport
 from tieredstore.offline.split import LogPiece, ScanReport, Split, TierPlace, where_not_met
 
-ROUNDS_MAX = 5
+ROUNDS_MAX = 6
 """Scans of the whole log: one, and one more each time that something turned out otherwise."""
 ReducerOf = Callable[[int], RebuildReducer]
 """Of a round."""
@@ -82,6 +83,14 @@ class Round:
     index: dict[str, dict[str, Any]] = field(default_factory=dict[str, Any])
 
 
+class LeftOut(NamedTuple):
+    """A queue that cannot be published."""
+
+    said: Sequence[Said]
+    """What each split told, in order."""
+    error: Corrupt
+
+
 class RemakeJob:
     """One rebuild of everything."""
 
@@ -115,6 +124,8 @@ class RemakeJob:
             self._runs[queue] = (unknown_end(first.first_offset, self._units_per_file),)
         self._next_number = first_free
         """Of index files."""
+        self._left_out: dict[QueueId, LeftOut] = {}
+        """Queues that are not scanned again: no index file may have a key of theirs."""
 
     def run(self, engine: Engine, reducer_of: ReducerOf) -> Round:
         """Scan until everything fits together; what the last round gave.
@@ -125,8 +136,8 @@ class RemakeJob:
         """
         for number in range(ROUNDS_MAX):
             tasks = self._tasks()
-            made = self._scan(engine, tasks, reducer_of(number))
-            if not self._differs(tasks, made):
+            made = self._scan(engine, tasks, reducer_of(number)) if tasks else Round()
+            if not self._differs(tasks, made) and not self._leaves_out(made):
                 return made
         path = self._place.location
         raise Corrupt("the parts of a log do not meet, however it is split", path)
@@ -154,7 +165,8 @@ class RemakeJob:
         return made
 
     def _tasks(self) -> list[RebuildTask]:
-        splits = [split for file in self._files for split in self._splits(file)]
+        files = [file for file in self._files if file.queue not in self._left_out]
+        splits = [split for file in files for split in self._splits(file)]
         index: list[tuple[IndexPart, ...]] = [()] * len(splits)
         if self._config.keeps_index:
             lengths = [split.end - split.start for split in splits]
@@ -206,6 +218,41 @@ class RemakeJob:
                 again = True
         return again
 
+    def _leaves_out(self, made: Round) -> bool:
+        """Whether queues turned out that cannot be published, and have keys in index files."""
+        known = len(self._left_out)
+        for queue, one in self._queues(made, now_ms=0).items():
+            if isinstance(one, LeftOut):
+                self._left_out[queue] = one
+        return len(self._left_out) > known and bool(made.index)
+
+    def _queues(
+        self, made: Round, *, now_ms: int
+    ) -> dict[QueueId, "tuple[QueueParts, Queue] | LeftOut"]:
+        """What becomes of each queue."""
+        found: dict[QueueId, tuple[QueueParts, Queue] | LeftOut] = dict(self._left_out)
+        files: dict[QueueId, list[LogFile]] = {}
+        for file in self._files:
+            files.setdefault(file.queue, []).append(file)
+        units: dict[QueueId, dict[str, dict[str, Any]]] = {}
+        for name in sorted(made.units):
+            parsed = parse_segment_name(name)
+            assert parsed is not None, "it was planned"
+            units.setdefault(parsed.queue, {})[name] = made.units[name]
+        for queue, said in made.logs.items():
+            parts = QueueParts(
+                queue,
+                [(one.base, one.limit) for one in files[queue]],
+                said,
+                units.get(queue, {}),
+                [piece for one in files[queue] for piece in one.parts],
+            )
+            try:
+                found[queue] = parts, queue_of_parts(parts, now_ms=now_ms)
+            except Corrupt as error:
+                found[queue] = LeftOut(said, error)
+        return found
+
     def _files_of(self, split: Split) -> Iterator[str]:
         """The files that a split lies in."""
         for file in self._files:
@@ -222,30 +269,25 @@ class RemakeJob:
         files: list[MadeFile] = []
         findings: list[Finding] = []
         messages = 0
-        for queue, said in sorted(made.logs.items()):
-            findings += gaps_told(str(queue), said)
-            parts = QueueParts(
-                queue,
-                [(one.base, one.limit) for one in self._files if one.queue == queue],
-                said,
-                {name: made.units[name] for name in sorted(made.units) if _is_of(name, queue)},
-                [piece for one in self._files if one.queue == queue for piece in one.parts],
-            )
-            try:
-                record = queue_of_parts(parts, now_ms=now_ms)
-            except Corrupt as error:
-                findings.append(Finding("queue-left-out", str(queue), error.position, error.reason))
+        for queue, one in sorted(self._queues(made, now_ms=now_ms).items()):
+            if isinstance(one, LeftOut):
+                findings += gaps_told(str(queue), one.said)
+                why = one.error
+                findings.append(Finding("queue-left-out", str(queue), why.position, why.reason))
                 continue
-            messages += sum(one["records"] for one in said)
+            parts, record = one
+            findings += gaps_told(str(queue), parts.said)
+            messages += sum(one["records"] for one in parts.said)
             operations.append(PutQueue(record))
             for name, unit in parts.units.items():
                 placed.append((name, f"{UNITS}{name}"))
                 files.append(MadeFile(name, unit["bytes"]))
         kept = {one.queue.id for one in operations if isinstance(one, PutQueue)}
+        kept_topics = {queue.topic for queue in kept}
         topics = [
             PutTopic(Topic(name, number, updated_ms=now_ms))
             for name, number in self._topics.items()
-            if any(queue.topic == name for queue in kept)
+            if name in kept_topics
         ]
         covered = self._covered(made, kept)
         indexes: list[Operation] = []
@@ -275,11 +317,6 @@ class RemakeJob:
                 for name, runs in one["index"].items():
                     found.setdefault(name, []).extend((queue, int(a), int(b)) for a, b in runs)
         return found
-
-
-def _is_of(name: str, queue: QueueId) -> bool:
-    parsed = parse_segment_name(name)
-    return parsed is not None and parsed.queue == queue
 
 
 def _together(pieces: Sequence[LogPiece], step: int) -> Iterator[tuple[LogPiece, ...]]:

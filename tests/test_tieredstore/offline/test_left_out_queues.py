@@ -1,27 +1,30 @@
 """A queue that `rebuild --metadata` leaves out: its messages stay, and nothing speaks of them."""
 
-from collections.abc import Callable
+import shutil
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import fsspec
 import pytest
 
 from container.metadata.state import TierState
+from container.names.queue_id import QueueId
 from container.tier_reader import TierReader
 from provider.clock import SystemClock
 from tests.support.fake_broker import FakeBroker
 from tests.support.packed_objects import in_thread
+from tests.test_tieredstore.offline.test_rebuild import remove_derived, remove_metadata
 from tieredstore import follow
 from tieredstore.config.effective import Config
+from tieredstore.offline import index_parts
+from tieredstore.offline.audit import audit
 from tieredstore.offline.engine import OneProcess
 from tieredstore.offline.remake import remake
 from tieredstore.offline.remake_objects import LEFT_OUT, NEVER_MS
+from tieredstore.offline.restore import restore
 from tieredstore.places import directory_of, storage_at
 
-ResultT = TypeVar("ResultT")
 MESSAGES = 30
-Damage = Callable[[bytes], dict[str, bytes]]
 
 
 async def tiered(broker: FakeBroker, where: Any, *topics: str) -> None:
@@ -98,3 +101,51 @@ async def test_its_messages_stay_in_an_object_store(
         assert memory.cat_file(name) == raw
     assert sum(one.not_before_ms == NEVER_MS for one in tombstones.values()) == len(kept)
     memory.store.clear()
+
+
+async def damaged(broker: FakeBroker, tier: Path) -> Config:
+    """A tier in a directory without metadata; queue B is out of order."""
+    await tiered(broker, tier, "A", "B")
+    config = config_at(tier)
+    root = directory_of(config)
+    assert isinstance(root, Path)
+    remove_derived(root)
+    remove_metadata(root)
+    (log,) = root.glob("B/0/COMMIT_LOG/*")
+    log.write_bytes(out_of_order(log.read_bytes()))
+    return config
+
+
+@pytest.mark.parametrize("log_bytes", [index_parts.INDEX_LOG_BYTES, 100])
+async def test_no_index_file_has_its_keys(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, log_bytes: int
+) -> None:
+    """Whether it would share one with others, or have some of its own."""
+    monkeypatch.setattr(index_parts, "INDEX_LOG_BYTES", log_bytes)
+    config = await damaged(FakeBroker(tmp_path / "store"), tmp_path / "tier")
+    report = await in_thread(lambda: remake(config, OneProcess()))
+    assert [(one.finding, one.path) for one in report.findings] == [("queue-left-out", "B/0")]
+    assert (report.messages, len(report.files)) == (MESSAGES, 2)
+    state = await state_of(config)
+    (file,) = state.index_files.values()
+    assert file.coverage == ((QueueId("A", 0), 0, MESSAGES),)
+    assert file.items == MESSAGES
+    root = directory_of(config)
+    assert isinstance(root, Path)
+    (root / file.object_name).unlink()
+    again = await in_thread(lambda: restore(config, OneProcess()))
+    assert [(one.path, one.fault) for one in again.files] == [(file.object_name, "")]
+    found = (await in_thread(lambda: audit(config, OneProcess()))).findings
+    assert [(one.finding, one.path) for one in found] == [("unknown-queue", "B/0")]
+
+
+async def test_where_no_queue_is_kept_no_file_is_said_to_be_made(tmp_path: Path) -> None:
+    config = await damaged(FakeBroker(tmp_path / "store"), tmp_path / "tier")
+    root = directory_of(config)
+    assert isinstance(root, Path)
+    shutil.rmtree(root / "A")
+    left = {path for path in root.rglob("*") if path.is_file()}
+    report = await in_thread(lambda: remake(config, OneProcess()))
+    assert [(one.finding, one.path) for one in report.findings] == [("queue-left-out", "B/0")]
+    assert (report.messages, report.files) == (0, [])
+    assert {path for path in root.rglob("*") if path.is_file()} == left
