@@ -9,8 +9,6 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from container.names.index_base import IndexBase
-from container.names.rocketmq import index_name
 from provider.errors import AlreadyExists, Unavailable
 from provider.file_segments import SegmentSlice
 from provider.object_store import Buffer, ObjectStore
@@ -28,8 +26,8 @@ class ObjectSink:
     """Of the owner that publishes them."""
     run: str
     """What no other run has: 16 random bytes, hexadecimal."""
-    index_numbers: Mapping[str, int] = field(default_factory=dict[str, int])
-    """By target, which index file of that owner's it becomes; of no other one's."""
+    index_files: Mapping[str, str] = field(default_factory=dict[str, str])
+    """By target, the name of the index file that it becomes, which nothing else has."""
     whole: Mapping[str, str] = field(default_factory=dict[str, str])
     """By target, the closed segment all of whose bytes it has."""
     names_in: str = ""
@@ -43,11 +41,9 @@ class ObjectSink:
             Denied: the storage refuses.
         """
         store = store_at(self.place)
-        name = ""
+        name = self.index_files.get(target, "")
         if self.names_in and target.startswith(self.names_in):
             name = target.removeprefix(self.names_in)
-        elif (number := self.index_numbers.get(target)) is not None:
-            name = index_name(IndexBase(self.epoch, number).number)
         if name:
             store.call(_create, name, raw)
             return name

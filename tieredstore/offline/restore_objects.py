@@ -19,7 +19,9 @@ from container.metadata.records import (
     Segment,
 )
 from container.metadata.state import TierState
+from container.names.index_base import INDEX_PREFIX, IndexBase
 from container.names.queue_id import SegmentType
+from container.names.rocketmq import index_name
 from container.queue.manifest import ManifestReader
 from container.record.unit import UNIT_BYTES
 from container.tier import Tier
@@ -114,7 +116,7 @@ def _make_and_publish(
             place_of(config),
             tier.journal.epoch,
             SystemRandom().randbytes(NONCE_BYTES).hex(),
-            {f"{INDEX}{name}": number for number, name in enumerate(todo.index, 1)},
+            portal.call(_index_files, tier, list(todo.index)),
             _whole(todo.runs.values()),
         )
         reducer = RebuildReducer(objects=sink, units=todo.units, index=todo.index)
@@ -146,6 +148,24 @@ async def _owned(config: Config) -> AsyncGenerator[Tier]:
                 await tier.journal.close()
     except BaseExceptionGroup as group:
         raise cause(group) from group
+
+
+async def _index_files(tier: Tier, lost: Sequence[str]) -> Mapping[str, str]:
+    """By target, a name for each index file that is made again; one listing, if there are any.
+
+    A name is taken only where a tier was made again whose journal was lost: what owners of higher
+    epochs had made lies there until it is deleted.
+    """
+    if not lost:
+        return {}
+    names = [*(one.name for one in await tier.store.list(INDEX_PREFIX)), *tier.state.tombstones]
+    bases = [base for name in names if (base := IndexBase.parse(name)) is not None]
+    epoch = tier.journal.epoch
+    free = 1 + max((one.number_of_owner for one in bases if one.epoch == epoch), default=0)
+    return {
+        f"{INDEX}{name}": index_name(IndexBase(epoch, number).number)
+        for number, name in enumerate(lost, free)
+    }
 
 
 def _whole(runs: Iterable[LostRun]) -> Mapping[str, str]:

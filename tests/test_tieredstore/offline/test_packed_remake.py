@@ -11,8 +11,9 @@ import pytest
 
 from container.check.tier import check_tier
 from container.errors import Owned
-from container.names.index_base import INDEX_PREFIX
+from container.names.index_base import INDEX_PREFIX, IndexBase
 from container.names.queue_id import SegmentType
+from container.names.rocketmq import index_name
 from container.record.unit import UNIT_BYTES
 from container.tier_reader import TierReader
 from container.upkeep.options import UpkeepOptions
@@ -150,7 +151,8 @@ def test_an_owner_that_lives_is_told(tier: PackedTier) -> None:
 
 def test_a_target_that_is_made_twice_is_one_object(tier: PackedTier) -> None:
     left = len(tier.objects)
-    sink = ObjectSink(place_of(tier.config), 9, "00" * 16, {"index/a": 1}, {"units/b": "x/0/y"})
+    names = {"index/a": index_name(IndexBase(9, 1).number)}
+    sink = ObjectSink(place_of(tier.config), 9, "00" * 16, names, {"units/b": "x/0/y"})
     for target in ("index/a", "units/b", "units/c"):
         assert sink.write(target, b"the same") == sink.write(target, b"the same")
     assert len(tier.objects) == left + 3

@@ -10,8 +10,9 @@ import pytest
 
 from container.check.tier import check_tier
 from container.errors import Owned
-from container.names.index_base import INDEX_PREFIX
+from container.names.index_base import INDEX_PREFIX, IndexBase
 from container.names.queue_id import SegmentType
+from container.names.rocketmq import index_name
 from container.tier import Tier, TierIdentity
 from container.tier_reader import TierReader
 from provider.clock import SystemClock
@@ -25,6 +26,7 @@ from tests.test_tieredstore.offline.test_rebuild import Dies, Killed, same_answe
 from tieredstore import follow
 from tieredstore.offline.audit import audit
 from tieredstore.offline.engine import OneProcess
+from tieredstore.offline.remake import remake
 from tieredstore.offline.restore import restore
 from tieredstore.places import directory_of, make_lock_directory, owner_lock_path
 
@@ -80,6 +82,22 @@ async def test_lost_units_and_index_files_come_back_in_new_objects(
     await is_sound(tier, answers=split_bytes == SPLIT_BYTES[0])
     again = await in_thread(lambda: restore(tier.config, OneProcess()))
     assert (again.files, again.messages) == ([], 0)
+
+
+async def test_index_files_come_back_beside_those_of_a_tier_whose_metadata_were_lost(
+    tier: PackedTier,
+) -> None:
+    """Owners of higher epochs had made files of the names that the next ones would use."""
+    objects = {name: raw for name, raw in tier.objects.items() if name.startswith("@parts/")}
+    taken = {index_name(IndexBase(epoch, number).number) for epoch in (2, 3) for number in (1, 7)}
+    tier.put({**objects, **dict.fromkeys(taken, b"of the tier before")})
+    await in_thread(lambda: remake(tier.config, OneProcess()))
+    made = {name for name in tier.objects if name.startswith(INDEX_PREFIX)} - taken
+    assert made
+    tier.put({name: raw for name, raw in tier.objects.items() if name not in made})
+    report = await in_thread(lambda: restore(tier.config, OneProcess()))
+    assert [(one.path, one.fault) for one in report.files] == [(name, "") for name in sorted(made)]
+    await is_sound(tier)
 
 
 async def published(reader: TierReader) -> dict[str, Any]:
