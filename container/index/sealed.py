@@ -91,7 +91,7 @@ def seal_index(items: KeyItems, *, slots: int, begin_timestamp: int) -> NDArray[
         part, some = rows[at:][:AT_ONCE_ITEMS], items.take(order[at:][:AT_ONCE_ITEMS])
         for name in ("key_hash", "topic_id", "queue_id", "position", "size"):
             part[name] = some[name]
-        part["seconds"] = _seconds(some["store_timestamp"] - begin_timestamp)
+        part["seconds"] = stored_seconds(some["store_timestamp"] - begin_timestamp)
     header = IndexHeader(
         END_MAGIC,
         begin_timestamp,
@@ -103,7 +103,7 @@ def seal_index(items: KeyItems, *, slots: int, begin_timestamp: int) -> NDArray[
     return raw
 
 
-def _seconds(milliseconds: NDArray[np.int64]) -> NDArray[np.int64]:
+def stored_seconds(milliseconds: NDArray[np.int64]) -> NDArray[np.int64]:
     """Whole seconds, cut towards 0 as in Java, within 32 bits."""
     cut = np.sign(milliseconds) * (np.abs(milliseconds) // SECOND_MS)
     return np.clip(cut, _INT32_MIN, INT32_MAX)

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from container.check.finding import Finding
 from container.index.items import KeyItems
-from container.index.sealed import SealedIndex, native_items, sealed_rows
+from container.index.sealed import SealedIndex, native_items, sealed_rows, stored_seconds
 from container.metadata.records import IndexFile
 from container.names.queue_id import QueueId
 from container.record.crc32c import crc32c
@@ -17,7 +17,6 @@ from tieredstore.offline.rebuild_rows import KEY_COLUMNS
 
 _MARK = -1
 """Key hash of a row that is no item, but says which positions of a queue were looked at."""
-SECOND_MS = 1_000
 COMPARED_AT_ONCE = 1 << 18
 """Keys and items that are sorted at once, some 130 bytes each."""
 _COLUMNS = ("topic_id", "queue_id", "position", "key_hash", "size", "seconds")
@@ -108,7 +107,7 @@ def _looked_at(items: NDArray[np.void], marks: KeyItems) -> NDArray[np.bool_]:
 
 def _sorted(items: KeyItems, begin: int) -> NDArray[np.int64]:
     """Items as rows of numbers, in one order."""
-    seconds = (items["store_timestamp"] - begin) // SECOND_MS
+    seconds = stored_seconds(items["store_timestamp"] - begin)
     columns = [items[name].astype(np.int64) for name in _COLUMNS[:-1]] + [seconds]
     rows = np.stack(columns, axis=1) if len(items) else np.empty((0, len(_COLUMNS)), np.int64)
     return rows[np.lexsort(rows.T[::-1])]
