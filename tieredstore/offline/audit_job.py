@@ -3,6 +3,7 @@
 Everything here is pure but for the bytes that it reads. Kinds of findings are those of `check`.
 """
 
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import pairwise
@@ -209,13 +210,15 @@ def _joined(
             yield Finding("records-do-not-join", str(queue), after["start"], detail)
     at = known.start
     gaps = dict(known.gaps)
+    starts = sorted(gaps)
     runs = [(int(a), int(b)) for result in results for a, b in result["offsets"]]
     for start, end in [*runs, (known.end, known.end)]:
         if start < at:
             detail = f"offsets [{start}, {min(end, at)}) stand in the log twice, or out of order"
             yield Finding("offset-twice", str(queue), start, detail)
         while at < start:
-            until = min((gap for gap in gaps if at <= gap < start), default=start)
+            here = bisect_left(starts, at)
+            until = min(starts[here], start) if here < len(starts) else start
             if at < until:
                 detail = f"no sound record of offsets [{at}, {until}) is in the log"
                 yield Finding("messages-missing", str(queue), at, detail)

@@ -5,6 +5,7 @@ All that they write is the same for the same messages, whoever writes it and how
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -37,6 +38,7 @@ from tieredstore.offline.sources import source_of
 from tieredstore.offline.split import ScanReport, Split
 from tieredstore.reading.arrow_columns import Labels
 
+NO_FILE = -1
 UNITS, INDEX, LOG = "units/", "index/", "log/"
 """How the targets of pieces begin: one for each file that is made, one for each queue's log."""
 
@@ -48,10 +50,7 @@ class UnitRun(NamedTuple):
     behind: int
     """`INT64_MAX` where the end is not known yet."""
     units_per_file: int
-
-    def file_of(self, offset: int) -> int:
-        """First queue offset of the file that has an offset's unit."""
-        return self.first + (offset - self.first) // self.units_per_file * self.units_per_file
+    """The first begins with the run, and has the name of the run's first unit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +80,7 @@ def rebuild_item(task: RebuildTask) -> Iterator[Piece]:
         LogExtents(task.extent_bytes_max, task.split.pieces) if task.extent_bytes_max else None
     )
     rows, cuts = HeldRows(), IndexCuts()
+    unit_runs = np.array(sorted(task.runs), np.int64).reshape(-1, len(UnitRun._fields))
     offset_runs: Runs = []
     try:
         for found in LogScan(source, task.split, report=report, on_gap=lambda _: None):
@@ -89,7 +89,7 @@ def rebuild_item(task: RebuildTask) -> Iterator[Piece]:
             if extents is not None:
                 extents.add(found, offsets)
             labels = labels_of(found)
-            yield from _unit_pieces(task, found, labels, offsets, rows)
+            yield from _unit_pieces(queue, unit_runs, found, labels, rows)
             yield from _key_pieces(task, found, labels, cuts, rows)
         made = [] if extents is None else extents.finish(beside, report)
     finally:
@@ -113,28 +113,31 @@ def rebuild_item(task: RebuildTask) -> Iterator[Piece]:
 
 
 def _unit_pieces(
-    task: RebuildTask,
+    queue: QueueId,
+    runs: NDArray[np.int64],
     found: FoundRecords,
     labels: Labels,
-    offsets: NDArray[np.int64],
     rows: HeldRows,
 ) -> Iterator[Piece]:
-    """The units of a chunk, by the files that they belong to."""
-    if not task.runs:
+    """The units of a chunk, by the files that they belong to. O(rows log runs).
+
+    `runs` are rows as `UnitRun`, which do not overlap, in order.
+    """
+    if not len(runs):
         return
+    offsets = found.queue_offsets
     columns = (found.positions, found.sizes, tag_hashes(labels), found.columns.store_timestamps)
-    for run in task.runs:
-        mine = (offsets >= run.first) & (offsets < run.behind)
-        files = run.first + (offsets - run.first) // run.units_per_file * run.units_per_file
-        if mine.all() and files.min() == files.max():  # nearly always
-            here = [int(files[0])]
-        else:
-            here = np.unique(files[mine]).tolist()
-        for file in here:
-            name = segment_name(task.split.queue, SegmentType.CONSUME_QUEUE, UNIT_BYTES * file)
-            chosen = mine & (files == file)
-            some = columns if chosen.all() else [column[chosen] for column in columns]
-            yield from rows.add(f"{UNITS}{name}", offsets[chosen], some, must_follow=True)
+    first, behind, step = runs[np.searchsorted(runs[1:, 0], offsets, side="right")].T
+    files = first + (offsets - first) // step * step
+    files[(offsets < first) | (offsets >= behind)] = NO_FILE
+    order = np.argsort(files, kind="stable")
+    edges = np.flatnonzero(np.diff(files[order], prepend=NO_FILE)).tolist()
+    for begin, end in pairwise([*edges, len(order)]):
+        chosen = order[begin:end]
+        name = segment_name(queue, SegmentType.CONSUME_QUEUE, UNIT_BYTES * int(files[chosen[0]]))
+        whole = len(chosen) == len(order)  # nearly always, and in order
+        some = columns if whole else [column[chosen] for column in columns]
+        yield from rows.add(f"{UNITS}{name}", offsets[chosen], some, must_follow=True)
 
 
 def _key_pieces(

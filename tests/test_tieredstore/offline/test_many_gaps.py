@@ -1,0 +1,66 @@
+"""Queues with very many gaps cost no more for each of these than those with few."""
+
+from pathlib import Path
+
+import numpy as np
+import orjson
+
+from container.names.queue_id import QueueId
+from container.names.rocketmq import INT64_MAX
+from tests.bench.scan_data import splits_of, write_logs
+from tieredstore.offline.audit_job import AuditReducer, QueueOffsets, SplitResult
+from tieredstore.offline.packed_columns import unpack
+from tieredstore.offline.rebuild_job import UNITS, RebuildTask, UnitRun, rebuild_item
+from tieredstore.offline.rebuild_rows import UNIT_COLUMNS
+from tieredstore.offline.split import TierPlace
+
+QUEUE = QueueId("T", 0)
+GAPS = 100_000
+"""With a look at all of them for each, a test would take minutes."""
+
+
+def test_an_audit_of_a_queue_with_many_gaps() -> None:
+    runs = [(10 * number, 10 * number + 9) for number in range(GAPS)]
+    gaps = [(behind, behind + 1) for _, behind in runs[:-1]]
+    told = SplitResult(0, 1, first=0, ended=1, offsets=runs)
+
+    def found(missing: int) -> list[tuple[str, int]]:
+        known = QueueOffsets(0, runs[-1][1], tuple(reversed(gaps[missing:])))
+        reducer = AuditReducer(TierPlace("/"), {QUEUE: known}, {})
+        (piece,) = reducer(f"split/{QUEUE}", [told.piece(QUEUE)])
+        return [
+            (one["finding"], one["position"]) for one in orjson.loads(piece.payload)["findings"]
+        ]
+
+    assert found(0) == []
+    assert found(2) == [("messages-missing", 9), ("messages-missing", 19)]
+
+
+def test_units_go_into_the_files_of_their_runs_however_many_there_are(tmp_path: Path) -> None:
+    messages = write_logs(tmp_path, 10, 200 << 10, queues=1)
+    (split,) = splits_of(tmp_path, 1 << 40)
+
+    def units(*runs: UnitRun) -> dict[int, list[list[int]]]:
+        """By the first offset of a file, `UNIT_COLUMNS` of each of its units."""
+        found: dict[int, list[list[int]]] = {}
+        for piece in rebuild_item(RebuildTask(split, 3, runs, ())):
+            if piece.target.startswith(UNITS):
+                rows = np.array(unpack(piece.payload, len(UNIT_COLUMNS))).T.tolist()
+                first = int(piece.target[-20:]) // 20
+                assert piece.order == first + len(found.setdefault(first, []))
+                found[first] += rows
+        return found
+
+    (every,) = units(UnitRun(0, INT64_MAX, 1 << 30)).values()
+    assert len(every) == messages
+    beyond = [
+        UnitRun(10 * messages + number, 10 * messages + number + 1, 1) for number in range(GAPS)
+    ]
+    short = [UnitRun(first, first + 5, 3) for first in range(4, messages - 5, 7)]
+    wanted = {
+        at: every[at : min(at + 3, run.behind)]
+        for run in short
+        for at in range(run.first, run.behind, 3)
+    }
+    assert len(wanted) > 100
+    assert units(*beyond, *reversed(short)) == wanted
