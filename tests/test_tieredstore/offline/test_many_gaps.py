@@ -1,20 +1,24 @@
-"""Queues with very many gaps cost no more for each of these than those with few."""
+"""Queues with very many gaps cost no more for each than others, nor tiers of very many queues."""
 
 from pathlib import Path
 
 import numpy as np
 import orjson
 
-from container.names.queue_id import QueueId
-from container.names.rocketmq import INT64_MAX
+from container.metadata.operations import PutQueue, PutTopic
+from container.names.queue_id import QueueId, SegmentType
+from container.names.rocketmq import INT64_MAX, segment_name
 from tests.bench.scan_data import splits_of, write_logs
+from tieredstore.config.effective import Config
 from tieredstore.offline.audit_job import AuditReducer, QueueOffsets, SplitResult
 from tieredstore.offline.packed_columns import unpack
 from tieredstore.offline.rebuild_job import UNITS, RebuildTask, UnitRun, rebuild_item
 from tieredstore.offline.rebuild_rows import UNIT_COLUMNS
+from tieredstore.offline.remake_job import LogFile, RemakeJob, Round
 from tieredstore.offline.split import TierPlace
 
 QUEUE = QueueId("T", 0)
+QUEUES = 5_000
 GAPS = 100_000
 """With a look at all of them for each, a test would take minutes."""
 
@@ -64,3 +68,20 @@ def test_units_go_into_the_files_of_their_runs_however_many_there_are(tmp_path: 
     }
     assert len(wanted) > 100
     assert units(*beyond, *reversed(short)) == wanted
+
+
+def test_what_many_queues_become_is_told_one_by_one(tmp_path: Path) -> None:
+    named = {"brokerClusterName": "C", "brokerName": "b", "tieredStoreFilePath": tmp_path}
+    files = [LogFile(QueueId(f"T{number}", 0), 0, 1_000, 1_000) for number in range(QUEUES)]
+    place, config = TierPlace(str(tmp_path)), Config.load(settings=named)
+    job, made = RemakeJob(config, place, files, 1 << 27, None, 1), Round()
+    log = {"first": 0, "ended": 1_000, "records": 10, "bytes": 1_000, "offsets": [[0, 10]]}
+    log |= {"index": {}, "gaps": [], "extents": [[0, 1_000, 5, 0, 1, 2]]}
+    for file in files:
+        made.logs[file.queue] = [log]
+        name = segment_name(file.queue, SegmentType.CONSUME_QUEUE, 0)
+        made.units[name] = {"first": 0, "bytes": 200, "extents": [[0, 200, 5, 0, 1, 2]]}
+    operations, placed, report = job.result(made, is_dry=True)
+    assert [type(one) for one in operations] == [PutTopic] * QUEUES + [PutQueue] * QUEUES
+    assert len(placed) == len(report.files) == QUEUES
+    assert (report.messages, report.findings) == (10 * QUEUES, [])
