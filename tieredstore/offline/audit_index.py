@@ -17,6 +17,7 @@ from tieredstore.offline.rebuild_rows import KEY_COLUMNS
 
 _MARK = -1
 """Key hash of a row that is no item, but says which positions of a queue were looked at."""
+_ODD = np.uint64(0x9E3779B97F4A7C15)
 COMPARED_AT_ONCE = 1 << 18
 """Keys and items that are sorted at once, some 130 bytes each."""
 _COLUMNS = ("topic_id", "queue_id", "position", "key_hash", "size", "seconds")
@@ -34,31 +35,33 @@ def range_marks(queue: QueueId, topic_id: int, positions: Sequence[int]) -> list
     return [fields.get(name, np.zeros(count, np.int64)) for name in KEY_COLUMNS]
 
 
-def audit_index_file(source: ByteSource, file: IndexFile, expected: KeyItems) -> list[Finding]:
-    """What is wrong with an index file; expected are the keys of its messages, and marks.
+def audit_index_file(source: ByteSource, file: IndexFile, expected: KeyItems) -> Iterator[Finding]:
+    """Yield what is wrong with an index file; expected are the keys of its messages, and marks.
 
-    Holds the file and the keys: some 120 bytes a key.
+    Holds the file and the keys: some 120 bytes a key; of findings only the last one.
 
     Raises:
         Unavailable, Denied: the file cannot be read.
     """
-    raw = bytearray(file.size)
+    name, raw = file.object_name, bytearray(file.size)
     try:
-        count = source.read_into(file.object_name, 0, memoryview(raw))
+        count = source.read_into(name, 0, memoryview(raw))
     except Corrupt as error:  # an encrypted frame was changed
-        return [Finding("unreadable", error.path, error.position, error.reason)]
+        yield Finding("unreadable", error.path, error.position, error.reason)
+        return
     if count < file.size:
-        return []  # that it is missing or short is told where its length is compared
+        return  # that it is missing or short is told where its length is compared
     if file.crc32c is not None and (found := crc32c(raw)) != file.crc32c:
         detail = f"{file.size} bytes have {found:#010x}, published {file.crc32c:#010x}"
-        return [Finding("checksum", file.object_name, 0, detail)]
+        yield Finding("checksum", name, 0, detail)
+        return
     try:
-        index, items = sealed_rows(raw, path=file.object_name)[:2]
+        index, items = sealed_rows(raw, path=name)[:2]
     except Corrupt as error:
-        return [Finding("index-file", file.object_name, error.position, error.reason)]
-    if not file.coverage:
-        return []  # one of RocketMQ's does not say what it covers
-    return list(_compared(index, items, expected))
+        yield Finding("index-file", name, error.position, error.reason)
+        return
+    if file.coverage:  # one of RocketMQ's does not say what it covers
+        yield from _compared(index, items, expected)
 
 
 def _compared(index: SealedIndex, items: NDArray[np.void], expected: KeyItems) -> Iterator[Finding]:
@@ -67,27 +70,47 @@ def _compared(index: SealedIndex, items: NDArray[np.void], expected: KeyItems) -
     is_mark = expected["key_hash"] == _MARK
     marks, seen = expected[is_mark], _looked_at(items, expected[is_mark])
     marked = set(zip(marks["topic_id"].tolist(), marks["queue_id"].tolist(), strict=True))
-    # By their hashes, so that few are sorted at once.
-    parts = 1 + (len(items) + len(expected)) // COMPARED_AT_ONCE
-    for part in range(parts):
-        wanted = _sorted(expected[~is_mark & (expected["key_hash"] % parts == part)], begin)
-        rows = items[seen & (items["key_hash"] % parts == part)]
+    count = 1 + (len(items) + len(expected)) // COMPARED_AT_ONCE  # so that few are sorted at once
+    part_of_expected, part_of_items = _parts(expected, count), _parts(items, count)
+    for part in range(count):
+        wanted = _sorted(expected[~is_mark & (part_of_expected == part)], begin)
+        rows = items[seen & (part_of_items == part)]
         found = _sorted(native_items(rows, begin, index.tick_ms), begin)
         if len(wanted) == len(found) and (wanted == found).all():
             continue
-        there, known = _rows(found), _rows(wanted)
-        for _, queue_id, position, key_hash, *_ in sorted(known - there):
+        for _, queue_id, position, key_hash, *_ in _rows(_without(wanted, found)):
             message = f"the message at {position} of queue {queue_id}"
             detail = f"no item for the hash {key_hash} of {message}"
             yield Finding("index-key-missing", name, position, detail)
-        for topic_id, queue_id, position, key_hash, *_ in sorted(there - known):
+        for topic_id, queue_id, position, key_hash, *_ in _rows(_without(found, wanted)):
             if (topic_id, queue_id) in marked:
                 detail = f"an item of hash {key_hash} names position {position} of queue {queue_id}"
                 yield Finding("index-item", name, position, f"{detail} in vain")
 
 
-def _rows(sorted_items: NDArray[np.int64]) -> set[tuple[int, ...]]:
-    return {tuple(map(int, row)) for row in sorted_items}
+def _parts(items: NDArray[np.void], count: int) -> NDArray[np.uint32]:
+    """Which of so many parts each item is compared in: the same one for the same item.
+
+    By hash and position: a key may be that of all messages, and a message may have all keys.
+    """
+    mixed = items["position"].astype(np.uint64) * _ODD
+    mixed ^= items["key_hash"].astype(np.uint64)
+    mixed *= _ODD
+    return (mixed >> np.uint64(32)).astype(np.uint32) % np.uint32(count)
+
+
+def _without(some: NDArray[np.int64], others: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The rows of the first, in order and each once, that are not in the second."""
+    rows = np.concatenate([some, others])
+    order = np.lexsort((np.arange(len(rows)) < len(some), *rows.T[::-1]))
+    rows, is_first = rows[order], order < len(some)
+    begins = np.ones(len(rows), np.bool_)  # of equal rows, those of the second first
+    begins[1:] = (rows[1:] != rows[:-1]).any(axis=1)
+    return rows[begins & is_first]
+
+
+def _rows(rows: NDArray[np.int64]) -> Iterator[tuple[int, ...]]:
+    return (tuple(map(int, row)) for row in rows)
 
 
 def _looked_at(items: NDArray[np.void], marks: KeyItems) -> NDArray[np.bool_]:

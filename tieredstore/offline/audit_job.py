@@ -6,7 +6,7 @@ Everything here is pure but for the bytes that it reads. Kinds of findings are t
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -36,7 +36,7 @@ from tieredstore.offline.split import LogGap, LogPiece, ScanReport, Split, TierP
 from tieredstore.reading.arrow_columns import Labels
 
 FINDINGS_MAX = 1_000
-"""Of one split; more are counted, not told."""
+"""Of one split, and of one index file; more are counted, not told."""
 _INT32_MIN = -(1 << 31)
 SPLIT, INDEX = "split/", "index/"
 """How the targets of pieces begin: one for each queue, one for each index file."""
@@ -168,13 +168,14 @@ class AuditReducer:
         """
         if target.startswith(INDEX):
             file = self.index_files[target.removeprefix(INDEX)]
-            expected = keys_in(pieces)
             source = source_of(self.place)
             try:
-                findings = audit_index_file(source, file, expected)
+                found = audit_index_file(source, file, keys_in(pieces))
+                findings = [*islice(found, FINDINGS_MAX)]
+                payload: dict[str, Any] = {"findings_more": sum(1 for _ in found)}
             finally:
                 source.close()
-            payload: dict[str, Any] = {"index_files": 1, "index_items": file.items}
+            payload |= {"index_files": 1, "index_items": file.items}
         else:
             topic, _, number = target.removeprefix(SPLIT).rpartition("/")
             queue = QueueId(topic, int(number))

@@ -181,7 +181,7 @@ def other_index_file(tier: Path, change: Callable[[KeyItems], KeyItems]) -> set[
     keyed = keys_in([*pieces, *rows.rest()])
     changed = replace(file, crc32c=None, size=len(raw))
     source = MemorySource({file.object_name: raw})
-    findings = audit_index_file(source, changed, keyed)
+    findings = [*audit_index_file(source, changed, keyed)]
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(audit_index, "COMPARED_AT_ONCE", 50)
         few_at_once = audit_index_file(source, changed, keyed)
