@@ -25,7 +25,7 @@ OPEN_GROUPS_MAX = 16
 
 
 class IndexPart(NamedTuple):
-    """Offsets of a queue whose keys go into one index file, or into a row of them."""
+    """Offsets of a queue whose keys go into one index file that is known, or into a planned row."""
 
     file: str
     start: int
@@ -37,9 +37,10 @@ class IndexPart(NamedTuple):
 
     def file_at(self, number: int) -> str:
         """The name of a file of the row, counted from 0."""
-        base = IndexBase.parse(self.file)
-        if not number or base is None:
+        if not number:
             return self.file
+        base = IndexBase.parse(self.file)
+        assert base is not None, "it was planned"
         return index_name(base.number + number * self.step)
 
 

@@ -101,7 +101,7 @@ def rebuild_item(task: RebuildTask) -> Iterator[Piece]:
         "records": report.records,
         "bytes": report.bytes,
         "offsets": offset_runs,
-        "index": cuts.offsets,
+        "index": {} if extents is None else cuts.offsets,  # what is published says that already
         "gaps": [
             {name: getattr(gap, name) for name in ("position", "length", "reason", "shift")}
             for gap in report.gaps
