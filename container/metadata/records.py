@@ -40,7 +40,8 @@ class Extent(NamedTuple):
     crc32c: int | None
     """CRC-32C of the bytes; None only where a Java tier was opened without reading it."""
     first_offset: QueueOffset
-    """Queue offset of the first record or unit."""
+    """Queue offset of the first record or unit; of bytes without one, the first that a gap lost,
+    or the next one."""
     min_timestamp: int
     """Smallest store timestamp of the messages, Unix ms."""
     max_timestamp: int

@@ -167,9 +167,10 @@ def _runs_within(
         while rest:
             some = fitting(rest, rules) or (rest[0],)
             rest = rest[len(some) :]
-            is_fewer = len(merged_extents(some, rules.extent_bytes_max)) < len(some)
+            run = run_of(queue, segment, some, level_of)
+            is_fewer = len(merged_extents(run, rules.extent_bytes_max)) < len(some)
             if is_fewer or any(one.object_name in going for one in some):
-                found.append(run_of(queue, segment, some, level_of))
+                found.append(run)
     return found
 
 
@@ -220,7 +221,7 @@ def _after(
     moved = Counter[str]()
     for job in jobs:
         for run in job:
-            saved += len(run.extents) - len(merged_extents(run.extents, extent_bytes_max))
+            saved += len(run.extents) - len(merged_extents(run, extent_bytes_max))
             moved.update(extent.object_name for extent in run.extents)
     gone = sum(name in parts and parts[name].references == count for name, count in moved.items())
     return Burden(

@@ -61,6 +61,14 @@ def lies_in_gap(gaps: Sequence[Gap], start: int, end: int) -> bool:
     return at >= 0 and start < gaps[at].end and end <= gaps[at].end
 
 
+def begins_in_gap(gaps: Sequence[Gap], extent: Extent) -> bool:
+    """Whether the first message of an extent was lost: its bytes are joined with no others.
+
+    Who looks for bytes without messages would not find them any more. O(log n).
+    """
+    return lies_in_gap(gaps, extent.first_offset, extent.first_offset + 1)
+
+
 def lost_bytes(queue: Queue, segments: Sequence[Segment]) -> dict[int, int]:
     """Where runs of bytes of a log begin and end that hold nothing but what a gap has lost. O(n).
 

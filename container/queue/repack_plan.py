@@ -6,14 +6,20 @@ segment of n rounds keeps some `16 log16(n)` of them, and each byte is rewritten
 level: at most three times in 4,096 rounds. The level is the part's (`records.Part`).
 
 A sealed segment whose bytes lie in many objects is gathered into as few as possible.
+
+Extents that begin in a gap stay extents of their own (`log_places.begins_in_gap`): a log that was
+damaged when its metadata were made again has such, and where its bytes hold no message is known by
+them alone.
 """
 
 from collections.abc import Callable, Sequence
+from collections.abc import Set as AbstractSet
 from itertools import pairwise
 from typing import NamedTuple
 
-from container.metadata.records import Extent, Queue, Segment
+from container.metadata.records import Extent, Gap, Queue, Segment
 from container.names.queue_id import FLAT_FILES, QueueId, SegmentType
+from container.queue.log_places import begins_in_gap
 from provider.two_stores import is_offloaded
 
 LevelOf = Callable[[str], int]
@@ -46,6 +52,8 @@ class Run(NamedTuple):
     sealed_ms: int
     """When the segment was closed for good, Unix ms; 0 while it is open."""
     segment_bytes: int
+    lost: AbstractSet[int] = frozenset()
+    """Positions of those that begin in a gap, and stay extents of their own."""
 
     @property
     def bytes(self) -> int:
@@ -59,7 +67,7 @@ def runs_to_merge(queue: Queue, level_of: LevelOf, rules: RepackRules) -> list[R
     for kind in FLAT_FILES:
         live = queue.segments(kind)
         if live and live[-1].sealed_ms is None and len(live[-1].extents) >= rules.merge_fan:
-            for extents in _merges(live[-1].extents, level_of, rules):
+            for extents in _merges(live[-1].extents, level_of, rules, queue.gaps):
                 found.append(run_of(queue, live[-1], extents, level_of))  # noqa: PERF401 - nested
     return found
 
@@ -74,9 +82,13 @@ def is_crowded(segment: Segment, rules: RepackRules) -> bool:
 
 
 def _merges(
-    extents: Sequence[Extent], level_of: LevelOf, rules: RepackRules
+    extents: Sequence[Extent], level_of: LevelOf, rules: RepackRules, gaps: Sequence[Gap]
 ) -> list[tuple[Extent, ...]]:
     levels = [level_of(extent.object_name) if rules.is_small(extent) else -1 for extent in extents]
+    if gaps:
+        lost = (number for number, one in enumerate(extents) if begins_in_gap(gaps, one))
+        for number in lost:
+            levels[number] = -1
     for level in sorted(set(levels) - {-1}):
         found = [
             run
@@ -149,14 +161,17 @@ def run_of(queue: Queue, segment: Segment, extents: tuple[Extent, ...], level_of
         level,
         segment.sealed_ms or 0,
         segment.size,
+        frozenset(one.position for one in extents if queue.gaps and begins_in_gap(queue.gaps, one)),
     )
 
 
-def merged_extents(extents: Sequence[Extent], bytes_max: int) -> list[list[Extent]]:
+def merged_extents(run: Run, bytes_max: int) -> list[list[Extent]]:
     """Which extents become one each: neighbours, as many as fit into `bytes_max`, at least one."""
     groups: list[list[Extent]] = []
-    for extent in extents:
-        if groups and extent.end - groups[-1][0].position <= bytes_max:
+    for extent in run.extents:
+        first = groups[-1][0] if groups else extent
+        is_alone = extent.position in run.lost or first.position in run.lost
+        if groups and not is_alone and extent.end - first.position <= bytes_max:
             groups[-1].append(extent)
         else:
             groups.append([extent])

@@ -1,5 +1,6 @@
 """Which messages of a queue a moment lies among, as far as the metadata tell. Pure."""
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -31,7 +32,9 @@ def stretch_by_time(
     LOWER: the first extent with a message stored at the moment or after it. UPPER: the last one
     with a message stored at the moment or before it. Only messages `within` the offsets count, but
     the times are those of whole extents, so none of the extent's messages that count may be meant;
-    the search then goes on behind it. O(extents) up to the one that is found.
+    the search then goes on behind it. Of an extent with gaps the stretch is what lies before the
+    first of them, or behind the last one, and the rest is `within` the next search. O(extents) up
+    to the one that is found.
 
     Args:
         extents: of the CommitLog, in order, with nothing but gaps between them.
@@ -50,8 +53,31 @@ def stretch_by_time(
             continue
         first = extent.first_offset
         behind = extents[number + 1].first_offset if number + 1 < len(extents) else end
-        behind = min([behind, high, *(gap.start for gap in gaps if gap.start >= first)])
-        if max(first, low) < behind:
+        around = _before_gap if is_lower else _behind_gap
+        start, behind = around(gaps, max(first, low), min(behind, high))
+        if start < behind:
             times = (extent.min_timestamp, extent.max_timestamp)
-            return TimeStretch(QueueOffset(max(first, low)), QueueOffset(behind), times)
+            return TimeStretch(QueueOffset(start), QueueOffset(behind), times)
     return None
+
+
+def _before_gap(gaps: Sequence[Gap], start: int, behind: int) -> tuple[int, int]:
+    """The first messages `[start, behind)` without a gap among those between two offsets."""
+    at = bisect_right(gaps, start, key=_start)
+    while at and start < gaps[at - 1].end:
+        start = gaps[at - 1].end
+        at = bisect_right(gaps, start, key=_start)
+    return start, min(behind, gaps[at].start) if at < len(gaps) else behind
+
+
+def _behind_gap(gaps: Sequence[Gap], start: int, behind: int) -> tuple[int, int]:
+    """The last messages `[start, behind)` without a gap among those between two offsets."""
+    at = bisect_right(gaps, behind - 1, key=_start)
+    while at and behind <= gaps[at - 1].end:
+        behind = min(behind, gaps[at - 1].start)
+        at -= 1
+    return max(start, gaps[at - 1].end) if at else start, behind
+
+
+def _start(gap: Gap) -> int:
+    return gap.start

@@ -275,7 +275,7 @@ def _joined(run: Run, bodies: Mapping[int, Buffer], extent_bytes_max: int) -> _C
     """A run's bytes and the extents that it will have. CPU: a checksum of the bytes."""
     buffers: list[Buffer] = []
     extents: list[Extent] = []
-    for group in merged_extents(run.extents, extent_bytes_max):
+    for group in merged_extents(run, extent_bytes_max):
         body = b"".join(bodies[one.position] for one in group)
         buffers.append(body)
         extents.append(

@@ -1,10 +1,11 @@
 """Which extents are merged: few remain whatever comes, and no byte is rewritten often."""
 
+from dataclasses import replace
 from random import Random
 
 import pytest
 
-from container.metadata.records import Extent, Queue, Segment
+from container.metadata.records import Extent, Gap, Queue, Segment
 from container.names.queue_id import QueueId, SegmentType
 from container.queue.repack_plan import (
     RepackRules,
@@ -56,7 +57,7 @@ class Merging:
                 self.levels[name] = run.level
                 first = self.extents.index(run.extents[0])
                 assert self.extents[first : first + len(run.extents)] == run.extents
-                groups = merged_extents(run.extents, RULES.extent_bytes_max)
+                groups = merged_extents(run, RULES.extent_bytes_max)
                 merged = tuple(
                     group[0]._replace(
                         length=group[-1].end - group[0].position,
@@ -132,3 +133,27 @@ def test_a_closed_segment_is_gathered_into_objects_of_a_bounded_size_once() -> N
     assert is_gathered(queue_of(after, 5).commit_log[0], RULES.run_bytes_max)
     assert runs_to_gather(queue_of(after, 5), lambda _: 0, RULES) == []
     assert runs_to_gather(queue_of(extents), lambda _: 0, RULES) == []
+
+
+def test_bytes_that_a_gap_has_lost_stay_an_extent_of_their_own() -> None:
+    """By them alone it is known where no message lies."""
+    holes = {3, 20, 21}
+    firsts = [20 if number == 21 else number for number in range(40)]
+    extents = tuple(
+        Extent(100 * number, 100, 1, QueueOffset(first), 1, 1, f"part {number}", 7)
+        for number, first in enumerate(firsts)
+    )
+    gaps = (
+        Gap(QueueOffset(3), QueueOffset(4), "lost", 0),
+        Gap(QueueOffset(20), QueueOffset(22), "lost", 0),
+    )
+    for sealed_ms, plan in ((None, runs_to_merge), (5, runs_to_gather)):
+        queue = replace(queue_of(extents, sealed_ms), gaps=gaps)
+        groups = [
+            {extents.index(one) for one in group}
+            for run in plan(queue, lambda _: 0, RULES)
+            for group in merged_extents(run, RULES.extent_bytes_max)
+        ]
+        alone = [group for group in groups if group & holes]
+        assert all(len(group) == 1 for group in alone)
+        assert set(range(4, 20)) in groups

@@ -48,6 +48,38 @@ def test_a_stretch_ends_at_a_gap_and_at_what_does_not_count() -> None:
     assert found(99, Boundary.UPPER, low=3, high=3) is None
 
 
+def test_a_search_goes_on_behind_a_gap_within_an_extent() -> None:
+    extents = [extent(0, 10, 30), extent(20, 30, 40)]
+    gaps = [Gap(QueueOffset(a), QueueOffset(b), "lost", 0) for a, b in ((5, 8), (8, 9), (12, 14))]
+
+    def found(boundary: Boundary) -> list[tuple[int, int]]:
+        within = [0, 30]
+        stretches: list[tuple[int, int]] = []
+        while one := stretch_by_time(
+            extents, 30, gaps, 30, boundary, within=(within[0], within[1])
+        ):
+            stretches.append((one.start, one.end))
+            if boundary is Boundary.LOWER:
+                within[0] = one.end
+            else:
+                within[1] = one.start
+        return stretches
+
+    whole = [(0, 5), (9, 12), (14, 20), (20, 30)]
+    assert found(Boundary.LOWER) == whole
+    assert found(Boundary.UPPER) == whole[::-1]
+
+
+def test_an_extent_that_a_gap_covers_is_passed_over() -> None:
+    extents = [extent(0, 10, 20), extent(5, 20, 20), extent(15, 20, 40)]
+    gaps = [Gap(QueueOffset(5), QueueOffset(15), "lost", 0)]
+    for boundary, wanted in ((Boundary.LOWER, (4, 5)), (Boundary.UPPER, (15, 20))):
+        one = stretch_by_time(extents, 20, gaps, 20, boundary, within=(4, 20))
+        assert one is not None
+        assert (one.start, one.end) == wanted
+        assert stretch_by_time(extents, 20, gaps, 20, boundary, within=(5, 15)) is None
+
+
 async def put(tier: Tier, clock: ManualClock, count: int) -> dict[int, int]:
     """One message a minute and a round; when each was stored."""
     stored: dict[int, int] = {}
