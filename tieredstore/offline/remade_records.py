@@ -94,10 +94,8 @@ def queue_of_parts(parts: QueueParts, *, now_ms: int) -> Queue:
 
 def _log_segments(parts: QueueParts) -> list[Segment]:
     rows = [row for one in parts.said for row in one["extents"]]
-    gaps = [gap for one in parts.said for gap in one["gaps"]]
-    end = parts.files[-1][1]
-    if gaps and gaps[-1]["position"] + gaps[-1]["length"] == end:
-        end = gaps[-1]["position"]  # what lies behind the last message was never published
+    while rows[-1][3] < 0:
+        rows.pop()  # of what lies behind the last message no gap can tell
     segments: list[Segment] = []
     firsts = _first_offsets(rows, runs_of(parts.said))
     stamp = next(row[4] for row in rows if row[3] >= 0)
@@ -106,7 +104,7 @@ def _log_segments(parts: QueueParts) -> list[Segment]:
         for (position, length, crc, first, oldest, newest), offset in zip(
             rows, firsts, strict=True
         ):
-            if not base <= position < min(limit, end):
+            if not base <= position < limit:
                 continue
             stamp = newest if first >= 0 else stamp
             extents.append(

@@ -100,9 +100,16 @@ def zero_the_joint(logs: list[Path]) -> None:
     logs[1].write_bytes(bytes(100) + second[100:])
 
 
+def zero_the_end(logs: list[Path]) -> None:
+    """A hole at the end of the log that begins in the last file but one."""
+    half = logs[-2].stat().st_size // 2
+    logs[-2].write_bytes(logs[-2].read_bytes()[:half] + bytes(half))
+    logs[-1].write_bytes(bytes(logs[-1].stat().st_size))
+
+
 DAMAGES: list[Callable[[list[Path]], None]] = [
     flip, begin_with_zeros, cut, empty, remove,
-    replace_by_another, end_with_another, zero_the_joint,
+    replace_by_another, end_with_another, zero_the_joint, zero_the_end,
 ]  # fmt: skip
 
 
