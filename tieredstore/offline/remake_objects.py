@@ -55,7 +55,7 @@ from tieredstore.offline.report import RebuildReport
 from tieredstore.offline.sources import place_of, source_of, store_at
 from tieredstore.offline.split import LogPiece, TierPlace
 from tieredstore.owning import open_owner
-from tieredstore.places import directory_of, owner_lock_path
+from tieredstore.places import directory_of, owner_lock_path, storage_at
 
 LEFT_BEHIND = "the metadata that named it are lost"
 """The reason in tombstones of objects that nothing refers to any more."""
@@ -298,11 +298,15 @@ async def publish_remade(
     """Begin the journal with everything, then give tombstones to all else that is ours.
 
     That is what was left of before, and what a pass made that was gone over again. What said how
-    far the broker's log is in the tier is deleted at once: the next owner would believe it.
-    Tombstones of `left_out` are never due.
+    far the broker's log is in the tier is deleted first: the next owner would believe it, and
+    without a journal it is worth nothing. Tombstones of `left_out` are never due.
     """
+    store = storage_at(config, directory_of(config), clock=SystemClock())
+    try:
+        await store.delete([one.name for one in await store.list(FOLLOWED_PREFIX)])
+    finally:
+        await store.close()
     async with _begun(config, operations) as tier:
-        await tier.store.delete([one.name for one in await tier.store.list(FOLLOWED_PREFIX)])
         used: set[str] = set()
         for one in operations:
             if isinstance(one, PutQueue):

@@ -1,4 +1,4 @@
-"""A tier whose metadata were made of a damaged log stays right when its bytes are moved."""
+"""A tier whose metadata were made again stays right whatever comes next, and what comes before."""
 
 from itertools import pairwise
 from typing import Any
@@ -8,6 +8,7 @@ import pytest
 from container.check.tier import check_tier
 from container.metadata.records import Queue
 from container.names.queue_id import QueueId, SegmentType
+from container.names.tier_objects import FOLLOWED_PREFIX
 from container.queue.time_boundary import Boundary, TimeRules
 from container.tier_reader import TierReader
 from tests.support.cli import invoke
@@ -15,8 +16,9 @@ from tests.support.golden import ROCKETMQ_533, expected
 from tests.support.packed_objects import PackedTier, in_thread
 from tests.support.time_oracle import offset_by_scan
 from tests.test_tieredstore.offline.test_packed_remake import without_metadata
+from tests.test_tieredstore.offline.test_rebuild import Killed
 from tieredstore import open as open_tier
-from tieredstore.offline import dataset
+from tieredstore.offline import dataset, remake_objects
 from tieredstore.offline.audit import audit
 from tieredstore.offline.engine import OneProcess
 from tieredstore.offline.remake import remake
@@ -95,3 +97,19 @@ async def test_a_compaction_of_a_log_with_holes_changes_no_answer(tier: PackedTi
     for segment in after.commit_log:
         assert all(one.end == other.position for one, other in pairwise(segment.extents))
     await answers_are_right(tier, after)
+
+
+def test_a_run_that_is_killed_when_it_publishes_leaves_no_mark_that_the_next_owner_believes(
+    tier: PackedTier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mark = f"{FOLLOWED_PREFIX}{1:010}-{1:020}-{4096:020}"
+    tier.put({**without_metadata(tier), mark: b"left"})
+
+    def dies(*_: object) -> None:
+        raise Killed
+
+    monkeypatch.setattr(remake_objects, "_begun", dies)
+    with pytest.raises(Killed):
+        remake(tier.config, OneProcess())
+    assert not any(name.startswith("@journal") for name in tier.objects)
+    assert mark not in tier.objects
