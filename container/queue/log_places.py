@@ -15,18 +15,26 @@ from provider.ranges import QueueOffset
 def log_position(queue: Queue, offset: QueueOffset) -> int | None:
     """The log position of the first byte of the message at `offset`; at the queue's end, the log's.
 
-    Known where an extent begins. None elsewhere, and where extents do not say their first message,
-    as in a tier that RocketMQ's own store wrote. O(log n).
+    Known where an extent begins; of the first message that a gap has lost, where the bytes without
+    messages begin. None elsewhere, and where extents do not say their first message, as in a tier
+    that RocketMQ's own store wrote. O(log n).
     """
     segments = _live(queue)
     if not segments:
         return None
     if offset == queue.next_offset:
         return segments[-1].end
-    segment = segments[_last_from(segments, offset)]
-    at = bisect_right(segment.extents, offset, key=_first_offset) - 1  # behind bytes without any
-    if at < 0:
+    if lies_in_gap(queue.gaps, offset, offset + 1):
+        number = _last_from(segments, offset - 1)  # bytes without any may lie in many extents
+        at = bisect_left(segments[number].extents, offset, key=_first_offset)
+        if at == len(segments[number].extents):
+            number, at = number + 1, 0
+    else:
+        number = _last_from(segments, offset)
+        at = bisect_right(segments[number].extents, offset, key=_first_offset) - 1  # behind them
+    if at < 0 or number == len(segments):
         return None
+    segment = segments[number]
     extent = segment.extents[at]
     is_known = extent.first_offset == offset and extent.crc32c is not None
     return segment.base + extent.position if is_known else None
@@ -46,7 +54,8 @@ def object_ends(queue: Queue, low: QueueOffset, high: QueueOffset) -> list[Queue
             if extent.first_offset >= high:
                 return found
             where = extent.object_name or segment.base
-            if extent.first_offset > low and behind != (where, extent.object_offset):
+            is_new = extent.first_offset > (found[-1] if found else low)
+            if is_new and behind != (where, extent.object_offset):
                 found.append(extent.first_offset)
             behind = where, extent.object_offset + extent.length
     return found

@@ -36,12 +36,19 @@ class _Cut(NamedTuple):
 
 
 async def pieces_of_extent(
-    store: ObjectStore, kind: SegmentType, own: str, extent: Extent, bytes_max: int
+    store: ObjectStore,
+    kind: SegmentType,
+    own: str,
+    extent: Extent,
+    bytes_max: int,
+    *,
+    is_lost: bool = False,
 ) -> AsyncIterator[Piece]:
     """The pieces of an extent in order, the checksum of the whole compared behind the last.
 
     One read for each, of at most `bytes_max`, and more where a single record is longer: memory is
-    twice that. `own`: the segment's own file.
+    twice that. `own`: the segment's own file. `is_lost`: it begins in a gap, and holds no message:
+    nor does any of its pieces, which all begin with the same lost one.
 
     Raises:
         Corrupt: its bytes have another checksum than it says, or are no records.
@@ -58,7 +65,11 @@ async def pieces_of_extent(
             with cache_use(past=True):
                 body = await store.read(name, ByteRange(place + at, place + end))
             is_last = end == extent.length
-            cut = _cut(kind, body, extent, at, following, is_last=is_last, name=name)
+            if is_lost:
+                times = (extent.min_timestamp, extent.max_timestamp)
+                cut = _Cut(len(body), extent.first_offset, extent.first_offset, times)
+            else:
+                cut = _cut(kind, body, extent, at, following, is_last=is_last, name=name)
             room *= 2
         body = memoryview(body)[: cut.length]
         sum_ = crc32c(body, sum_)

@@ -24,6 +24,7 @@ from container.metadata.part_counts import references
 from container.metadata.records import Extent, ManifestRef, Queue, Segment, Tombstone
 from container.names.queue_id import QueueId, SegmentType
 from container.names.rocketmq import segment_name
+from container.queue.log_places import begins_in_gap
 from container.queue.manifest import ManifestReader
 from container.record.crc32c import crc32c
 from container.upkeep.copies_ahead import CopiesAhead, copies_ahead
@@ -155,8 +156,11 @@ class Offloader:
         own = segment_name(queue, segment.type, segment.base)
         options, store = self._tier.options, self._tier.store
         bytes_max = min(options.repack_bytes_max, options.offload_extent_bytes_max)
+        known = self._tier.state.queues.get(queue)
+        is_lost = known is not None and begins_in_gap(known.gaps, extent)
+        pieces = pieces_of_extent(store, segment.type, own, extent, bytes_max, is_lost=is_lost)
         try:
-            async for piece in pieces_of_extent(store, segment.type, own, extent, bytes_max):
+            async for piece in pieces:
                 made += await self._placed(own, [piece.extent], [piece.body])
         except OutOfRange as error:
             raise BytesMissing.of(error) from error

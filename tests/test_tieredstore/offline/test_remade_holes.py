@@ -2,7 +2,8 @@
 
 import asyncio
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,10 @@ from container.names.index_base import IndexBase
 from container.names.queue_id import QueueId, SegmentType
 from container.names.rocketmq import index_name, segment_name
 from container.names.tier_objects import FOLLOWED_PREFIX, MANIFEST_PREFIX
+from container.queue.log_places import log_position, object_ends
 from container.queue.time_boundary import Boundary, TimeRules
 from container.tier_reader import TierReader
+from container.upkeep.options import UpkeepOptions
 from provider.posix import PosixStore
 from tests.support.cli import invoke, run
 from tests.support.golden import ROCKETMQ_533, GoldenTree, expected, unpacked
@@ -25,6 +28,7 @@ from tests.test_tieredstore.offline.test_rebuild import (
     options_of,
 )
 from tieredstore import open as open_tier
+from tieredstore.config import effective
 from tieredstore.offline import dataset
 from tieredstore.offline.audit import audit
 from tieredstore.offline.engine import OneProcess
@@ -174,10 +178,12 @@ async def test_all_other_messages_are_there_and_nothing_else_is_wrong(
     await answers_are_right(tree, tier, kept)
 
 
-async def answers_are_right(tree: GoldenTree, tier: Path, kept: set[int]) -> None:
+async def answers_are_right(
+    tree: GoldenTree, tier: Path, kept: set[int], settings: Mapping[str, object] | None = None
+) -> None:
     """Reads, searches by time and by key of the queue, whose messages `kept` are left."""
     rows = rows_of(tree)
-    async with open_tier(tier) as opened:
+    async with open_tier(tier, settings=settings) as opened:
         read = [one async for one in opened.messages(*QUEUE)]
         assert [one.offset for one in read] == sorted(kept)
         times = {offset: rows[offset]["store_timestamp"] for offset in sorted(kept)}
@@ -245,3 +251,49 @@ def test_where_no_queue_can_be_made_it_is_said_and_there_is_no_journal(
             "nothing was published: of no queue could the metadata be made"
         )
     assert {path.name for path in broker.iterdir()} == {QUEUE.topic}
+
+
+async def test_a_hole_that_is_too_long_for_one_request_is_offloaded_in_pieces(
+    sound: tuple[GoldenTree, Path],
+    tier: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tree, _ = sound
+    broker = broker_of(tree, tier)
+    logs = logs_of(broker)
+    before = [path.read_bytes() for path in logs]
+    remove(logs)
+    kept = whole(tree, before, logs)
+    await in_thread(lambda: remake(config_of(tree, tier), OneProcess()))
+    usual = effective.upkeep_options
+
+    def small(*args: Any, **options: Any) -> UpkeepOptions:
+        most = 30_000
+        given = usual(*args, **options)
+        return replace(given, offload_extent_bytes_max=most, repack_bytes_max=most)
+
+    monkeypatch.setattr(effective, "upkeep_options", small)
+    second = {"tieredStoreOffloadPath": str(tmp_path / "second")}
+    words = (
+        tier,
+        *options_of(tree, tier),
+        *[w for k, v in second.items() for w in ("-D", f"{k}={v}")],
+    )
+    await asyncio.to_thread(lambda: invoke(*words, "offload", QUEUE.topic))
+    store = PosixStore(broker)
+    queue = (await TierReader.open(store)).state.queues[QUEUE]
+    await store.close()
+    (gap,) = queue.gaps
+    lost = [
+        segment.base + extent.position
+        for segment in queue.commit_log
+        for extent in segment.extents
+        if extent.first_offset == gap.start
+    ]
+    assert len(lost) > 3
+    assert log_position(queue, gap.start) == lost[0]
+    ends = object_ends(queue, queue.min_offset, queue.next_offset)
+    assert ends == sorted(set(ends))
+    assert "nothing is wrong" in (await asyncio.to_thread(lambda: invoke(*words, "check"))).output
+    await answers_are_right(tree, tier, kept, second)
