@@ -101,7 +101,7 @@ def remake(
 
         made = job.run(engine, reducer_of)
         operations, placed, report = job.result(made, is_dry=dry_run)
-        strangers = _strangers(root, {name for name, _ in placed})
+        strangers = _strangers(root, {name for name, _ in placed}, operations)
         report = replace(report, findings=[*report.findings, *strangers])
         if staged is not None and operations:
             for name, target in placed:
@@ -143,7 +143,7 @@ def log_files(root: Path) -> list[LogFile]:
         name = parse_segment_name(path.relative_to(root).as_posix())
         if name is not None and name.type is SegmentType.COMMIT_LOG and path.stat().st_size:
             found.append((name.queue, name.base, path.stat().st_size))
-    found.sort()
+    found = _without_stale(root, sorted(found))
     follow = [*found[1:], None]
     files: list[LogFile] = []
     for (queue, base, size), after in zip(found, follow, strict=True):
@@ -161,42 +161,78 @@ def log_files(root: Path) -> list[LogFile]:
 
 def _fill_holes(root: Path, operations: Sequence[Operation]) -> None:
     """Lengthen files that end before the next one begins, by zeros: what was there is a gap."""
-    for one in operations:
-        if not isinstance(one, PutQueue):
-            continue
-        for segment in one.queue.commit_log:
-            name = segment_name(one.queue.id, segment.type, segment.base)
-            with posix_errors(name), (root / name).open("r+b") as file:
-                if os.fstat(file.fileno()).st_size < segment.size:
-                    file.truncate(segment.size)
-                    os.fsync(file.fileno())
+    for name, size in _log_names(operations).items():
+        with posix_errors(name):
+            if (root / name).stat().st_size >= size:
+                continue
+            with (root / name).open("r+b") as file:
+                file.truncate(size)
+                os.fsync(file.fileno())
+
+
+def _log_names(operations: Sequence[Operation]) -> dict[str, int]:
+    """The CommitLog files that are published, and to where."""
+    return {
+        segment_name(one.queue.id, segment.type, segment.base): segment.size
+        for one in operations
+        if isinstance(one, PutQueue)
+        for segment in one.queue.commit_log
+    }
+
+
+def _without_stale(
+    root: Path, found: Sequence[tuple[QueueId, int, int]]
+) -> list[tuple[QueueId, int, int]]:
+    """All but files that begin before the one before them ends, and not with a record of theirs.
+
+    A log that ended before such a file was written on in the one before.
+    """
+    kept: list[tuple[QueueId, int, int]] = []
+    for queue, base, size in found:
+        if kept and kept[-1][0] == queue and base < kept[-1][1] + kept[-1][2]:
+            header = _first_header(root, segment_name(queue, SegmentType.COMMIT_LOG, base))
+            if header is None or header.physical_offset != base:
+                continue
+        kept.append((queue, base, size))
+    return kept
 
 
 def _first_offset(root: Path, name: str) -> int:
     """Queue offset of the first record; 0 where it cannot be told, which a scan corrects."""
+    header = _first_header(root, name)
+    return 0 if header is None else max(header.queue_offset, 0)
+
+
+def _first_header(root: Path, name: str) -> RecordHeader | None:
+    """What a file begins with; None if that is no record."""
     head = bytearray(HEAD_BYTES)
     source = DirectorySource(root)
     count = source.read_into(name, 0, memoryview(head))
     source.close()
     try:
-        header = RecordHeader.decode(bytes(head[:count]), path=name, position=0)
+        return RecordHeader.decode(bytes(head[:count]), path=name, position=0)
     except Corrupt:
-        return 0
-    return max(header.queue_offset, 0)
+        return None
 
 
-def _strangers(root: Path, made: set[str]) -> Iterator[Finding]:
+def _strangers(root: Path, made: set[str], operations: Sequence[Operation]) -> Iterator[Finding]:
     """Files that nothing refers to from now on: all but index files of ours, which go.
 
-    Of CommitLog files only those that are empty: what is left out may still be read by a person.
+    Not the messages of queues that were left out, which were named and may be read by a person.
     """
+    used = made | _log_names(operations).keys()
+    kept = {one.queue.id for one in operations if isinstance(one, PutQueue)}
     for kind in SegmentType:
         for path in sorted(root.glob(f"*/*/{kind.name}/*")):
             name = path.relative_to(root).as_posix()
-            if name in made or parse_segment_name(name) is None:
+            parsed = parse_segment_name(name)
+            if name in used or parsed is None:
                 continue
             if kind is SegmentType.INDEX and not is_foreign_index_file(name):
                 continue
-            if kind is SegmentType.COMMIT_LOG and path.stat().st_size:
+            if kind is SegmentType.COMMIT_LOG and (size := path.stat().st_size):
+                if parsed.queue in kept:
+                    detail = f"its log ends before it: move these {size} bytes away"
+                    yield Finding("orphan", name, 0, f"{detail} before more is written")
                 continue
             yield Finding("orphan", name, 0, "nothing refers to it: it may be deleted")

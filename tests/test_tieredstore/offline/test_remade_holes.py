@@ -13,7 +13,13 @@ from container.check.tier import check_tier
 from container.names.index_base import IndexBase
 from container.names.queue_id import QueueId, SegmentType
 from container.names.rocketmq import index_name, segment_name
-from container.names.tier_objects import FOLLOWED_PREFIX, MANIFEST_PREFIX
+from container.names.tier_objects import (
+    BOUNDARY_PREFIX,
+    FOLLOWED_PREFIX,
+    JOURNAL_PREFIX,
+    MANIFEST_PREFIX,
+    SNAPSHOT_PREFIX,
+)
 from container.queue.log_places import log_position, object_ends
 from container.queue.time_boundary import Boundary, TimeRules
 from container.tier_reader import TierReader
@@ -21,6 +27,7 @@ from container.upkeep.options import UpkeepOptions
 from provider.posix import PosixStore
 from tests.support.cli import invoke, run
 from tests.support.golden import ROCKETMQ_533, GoldenTree, expected, unpacked
+from tests.support.random_tier import RandomMessages, owned
 from tests.support.time_oracle import offset_by_scan
 from tests.test_tieredstore.offline.test_rebuild import (
     broker_of,
@@ -161,7 +168,7 @@ async def test_all_other_messages_are_there_and_nothing_else_is_wrong(
     assert {one.path for one in report.findings} >= {f"{QUEUE}/COMMIT_LOG"}
     assert {one.finding for one in report.findings} <= {"log-gap", "orphan"}
     for one in report.findings:
-        if one.finding == "orphan":  # an empty file, which it says may be deleted
+        if one.finding == "orphan":  # an empty file, or one behind the log's end
             (broker / one.path).unlink()
     found = await asyncio.to_thread(audit, config, OneProcess())
     assert list(found.findings) == []
@@ -235,7 +242,10 @@ async def test_a_file_far_behind_all_others_costs_neither_time_nor_messages(
     shutil.copy(logs_of(broker)[0], broker / far)
     report = await in_thread(lambda: remake(config_of(tree, tier), OneProcess()))
     assert report.messages == len(rows_of(tree))
-    assert [(one.finding, one.position) for one in report.findings] == [("log-gap", 1 << 60)]
+    assert [(one.finding, one.position) for one in report.findings] == [
+        ("log-gap", 1 << 60), ("orphan", 0),
+    ]  # fmt: skip
+    assert report.findings[1].path == far
 
 
 def test_where_no_queue_can_be_made_it_is_said_and_there_is_no_journal(
@@ -297,3 +307,28 @@ async def test_a_hole_that_is_too_long_for_one_request_is_offloaded_in_pieces(
     assert ends == sorted(set(ends))
     assert "nothing is wrong" in (await asyncio.to_thread(lambda: invoke(*words, "check"))).output
     await answers_are_right(tree, tier, kept, second)
+
+
+@pytest.mark.leaves_findings("orphan", why="a file of zeros behind where the log ended")
+async def test_a_file_behind_the_end_of_a_log_is_named_and_hides_nothing_that_is_written_later(
+    sound: tuple[GoldenTree, Path], tier: Path
+) -> None:
+    tree, _ = sound
+    broker = broker_of(tree, tier)
+    stale = logs_of(broker)[-1]
+    stale.write_bytes(bytes(stale.stat().st_size))
+    config = config_of(tree, tier)
+    report = await in_thread(lambda: remake(config, OneProcess()))
+    name = stale.relative_to(broker).as_posix()
+    assert ("orphan", name) in {(one.finding, one.path) for one in report.findings}
+    async with owned(config) as opened:
+        start = opened.state.queues[QUEUE].next_offset
+        more = RandomMessages(3).batch(QUEUE, start, 500)
+        await opened.commit([opened.plan_commit(QUEUE, more)])
+    before = logs_of(broker)[-2]
+    assert base_of(before) + before.stat().st_size > base_of(stale)
+    for prefix in (JOURNAL_PREFIX, SNAPSHOT_PREFIX, BOUNDARY_PREFIX):
+        shutil.rmtree(broker / prefix, ignore_errors=True)
+    again = await in_thread(lambda: remake(config, OneProcess()))
+    assert again.messages == report.messages + 500
+    assert [(one.finding, one.path) for one in again.findings] == [("orphan", name)]
