@@ -232,7 +232,7 @@ def _strangers(root: Path, made: set[str], operations: Sequence[Operation]) -> I
                 continue
             if kind is SegmentType.COMMIT_LOG and (size := path.stat().st_size):
                 if parsed.queue in kept:
-                    detail = f"its log ends before it: move these {size} bytes away"
+                    detail = f"no message of its log is in it: move these {size} bytes away"
                     yield Finding("orphan", name, 0, f"{detail} before more is written")
                 continue
             yield Finding("orphan", name, 0, "nothing refers to it: it may be deleted")

@@ -329,8 +329,10 @@ async def publish_remade(
 
 def is_foreign_index_file(name: str) -> bool:
     """Whether an object is an index file of RocketMQ's own store, or made for one."""
+    if not name.startswith(INDEX_PREFIX):
+        return False
     base = IndexBase.parse(name)
-    return name.startswith(INDEX_PREFIX) and (base is None or base.epoch < FIRST_EPOCH)
+    return base is None or base.epoch < FIRST_EPOCH
 
 
 @asynccontextmanager
