@@ -97,12 +97,15 @@ def _row(segment: TieredSegment) -> Row:
 
 def _cells(segment: TieredSegment) -> list[str]:
     first, end = segment.first_offset, segment.end_offset
+    offsets = ""  # also where a gap has them all
+    if first is not None and end is not None and first < end:
+        offsets = f"{count_text(first)} to {count_text(end - 1)}"
     return [
         segment.queue.topic,
         str(segment.queue.queue_id),
         segment.type.name,
         count_text(segment.base),
-        "" if first is None or end is None else f"{count_text(first)} to {count_text(end - 1)}",
+        offsets,
         "" if segment.size_bytes is None else size_text(segment.size_bytes),
         _state(segment),
     ]

@@ -118,9 +118,14 @@ def zero_the_end(logs: list[Path]) -> None:
     logs[-1].write_bytes(bytes(logs[-1].stat().st_size))
 
 
+def zero_a_file(logs: list[Path]) -> None:
+    logs[1].write_bytes(bytes(logs[1].stat().st_size))
+
+
 DAMAGES: list[Callable[[list[Path]], None]] = [
     flip, begin_with_zeros, cut, empty, remove,
     replace_by_another, end_with_another, zero_the_joint, zero_the_end,
+    zero_a_file,
 ]  # fmt: skip
 
 
@@ -170,6 +175,8 @@ async def test_all_other_messages_are_there_and_nothing_else_is_wrong(
     for one in report.findings:
         if one.finding == "orphan":  # an empty file, or one behind the log's end
             (broker / one.path).unlink()
+    listed = await asyncio.to_thread(lambda: invoke(tier, *options_of(tree, tier), "segments"))
+    assert "32 to 31" not in listed.output  # of a file of zeros alone
     found = await asyncio.to_thread(audit, config, OneProcess())
     assert list(found.findings) == []
     assert found.counts["messages"] == report.messages
