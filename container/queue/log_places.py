@@ -84,6 +84,8 @@ def lost_bytes(queue: Queue, segments: Sequence[Segment]) -> dict[int, int]:
     A log that was damaged when its metadata were made again has such.
     """
     extents = [(one.base + extent.position, extent) for one in segments for extent in one.extents]
+    if not extents:
+        return {}
     behind = [extent.first_offset for _, extent in extents[1:]] + [queue.next_offset]
     found: dict[int, int] = {}
     last = -1

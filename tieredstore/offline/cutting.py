@@ -78,6 +78,8 @@ def extents_of(queue: Queue, segments: Iterable[Segment]) -> list[LogExtent]:
         if segment.is_readable
         for extent in segment.extents
     ]
+    if not pairs:
+        return []
     of_java = all(extent.crc32c is None for _, extent in pairs)
     firsts = [queue.min_offset if of_java else extent.first_offset for _, extent in pairs]
     behind = [queue.next_offset if of_java else first for first in [*firsts[1:], queue.next_offset]]

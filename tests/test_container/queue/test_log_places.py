@@ -3,10 +3,10 @@
 import pytest
 
 from container.metadata.object_names import object_name
-from container.metadata.records import Extent, Queue, Segment
+from container.metadata.records import Extent, Gap, Queue, Segment
 from container.names.queue_id import QueueId, SegmentType
 from container.options import TierOptions
-from container.queue.log_places import log_position, object_ends
+from container.queue.log_places import log_position, lost_bytes, object_ends
 from container.tier import Tier
 from container.upkeep.options import UpkeepOptions
 from provider.ranges import ByteRange, QueueOffset
@@ -109,3 +109,15 @@ def test_nothing_is_known_where_extents_do_not_say_their_first_message() -> None
     empty = Queue(QUEUE, QueueOffset(0), QueueOffset(0))
     assert log_position(empty, QueueOffset(0)) is None
     assert object_ends(empty, QueueOffset(0), QueueOffset(9)) == []
+
+
+def test_a_log_of_which_all_bytes_have_expired_has_lost_none() -> None:
+    gaps = (Gap(QueueOffset(3), QueueOffset(9), "lost", 0),)
+    queue = Queue(
+        QUEUE,
+        QueueOffset(9),
+        QueueOffset(9),
+        (Segment(SegmentType.COMMIT_LOG, 70, 0, 1),),
+        gaps=gaps,
+    )
+    assert lost_bytes(queue, queue.commit_log) == {}

@@ -10,9 +10,11 @@ import pyarrow as pa
 import pytest
 
 import tieredstore
-from container.names.queue_id import QueueId
+from container.metadata.records import Queue, Segment
+from container.names.queue_id import QueueId, SegmentType
 from container.record.blank import Coda
 from provider.errors import NotFound
+from provider.ranges import QueueOffset
 from tests.support.cli import run, settings
 from tests.support.golden import (
     GOLDEN_TREES,
@@ -26,6 +28,7 @@ from tests.support.shown_blocks import blocks_of, environment_of, ran
 from tieredstore import offline, sync
 from tieredstore.config.effective import Config
 from tieredstore.config.sources import ConfigError
+from tieredstore.offline.cutting import extents_of
 from tieredstore.offline.engine import OneProcess
 from tieredstore.offline.export.job import planned_export
 from tieredstore.offline.export.options import ExportOptions
@@ -184,3 +187,9 @@ def test_the_blocks_of_the_guide_print_what_they_show(tier: Path, tmp_path: Path
     planned_export(config, tmp_path / "orders", options, naming=AS_OPTIONS).run(OneProcess())
     for block in blocks:
         ran(block, tmp_path, environment_of(), joined=False)
+
+
+def test_a_queue_whose_messages_have_all_expired_has_no_split() -> None:
+    name = QueueId("T", 0)
+    left = Segment(SegmentType.COMMIT_LOG, 70, 0, 1)
+    assert extents_of(Queue(name, QueueOffset(9), QueueOffset(9), (left,)), [left]) == []
