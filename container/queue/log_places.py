@@ -90,12 +90,8 @@ def lost_bytes(queue: Queue, segments: Sequence[Segment]) -> dict[int, int]:
     found: dict[int, int] = {}
     last = -1
     for (start, extent), end in zip(extents, behind, strict=True):
-        if not lies_in_gap(queue.gaps, extent.first_offset, end):
-            continue
-        if found and found[last] == start:
-            found[last] = start + extent.length
-        else:
-            last = start
+        if lies_in_gap(queue.gaps, extent.first_offset, end):
+            last = last if found.get(last) == start else start
             found[last] = start + extent.length
     return found
 

@@ -71,17 +71,14 @@ def _polled(
     is_ended = threading.Event()
 
     def look() -> None:
-        while not is_ended.wait(LOOKS_EVERY_S):
-            new = frozenset(tracker.getJobIdsForGroup(group)) - before
-            numbers = [n for job in map(tracker.getJobInfo, new) if job for n in job.stageIds]
-            stages = [tracker.getStageInfo(number) for number in numbers]
-            counted((one.numTasks, one.numCompletedTasks) for one in stages if one)
-
-    def look_on() -> None:
         with suppress(Py4JError, OSError):  # the Java machine is gone, which the job says
-            look()
+            while not is_ended.wait(LOOKS_EVERY_S):
+                new = frozenset(tracker.getJobIdsForGroup(group)) - before
+                numbers = [n for job in map(tracker.getJobInfo, new) if job for n in job.stageIds]
+                stages = [tracker.getStageInfo(number) for number in numbers]
+                counted((one.numTasks, one.numCompletedTasks) for one in stages if one)
 
-    looking = threading.Thread(target=look_on, name="tieredstore-progress", daemon=True)
+    looking = threading.Thread(target=look, name="tieredstore-progress", daemon=True)
     if theirs is None:
         context.setLocalProperty(GROUP, group)
     looking.start()
