@@ -8,8 +8,9 @@ import fsspec
 import pytest
 
 from tests.support.cli import run, settings
-from tests.support.golden import ROCKETMQ_533, unpacked
+from tests.support.golden import ROCKETMQ_533, GoldenTree, unpacked
 from tests.support.packed_objects import Objects, PackedTier
+from tests.test_tieredstore.offline.test_rebuild import options_of
 
 
 @pytest.fixture(scope="session")
@@ -19,6 +20,15 @@ def golden_tier(tmp_path_factory: pytest.TempPathFactory) -> Path:
     tree = unpacked(ROCKETMQ_533)
     run(*settings(tree, root), "tier", tree.store)
     return root
+
+
+@pytest.fixture(scope="session")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> tuple[GoldenTree, Path]:
+    """The golden store and its tier, with sealed index files; copied by those who damage it."""
+    tree = unpacked(ROCKETMQ_533)
+    root = tmp_path_factory.mktemp("sound") / "tier"
+    run(*options_of(tree, root), "tier", tree.store)
+    return tree, root
 
 
 @pytest.fixture(scope="session")

@@ -25,8 +25,8 @@ from container.queue.time_boundary import Boundary, TimeRules
 from container.tier_reader import TierReader
 from container.upkeep.options import UpkeepOptions
 from provider.posix import PosixStore
-from tests.support.cli import invoke, run
-from tests.support.golden import ROCKETMQ_533, GoldenTree, expected, unpacked
+from tests.support.cli import invoke
+from tests.support.golden import GoldenTree, expected
 from tests.support.random_tier import RandomMessages, owned
 from tests.support.time_oracle import offset_by_scan
 from tests.test_tieredstore.offline.test_rebuild import (
@@ -45,14 +45,6 @@ from tieredstore.offline.restore import restore
 
 QUEUE = QueueId("G_Big", 0)
 """Its log has four files."""
-
-
-@pytest.fixture(scope="module")
-def sound(tmp_path_factory: pytest.TempPathFactory) -> tuple[GoldenTree, Path]:
-    tree = unpacked(ROCKETMQ_533)
-    root = tmp_path_factory.mktemp("holes") / "tier"
-    run(*options_of(tree, root), "tier", tree.store)
-    return tree, root
 
 
 @pytest.fixture

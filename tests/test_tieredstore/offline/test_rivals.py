@@ -12,7 +12,7 @@ import pytest
 
 from provider.staged_files import STAGING_NAME
 from tests.support.cli import COMMAND, run
-from tests.support.golden import ROCKETMQ_533, GoldenTree, unpacked
+from tests.support.golden import GoldenTree
 from tests.support.patience import HANGS_AFTER_S, Patience, communicated, wait_until
 from tests.test_tieredstore.offline.test_export import files_of
 from tests.test_tieredstore.offline.test_rebuild import (
@@ -41,14 +41,6 @@ TOO_LATE: dict[str, Refusal] = {
 }
 """Of one that comes when the other has ended; `rebuild` finds nothing to do, which is well."""
 Words = Sequence[str | Path]
-
-
-@pytest.fixture(scope="module")
-def sound(tmp_path_factory: pytest.TempPathFactory) -> tuple[GoldenTree, Path]:
-    tree = unpacked(ROCKETMQ_533)
-    root = tmp_path_factory.mktemp("rivals") / "tier"
-    run(*options_of(tree, root), "tier", tree.store)
-    return tree, root
 
 
 @pytest.fixture
