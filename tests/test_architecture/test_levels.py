@@ -1,0 +1,109 @@
+"""Each test is in exactly one level of tests, and those that scale are in every one."""
+
+import itertools
+import re
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.checkout
+
+ROOT = Path(__file__).parents[2]
+LEVELS = {
+    "test": {"test-rooms"},
+    "test-full": {"test-broker", "test-spark", "test-slow", "test-s3"},
+    "test-nightly": {"test-soak", "test-soak-store", "test-seeds", "test-long"},
+}
+MARKS = ("slow", "data", "s3", "spark", "rocketmq", "nightly", "soak")
+SCALES = ("scales", "hypothesis")
+DECLARED = {*MARKS, "scales", "process", "checkout"}
+PART = re.compile(r"^(test-[\w-]+): \$\(\w*STAMP\)\n\t\S*\$\(PYTEST\).* -m (.*)$", re.MULTILINE)
+PLACES = {"soak": "tests/soak", "rocketmq": "tests/test_interop", "spark": "tests/test_spark"}
+"""Where the tests with a mark are: a part that looks only there collects no others."""
+
+
+def makefile() -> str:
+    return (ROOT / "Makefile").read_text()
+
+
+def value_of(name: str) -> str:
+    value = re.search(rf"^{name} := ((?:.*\\\n)*.*)$", makefile(), re.MULTILINE)
+    assert value, name
+    return value[1].replace("\\\n", " ")
+
+
+def expressions() -> dict[str, str]:
+    """What each part chooses by."""
+    found: dict[str, str] = {}
+    for part, words in PART.findall(makefile()):
+        chosen = re.match(r'"(?:\$\((\w+)\)|([^"]*))"|(\w+)', words)
+        assert chosen, words
+        variable, quoted, word = chosen.groups()
+        found[part] = value_of(variable) if variable else quoted or word
+    return found
+
+
+def parts_of(marks: set[str]) -> set[str]:
+    """The parts that run a test with these marks."""
+    names: dict[str, object] = {name: name in marks for name in (*MARKS, *SCALES)}
+    return {
+        part
+        for part, expression in expressions().items()
+        if part != "test-cpu" and eval(expression, {}, names)
+    }
+
+
+@pytest.mark.parametrize("marks", list(itertools.product((False, True), repeat=len(MARKS))))
+def test_a_test_with_any_marks_is_in_exactly_one_level(marks: tuple[bool, ...]) -> None:
+    parts = parts_of({name for name, has in zip(MARKS, marks, strict=True) if has})
+    assert parts
+    assert len([level for level, made in LEVELS.items() if parts & made]) == 1, parts
+    assert len(parts - {"test-soak-store"}) == 1, parts
+
+
+@pytest.mark.parametrize("scales", SCALES)
+def test_a_test_that_scales_is_in_every_level_from_its_own_on(scales: str) -> None:
+    assert parts_of({scales}) == {"test-rooms", "test-slow", "test-seeds"}
+    assert parts_of({scales, "slow"}) == {"test-slow", "test-seeds"}
+    assert parts_of({scales, "slow", "nightly"}) == {"test-seeds"}
+    assert parts_of({scales, "s3"}) == {"test-s3", "test-seeds"}
+
+
+def test_every_part_is_made_by_its_level() -> None:
+    text = makefile()
+    assert set(expressions()) == set().union(*LEVELS.values()) | {"test-cpu"}
+    assert set(value_of("FULL_PARTS").split()) == LEVELS["test-full"]
+    assert set(value_of("NIGHTLY_PARTS").split()) == LEVELS["test-nightly"] | {
+        "test-million",
+        "test-wheels",
+        "test-cpu",
+    }
+    for level, parts in (
+        ("test", "test-rooms check test-wheel"),
+        ("test-full", r"\$\(FULL_PARTS\) check-full"),
+        ("test-nightly", r"\$\(NIGHTLY_PARTS\)"),
+    ):
+        recipe = re.search(rf"^{level}: \$\(\w*STAMP\)\n((?:\t.*\n)+)", text, re.MULTILINE)
+        assert recipe, level
+        assert re.search(rf"\$\(LEVEL_JOBS\) --jobs=\S+ {parts}$", recipe[1], re.MULTILINE), level
+    assert "--keep-going" in text
+
+
+@pytest.mark.parametrize("mark", PLACES)
+def test_a_part_that_looks_in_one_place_misses_no_test(mark: str) -> None:
+    named = re.compile(rf"mark\.{mark}\b")
+    files = (ROOT / "tests").glob("**/*.py")
+    marked = [path for path in files if named.search(path.read_text())]
+    assert marked
+    assert [path for path in marked if not path.is_relative_to(ROOT / PLACES[mark])] == []
+
+
+def test_every_mark_of_a_part_is_declared() -> None:
+    declared = re.findall(r'^    "(\w+): ', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
+    assert set(declared) == DECLARED
+
+
+def test_what_is_tried_of_the_wheel_is_there() -> None:
+    paths = value_of("IN_WHEEL").split()
+    assert paths
+    assert [path for path in paths if not (ROOT / path).exists()] == []
