@@ -186,12 +186,12 @@ bench-offline: $(FULL_STAMP)
 	$(BIN)/python -m tests.bench.scan_speed --store-results tests/bench/results $(BENCH)
 	$(BIN)/python -m tests.bench.object_jobs --store-results tests/bench/results $(BENCH)
 
-# The kept comparisons, the cost of many queues and the speed of offline jobs as pictures: .run/figures.png, .run/scale.png,
+# The kept comparisons, the cost of many queues and the speed of offline jobs as pictures: docs/figures.png, .run/scale.png,
 # .run/packed-scale.png and .run/offline.png.
 plot: $(FULL_STAMP)
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --constraint constraints.txt --group bench
 	mkdir -p .run
-	$(BIN)/python tests/bench/plot.py tests/bench/results .run/figures.png
+	$(BIN)/python tests/bench/plot.py tests/bench/results docs/figures.png
 	$(BIN)/python tests/bench/plot_scale.py tests/bench/results/scale.json .run/scale.png
 	$(BIN)/python tests/bench/plot_packed_scale.py tests/bench/results/packed-scale.json .run/packed-scale.png
 	$(BIN)/python tests/bench/plot_offline.py tests/bench/results/offline-scan.json tests/bench/results/offline-objects.json .run/offline.png

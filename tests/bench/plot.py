@@ -109,7 +109,7 @@ def main(directory: Path, picture: Path) -> None:
     handles, labels = grid[0, 0].get_legend_handles_labels()
     figure.tight_layout(rect=(0, 0, 1, 1 - 0.5 / figure.get_figheight()))
     figure.legend(handles, labels, loc="upper center", ncols=4, frameon=False)
-    figure.savefig(picture, dpi=110)
+    figure.savefig(picture, dpi=70)
 
 
 if __name__ == "__main__":

@@ -73,7 +73,7 @@ def run(store: str, tier: str, conf: str) -> None:
     step(*options, "check")
     print(
         "\nNext: `tieredstore tier --follow` keeps following a broker, and `tieredstore.sync`"
-        "\nreads a tier in Python; README.md shows both."
+        "\nreads a tier in Python; README.md and docs/python.md show both."
     )
 
 

@@ -9,9 +9,25 @@ import re
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 from tests.support.patience import completed
+from tieredstore.offline.spark.requirements import lacking_java
+
+BUCKET = "my-bucket"
+"""Blocks with it need a server that speaks S3."""
+MODULES = {
+    "duckdb": "duckdb",
+    "polars": "polars",
+    "pandas": "pandas",
+    "pyspark": "pyspark",
+    "pyiceberg": "pyiceberg",
+    "--iceberg": "pyiceberg",
+    "to_arrow(": "pyarrow",
+}
+"""Words of a block, and the module that such a block needs: large ones, which the environments in
+which the wheel is tried lack."""
 
 PROGRESS = "▕"
 """In the bar that DuckDB draws while a query takes more than two seconds, as on a busy machine."""
@@ -39,6 +55,19 @@ def blocks_of(page: str) -> list[Block]:
         shown = _STATUS.sub("", output)
         found.append(Block(language, text, shown, int(status[1]) if status else 0))
     return found
+
+
+def runs_here(block: Block) -> bool:
+    """Whether this machine has what the block needs. A checkout in CI must have all of it."""
+    absent = [name for word, name in MODULES.items() if word in block.text and not find_spec(name)]
+    root = Path(__file__).parents[2]
+    must = (root / "tieredstore").is_dir() and "CI" in os.environ
+    if absent:
+        assert not must, f"{absent} are in the groups `data` and `spark`"
+        return False
+    sentence = lacking_java() if "pyspark" in block.text else None
+    assert not (sentence and "CI" in os.environ), sentence
+    return not sentence
 
 
 def ran(block: Block, directory: Path, environment: Mapping[str, str], *, joined: bool) -> None:

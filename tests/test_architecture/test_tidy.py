@@ -84,7 +84,7 @@ def test_no_path_of_somebodys_machine_is_committed() -> None:
 
 
 def test_every_decision_has_a_number_of_its_own() -> None:
-    paths = sorted((ROOT / "tieredstore/decisions").glob("*.md"))
+    paths = sorted((ROOT / "tieredstore/decisions").glob("[0-9]*.md"))
     numbers = [path.name[:4] for path in paths]
     assert numbers == [f"{number:04}" for number in range(1, len(paths) + 1)]
     for path, number in zip(paths, numbers, strict=True):

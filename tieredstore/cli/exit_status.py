@@ -1,4 +1,4 @@
-"""The exit statuses of every command: the one list that `--help` and the README show."""
+"""The exit statuses of every command, as `--help` and `docs/command-line.md` show them."""
 
 from collections.abc import Mapping
 

@@ -1,4 +1,4 @@
-"""Every exit status: what `--help` and the README say of it, and a run that ends with it."""
+"""Every exit status: its meaning in `--help` and `docs/command-line.md`, and a run with it."""
 
 import asyncio
 import os
@@ -20,7 +20,7 @@ from tieredstore.cli.failures import explain
 from tieredstore.cli.main import cli
 from tieredstore.cli.signals import ENDING, EndingSignals
 
-README = Path(__file__).parents[3] / "README.md"
+PAGE = Path(__file__).parents[3] / "docs/command-line.md"
 HELD = """
 import asyncio
 import tieredstore.cli.signals
@@ -67,8 +67,8 @@ def hangs(process: "subprocess.Popen[str]") -> bool:
     return process.stdout.readline() == "held\n"
 
 
-def test_the_readme_and_help_have_one_table() -> None:
-    rows = re.findall(r"^\| ([0-9, ]+) \| (.+) \|$", README.read_text(), re.MULTILINE)
+def test_the_page_and_help_have_one_table() -> None:
+    rows = re.findall(r"^\| ([0-9, ]+) \| (.+) \|$", PAGE.read_text(), re.MULTILINE)
     assert dict(rows) == dict(MEANINGS)
     shown = " ".join(CliRunner().invoke(cli, ["--help"]).output.split())
     for status, meaning in MEANINGS.items():
