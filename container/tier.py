@@ -395,5 +395,5 @@ class Tier(TierView):
         """What publishes a cut; the objects that it frees stay for the grace time of cuts."""
         not_before_ms = self._clock.now_ms() + self._options.cut_grace_hours * HOUR_MS
         tombstones = tuple(Tombstone(name, not_before_ms, CUT_REASON) for name in freed)
-        release = release_of(cut.before, cut.in_manifests, not_before_ms)
+        release = release_of(cut.in_manifests, not_before_ms)
         return CutQueue(cut.queue, reason, tombstones, cut.planned_on, release)

@@ -114,7 +114,7 @@ class CutQueue:
     planned_on: QueueBasis | None = None
     """The record that was cut; None in entries of older programs, which are not compared."""
     release: Release | None = None
-    """How it lets go of parts; None where the queue names none, and in older entries."""
+    """How it lets go of parts; None in older entries, also where the queue named no part."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +156,7 @@ class TrimQueue:
     planned_on: QueueBasis | None = None
     """The record that was trimmed; None: not compared."""
     release: Release | None = None
-    """How it lets go of parts; None where the queue names none, and in older entries."""
+    """How it lets go of parts; None in older entries, also where the queue named no part."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +168,7 @@ class DropQueue:
     planned_on: QueueBasis | None = None
     """The record that was dropped; None: not compared."""
     release: Release | None = None
-    """How it lets go of parts; None where the queue names none, and in older entries."""
+    """How it lets go of parts; None in older entries, also where the queue named no part."""
 
 
 @dataclass(frozen=True, slots=True)

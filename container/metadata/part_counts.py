@@ -43,11 +43,13 @@ def references_of(queue: Queue | None) -> Counter[str]:
     return references(segment for kind in FLAT_FILES for segment in queue.segments(kind))
 
 
-def release_of(queue: Queue, in_manifests: Counter[str], not_before_ms: int) -> Release | None:
-    """What an operation on a queue says of parts; None where the queue names none. O(extents)."""
-    if not in_manifests and not references_of(queue):
-        return None
-    return Release(not_before_ms, tuple(sorted(in_manifests.items())))
+def release_of(in_manifests: Mapping[str, int], not_before_ms: int) -> Release:
+    """The release of an operation that unpublishes segments, of which some lie in manifests.
+
+    Each such operation has one, also where no part is named: without it the counting ends.
+    """
+    named = sorted((name, number) for name, number in in_manifests.items() if number)
+    return Release(not_before_ms, tuple(named))
 
 
 def counted_commit(queue: Queue, operation: CommitQueue) -> Counter[str]:

@@ -5,7 +5,7 @@ the next position follows from it; a queue whose last segment is too old as well
 """
 
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from container.metadata.object_names import own_file
@@ -52,6 +52,12 @@ class HeadTrim:
     log: FlatTrim
     units: FlatTrim
 
+    @property
+    def shortened(self) -> list[tuple[ManifestRef, tuple[Segment, ...]]]:
+        """The manifests that need a new one, each with the segments of it that stay."""
+        flat_files = (self.log, self.units)
+        return [one.shortened for one in flat_files if one.shortened is not None]
+
 
 async def oldest_segments(queue: Queue, manifests: Manifests) -> AsyncIterator[Segment]:
     """The segments of a queue's CommitLog from the oldest on, without the last one.
@@ -69,23 +75,27 @@ async def oldest_segments(queue: Queue, manifests: Manifests) -> AsyncIterator[S
             yield segment
 
 
-async def plan_trim(queue: Queue, manifests: Manifests, keep_from: int) -> HeadTrim | None:
-    """What goes so that the CommitLog begins at its byte `keep_from`; None if nothing does.
+def plan_trim(
+    queue: Queue, listed: Mapping[str, Sequence[Segment]], keep_from: int
+) -> HeadTrim | ManifestRef | None:
+    """The removal of all segments before byte `keep_from` of the CommitLog; None if none goes.
 
-    One request for each manifest that is shortened or goes, and one more where a manifest begins
-    what stays, if they are not cached.
+    Returns a manifest that the plan needs and `listed` lacks, one at a time: each that is
+    shortened or goes, and the one that begins what stays. Pure, so that a caller who has read them
+    plans on the newest record without an await before it publishes. O(segments in them).
 
     Args:
         queue: the record that is trimmed.
-        manifests: where its sealed segments are found.
+        listed: segments of manifests, by object name.
         keep_from: the base of a segment, or the end of all.
-
-    Raises:
-        BytesMissing, Corrupt, Unavailable: of a manifest.
     """
-    log = await _flat_trim(queue, SegmentType.COMMIT_LOG, manifests, keep_from)
+    log = _flat_trim(queue, SegmentType.COMMIT_LOG, listed, keep_from)
+    if isinstance(log, ManifestRef):
+        return log
     min_offset = max(queue.min_offset, log.first_offset)
-    units = await _flat_trim(queue, SegmentType.CONSUME_QUEUE, manifests, UNIT_BYTES * min_offset)
+    units = _flat_trim(queue, SegmentType.CONSUME_QUEUE, listed, UNIT_BYTES * min_offset)
+    if isinstance(units, ManifestRef):
+        return units
     if not log.freed and not units.freed and min_offset == queue.min_offset:
         return None
     lost = sum(
@@ -102,7 +112,9 @@ async def plan_trim(queue: Queue, manifests: Manifests, keep_from: int) -> HeadT
     )
 
 
-async def _flat_trim(queue: Queue, kind: SegmentType, manifests: Manifests, limit: int) -> FlatTrim:
+def _flat_trim(
+    queue: Queue, kind: SegmentType, listed: Mapping[str, Sequence[Segment]], limit: int
+) -> FlatTrim | ManifestRef:
     """One flat file without the leading segments that end at or below `limit`."""
     last, gone, freed = _last_base(queue, kind), list[Segment](), list[str]()
     in_manifests = Counter[str]()
@@ -111,7 +123,9 @@ async def _flat_trim(queue: Queue, kind: SegmentType, manifests: Manifests, limi
     shortened: tuple[ManifestRef, tuple[Segment, ...]] | None = None
     kept = refs
     while kept and kept[0].base < limit and not rest:
-        segments = await manifests.segments(kept[0])
+        segments = listed.get(kept[0].object_name)
+        if segments is None:
+            return kept[0]
         leaving = [one for one in segments if one.end <= limit and one.base != last]
         gone += leaving
         in_manifests.update(references(leaving))
@@ -121,7 +135,9 @@ async def _flat_trim(queue: Queue, kind: SegmentType, manifests: Manifests, limi
             shortened = (kept[0], tuple(rest)) if rest else None
             kept = kept[1:]
     if not rest and kept:
-        rest = await manifests.segments(kept[0])
+        rest = listed.get(kept[0].object_name, ())
+        if not rest:
+            return kept[0]
     live = queue.segments(kind)
     if not rest:
         leaving = [one for one in live if one.end <= limit and one.base != last]

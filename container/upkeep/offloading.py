@@ -17,10 +17,9 @@ from container.metadata.object_names import own_file
 from container.metadata.operations import (
     ManifestSwap,
     OffloadSegments,
-    Release,
     RepackedRun,
 )
-from container.metadata.part_counts import references
+from container.metadata.part_counts import references, release_of
 from container.metadata.records import Extent, ManifestRef, Queue, Segment, Tombstone
 from container.names.queue_id import QueueId, SegmentType
 from container.names.rocketmq import segment_name
@@ -296,7 +295,7 @@ class Offloader:
         files = (own_file(queue_id, one.segment) for one in moved)
         dead = [Tombstone(name, due_ms, OFFLOADED) for name in files if name is not None]
         dead += [tier.tombstone(swap.replaced, OFFLOADED) for swap in swaps]
-        release = Release(due_ms, tuple(sorted(_nonzero(lost).items())))
+        release = release_of(lost, due_ms)
         operation = OffloadSegments(queue_id, 0, 0, tuple(runs), tuple(swaps), tuple(dead), release)
         written = tuple(swap.ref.object_name for swap in swaps)
         return _Plan(operation, written, queue, tuple(left.values()))
@@ -312,10 +311,6 @@ class Offloader:
         """Remember objects that nothing will refer to; the step for parts buries them."""
         known = self._segments.forsaken
         known.extend({one.object_name: None for one in extents}.keys() - set(known))
-
-
-def _nonzero(counts: Counter[str]) -> dict[str, int]:
-    return {name: number for name, number in counts.items() if number}
 
 
 def _is_live(queue: Queue, segment: Segment) -> bool:

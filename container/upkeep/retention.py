@@ -8,22 +8,15 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from heapq import heappop, heappush
 from typing import NamedTuple
 
-from container.errors import Refused
+from container.errors import BytesMissing
 from container.metadata import queue_changes
-from container.metadata.operations import Operation, Release, TrimQueue
+from container.metadata.operations import CommitQueue, TrimQueue
 from container.metadata.part_counts import release_of
-from container.metadata.records import ManifestRef, Queue, Segment, Tombstone
+from container.metadata.records import ManifestRef, Queue, Segment
 from container.metadata.state import TierState
 from container.names.queue_id import QueueId, SegmentType
 from container.options import HOUR_MS
-from container.queue.head_trim import (
-    FlatTrim,
-    HeadTrim,
-    is_rolled,
-    oldest_segments,
-    plan_trim,
-    roll,
-)
+from container.queue.head_trim import HeadTrim, is_rolled, oldest_segments, plan_trim, roll
 from container.queue.manifest import ManifestReader
 from container.upkeep.manifest_writer import ManifestWriter
 from container.upkeep.options import UpkeepOptions
@@ -36,6 +29,8 @@ EXPIRED = "expired"
 """The reason in tombstones of what retention freed."""
 SEGMENTS_MAX = 1000
 """Segments of one queue that go in one transaction, if no manifest holds more."""
+PLANS_MAX = 4
+"""Attempts of a trim in one run, where merges of manifests come in between."""
 
 
 def retention_ms(
@@ -115,7 +110,7 @@ class RetentionStep(Step):
             await self._shrink(queues, keep, options.topic_bytes_max)
         for queue in queues:
             if queue.id in keep:
-                await self._trim(queue, keep[queue.id])
+                await self._trim(queue.id, queue.generation, keep[queue.id])
 
     async def _place_of(self, queue: Queue, before_ms: int) -> int | None:
         """Where the CommitLog begins without what was stored before a time; None if it does."""
@@ -155,46 +150,95 @@ class RetentionStep(Step):
             await _push_next(heap, queue_id, segments, segment.end)
         self._left_some |= count == SEGMENTS_MAX
 
-    async def _trim(self, queue: Queue, keep_from: int) -> None:
-        tier, published = self.tier, queue
-        operations: list[Operation] = []
-        if keep_from == queue.flat_end(SegmentType.COMMIT_LOG) and not is_rolled(queue):
-            rolled = roll(queue, now_ms=tier.clock.now_ms(), epoch=tier.journal.epoch)
-            operations.append(rolled)
-            queue = queue_changes.commit(queue, rolled)
-        trim = await plan_trim(queue, self._manifests, keep_from)
-        if trim is None:
-            return
-        written: list[ManifestRef] = []
+    async def _trim(self, queue: QueueId, generation: int, keep_from: int) -> None:
+        """Unpublish the segments of a queue that end at or before byte `keep_from` of its log.
+
+        The plan is made of the newest record, with no await before it is published: commits and
+        moved bytes do not stand in its way. A merge of the manifests that it read does, and it is
+        made again; a cut ends it.
+        """
+        listed: dict[str, Sequence[Segment]] = {}
+        made: dict[tuple[str, int], ManifestRef] = {}
+        for _ in range(PLANS_MAX):
+            trim = await self._planned(queue, generation, keep_from, listed)
+            if trim is None:
+                break
+            missing = [one for one in trim.shortened if _key(one) not in made]
+            if not missing:
+                await self._publish(trim, made, keep_from)  # no await since it was planned
+                break
+            for one in missing:
+                made[_key(one)] = await self._writer.write(queue, one[1], one[0].level)
+        else:
+            self._left_some = True
+        await self._bury_unused(queue, made)
+
+    async def _planned(
+        self,
+        queue_id: QueueId,
+        generation: int,
+        keep_from: int,
+        listed: dict[str, Sequence[Segment]],
+    ) -> HeadTrim | None:
+        """The trim of the newest record; None if there is nothing to trim any more."""
+        queues = self.tier.journal.planned.queues
+        while True:
+            queue = queues.get(queue_id)
+            if queue is None or queue.generation != generation:
+                return None
+            rolled = self._rolled(queue, keep_from)
+            after = queue if rolled is None else queue_changes.commit(queue, rolled)
+            trim = plan_trim(after, listed, keep_from)
+            if not isinstance(trim, ManifestRef):
+                return trim
+            try:
+                listed[trim.object_name] = await self._manifests.segments(trim)
+            except BytesMissing:
+                now = queues.get(queue_id)
+                if now is not None and trim in now.manifests:
+                    raise  # it is lost; else it was merged with others meanwhile
+
+    def _rolled(self, queue: Queue, keep_from: int) -> CommitQueue | None:
+        """The operation that closes the last segments, where all that they hold goes as well."""
+        if keep_from != queue.flat_end(SegmentType.COMMIT_LOG) or is_rolled(queue):
+            return None
+        return roll(queue, now_ms=self.tier.clock.now_ms(), epoch=self.tier.journal.epoch)
+
+    async def _publish(
+        self, trim: HeadTrim, made: Mapping[tuple[str, int], ManifestRef], keep_from: int
+    ) -> None:
+        tier = self.tier
+        rolled = self._rolled(tier.journal.planned.queues[trim.queue], keep_from)
         manifests: list[ManifestRef] = []
         for flat in (trim.log, trim.units):
-            manifests += await self._remaining(queue.id, flat, written)
-        names = [ref.object_name for ref in written]
+            if flat.shortened is not None:
+                manifests.append(made[_key(flat.shortened)])
+            manifests += flat.kept
         freed = (*trim.log.freed, *trim.units.freed)
-        dead = tuple(tier.tombstone(name, EXPIRED) for name in freed)
-        lost = trim.log.in_manifests + trim.units.in_manifests
-        release = release_of(queue, lost, tier.due_ms())
-        operations.append(_operation(trim, manifests, dead, release))
-        try:
-            await tier.journal.publish(operations)
-        except Refused:
-            await self.tier.bury(names)
-            if tier.journal.planned.queues.get(queue.id) is published:
-                raise  # else a commit, a cut or another step has changed the queue meanwhile
-        else:
-            self._messages += trim.messages
-            self._bytes += trim.log.bytes
-        self._writer.settled(names)
+        trimmed = TrimQueue(
+            trim.queue,
+            trim.expected_offset,
+            trim.min_offset,
+            trim.log.base,
+            trim.units.base,
+            tuple(manifests),
+            tuple(tier.tombstone(name, EXPIRED) for name in freed),
+            trim.planned_on,
+            release_of(trim.log.in_manifests + trim.units.in_manifests, tier.due_ms()),
+        )
+        await tier.journal.publish([trimmed] if rolled is None else [rolled, trimmed])
+        self._messages += trim.messages
+        self._bytes += trim.log.bytes
 
-    async def _remaining(
-        self, queue: QueueId, flat: FlatTrim, written: list[ManifestRef]
-    ) -> list[ManifestRef]:
-        """The manifests of a flat file after the trim; one may be new."""
-        if flat.shortened is None:
-            return list(flat.kept)
-        ref, segments = flat.shortened
-        written.append(await self._writer.write(queue, segments, ref.level))
-        return [written[-1], *flat.kept]
+    async def _bury_unused(
+        self, queue: QueueId, made: Mapping[tuple[str, int], ManifestRef]
+    ) -> None:
+        """Give tombstones to manifests that were written for a plan that did not hold."""
+        names = [ref.object_name for ref in made.values()]
+        record = self.tier.state.queues.get(queue)
+        used = {ref.object_name for ref in record.manifests} if record is not None else set[str]()
+        await self.tier.bury([name for name in names if name not in used])
+        self._writer.settled(names)
 
     @property
     def figures(self) -> Mapping[str, int]:
@@ -239,20 +283,7 @@ async def _push_next(
             return
 
 
-def _operation(
-    trim: HeadTrim,
-    manifests: Sequence[ManifestRef],
-    tombstones: tuple[Tombstone, ...],
-    release: Release | None,
-) -> TrimQueue:
-    return TrimQueue(
-        trim.queue,
-        trim.expected_offset,
-        trim.min_offset,
-        trim.log.base,
-        trim.units.base,
-        tuple(manifests),
-        tombstones,
-        trim.planned_on,
-        release,
-    )
+def _key(shortened: tuple[ManifestRef, tuple[Segment, ...]]) -> tuple[str, int]:
+    """Which manifest is shortened, and how many segments stay of it."""
+    ref, segments = shortened
+    return ref.object_name, len(segments)

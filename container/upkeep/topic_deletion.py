@@ -5,15 +5,14 @@ announcement of the queue's first files says where they lie (`first_files.py`). 
 request that was cancelled may still land; the next owner looks there again.
 """
 
-from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
 
-from container.errors import BytesMissing, Refused
+from container.errors import BytesMissing
 from container.journal.journal import Journal
 from container.metadata.object_names import own_file
 from container.metadata.operations import AddTombstones, DropQueue
 from container.metadata.part_counts import references, release_of
-from container.metadata.records import Queue, QueueBasis, Segment, Tombstone
+from container.metadata.records import ManifestRef, Queue, QueueBasis, Segment, Tombstone
 from container.metadata.state import TierState
 from container.names.queue_id import FLAT_FILES, QueueId
 from container.names.rocketmq import parse_segment_name
@@ -21,7 +20,7 @@ from container.queue.manifest import ManifestReader
 from container.upkeep.first_files import KIND
 from container.upkeep.offloading import OFFLOADED
 from provider.clock import Clock
-from provider.errors import StoreError, Unavailable
+from provider.errors import Unavailable
 from provider.object_store import ObjectStore
 
 DELETED = "topic deleted"
@@ -33,28 +32,38 @@ async def delete_topic(
 ) -> int:
     """Unpublish all queues of a topic in one entry, as `Tier.delete_topic` says.
 
-    Planned at most `plans_max` times, where the queues are changed again and again.
+    Planned of the newest records, with no await before the entry is published: commits do not
+    stand in its way. At most `plans_max` times, where manifests are merged in between.
     """
     manifests = ManifestReader(store)
-    changed: StoreError | None = None
+    planned, now_ms = journal.planned, clock.now_ms()
+    listed: dict[str, Sequence[Segment]] = {}
+    missing: BytesMissing | None = None
     for _ in range(plans_max):
-        queues = journal.state.queues.of_topic(topic)
-        now_ms = clock.now_ms()
-        try:
-            drops = [await _drop(one, manifests, now_ms=now_ms) for one in queues]
-            drops = [_hastened(drop, journal.state.tombstones.values(), now_ms) for drop in drops]
-            left = await _never_published(journal.state, store, topic, now_ms=now_ms)
-            if drops or left:
-                await journal.publish([*drops, AddTombstones(left)] if left else drops)
-        except (BytesMissing, Refused) as error:  # a commit, or upkeep, has changed a record
-            if all(journal.state.queues.get(one.id) is one for one in queues):
-                raise
-            changed = error
-            for one in queues:
-                await journal.settle(one.id)
-        else:
-            return len(queues)
-    raise Unavailable("its queues change faster than they can be deleted", topic) from changed
+        left = await _never_published(journal.state, store, topic, now_ms=now_ms)
+        for ref in _unlisted(planned.queues.of_topic(topic), listed):
+            try:
+                listed[ref.object_name] = await manifests.segments(ref)
+            except BytesMissing as error:
+                if ref in _unlisted(planned.queues.of_topic(topic), listed):
+                    raise
+                missing = error  # it was merged with others meanwhile
+        queues = planned.queues.of_topic(topic)  # no await from here on
+        if _unlisted(queues, listed):
+            continue
+        drops = [_drop(one, listed, planned.tombstones.values(), now_ms) for one in queues]
+        if drops or left:
+            await journal.publish([*drops, AddTombstones(left)] if left else drops)
+        return len(queues)
+    reason = "its manifests change faster than they can be read; try again"
+    raise Unavailable(reason, topic) from missing
+
+
+def _unlisted(
+    queues: Iterable[Queue], listed: Mapping[str, Sequence[Segment]]
+) -> list[ManifestRef]:
+    """The manifests of some queues that were not read."""
+    return [ref for one in queues for ref in one.manifests if ref.object_name not in listed]
 
 
 async def _never_published(
@@ -74,32 +83,30 @@ async def _never_published(
     )
 
 
-async def _drop(queue: Queue, manifests: ManifestReader, *, now_ms: int) -> DropQueue:
-    """The operation that unpublishes a queue. One request for each manifest that is not cached.
+def _drop(
+    queue: Queue,
+    listed: Mapping[str, Sequence[Segment]],
+    tombstones: Iterable[Tombstone],
+    now_ms: int,
+) -> DropQueue:
+    """The operation that unpublishes a queue. Pure; O(tombstones).
 
-    Its files may go at once, for nobody is to read them any more.
+    Its files may go at once, for no reader may read them any more; so may what was offloaded of
+    it, and waits for the lag.
     """
-    listed: list[Segment] = []
-    for ref in queue.manifests:
-        listed += await manifests.segments(ref)
-    segments = [segment for kind in FLAT_FILES for segment in queue.segments(kind)] + listed
+    old = [segment for ref in queue.manifests for segment in listed[ref.object_name]]
+    segments = [segment for kind in FLAT_FILES for segment in queue.segments(kind)] + old
     files = [own_file(queue.id, segment) for segment in segments]
     names = [name for name in files if name is not None]
     names += [ref.object_name for ref in queue.manifests]
-    tombstones = tuple(Tombstone(name, now_ms, DELETED) for name in dict.fromkeys(names))
-    release = release_of(queue, references(listed), now_ms)
-    return DropQueue(queue.id, tombstones, QueueBasis.of(queue), release)
-
-
-def _hastened(drop: DropQueue, tombstones: Iterable[Tombstone], now_ms: int) -> DropQueue:
-    """A drop that also takes at once what was offloaded and waits for the lag. O(tombstones)."""
-    own_files = f"{drop.queue}/"
-    waiting = [
-        Tombstone(one.object_name, now_ms, DELETED)
+    own_files = f"{queue.id}/"
+    names += [
+        one.object_name
         for one in tombstones
         if one.reason == OFFLOADED and one.object_name.startswith(own_files)
     ]
-    return replace(drop, tombstones=(*drop.tombstones, *waiting))
+    dead = tuple(Tombstone(name, now_ms, DELETED) for name in dict.fromkeys(names))
+    return DropQueue(queue.id, dead, QueueBasis.of(queue), release_of(references(old), now_ms))
 
 
 def still_dying(tombstones: Mapping[str, Tombstone], queues: Iterable[QueueId]) -> QueueId | None:

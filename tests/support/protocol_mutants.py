@@ -83,9 +83,7 @@ def what_manifests_let_go_of_is_not_counted(patch: pytest.MonkeyPatch) -> None:
 def expiry_says_nothing_of_manifests(patch: pytest.MonkeyPatch) -> None:
     """A trim plans its release without what manifests named."""
     release_of = part_counts.release_of
-    patch.setattr(
-        retention, "release_of", lambda queue, _lost, due_ms: release_of(queue, Counter(), due_ms)
-    )
+    patch.setattr(retention, "release_of", lambda _lost, due_ms: release_of({}, due_ms))
 
 
 def a_merge_joins_in_the_wrong_order(patch: pytest.MonkeyPatch) -> None:
