@@ -61,13 +61,14 @@ class TierView:
         """What is published of a queue; None if the tier does not have it."""
         return self.state.queues.get(queue)
 
-    def container(self, queue: QueueId) -> MessageQueueContainer | None:
-        """A queue for reading; None if the tier does not have it."""
+    def container(
+        self, queue: QueueId, *, verify: bool | None = None
+    ) -> MessageQueueContainer | None:
+        """A queue for reading; None if the tier does not have it. `verify` None: as the tier."""
         if queue not in self.state.queues:
             return None
-        return MessageQueueContainer(
-            queue, self.queue, self._store, self._manifests, verify=self._verify
-        )
+        verify = self._verify if verify is None else verify
+        return MessageQueueContainer(queue, self.queue, self._store, self._manifests, verify=verify)
 
     def segments(self, queue: QueueId) -> TieredSegments | None:
         """Where a queue's messages lie, as its newest metadata say; None if the tier lacks it."""
@@ -81,13 +82,17 @@ class TierView:
         *,
         bytes_max: int,
         history: bool = False,
+        verified: bool = False,
     ) -> list[bytes | None]:
         """The records at `offsets` as tiered; see `sparse_read.read_records_at`.
 
+        `verified`: compare the CRC-32C of every extent touched, reading extents whole for it.
+
         Raises:
             NotFound: the tier has no such queue (any more).
+            Corrupt: also where a checksum does not match.
         """
-        container = self.container(queue)
+        container = self.container(queue, verify=verified or self._verify)
         if container is None:
             raise NotFound("the tier has no such queue", str(queue))
         return await read_records_at(container, offsets, bytes_max=bytes_max, history=history)

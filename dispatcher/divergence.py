@@ -2,6 +2,7 @@
 
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 
 import numpy as np
 
@@ -17,6 +18,7 @@ from dispatcher.common_offsets import CommonOffsets
 from dispatcher.hot_log import HotLog, HotQueue, Wanted
 from dispatcher.options import COMPARED_BYTES_MAX
 from dispatcher.tier_port import ReadableTierPort
+from provider.disk_cache.use import cache_use
 from provider.errors import Corrupt, OutOfRange, StoreError
 from provider.ranges import QueueOffset
 
@@ -78,6 +80,9 @@ async def compare_sampled(
     Costs more if they are larger than `COMPARED_BYTES_MAX` together, or one cannot be read. Holds
     `COMPARED_BYTES_MAX` of each side, or one message. Changes nothing, so it may be cancelled.
 
+    A difference, or damage, is compared once more past caches and with the checksums of extents:
+    bytes that flipped on their way, or at rest, are not another message.
+
     Raises:
         Unavailable: one of the two cannot be read now.
         Corrupt: the newest messages of one of the two cannot be read at all, or rotted there.
@@ -88,12 +93,16 @@ async def compare_sampled(
         return None
     common = CommonOffsets.of(hot, published)
     offsets = common.sampled(common.end, newest=newest)
-    try:
-        return await first_difference(hot_log, tier, hot.id, offsets)
-    except (Corrupt, OutOfRange):
-        found = await first_difference(hot_log, tier, hot.id, offsets[-newest:])
-        older = await _readable_difference(hot_log, tier, hot.id, offsets[:-newest])
-        return found if older is None else older
+    with suppress(Corrupt, OutOfRange):
+        if await first_difference(hot_log, tier, hot.id, offsets) is None:
+            return None
+    with cache_use(past=True):
+        try:
+            return await first_difference(hot_log, tier, hot.id, offsets, verified=True)
+        except (Corrupt, OutOfRange):
+            found = await first_difference(hot_log, tier, hot.id, offsets[-newest:], verified=True)
+            older = await _readable_difference(hot_log, tier, hot.id, offsets[:-newest])
+            return found if older is None else older
 
 
 async def _readable_difference(
@@ -101,7 +110,7 @@ async def _readable_difference(
 ) -> QueueOffset | None:
     """As `first_difference`, but skips what cannot be read; finds that by halving."""
     try:
-        return await first_difference(hot_log, tier, queue, offsets)
+        return await first_difference(hot_log, tier, queue, offsets, verified=True)
     except (Corrupt, OutOfRange):
         if len(offsets) == 1:
             return None
@@ -130,11 +139,18 @@ async def find_common_end(
     Compares `REPAIR_NEWEST + log2(n) + 2` messages in one call to the tier if nothing differs.
     Otherwise it does that twice, and compares `SEARCH_WAYS` messages in each of about log17(n)
     calls: 5 for a million. The tier also reads what it needs of its history. Memory and cancelling
-    are those of `compare_sampled`. The hot log must have been polled.
+    are those of `compare_sampled`. The hot log must have been polled. Reads past caches.
 
     Raises:
         Unavailable, Corrupt, OutOfRange: as `first_difference`.
     """
+    with cache_use(past=True):
+        return await _common_end(hot_log, tier, queue)
+
+
+async def _common_end(
+    hot_log: HotLog, tier: ReadableTierPort, queue: QueueId
+) -> QueueOffset | None:
     hot = hot_log.queue(queue)
     published = tier.queue(queue)
     if hot is None or published is None:
@@ -161,13 +177,15 @@ async def first_difference(
     offsets: Sequence[QueueOffset],
     *,
     history: bool = False,
+    verified: bool = False,
 ) -> QueueOffset | None:
     """The first of `offsets` at which the two have different messages; None if there is none.
 
     `offsets` ascend; both have all of them. Without `history`, offsets are left out that cost the
     tier more to find the longer the queue's history is. With `history`, a record that rotted in
-    the tier is a difference: the repair cuts it off, and it is tiered again. Cost and memory are
-    those of `compare_sampled`.
+    the tier is a difference: the repair cuts it off, and it is tiered again. With `verified`, the
+    tier compares the checksums of the extents that it reads. Cost and memory are those of
+    `compare_sampled`.
 
     Raises:
         Unavailable: one of the two cannot be read now.
@@ -179,7 +197,7 @@ async def first_difference(
     while done < len(offsets):
         waiting = offsets[done:]
         tiered = await tier.messages_at(
-            queue, waiting, bytes_max=COMPARED_BYTES_MAX, history=history
+            queue, waiting, bytes_max=COMPARED_BYTES_MAX, history=history, verified=verified
         )
         done += len(tiered)
         found = zip(waiting, tiered, strict=False)  # it may return fewer

@@ -24,17 +24,19 @@ class ReadableTierPort(Protocol):
         *,
         bytes_max: int,
         history: bool = False,
+        verified: bool = False,
     ) -> Sequence[bytes | None]:
         """The records at `offsets` as tiered: bytes 28..35 are tier positions.
 
         `offsets` ascend, are at least one, are published, and lie in no gap. Returns the leading
         ones that fit into `bytes_max` together, at least one. Few requests however many they are.
         Without `history`, None replaces old records that cost more to find the longer the
-        queue's history is.
+        queue's history is. `verified`: compare the checksum of each extent that holds something
+        of them, which is read whole for it.
 
         Raises:
             OutOfRange: they were deleted meanwhile.
-            Corrupt: what is published cannot be a record's place.
+            Corrupt: what is published cannot be a record's place, or a checksum does not match.
             Unavailable: try again.
         """
         ...

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from container.metadata.records import Queue
 from container.names.queue_id import QueueId
+from container.queue.tail_cut import DamagedExtent, cut_queue
 from container.tier import Tier
 from container.tier_view import TierView
 from dispatcher.divergence import find_common_end
@@ -141,7 +142,32 @@ async def _find(hot: HotLog, tier: TierView, queue: QueueId) -> Cut | None:
     if refusal is not None:
         raise refusal
     end = await find_common_end(hot, tier, queue)
-    return None if end is None else _cut(published, end)
+    if end is None:
+        return None
+    return _cut(published, await _sound_end(hot, tier, queue, end))
+
+
+async def _sound_end(hot: HotLog, tier: TierView, queue: QueueId, end: QueueOffset) -> QueueOffset:
+    """The end, or the beginning of a damaged extent that a cut at the end would go through.
+
+    Raises:
+        DamagedExtent: the hot log does not have all that such an extent holds, or no message of
+            the queue would stay.
+    """
+    container, known = tier.container(queue), hot.queue(queue)
+    assert container is not None, "it was found"
+    assert known is not None, "it is not refused"
+    while container.min_offset <= end < container.next_offset:
+        try:
+            await cut_queue(container, tier.store, end, now_ms=0)
+        except DamagedExtent as damage:
+            lowest = max(known.min_offset, container.min_offset + 1)
+            if not lowest <= damage.first_offset < end:
+                raise
+            end = damage.first_offset
+        else:
+            break
+    return end
 
 
 def _refusal(queue: QueueId, known: HotQueue | None) -> StoreError | None:

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from container.errors import BytesMissing
 from container.metadata.object_names import object_name, own_file
@@ -12,11 +12,34 @@ from container.names.queue_id import SegmentType
 from container.queue.message_queue_container import MessageQueueContainer
 from container.record.crc32c import crc32c
 from container.record.unit import UNIT_BYTES
-from provider.errors import OutOfRange
+from provider.disk_cache.use import cache_use
+from provider.errors import Corrupt, OutOfRange
 from provider.object_store import ObjectStore
 from provider.ranges import ByteRange, QueueOffset
 
 CUT_REASON = "cut"
+
+
+READ_BYTES_MAX = 8 << 20
+
+
+class DamagedExtent(Corrupt):
+    """A cut goes through an extent whose bytes fail its checksum: nothing is derived from them."""
+
+    first_offset = QueueOffset(0)
+    """A cut there leaves nothing of the extent."""
+
+    @classmethod
+    def of(cls, name: str, extent: Extent) -> Self:
+        """That of an extent in the object `name`."""
+        error = cls(
+            f"CRC-32C of {extent.length} bytes of {name} is not that of their extent, which the "
+            f"cut would shorten: put a sound copy back, or cut at offset {extent.first_offset}",
+            name,
+            extent.object_offset,
+        )
+        error.first_offset = extent.first_offset
+        return error
 
 
 class FreedFile(NamedTuple):
@@ -57,12 +80,21 @@ async def cut_queue(
 
     The segments that the cut goes through are sealed where it goes: the next commit begins new
     ones, so the bytes after the cut stay where they are. A gap that the cut goes through ends
-    there. Reads one unit, and the extents that the cut goes through. Publishes nothing.
+    there. Reads one unit, and the extents that the cut goes through, whole and past caches: the
+    checksum of what stays of one is derived from bytes that were verified. Publishes nothing.
 
     Raises:
         OutOfRange: the queue has no such offset.
         BytesMissing: a manifest was replaced and deleted meanwhile, or bytes are lost.
+        DamagedExtent: the cut goes through bytes that fail their checksum.
     """
+    with cache_use(past=True):
+        return await _cut_queue(container, store, next_offset, now_ms=now_ms)
+
+
+async def _cut_queue(
+    container: MessageQueueContainer, store: ObjectStore, next_offset: QueueOffset, *, now_ms: int
+) -> QueueCut:
     queue = container.record
     container = container.as_of(queue)
     if not queue.min_offset <= next_offset < queue.next_offset:
@@ -120,7 +152,7 @@ async def _log_end(container: MessageQueueContainer, next_offset: QueueOffset) -
             next_offset = gap.end  # its first record lies where the last before the gap ends
     if next_offset == queue.next_offset:
         return queue.flat_end(SegmentType.COMMIT_LOG)
-    units = await container.units(next_offset, QueueOffset(next_offset + 1))
+    units = await container.units(next_offset, QueueOffset(next_offset + 1), verified=True)
     return int(units["position"][0])
 
 
@@ -143,11 +175,23 @@ async def _cut_segment(
 
 
 async def _cut_extent(store: ObjectStore, name: str, extent: Extent, size: int) -> Extent:
-    """An extent of object `name` up to byte `size` of its segment. Its times stay true bounds."""
+    """An extent of object `name` up to byte `size` of its segment. Its times stay true bounds.
+
+    Without a checksum, as in a Java tier that was opened without reading it, it stays without.
+    """
     length = size - extent.position
-    place = ByteRange(extent.object_offset, extent.object_offset + length)
-    try:
-        raw = await store.read(name, place)
-    except OutOfRange as error:
-        raise BytesMissing.of(error) from error
-    return extent._replace(length=length, crc32c=crc32c(raw))
+    if extent.crc32c is None:
+        return extent._replace(length=length)
+    at = sum_ = kept_sum = 0
+    while at < extent.length:
+        end = min(at + READ_BYTES_MAX, length if at < length else extent.length)
+        place = ByteRange(extent.object_offset + at, extent.object_offset + end)
+        try:
+            sum_ = crc32c(await store.read(name, place), sum_)
+        except OutOfRange as error:
+            raise BytesMissing.of(error) from error
+        at = end
+        kept_sum = sum_ if at == length else kept_sum
+    if sum_ != extent.crc32c:
+        raise DamagedExtent.of(name, extent)
+    return extent._replace(length=length, crc32c=kept_sum)

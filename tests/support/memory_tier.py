@@ -214,6 +214,7 @@ class MemoryTier:
         *,
         bytes_max: int,
         history: bool = False,
+        verified: bool = False,
     ) -> list[bytes | None]:
         self.calls["messages_at"] += 1
         assert list(offsets) == sorted(set(offsets)), "offsets ascend"

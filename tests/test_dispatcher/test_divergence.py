@@ -82,8 +82,11 @@ class MeasuredTier(MemoryTier):
         *,
         bytes_max: int,
         history: bool = False,
+        verified: bool = False,
     ) -> list[bytes | None]:
-        found = await super().messages_at(queue, offsets, bytes_max=bytes_max, history=history)
+        found = await super().messages_at(
+            queue, offsets, bytes_max=bytes_max, history=history, verified=verified
+        )
         size = sum(len(record) for record in found if record is not None)
         self.bytes_read_peak = max(self.bytes_read_peak, size)
         return found

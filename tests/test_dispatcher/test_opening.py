@@ -147,7 +147,9 @@ async def test_only_those_that_differ_are_compared_alone() -> None:
         has_another_newest(world, queue)
     statistics = await world.finish(world.dispatcher.drain())
     assert [queue.queue for queue in statistics.halted] == QUEUES[:2]
-    assert world.tier.calls == {"messages_of_queues": 1, "messages_at": 2 * 3}, "and ends sought"
+    assert world.tier.calls == {"messages_of_queues": 1, "messages_at": 2 * 4}, (
+        "compared, compared past caches, and ends sought"
+    )
 
 
 async def test_a_queue_that_the_tier_changed_since_it_was_compared_is_compared_again() -> None:

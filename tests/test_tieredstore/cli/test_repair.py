@@ -224,7 +224,8 @@ def test_messages_that_cannot_be_saved_are_not_cut(
     assert "B/0/COMMIT_LOG" in said
     raw[at] ^= 1
     path.write_bytes(raw)
-    assert len(invoke(broker, *words[:-2], "--dry-run", "--json").stdout.splitlines()) == 2
+    (row,) = invoke(broker, *words[:-2], "--dry-run", "--json").stdout.splitlines()
+    assert '"topic":"B"' in row, "A was saved and cut"
 
 
 def test_a_hundred_queues_that_cannot_be_cut_are_said_in_a_few_lines(tmp_path: Path) -> None:
