@@ -22,6 +22,9 @@ Units = NDArray[np.void]
 FILLER_SIZE = 0x7FFF_FFFF
 """Size in a filler unit, which a local queue that begins in mid-file has before its first one."""
 
+EXTENDED_ADDRESS_MAX = -(2**62)
+"""Largest address of an extended unit: RocketMQ adds the smallest int64 to its position."""
+
 
 @dataclass(frozen=True, slots=True)
 class ConsumeQueueUnit:
@@ -62,6 +65,11 @@ class ConsumeQueueUnit:
         if unit.position < 0 or unit.size <= 0:
             raise Corrupt(f"impossible {unit}", path, position)
         return unit
+
+
+def is_extended_address(tag_hash: int) -> bool:
+    """Whether a unit has an address in the place of its tags code (`enableConsumeQueueExt`)."""
+    return tag_hash <= EXTENDED_ADDRESS_MAX
 
 
 assert ConsumeQueueUnit.LAYOUT.size == ConsumeQueueUnit.SIZE, "an on-disk format never drifts"

@@ -37,7 +37,6 @@ from tieredstore.reading.arrow_columns import Labels
 
 FINDINGS_MAX = 1_000
 """Of one split, and of one index file; more are counted, not told."""
-_INT32_MIN = -(1 << 31)
 SPLIT, INDEX = "split/", "index/"
 """How the targets of pieces begin: one for each queue, one for each index file."""
 
@@ -306,7 +305,7 @@ def _check_units(
         mine["position"] + Coda.SIZE == derived["position"]
     )
     same = places & (mine["size"] == derived["size"])
-    tags = (mine["tag_hash"] == derived["tag_hash"]) | (mine["tag_hash"] < _INT32_MIN)
+    tags = mine["tag_hash"] == derived["tag_hash"]
     for row in np.flatnonzero(~same).tolist():
         offset = int(offsets[row])
         if int(mine["size"][row]) == 0:

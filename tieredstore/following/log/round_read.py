@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from container.record.batch import MessageBatch
-from container.record.unit import UNIT_DTYPE
+from container.record.tags_codes import TagsCodes
+from container.record.unit import EXTENDED_ADDRESS_MAX, UNIT_DTYPE
 from container.record.verification import leading_good_units, verify_records
 from dispatcher.hot_log import Wanted
 from provider.buffer_pool import BufferPool
@@ -69,6 +70,7 @@ def gather_round(
     stamps = None if failures else _verify_all(data, records, shares)
     if stamps is None:
         return [_judge(log, data, records, share, failures) for share in shares]
+    _replace_addresses(data, records)
     return [_batch(data, records, share, stamps[share.first : share.last]) for share in shares]
 
 
@@ -255,7 +257,22 @@ def _judge(
         reason = f"the record of {queue} at {start}: {verified.reason}"
         return Corrupt(reason, log.path_of(place), place - log.table.base_of(place))
     good = share._replace(last=share.first + verified.count)
+    _replace_addresses(data, records, slice(good.first, good.last))
     return _batch(data, records, good, verified.store_timestamps)
+
+
+def _replace_addresses(
+    data: NDArray[np.uint8], records: _Records, part: slice = slice(None)
+) -> None:
+    """Put the records' own tags codes in the place of addresses (`enableConsumeQueueExt`).
+
+    The records were verified. Costs one comparison a record where there is no address.
+    """
+    codes = records.tag_hashes[part]
+    rows = np.flatnonzero(codes <= EXTENDED_ADDRESS_MAX)
+    if len(rows):
+        starts, sizes = records.starts[part][rows], records.sizes[part][rows]
+        codes[rows] = TagsCodes().of_records(data, starts, sizes)
 
 
 def _batch(

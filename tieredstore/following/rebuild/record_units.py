@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from container.names.queue_id import QueueId
 from container.record.checksum import body_crc_of, record_crc_is_valid
 from container.record.header import locate_parts
-from container.record.java_hash import tag_hash
 from container.record.kernels import encode_units, headers_at
 from container.record.layout import (
     INNER_BATCH,
@@ -19,14 +18,13 @@ from container.record.layout import (
     TRANSACTION_PREPARED,
     TRANSACTION_ROLLBACK,
 )
-from container.record.properties import TAGS, decode_properties
+from container.record.properties import decode_properties
+from container.record.tags_codes import TagsCodes
 from container.record.unit import UNIT_DTYPE, Units
 from provider.errors import Corrupt
 
-_TAGS = TAGS.encode() + b"\1"
 _BATCH_PROPERTIES = {"INNER_NUM", "INNER_BASE"}
 """What a broker gives every record that holds several messages."""
-_PAIR_END = b"\2"
 _UNWANTED = -1
 
 
@@ -116,7 +114,7 @@ class UnitColumns:
             strict=True,
         )
         data = window.data
-        hash_of: dict[bytes, int] = {b"": 0}
+        codes = TagsCodes()
         for row, start, size, queue_id in fields:
             raw = data[start : start + size]
             try:
@@ -133,12 +131,8 @@ class UnitColumns:
                     queues.append(queue)
             if number == _UNWANTED:
                 continue
-            tags = _tags_of(bytes(raw[parts.properties :]))
-            code = hash_of.get(tags)
-            if code is None:
-                code = hash_of[tags] = tag_hash(tags.decode("utf-8", "replace"))
             numbers.append(number)
-            hashes.append(code)
+            hashes.append(codes.of_properties(bytes(raw[parts.properties :])))
             kept.append(row)
         chosen = np.array(kept, np.int64)
         return cls(
@@ -191,16 +185,6 @@ def _are_batches(
         _, parts = locate_parts(raw, path="", position=0)
         are[row] = decode_properties(bytes(raw[parts.properties :])).keys() >= _BATCH_PROPERTIES
     return are
-
-
-def _tags_of(properties: bytes) -> bytes:
-    """The value of TAGS; empty if there is none. Takes the long way where the short may err."""
-    at = properties.find(_TAGS)
-    if at < 0:
-        return b""
-    if (at and properties[at - 1 : at] != _PAIR_END) or properties.find(_TAGS, at + 1) >= 0:
-        return decode_properties(properties).get(TAGS, "").encode("utf-8", "surrogatepass")
-    return properties[at + len(_TAGS) :].partition(_PAIR_END)[0]
 
 
 def is_whole(raw: bytes, position: int) -> bool:
