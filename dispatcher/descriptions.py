@@ -17,8 +17,8 @@ _DESCRIBED: "attrgetter[QueueStatistics | None]" = attrgetter("described")
 def describe(queue: QueueProgress, now_s: float) -> QueueStatistics:
     """One queue as it is at one moment. Pure."""
     is_stopped = queue.state in {QueueState.STOPPED, QueueState.REFUSED}
-    behind = queue.behind
-    damaged = queue.hot.state is HotQueueState.DAMAGED and not behind and not is_stopped
+    behind, backlog, hot = queue.behind, queue.backlog, queue.hot
+    damaged = hot.state is HotQueueState.DAMAGED and not backlog and not is_stopped
     return QueueStatistics(
         queue=queue.id,
         state=QueueState.DAMAGED if damaged else queue.state,
@@ -26,8 +26,11 @@ def describe(queue: QueueProgress, now_s: float) -> QueueStatistics:
         commit_offset=queue.commit_offset,
         dispatch_offset=queue.dispatch_offset,
         behind=behind,
-        oldest_age_s=now_s - queue.oldest_s(now_s) if behind else 0.0,
+        oldest_age_s=max(0.0, now_s - queue.oldest_s(now_s)) if behind else 0.0,
         failures=queue.setback.failures,
+        waiting=hot.waiting,
+        waits_for=hot.waits_for,
+        is_gone=queue.is_gone,
     )
 
 

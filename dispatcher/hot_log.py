@@ -54,6 +54,12 @@ class HotQueue:
     detail: str = ""
     deleted: DeletedQueue | None = None
     """The last queue of this name that the broker deleted; `min_offset` is not below its end."""
+    waiting: int = 0
+    """Messages from `max_offset` on that the log has and that may not be tiered yet."""
+    waits_for: str = ""
+    """What they wait for; empty if none does."""
+    waiting_ms: int = 0
+    """Store timestamp of the first of them, Unix ms; 0: not known."""
 
 
 class Wanted(NamedTuple):

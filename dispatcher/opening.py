@@ -104,8 +104,14 @@ class QueueOpening:
                 self._counters.gaps += gap
                 queue.open(offset)
                 await self._hot.release(queue.id, offset)
-            case Contradicted(reason, tier_next, heals_at):
-                queue.contradict(QueueState.STOPPED, reason, tier_next=tier_next, heals_at=heals_at)
+            case Contradicted(reason, tier_next, heals_at, common_end):
+                queue.contradict(
+                    QueueState.STOPPED,
+                    reason,
+                    tier_next=tier_next,
+                    heals_at=heals_at,
+                    common_end=common_end,
+                )
             case HotLogIsDamaged(reason, next_offset, heals_at):
                 if queue.hot.state is hot.state:  # else the hot log was mended: open it again
                     queue.contradict(

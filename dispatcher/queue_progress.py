@@ -37,11 +37,14 @@ class QueueProgress:
 
     __slots__ = (
         "_arrivals",
+        "_born",
         "_common",
         "_deleted",
         "_served_s",
+        "_waits_s",
         "claimed",
         "commit_offset",
+        "common_end",
         "described",
         "dispatch_offset",
         "hot",
@@ -75,6 +78,12 @@ class QueueProgress:
         """The commit under way."""
         self._deleted = hot.deleted
         """The deleted queue of this name that the tier knows of: as of when this was opened."""
+        self.common_end: QueueOffset | None = None
+        """Below it the tier and the hot log agree; known of a queue that contradicts the tier."""
+        self._born: tuple[QueueOffset, float] | None = None
+        """An offset that waits or waited, and when its message was stored: monotonic clock."""
+        self._waits_s: float | None = None
+        """When the first message was stored that may not be tiered yet; None: not known."""
         self._served_s = 0.0
         self._arrivals: Arrivals = NO_ARRIVALS
         self._common = common
@@ -93,12 +102,36 @@ class QueueProgress:
 
     @property
     def behind(self) -> int:
-        """Messages of the hot log that are not durable in the tier; 0 while that is not known."""
+        """Messages of the hot log that are not durable in the tier; 0 while that is not known.
+
+        Those count that the hot log does not let be tiered yet.
+        """
+        return self.backlog + self.hot.waiting
+
+    @property
+    def backlog(self) -> int:
+        """Messages below the hot log's end that are not durable in the tier; as `behind`."""
+        if self.opened_offset is None and (
+            not self.is_halted or self.hot.state is HotQueueState.UNREADABLE
+        ):
+            return 0  # the tier was not asked yet
+        return max(0, self.hot.max_offset - self.first_untiered)
+
+    @property
+    def first_untiered(self) -> QueueOffset:
+        """Offset of the first message of the hot log that is not durable in the tier."""
+        if self.common_end is not None and self.is_halted:
+            return max(self.common_end, self.hot.min_offset)
         if self.opened_offset is None:
-            if not self.is_halted or self.hot.state is HotQueueState.UNREADABLE:
-                return 0  # the tier was not asked yet
-            return max(0, self.hot.max_offset - max(self.commit_offset, self.hot.min_offset))
-        return max(0, self.hot.max_offset - self.commit_offset)
+            return max(self.commit_offset, self.hot.min_offset)
+        return self.commit_offset
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether the broker deleted the queue, and nothing of it is left to be tiered."""
+        hot = self.hot
+        deleted = hot.deleted
+        return deleted is not None and not deleted.is_made_again and not self.backlog
 
     @property
     def is_halted(self) -> bool:
@@ -120,13 +153,35 @@ class QueueProgress:
         return first_seen_s(self._arrivals, self.dispatch_offset, now_s)
 
     def oldest_s(self, now_s: float) -> float:
-        """When the first message that is not durable was first seen."""
-        return first_seen_s(self._arrivals, self.commit_offset, now_s)
+        """When the first message that is not durable was stored; first seen while that is unknown.
+
+        On the monotonic clock, so that it may be negative.
+        """
+        oldest_s = first_seen_s(self._arrivals, self.first_untiered, now_s)
+        if self._born is not None:
+            oldest_s = min(oldest_s, self._born[1])
+        if self._waits_s is not None:
+            oldest_s = min(oldest_s, self._waits_s)
+        return oldest_s
+
+    @property
+    def is_undated(self) -> bool:
+        """Whether a message waits of which it is not known when it was stored."""
+        if not (self.is_active or self.state is QueueState.STOPPED) or not self.backlog:
+            return False
+        return self._born is None or self._born[0] != self.first_untiered
+
+    def date(self, offset: QueueOffset, stored_s: float) -> None:
+        """Note when the message at `offset` was stored, on the monotonic clock."""
+        if offset == self.first_untiered and self.backlog:
+            self._born = (offset, stored_s)
+            self._changed()
 
     # The hot log was polled.
 
-    def observe(self, hot: HotQueue, now_s: float) -> None:
-        """Take in what a poll saw."""
+    def observe(self, hot: HotQueue, now_s: float, epoch_s: float = 0.0) -> None:
+        """Take in what a poll saw; see `QueueTable.observe`."""
+        self._waits_s = hot.waiting_ms / 1000 - epoch_s if hot.waiting_ms else None
         self._arrivals = noted(self._arrivals, hot.max_offset, now_s, durable=self.commit_offset)
         if hot.deleted != self.hot.deleted:
             self._retry_by(now_s)  # what failed was of what is gone
@@ -148,6 +203,7 @@ class QueueProgress:
     def open(self, offset: QueueOffset) -> None:
         """The tier ends at `offset` and agrees with the hot log: tier what follows."""
         self._unsettle()
+        self.common_end = self._born = None
         self.state = QueueState.READY
         self.commit_offset = self.dispatch_offset = offset
         if self.opened_offset is None:
@@ -164,12 +220,14 @@ class QueueProgress:
         *,
         tier_next: QueueOffset,
         heals_at: QueueOffset | None,
+        common_end: QueueOffset | None = None,
     ) -> None:
         """What the tier has up to `tier_next` and the hot log do not fit together: halt.
 
-        The queue is opened again once the hot log reaches `heals_at`, unless that is None.
+        The queue is opened again once the hot log reaches `heals_at`, unless that is None. Both
+        agree below `common_end`, where that is known.
         """
-        self.commit_offset = tier_next
+        self.commit_offset, self.common_end = tier_next, common_end
         self._halt(state, reason)
         self._set_back(heals_at=heals_at)
         self._changed()
@@ -265,6 +323,8 @@ class QueueProgress:
         self.commit_offset = self.dispatch_offset
         self.state, self.setback = QueueState.READY, NO_SETBACK
         self._arrivals = from_offset(self._arrivals, self.commit_offset)
+        if not self.backlog:
+            self._born = None
         if not len(self.references):
             self.references = self._common.nothing
         self._changed()

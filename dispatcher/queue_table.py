@@ -18,6 +18,8 @@ from dispatcher.references import ReferenceCount, References
 from dispatcher.round_plan import Load, RoundPlan, Waiting, plan_round
 from dispatcher.tier_health import TierHealth
 
+DATED_AFTER_S = 0.75
+"""Seconds for which a message waits before it is asked when it was stored."""
 OPENING_WAIT_S = 0.25
 """Longest that a queue waits, since it was seen or served, for others that are being opened."""
 
@@ -47,6 +49,7 @@ class QueueTable:
         self._alone: set[QueueId] = set()
         self._ready: dict[QueueId, QueueProgress] = {}
         self._needs_references: dict[QueueId, QueueProgress] = {}
+        self._undated: dict[QueueId, QueueProgress] = {}
 
     def __repr__(self) -> str:
         return (
@@ -73,7 +76,7 @@ class QueueTable:
             queue = self._queues.pop(name)
             queue.references.clear()
             self._alone.discard(name)
-            for place in (self._to_open, self._opening, self._ready, self._needs_references):
+            for place, _ in self._places(queue):
                 place.pop(name, None)
             self.descriptions.forget(queue)
 
@@ -90,13 +93,18 @@ class QueueTable:
                     continue  # what the others keep decides, and changes without this queue
                 assert (place.get(queue.id) is queue) == wants, f"Q2: {queue} wants {wants}"
 
-    def observe(self, seen: Iterable[HotQueue], now_s: float, *, first: bool) -> None:
-        """Take in what a poll saw; `first` is the poll that returns every queue."""
+    def observe(
+        self, seen: Iterable[HotQueue], now_s: float, *, first: bool, epoch_s: float = 0.0
+    ) -> None:
+        """Take in what a poll saw; `first` is the poll that returns every queue.
+
+        `now_s` is on the monotonic clock, which was 0 at the Unix time `epoch_s`.
+        """
         for hot in seen:
             queue = self._queues.get(hot.id)
             if queue is None:
                 queue = self._queues[hot.id] = QueueProgress(hot, self._common, is_old=first)
-            queue.observe(hot, now_s)
+            queue.observe(hot, now_s, epoch_s)
 
     def cut_off(self) -> None:
         """All workers were cancelled: the tier will be asked what became of their commits."""
@@ -106,6 +114,20 @@ class QueueTable:
     def needs_references(self) -> list[QueueProgress]:
         """Queues of which more references are worth fetching."""
         return list(self._needs_references.values())
+
+    def undated(self, now_s: float, *, queues_max: int) -> list[QueueProgress]:
+        """Queues with a message that has waited for `DATED_AFTER_S` or whose predecessor had.
+
+        Those of which it is not known when it was stored; `queues_max` at most, each in its turn.
+        """
+        found: list[QueueProgress] = []
+        for queue in list(self._undated.values()):
+            if len(found) == queues_max:
+                break
+            if now_s - queue.oldest_s(now_s) >= DATED_AFTER_S:
+                found.append(queue)
+                self._undated[queue.id] = self._undated.pop(queue.id)  # the others come first
+        return found
 
     def to_settle(self) -> list[QueueProgress]:
         """Queues that are being opened, or are to be."""
@@ -170,6 +192,7 @@ class QueueTable:
             (self._opening, queue.opening),
             (self._ready, is_ready),
             (self._needs_references, queue.references_wanted() > 0),
+            (self._undated, queue.is_undated),
         )
 
     def _sort(self, queue: QueueProgress) -> None:

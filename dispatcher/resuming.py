@@ -38,6 +38,8 @@ class Contradicted:
     tier_next: QueueOffset
     heals_at: QueueOffset | None = None
     """Open the queue again once the hot log reaches this offset; None: only a repair helps."""
+    common_end: QueueOffset | None = None
+    """Both agree below this offset, as far as they were compared; None: wherever both have it."""
 
 
 async def open_queue(
@@ -85,11 +87,11 @@ async def open_queue(
             return step
         case TierIsAhead() | ResumeAt():
             assert published is not None, "only a tier that has the queue is compared"
-            reason = ""
             if agreed != published:
-                reason = await _contradiction(hot_log, tier, hot, compared_messages)
-            if reason:
-                return Contradicted(reason, published.next_offset)
+                differing = await _contradiction(hot_log, tier, hot, compared_messages)
+                if differing is not None:
+                    reason, common_end = differing
+                    return Contradicted(reason, published.next_offset, common_end=common_end)
             if isinstance(step, TierIsAhead):
                 return Contradicted(step.reason, published.next_offset, published.next_offset)
             return Opened(step.offset)
@@ -108,23 +110,24 @@ async def is_contradicted(
         return True
     if not isinstance(step, ResumeAt):
         return False
-    return bool(await _contradiction(hot_log, tier, hot, compared_messages))
+    return await _contradiction(hot_log, tier, hot, compared_messages) is not None
 
 
 async def _contradiction(
     hot_log: HotLog, tier: ReadableTierPort, hot: HotQueue, newest: int
-) -> str:
-    """What a person must know if the two differ; empty if they agree."""
+) -> tuple[str, QueueOffset] | None:
+    """The sentence about two that differ, and where they still agree; None if they do agree."""
     if newest == 0:
-        return ""
+        return None
     differing = await compare_sampled(hot_log, tier, hot, newest=newest)
     if differing is None:
-        return ""
+        return None
     try:
         common_end = await find_common_end(hot_log, tier, hot.id)
     except (Corrupt, OutOfRange):  # the repair command will say why
         common_end = None
-    return differs_sentence(hot.id, differing, common_end)
+    sentence = differs_sentence(hot.id, differing, common_end)
+    return sentence, differing if common_end is None else common_end
 
 
 async def _first_offset(hot_log: HotLog, hot: HotQueue, step: BeginAt | BeginAtTime) -> QueueOffset:

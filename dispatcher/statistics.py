@@ -8,6 +8,9 @@ from container.names.queue_id import QueueId
 from dispatcher.queue_state import HALTED, QueueState
 from provider.ranges import QueueOffset
 
+WAITING_S_MAX = 30.0
+"""Age in seconds from which on messages that may not be tiered yet are a trouble."""
+
 
 @dataclass(frozen=True, slots=True)
 class QueueStatistics:
@@ -24,9 +27,21 @@ class QueueStatistics:
     behind: int
     """Messages of the hot log that are not durable in the tier."""
     oldest_age_s: float
-    """Age of the oldest message that is not durable in the tier; 0 if there is none."""
+    """Seconds since the oldest message was stored that is not durable in the tier; 0 if there is
+    none. Since it was first seen, until a second after that."""
     failures: int
     """Tries that failed in a row."""
+    waiting: int = 0
+    """Messages of those `behind` that the hot log does not let be tiered yet."""
+    waits_for: str = ""
+    """What they wait for; empty if none does."""
+    is_gone: bool = False
+    """Whether the broker deleted the queue, and nothing of it is left to be tiered."""
+
+    @property
+    def waits_long(self) -> bool:
+        """Whether messages have waited for longer than they should."""
+        return self.waiting > 0 and self.oldest_age_s >= WAITING_S_MAX
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +95,11 @@ class DispatchStatistics:
     def oldest_age_s(self) -> float:
         """Age of the oldest message of all queues that is not durable in the tier, in seconds."""
         return max((queue.oldest_age_s for queue in self.restless), default=0.0)
+
+    @property
+    def waiting(self) -> tuple[QueueStatistics, ...]:
+        """Queues with messages that the hot log does not let be tiered yet."""
+        return tuple(queue for queue in self.restless if queue.waiting)
 
     @property
     def halted(self) -> tuple[QueueStatistics, ...]:

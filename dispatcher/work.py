@@ -10,9 +10,9 @@ from typing import Any
 from container.queue.commit_plan import CommitPlan
 from container.record.unit import Units
 from dispatcher.alarm import Alarm
-from dispatcher.hot_log import HotLog, HotQueue, WantedUnits
+from dispatcher.hot_log import HotLog, HotQueue, Wanted, WantedUnits
 from dispatcher.opening import QueueOpening
-from dispatcher.options import DispatchOptions
+from dispatcher.options import COMPARED_BYTES_MAX, DispatchOptions
 from dispatcher.queue_progress import QueueProgress
 from dispatcher.queue_state import QueueState
 from dispatcher.queue_table import QueueTable
@@ -36,6 +36,9 @@ from provider.ranges import QueueOffset
 
 Worker = Coroutine[Any, Any, None]
 WAIT_S_MIN = 0.001
+DATED_EVERY_S = 0.5
+DATED_AT_ONCE = 256
+"""Queues whose oldest waiting message is looked at by one call."""
 
 
 class DispatchWork:
@@ -78,6 +81,8 @@ class DispatchWork:
         self.poll_finished = 0
         """Number of the last poll whose results are in the table."""
         self._openings = 0
+        self._date_at_s = 0.0
+        """When stored times are asked for next."""
         self._hot = hot
         self._tier = tier
         self._options = options
@@ -161,9 +166,12 @@ class DispatchWork:
         number = self.polls_begun
         seen = [hot for hot in await self._hot.poll() if not self._is_excluded(hot)]
         first = self.poll_finished == 0
-        self.table.observe(seen, self._clock.monotonic_s(), first=first)
+        now_s = self._clock.monotonic_s()
+        epoch_s = self._clock.now_ms() / 1000 - now_s
+        self.table.observe(seen, now_s, first=first, epoch_s=epoch_s)
         needing = self.table.needs_references()
         await self._refill(needing)
+        await self._date()
         self.poll_finished = number
         if first or seen or needing or self.forcing:
             self.alarm.ring()
@@ -204,6 +212,39 @@ class DispatchWork:
         is_next = start == queue.commit_offset and queue.state is QueueState.READY
         if reaction is not Reaction.RETRY and is_next:
             queue.react(reaction, str(answer), self._clock.monotonic_s())
+
+    async def _date(self) -> None:
+        """Note when messages were stored that have waited for a while, every `DATED_EVERY_S`.
+
+        Costs one unit and one record for each queue, of `DATED_AT_ONCE` at a time. What cannot be
+        read counts as stored when it was first seen.
+        """
+        now_s = self._clock.monotonic_s()
+        if now_s < self._date_at_s:
+            return
+        self._date_at_s = now_s + DATED_EVERY_S
+        dated = self.table.undated(now_s, queues_max=DATED_AT_ONCE)
+        if not dated:
+            return
+        for queue in dated:
+            queue.date(queue.first_untiered, queue.oldest_s(now_s))
+        wanted = [WantedUnits(queue.id, queue.first_untiered, 1) for queue in dated]
+        found: list[Wanted] = []
+        room = COMPARED_BYTES_MAX
+        for one, units in zip(wanted, await self._hot.references_of_queues(wanted), strict=True):
+            if isinstance(units, StoreError):
+                continue  # its commit meets the error again
+            size = int(units["size"][0])
+            if 0 < size <= room or (size > 0 and not found):
+                found.append(Wanted(one.queue, one.start, units))
+                room -= size
+        if not found:
+            return
+        epoch_s = self._clock.now_ms() / 1000 - now_s
+        for one, batch in zip(found, await self._hot.records_of_round(found), strict=True):
+            queue = self.table.get(one.queue)
+            if queue is not None and not isinstance(batch, StoreError):
+                queue.date(one.start, int(batch.store_timestamps[0]) / 1000 - epoch_s)
 
     # Opening.
 

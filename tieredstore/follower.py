@@ -39,6 +39,11 @@ from tieredstore.remembering import FollowedMemory
 from tieredstore.report import Look, Reporter, log_owned, log_start
 from tieredstore.summary import Loss, TopicSummary, new_losses, summarize
 
+SETTLING_LOOKS = 3
+"""Looks of `drain` at units that do not count yet."""
+SETTLING_S = 0.2
+"""Seconds between two of them."""
+
 
 @dataclass(frozen=True, slots=True)
 class _Open:
@@ -232,11 +237,16 @@ class Follower:
             Fenced: someone newer owns the tier.
         """
         opened = self._opened()
-        opened.hot.look_at_all()
         await self._read_ahead()
-        return await opened.dispatcher.drain(
-            patience_s=opened.config.drain_patience_s, on_progress=on_progress
-        )
+        for left in reversed(range(SETTLING_LOOKS)):
+            opened.hot.look_at_all()
+            statistics = await opened.dispatcher.drain(
+                patience_s=opened.config.drain_patience_s, on_progress=on_progress
+            )
+            if not left or not statistics.waiting:
+                return statistics
+            await self._clock.sleep(SETTLING_S)  # a unit that was half written is whole by then
+        raise AssertionError("the last look returns")
 
     async def run(self) -> None:
         """Tier what is there and what comes, until cancelled or `stop` is called.

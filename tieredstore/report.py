@@ -148,7 +148,7 @@ class Reporter:
 
     def tell(self, look: Look, *, is_last: bool = False) -> None:
         """Log what is new, and what is over."""
-        now = {trouble.key: trouble for trouble in troubles_of(look)}
+        now = {trouble.key: trouble for trouble in troubles_of(look, is_last=is_last)}
         known = {trouble.sentence for trouble in self._troubles.values()}
         for trouble in sorted(now.values(), key=lambda one: one.sentence):
             before = self._troubles.get(trouble.key)
@@ -227,8 +227,8 @@ def _cause(sentence: str) -> str:
     return _PLACE.sub("", sentence.partition(": ")[2])
 
 
-def troubles_of(look: Look) -> Iterator[Trouble]:
-    """What is wrong at one moment. Pure."""
+def troubles_of(look: Look, *, is_last: bool = False) -> Iterator[Trouble]:
+    """What is wrong at one moment; at the last, all that waits counts, however short. Pure."""
     dispatch = look.dispatch
     if said := _failing(dispatch):
         over = "the tier can be written again, tiering goes on"
@@ -241,6 +241,7 @@ def troubles_of(look: Look) -> Iterator[Trouble]:
             "the store can be read again, tiering goes on",
         )
     yield from _halted(dispatch.halted)
+    yield from _waiting(one for one in dispatch.waiting if is_last or one.waits_long)
     for sentence in look.scan.troubles:
         yield Trouble(sentence, sentence, logging.ERROR, f"no longer so: {sentence}")
     for name, error in look.upkeep.errors.items():  # without the path, which differs at each try
@@ -284,6 +285,24 @@ def _halted(queues: Iterable[QueueStatistics]) -> Iterator[Trouble]:
                 f"queues that were {state.value} are tiered again, such as {group[0].queue}",
                 len(group),
             )
+
+
+def _waiting(queues: Iterable[QueueStatistics]) -> Iterator[Trouble]:
+    """One sentence for all queues whose messages wait for the same."""
+    alike: dict[str, list[QueueStatistics]] = {}
+    for one in queues:
+        if one.state not in HALTED:
+            alike.setdefault(_VARYING.sub("#", one.waits_for), []).append(one)
+    for kind, group in alike.items():
+        count, first = sum(one.waiting for one in group), group[0]
+        named = str(first.queue) if len(group) == 1 else f"{len(group)} queues, as {first.queue},"
+        age_s = max(one.oldest_age_s for one in group)
+        yield Trouble(
+            f"waiting {kind}",
+            f"{counted(count, 'message')} of {named} cannot be tiered yet, the oldest for "
+            f"{age_s:,.0f} s: {first.waits_for}",
+            over=f"no longer so: messages of {named} cannot be tiered",
+        )
 
 
 def _kind(one: QueueStatistics) -> str:

@@ -63,7 +63,8 @@ def command(
     \b
     Exit status, besides those of `tieredstore --help`:
       1  a queue is stopped or damaged, messages were lost or had rotted
-         before they could be tiered, or a part of the store could not be read
+         before they could be tiered, or could not be tiered yet, or a part of
+         the store could not be read
       3  the tier's storage failed; with --follow, only if it still fails
          at the end
       4  another process owns the tier, or took it over
@@ -89,7 +90,7 @@ def command(
         return UNAVAILABLE
     is_broken = any(one.is_broken for one in ended.topics)
     is_damaged = ended.losses or ended.bodies_damaged
-    return FINDINGS if ended.troubles or is_damaged or is_broken else 0
+    return FINDINGS if ended.troubles or is_damaged or is_broken or ended.is_waiting else 0
 
 
 def _configured_store(config: Config) -> Path:
@@ -115,6 +116,8 @@ class Ended:
     """Messages that rotted before they were tiered."""
     hindrance: str
     """Why a follower could not finish; see `hindrance_of`."""
+    is_waiting: bool
+    """Whether messages could not be tiered yet, without `--follow` or for long."""
 
 
 async def _run(opened: Follower, config: Config, *, follow: bool, is_live: bool) -> Ended:
@@ -141,6 +144,7 @@ async def _run(opened: Follower, config: Config, *, follow: bool, is_live: bool)
                 len(follower.losses()),
                 follower.scan_statistics().bodies_damaged,
                 hindrance,
+                any(one.waits_long or not follow for one in follower.statistics().waiting),
             )
     except asyncio.CancelledError:
         if not signals.first:

@@ -69,16 +69,45 @@ BROKER = (
         Kind.SWITCH,
         default=False,
         meaning=(
-            "True if the broker is replicated: only messages below its confirm offset are tiered."
+            "True if the broker is replicated: a message is tiered once no clean election takes "
+            "it back."
         ),
+    ),
+    Key(
+        "allAckInSyncStateSet",
+        Kind.SWITCH,
+        default=False,
+        meaning=(
+            "True if all replicas in sync acknowledge a message before the broker confirms it: "
+            "it is tiered at once."
+        ),
+    ),
+    Key(
+        "haMaxTimeSlaveNotCatchup",
+        Kind.MILLISECONDS,
+        15_000,
+        "Silence after which a replicated broker drops a replica: messages above the confirm "
+        "offset wait so long.",
+    ),
+    Key(
+        "checkSyncStateSetPeriod",
+        Kind.MILLISECONDS,
+        5_000,
+        "How often a replicated broker looks for silent replicas; such messages wait that long "
+        "too.",
+    ),
+    Key(
+        "readUnCommitted",
+        Kind.SWITCH,
+        default=False,
+        meaning="True if the broker shows messages to consumers before they are confirmed.",
     ),
     Key(
         "duplicationEnable",
         Kind.SWITCH,
         default=False,
         meaning=(
-            "True if the broker replicates by its older switch: only messages below the confirm "
-            "offset are tiered."
+            "True if the broker replicates by its older switch: as with enableControllerMode."
         ),
     ),
     Key(

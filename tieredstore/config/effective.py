@@ -56,6 +56,8 @@ if TYPE_CHECKING:
     from tieredstore.hot.options import HotWriteOptions
     from tieredstore.hot.retention import RetentionOptions
 
+ELECTION_MARGIN_S = 2.0
+"""Seconds for a replicated broker to agree with its controller that a replica is dropped."""
 DEFAULT_ORIGIN = "default"
 FOUND_ORIGIN = "the tier"
 ROCKSDB = "defaultRocksDB"
@@ -380,6 +382,14 @@ def _dispatch(settings: Mapping[str, Setting], *, is_object: bool) -> DispatchOp
     return build(DispatchOptions, settings, **others)
 
 
+def _unconfirmed_s(settings: Mapping[str, Setting]) -> float:
+    """Seconds after which a replicated broker's message is safe without an acknowledgement."""
+    if settings["allAckInSyncStateSet"].value and not settings["readUnCommitted"].value:
+        return 0.0
+    keys = ("haMaxTimeSlaveNotCatchup", "checkSyncStateSetPeriod")
+    return sum(int(settings[key].value) for key in keys) / 1000 + ELECTION_MARGIN_S
+
+
 def _hot(settings: Mapping[str, Setting], dispatch: DispatchOptions) -> HotLogOptions:
     """Memory is kept from one round to the next as far as the dispatcher's rounds go."""
     replicated = settings["enableControllerMode"].value or settings["duplicationEnable"].value
@@ -389,6 +399,7 @@ def _hot(settings: Mapping[str, Setting], dispatch: DispatchOptions) -> HotLogOp
         settings,
         queues_in_rocksdb=settings["storeType"].value == ROCKSDB,
         replicated=bool(replicated),
+        unconfirmed_s_max=_unconfirmed_s(settings),
         round_bytes_max=min(defaults.round_bytes_max, dispatch.bytes_in_flight_max),
         buffer_bytes_max=max(
             defaults.buffer_bytes_max, min(defaults.round_bytes_max, dispatch.round_bytes_max)

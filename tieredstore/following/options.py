@@ -49,8 +49,12 @@ class HotLogOptions:
     """`storeType=defaultRocksDB`: the broker's ConsumeQueues lie in RocksDB, so that the queues are
     made from the CommitLog. So they are, too, where the store has such a database."""
     replicated: bool = False
-    """`enableControllerMode` or `duplicationEnable`: a message counts only below the confirm
-    offset of the broker's checkpoint."""
+    """`enableControllerMode` or `duplicationEnable`: a message counts below the confirm offset of
+    the broker's checkpoint, or after `unconfirmed_s_max`."""
+    unconfirmed_s_max: float = 22.0
+    """Age in seconds from which on a message with a unit counts above the confirm offset too: the
+    broker would have dropped a silent replica by then, and does not store the offset while it is
+    alone. 0: at once, as it is right where all replicas in sync acknowledge each message."""
     checks_bodies: bool = False
     """Whether the checksum of each body is compared before it is tiered. What differs is said, and
     tiered as it is."""
@@ -60,7 +64,7 @@ class HotLogOptions:
     """Bytes of files that only our pins keep; over it the oldest pins go."""
 
     def __post_init__(self) -> None:
-        for name in ("poll_s_max", "scan_s_min", "scan_s_max", "settle_s_max"):
+        for name in ("poll_s_max", "scan_s_min", "scan_s_max", "settle_s_max", "unconfirmed_s_max"):
             if not 0 <= getattr(self, name) <= 3600:  # noqa: PLR2004 - an hour of seconds
                 raise ValueError(f"{name} is {getattr(self, name)}, not within 0 to 3600 seconds")
         for name in ("files_mapped_max", "resident_bytes_max", "round_bytes_max", "threads"):

@@ -8,7 +8,6 @@ import threading
 from collections.abc import Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from struct import Struct
 
 from container.names.queue_id import QueueId
 from container.record.batch import MessageBatch
@@ -18,23 +17,25 @@ from dispatcher.topic_filter import TopicFilter
 from provider.buffer_pool import BufferPool
 from provider.clock import Clock
 from provider.errors import Closed, Corrupt, Denied, NotFound, OutOfRange, StoreError, Unavailable
+from provider.presence import is_there
 from provider.ranges import QueueOffset
-from tieredstore.following.directory.layout import CONFIRM_OFFSET_AT, has_rocksdb_queues
+from tieredstore.following.directory.layout import has_rocksdb_queues
 from tieredstore.following.directory.log_directories import open_layout
 from tieredstore.following.directory.queues import QueueDirectories
 from tieredstore.following.log.body_check import BodyCheck
 from tieredstore.following.log.commit_log import CommitLogFiles
+from tieredstore.following.log.confirmation import confirmed_now
 from tieredstore.following.log.followed_log import FollowedLog
 from tieredstore.following.log.mapped_files import MappedFiles
 from tieredstore.following.log.round_read import gather_round
 from tieredstore.following.options import HotLogOptions
 from tieredstore.following.queue.followed_queues import FollowedQueues
+from tieredstore.following.queue.judgement import LookTime
 from tieredstore.following.queue.look_schedule import LookSchedule
 from tieredstore.following.reput.logged_queues import LoggedQueues
 from tieredstore.following.reput.remembered import Remembered
 from tieredstore.following.statistics import ScanStatistics
 
-_INT64 = Struct(">q")
 NO_QUEUES = (
     "{} is missing or has no queues, though the CommitLog has messages: none can be tiered; copy "
     "it from where the CommitLog is from, or let a broker start on this store, which makes it anew"
@@ -135,7 +136,8 @@ class StoreScan:
             self._files.forget_all()
             self._log.files.forget()
             self._log.scan(lambda: self._low)
-            return self._queues.publish(self._queues.look_anew(queues, self._confirmed()))
+            now_s = 0.0 if self._clock is None else self._clock.monotonic_s()
+            return self._queues.publish(self._queues.look_anew(queues, self._moment(now_s)))
 
     @contextmanager
     def _looking(self) -> Generator[None]:
@@ -169,7 +171,7 @@ class StoreScan:
         looks_at_all = schedule.looks_at_all(now_s)
         named = schedule.named(now_s)
         if looks_at_all or named or queues.has_report:
-            found |= queues.look(self._confirmed(), None if looks_at_all else named)
+            found |= queues.look(self._moment(now_s), None if looks_at_all else named)
         changed = queues.publish(found)
         if is_due:  # only now: what failed half way is looked at again at once
             self._known_position = begun
@@ -311,12 +313,15 @@ class StoreScan:
             return sorted(found.troubles)
         return [NO_QUEUES.format(self._layout.consume_queue)]
 
-    def _confirmed(self) -> int | None:
-        """The confirm offset; 0 while the broker has none, so that nothing counts. None: all do."""
-        if not self._options.replicated:
-            return None
-        try:
-            raw = self._files.peek(self._layout.checkpoint, CONFIRM_OFFSET_AT, _INT64.size)
-        except (NotFound, Corrupt):
-            return 0
-        return _INT64.unpack(raw)[0]
+    def _moment(self, now_s: float) -> LookTime:
+        """The time of a look, and what is known of the broker."""
+        confirmed = None
+        if self._options.replicated:
+            confirmed = confirmed_now(
+                self._files,
+                self._layout,
+                hold_s=self._options.unconfirmed_s_max,
+                now_ms=0 if self._clock is None else self._clock.now_ms(),
+                last_ms=self._queues.newest_ms,
+            )
+        return LookTime(now_s, confirmed, not is_there(self._layout.abort))

@@ -110,10 +110,10 @@ def _behind(queues: Iterable[QueueStatistics]) -> Iterator[Metric]:
 
 
 def _queue_states(queues: Iterable[QueueStatistics]) -> Iterator[Metric]:
-    counts = Counter(queue.state for queue in queues)
+    counts = Counter(queue.state for queue in queues if not queue.is_gone)
     by_state = GaugeMetricFamily(
         "tieredstore_queues",
-        "Queues by state; those that are stopped, damaged or refused are not tiered.",
+        "Queues of the broker by state; those stopped, damaged or refused are not tiered.",
         labels=("state",),
     )
     for state in QueueState:
@@ -161,6 +161,11 @@ def _dispatched(statistics: DispatchStatistics) -> Iterator[Metric]:
         "tieredstore_bytes_in_flight",
         "Bytes read from the broker's log and not yet committed.",
         statistics.bytes_in_flight,
+    )
+    yield _gauge(
+        "tieredstore_messages_waiting",
+        "Messages of the broker's log that may not be tiered yet: unconfirmed, or without records.",
+        sum(queue.waiting for queue in statistics.waiting),
     )
     yield _gauge(
         "tieredstore_outage",

@@ -16,6 +16,7 @@ def unready_reason(moment: Moment) -> str:
         return f"the store cannot be read: {moment.dispatch.hot_error}"
     if not moment.dispatch.started:
         return "it starts: not every queue of the store is compared with the tier yet"
-    if moment.upkeep.last_error:
-        return f"upkeep fails: {moment.upkeep.last_error}"
-    return ""
+    for one in moment.dispatch.waiting:
+        if one.waits_long:
+            return f"{one.waiting} messages of {one.queue} wait: {one.waits_for}"
+    return f"upkeep fails: {moment.upkeep.last_error}" if moment.upkeep.last_error else ""

@@ -22,6 +22,7 @@ from tieredstore.following.log.followed_log import FollowedLog
 from tieredstore.following.log.mapped_files import MappedFiles
 from tieredstore.following.options import HotLogOptions
 from tieredstore.following.queue.followed_queues import FollowedQueues
+from tieredstore.following.queue.judgement import LookTime
 from tieredstore.following.statistics import ScanStatistics
 
 A0, B0 = QueueId("A", 0), QueueId("B", 0)
@@ -204,7 +205,7 @@ def test_a_reader_beside_the_look_that_finds_the_new_queue_gets_none_of_its_mess
         queues.scan(has_grown=True)
 
     look()
-    queues.publish(queues.look(None))
+    queues.publish(queues.look(LookTime()))
     broker.delete_topics("A")
     broker.put_many("A", 0, [b"new"] * 150)
     if is_found:

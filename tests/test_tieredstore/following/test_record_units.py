@@ -14,6 +14,7 @@ from tests.support.fake_broker import FakeBroker
 from tests.support.golden import GOLDEN_TREES, GoldenTree, tree_name, unpacked
 from tieredstore.following.directory.layout import scan_run
 from tieredstore.following.log.commit_log import CommitLogFiles, table_of
+from tieredstore.following.log.confirmation import Confirmed
 from tieredstore.following.log.mapped_files import MappedFiles
 from tieredstore.following.rebuild.record_units import QueueRun
 from tieredstore.following.reput.log_scan import LogScan
@@ -38,7 +39,8 @@ def all_runs(
     """What is read in pieces of some length, until nothing more can be read."""
     runs: list[QueueRun] = []
     while True:
-        piece = scan.read(log, confirmed, bytes_max=bytes_max)
+        limit = None if confirmed is None else Confirmed(confirmed)
+        piece = scan.read(log, limit, bytes_max=bytes_max)
         scan.accept(piece)
         runs += piece.runs
         if piece.is_all:

@@ -29,6 +29,8 @@ ROCKSDB_CONSUME_QUEUE = "consumequeue_rocksdb"
 ROCKSDB_CURRENT = "CURRENT"
 """A file of every RocksDB database."""
 CHECKPOINT = "checkpoint"
+ABORT = "abort"
+LOCK = "lock"
 CONFIRM_OFFSET_AT = 32
 """Int64 in the checkpoint: messages below it are confirmed by the replicas."""
 _NOTHING_THERE = frozenset({errno.ENOENT, errno.ELOOP})
@@ -47,6 +49,16 @@ class StoreLayout:
     commit_logs: tuple[Path, ...]
     """The directories of the CommitLog, at least one; the ones that the broker writes to first."""
     consume_queue: Path
+
+    @property
+    def abort(self) -> Path:
+        """The file that a broker removes when it stops cleanly."""
+        return self.root / ABORT
+
+    @property
+    def lock(self) -> Path:
+        """The file that a running broker has locked."""
+        return self.root / LOCK
 
     @property
     def checkpoint(self) -> Path:

@@ -25,6 +25,7 @@ from tieredstore.following.queue.deletion_sentences import (
 from tieredstore.following.queue.deletions import Deletions
 from tieredstore.following.queue.files import ConsumeQueueFiles
 from tieredstore.following.queue.floors import Floors
+from tieredstore.following.queue.judgement import LookTime
 from tieredstore.following.queue.needed_log import QueueNeed, first_needed
 from tieredstore.following.queue.readers import QueueReaders
 from tieredstore.following.queue.tail import ConsumeQueueTail
@@ -62,6 +63,8 @@ class FollowedQueues:
         """Whether a look missed a file that the one before had."""
         self._unscanned: dict[QueueId, StoreError] = {}
         """What kept the last scan from looking into directories of queues."""
+        self.newest_ms = 0
+        """Store timestamp of the newest message that counts, as far as looks read one; Unix ms."""
         self._unlooked: set[QueueId] = set()
         """Queues that wait for the end of an earlier one, and could not be looked at."""
         self._deletions = Deletions(log, directories.root)
@@ -151,9 +154,7 @@ class FollowedQueues:
             if queue not in self._tails
         }
 
-    def look_anew(
-        self, queues: Collection[QueueId], confirmed: int | None
-    ) -> dict[QueueId, HotQueue]:
+    def look_anew(self, queues: Collection[QueueId], moment: LookTime) -> dict[QueueId, HotQueue]:
         """As a scan and a look at these queues, with nothing kept of what was read before.
 
         Costs a first look at them, a unit of every queue whose first file went, and with pins a
@@ -171,7 +172,7 @@ class FollowedQueues:
                 tail.look_anew()
             self._deletions.look_anew(queue, self.told.released(queue))
         found = self.scan(has_grown=True)
-        return found | self.look(confirmed, queues)
+        return found | self.look(moment, queues)
 
     def _scan_queue(self, queue: QueueId, directory: Path, *, has_grown: bool) -> None:
         """Look into the directory of one queue if there may be something new."""
@@ -265,12 +266,12 @@ class FollowedQueues:
         )
 
     def look(
-        self, confirmed: int | None, only: Iterable[QueueId] | None = None
+        self, moment: LookTime, only: Iterable[QueueId] | None = None
     ) -> dict[QueueId, HotQueue]:
         """Look at the ends of queues; returns what is known of them now.
 
         Args:
-            confirmed: only records that end at or below this position count; None: all.
+            moment: the time, and what is known of the broker.
             only: look at these and at those that a reader reported; None: at all.
 
         Raises:
@@ -286,11 +287,12 @@ class FollowedQueues:
         for queue in chosen:
             tail = self._tails[queue]
             was_current = tail.is_current
-            seen = self._poll_queue(queue, tail, confirmed)
+            seen = self._poll_queue(queue, tail, moment)
             self._has_missed |= was_current and not tail.is_current
             self._statistics.find(tail.findings)
             tail.findings = []
             end = max(end, tail.end_position)
+            self.newest_ms = max(self.newest_ms, tail.newest_ms)
             if tail.is_made_again:
                 self._part_with([queue])
                 found |= self._begin_again(queue, tail.files.run.directory)
@@ -316,13 +318,14 @@ class FollowedQueues:
         return found
 
     def _poll_queue(
-        self, queue: QueueId, tail: ConsumeQueueTail, confirmed: int | None
+        self, queue: QueueId, tail: ConsumeQueueTail, moment: LookTime
     ) -> HotQueue | None:
         """What is known of one queue now; None if nothing is."""
         error = self._unscanned.get(queue)
         if error is None:
             try:
-                seen = tail.poll(self._log.files, confirmed, partial(self._floor_of, queue))
+                floor_of = partial(self._floor_of, queue)
+                seen = tail.poll(self._log.files, moment, floor_of, self._log.tail.position)
             except (Unavailable, Denied) as caught:
                 if is_of_the_process(caught):
                     raise

@@ -6,7 +6,9 @@ one by one. Units beyond the end are zero. The rules that follow from this:
 J1  A unit counts when its record is there and says the same as the unit does.
 J2  A unit whose tags code alone differs may be half written: it counts once two looks in a row
     read the same.
-J3  A bad unit with nothing good after it is what a crash leaves, and is no damage: it waits.
+J3  A bad unit with nothing good after it may be what a crash leaves: it waits. The wait ends in
+    damage when the log has gone on behind its record, when the broker has stopped cleanly, or
+    after `WAITS_S`.
 J4  A bad or empty unit with a good one after it is damage: the queue stops before it.
 """
 
@@ -15,6 +17,10 @@ from enum import Enum
 from typing import NamedTuple
 
 from container.record.unit import ConsumeQueueUnit
+from tieredstore.following.log.confirmation import Confirmed
+
+WAITS_S = 30.0
+"""Seconds for which units without their records wait at most before their queue is damaged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +56,37 @@ class EndView:
     """First offset whose unit is bad; read only if the last unit is."""
     bad: Doubt | None = None
     """About the unit at `first_bad`, read once more."""
+
+
+class LookTime(NamedTuple):
+    """What one look at all queues is made with."""
+
+    now_s: float = 0.0
+    """Monotonic clock."""
+    confirmed: Confirmed | None = None
+    """Which records count; None: all do."""
+    is_stopped: bool = False
+    """Whether the broker has stopped cleanly."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Units from `doubt.offset` on wait, for the first of them does not count."""
+
+    doubt: Doubt
+    since_s: float
+
+
+def judge_wait(wait: Wait, moment: LookTime, *, log_end: int) -> str:
+    """Why a queue stops before units that have waited long enough; "" if they wait on. Pure.
+
+    Asked from the second look on that finds the same doubt.
+    """
+    unit = wait.doubt.unit
+    has_gone_on = log_end > unit.position + unit.size
+    if has_gone_on or moment.is_stopped or moment.now_s - wait.since_s >= WAITS_S:
+        return wait.doubt.reason
+    return ""
 
 
 class Verdict(NamedTuple):

@@ -9,10 +9,13 @@ from dataclasses import replace
 from itertools import chain
 
 from container.names.queue_id import QueueId
+from container.record.header import RecordHeader
+from container.record.unit import is_extended_address
 from dispatcher.hot_log import HotQueue, HotQueueState
 from provider.errors import Corrupt, Denied, NotFound, OutOfRange, Unavailable
 from provider.ranges import QueueOffset
 from tieredstore.following.log.commit_log import CommitLogFiles
+from tieredstore.following.log.confirmation import FOREVER_MS, Confirmed
 from tieredstore.following.queue.files import ConsumeQueueFiles
 from tieredstore.following.queue.ignored_files import IgnoredFiles
 from tieredstore.following.queue.judgement import (
@@ -20,12 +23,19 @@ from tieredstore.following.queue.judgement import (
     EndView,
     FileState,
     HoleView,
+    LookTime,
+    Wait,
     judge_end,
     judge_hole,
     judge_report,
+    judge_wait,
 )
 from tieredstore.following.queue.search import partition_point
 from tieredstore.following.queue.succession import is_continued, is_made_again
+
+UNCONFIRMED = (
+    "the broker's replicas have not confirmed the records (controller mode or duplicationEnable)"
+)
 
 
 class ConsumeQueueTail:
@@ -44,6 +54,10 @@ class ConsumeQueueTail:
         self.is_current = True
         """Whether the last look came to its end: else messages may be there that `seen` lacks."""
         self._doubt: Doubt | None = None
+        self._wait: Wait | None = None
+        """Units at the end that do not count, and since when that is so."""
+        self.newest_ms = 0
+        """Store timestamp of the newest waiting message that was read; Unix ms."""
         self.log_min = -1
         """First position of the CommitLog when `min_offset` was found."""
         self.end_position = 0
@@ -72,15 +86,20 @@ class ConsumeQueueTail:
         self.files.check()
 
     def poll(
-        self, log: CommitLogFiles, confirmed: int | None, floor_of: Callable[[], int | None]
+        self,
+        log: CommitLogFiles,
+        moment: LookTime,
+        floor_of: Callable[[], int | None],
+        log_end: int = 0,
     ) -> HotQueue:
         """Look for new units; at most one `pread` when there are none.
 
         Args:
             log: where the records are.
-            confirmed: only records that end at or below this position count; None: all.
+            moment: what all queues are looked at with.
             floor_of: first offset for which units were made from pinned files; None: none were.
                 Called only after the queue's files were scanned: the broker may have deleted some.
+            log_end: up to where the CommitLog is known to hold whole records.
 
         Raises:
             Unavailable, Denied: the files cannot be read right now.
@@ -88,7 +107,7 @@ class ConsumeQueueTail:
         had_begun = self._begun
         self.files.log_min = log.table.min_position
         try:
-            self.seen = self._look(log, confirmed, floor_of)
+            self.seen = self._look(log, moment, floor_of, log_end)
             self.is_known = self.is_current = True
         except NotFound:
             # The broker deleted a file during the look: the next one uses a new table. A first
@@ -103,13 +122,18 @@ class ConsumeQueueTail:
         return self.seen
 
     def _look(
-        self, log: CommitLogFiles, confirmed: int | None, floor_of: Callable[[], int | None]
+        self,
+        log: CommitLogFiles,
+        moment: LookTime,
+        floor_of: Callable[[], int | None],
+        log_end: int,
     ) -> HotQueue:
-        seen, end_position = self.seen, self.end_position
+        seen, end_position = self._without_wait(), self.end_position
+        confirmed = moment.confirmed
         try:
             has_news = not self._begun or self._has_news(seen.max_offset)
             if self._is_superseded(log) if has_news else self._is_settled(log):
-                return seen
+                return self.seen if has_news else seen
             if not self._begun:
                 seen = self._begin(log, confirmed)
             elif has_news:
@@ -133,7 +157,29 @@ class ConsumeQueueTail:
         if floor is not None and floor < seen.min_offset:
             seen = replace(seen, min_offset=QueueOffset(floor))
         self.end_position = end_position
-        return self._with_reported(seen, log)
+        return self._with_reported(self._judged(seen, moment, log_end), log)
+
+    def _without_wait(self) -> HotQueue:
+        """The queue as of the last look, without what waited at its end."""
+        seen = self.seen
+        if not seen.waiting:
+            return seen
+        seen = replace(seen, waiting=0, waits_for="", waiting_ms=0)
+        is_overdue = self._wait is not None and seen.state is HotQueueState.DAMAGED
+        return replace(seen, state=HotQueueState.READY, detail="") if is_overdue else seen
+
+    def _judged(self, seen: HotQueue, moment: LookTime, log_end: int) -> HotQueue:
+        """The queue, damaged if units at its end have waited long enough for their records."""
+        doubt = self._doubt if seen.waiting else None
+        if doubt is None or not doubt.is_bad or doubt.offset != seen.max_offset:
+            self._wait = None
+        elif self._wait is None or self._wait.doubt != doubt:
+            self._wait = Wait(doubt, moment.now_s)
+        elif seen.state is HotQueueState.READY:
+            damage = judge_wait(self._wait, moment, log_end=log_end)
+            if damage:
+                return replace(seen, state=HotQueueState.DAMAGED, detail=damage)
+        return seen
 
     def _end_position_of(self, seen: HotQueue) -> int:
         """Where the record of the last message ends; 0 where its file was cut off in this moment.
@@ -219,7 +265,7 @@ class ConsumeQueueTail:
         self._reported = None
         return replace(seen, state=HotQueueState.READY, detail="")
 
-    def _begin(self, log: CommitLogFiles, confirmed: int | None) -> HotQueue:
+    def _begin(self, log: CommitLogFiles, confirmed: Confirmed | None) -> HotQueue:
         """First look: skip what stands before the first message, then find the end."""
         files = self.files
         written = files.written_end(files.first_offset)
@@ -244,23 +290,66 @@ class ConsumeQueueTail:
         raw = files.look_raw(end)
         return raw.count(0) != len(raw) or files.has_later(end)
 
-    def _advance(self, seen: HotQueue, log: CommitLogFiles, confirmed: int | None) -> HotQueue:
+    def _advance(
+        self, seen: HotQueue, log: CommitLogFiles, confirmed: Confirmed | None
+    ) -> HotQueue:
         """Count the units after `seen.max_offset` that are whole, or tell why the queue stops."""
         end = int(seen.max_offset)
         written = self.files.written_end(end)
         if written == end:
             return self._after_a_hole(seen, log, confirmed)
+        all_written = written
         if confirmed is not None:
-            written = partition_point(end, written, lambda k: not self._ends_below(k, confirmed))
+            written = self._confirmed_end(end, written, confirmed, log)
             if written == end:
-                return seen
+                return self._waiting(seen, all_written, UNCONFIRMED, log)
         verdict = judge_end(self._view_of_end(seen.id, end, written, log))
         self._doubt = verdict.doubt
         if verdict.damage:
             return replace(seen, state=HotQueueState.DAMAGED, detail=verdict.damage)
         end = QueueOffset(verdict.end)
         seen = replace(seen, max_offset=end, state=HotQueueState.READY, detail="")
+        if end < all_written:
+            doubt = verdict.doubt if end < written else None
+            waits_for = UNCONFIRMED if doubt is None else doubt.reason
+            seen = self._waiting(seen, all_written, waits_for, log)
         return self._after_a_hole(seen, log, confirmed) if self.files.has_later(end) else seen
+
+    def _waiting(
+        self, seen: HotQueue, written: int, waits_for: str, log: CommitLogFiles
+    ) -> HotQueue:
+        """The queue with what its written units from the end on wait for."""
+        stored_ms = self._stored_ms(seen.max_offset, log) or 0
+        count = written - seen.max_offset
+        return replace(seen, waiting=count, waits_for=waits_for, waiting_ms=stored_ms)
+
+    def _confirmed_end(
+        self, end: int, written: int, confirmed: Confirmed, log: CommitLogFiles
+    ) -> int:
+        """First offset of `[end, written)` whose record is not confirmed; or `written`."""
+
+        def waits(offset: int) -> bool:
+            unit = self.files.unit(offset)
+            if unit.position + unit.size <= confirmed.position:
+                return False
+            if confirmed.stored_ms == FOREVER_MS:
+                return False
+            stored_ms = self._stored_ms(offset, log)
+            self.newest_ms = max(self.newest_ms, stored_ms or 0)
+            return stored_ms is not None and stored_ms > confirmed.stored_ms
+
+        return partition_point(end, written, waits) if waits(written - 1) else written
+
+    def _stored_ms(self, offset: int, log: CommitLogFiles) -> int | None:
+        """Store timestamp of a message's record, Unix ms; None if the unit names no record."""
+        unit = self.files.unit(offset)
+        try:
+            raw = log.record(unit.position, unit.size)
+            return RecordHeader.decode(raw, path="", position=0).store_timestamp
+        except NotFound:
+            raise
+        except (Corrupt, OutOfRange):
+            return None
 
     def _view_of_end(self, queue: QueueId, end: int, written: int, log: CommitLogFiles) -> EndView:
         """Read what `judge_end` needs: one record at a healthy end."""
@@ -279,7 +368,9 @@ class ConsumeQueueTail:
         doubt = self._doubtful(queue, offset, log)
         return doubt is not None and doubt.is_bad
 
-    def _after_a_hole(self, seen: HotQueue, log: CommitLogFiles, confirmed: int | None) -> HotQueue:
+    def _after_a_hole(
+        self, seen: HotQueue, log: CommitLogFiles, confirmed: Confirmed | None
+    ) -> HotQueue:
         """The unit at the end is empty and a later place is not: tell whether that is damage."""
         end = int(seen.max_offset)
         files = self.files
@@ -356,14 +447,12 @@ class ConsumeQueueTail:
             raise
         except (Corrupt, OutOfRange) as error:
             return Doubt(offset, unit, str(error))
+        if is_extended_address(unit.tag_hash):
+            return None  # `enableConsumeQueueExt`: an address stands in the place of the code
         if code != unit.tag_hash:  # half written, or never a hash: the next look tells which
             reason = f"the unit's tags code is {unit.tag_hash}, not {code}"
             return Doubt(offset, unit, reason, by_tags_only=True)
         return None
-
-    def _ends_below(self, offset: int, confirmed: int) -> bool:
-        unit = self.files.unit(offset)
-        return unit.position + unit.size <= confirmed
 
     def _first_readable(self, end: int, log: CommitLogFiles) -> QueueOffset:
         start = max(self.files.first_offset, 0)

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from container.record.blank import BlankRecord
+from container.record.header import RecordHeader
 from container.record.layout import (
     HEAD,
     MAGIC_V1,
@@ -15,7 +16,9 @@ from container.record.layout import (
 from container.record.verification import Walk, walk_records
 from provider.errors import Closed, Corrupt, NotFound
 from tieredstore.following.log.commit_log import CommitLogFiles
+from tieredstore.following.log.confirmation import FOREVER_MS, Confirmed
 from tieredstore.following.options import WINDOW_BYTES
+from tieredstore.following.queue.search import partition_point
 from tieredstore.following.rebuild.damaged_log import has_begun_later, records_after
 from tieredstore.following.rebuild.record_units import QueueRun, UnitColumns, is_whole
 
@@ -74,6 +77,8 @@ class Piece:
     """First bytes of the files that were missing amid others."""
     is_all: bool = False
     """Whether there is nothing more to read now."""
+    newest_ms: int = 0
+    """Store timestamp of the last unconfirmed record that was read, Unix ms; 0: none was."""
 
 
 class LogScan:
@@ -94,12 +99,12 @@ class LogScan:
     def __repr__(self) -> str:
         return f"<LogScan at {self.position}>"
 
-    def read(self, log: CommitLogFiles, confirmed: int | None, *, bytes_max: int) -> Piece:
+    def read(self, log: CommitLogFiles, confirmed: Confirmed | None, *, bytes_max: int) -> Piece:
         """The records from `position` on, some `bytes_max` bytes of them. Changes nothing.
 
         Args:
             log: where they are.
-            confirmed: only records that end at or below this position count; None: all.
+            confirmed: which records count; None: all.
             bytes_max: after how many bytes to stop; one window is always read.
 
         Raises:
@@ -139,7 +144,7 @@ class LogScan:
         self._missing.difference_update(again)
         return [AGAIN.format(log.path_of(base)) for base in again]
 
-    def _step(self, log: CommitLogFiles, confirmed: int | None, piece: Piece) -> bool:
+    def _step(self, log: CommitLogFiles, confirmed: Confirmed | None, piece: Piece) -> bool:
         """Read one window; whether there may be more."""
         table = log.table
         place = max(piece.next, table.min_position)
@@ -161,11 +166,15 @@ class LogScan:
         walk = walk_records(window)
         count, after = _leading_whole(window, walk, place)
         is_cut = False
-        if confirmed is not None and place + after > confirmed:
-            is_cut = True
+        if confirmed is not None and place + after > confirmed.position:
             ends = place + walk.starts[:count] + walk.sizes[:count]
-            count = int(np.searchsorted(ends, confirmed, side="right"))
-            after = int(ends[count - 1]) - place if count else 0
+            counting = int(np.searchsorted(ends, confirmed.position, side="right"))
+            counting, newest_ms = _counting(window, walk, counting, count, confirmed.stored_ms)
+            is_cut = counting < count
+            if is_cut:
+                piece.newest_ms = newest_ms
+                count = counting
+                after = int(ends[count - 1]) - place if count else 0
         self._take(window, walk, count, place, piece)
         if after:
             piece.next = min(place + after, base + table.file_bytes)
@@ -209,6 +218,24 @@ class LogScan:
             f"{log.path_of(place)} holds no record in {piece.next - place} bytes from position "
             f"{place} on, though the log goes on after them: they are passed over."
         )
+
+
+def _counting(
+    window: NDArray[np.uint8], walk: Walk, first: int, count: int, stored_ms: int
+) -> tuple[int, int]:
+    """How many of `count` records count, if the `first` ones do; the last one's store timestamp."""
+    if stored_ms == FOREVER_MS or first == count:
+        return count, 0
+
+    def stamp(index: int) -> int:
+        return RecordHeader.decode(
+            window[int(walk.starts[index]) :].data, path="", position=0
+        ).store_timestamp
+
+    last_ms = stamp(count - 1)
+    if last_ms <= stored_ms:
+        return count, last_ms
+    return partition_point(first, count, lambda index: stamp(index) > stored_ms), last_ms
 
 
 def _leading_whole(window: NDArray[np.uint8], walk: Walk, place: int) -> tuple[int, int]:

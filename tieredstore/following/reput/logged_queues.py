@@ -15,6 +15,7 @@ from provider.ranges import QueueOffset
 from tieredstore.following.directory.layout import StoreLayout
 from tieredstore.following.directory.queues import FoundQueues
 from tieredstore.following.log.followed_log import FollowedLog
+from tieredstore.following.queue.judgement import LookTime
 from tieredstore.following.queue.told_queues import ToldQueues
 from tieredstore.following.rebuild.record_units import QueueRun, join_neighbours
 from tieredstore.following.reput.before_begin import Begin, units_before
@@ -66,6 +67,8 @@ class LoggedQueues:
         self._scan = LogScan()
         self._has_more = True
         self._is_published = False
+        self.newest_ms = 0
+        """Store timestamp of the newest unconfirmed record that was read; Unix ms."""
         self._log_min = 0
         self._units = WaitingUnits()
         self._queues: dict[QueueId, LoggedQueue] = {}
@@ -143,7 +146,7 @@ class LoggedQueues:
         return True
 
     def look(
-        self, confirmed: int | None, only: Iterable[QueueId] | None = None
+        self, moment: LookTime, only: Iterable[QueueId] | None = None
     ) -> dict[QueueId, HotQueue]:
         """Read on in the log, some `STEP_BYTES`; returns what changed. `only` says nothing here.
 
@@ -156,7 +159,8 @@ class LoggedQueues:
         self._begin()
         self._take_releases()
         touched = self._follow_deletions()
-        piece = self._scan.read(log, confirmed, bytes_max=STEP_BYTES)
+        piece = self._scan.read(log, moment.confirmed, bytes_max=STEP_BYTES)
+        self.newest_ms = max(self.newest_ms, piece.newest_ms)
         self._beginnings.is_complete &= not piece.holes
         touched |= self._take(piece.runs)
         touched |= self._follow_successors()
@@ -177,9 +181,7 @@ class LoggedQueues:
             touched = set(self._queues)
         return self._topics.refused() | {queue: self._queues[queue].seen() for queue in touched}
 
-    def look_anew(
-        self, queues: Collection[QueueId], confirmed: int | None
-    ) -> dict[QueueId, HotQueue]:
+    def look_anew(self, queues: Collection[QueueId], moment: LookTime) -> dict[QueueId, HotQueue]:
         """Find anew where queues begin: the log below is read once more, whatever is kept of it.
 
         Costs a walk through the CommitLog's files below the first message of these queues.
@@ -188,7 +190,7 @@ class LoggedQueues:
             Unavailable, Denied: the log cannot be read right now.
             Closed: units cannot be kept.
         """
-        del confirmed
+        del moment
         low = self._log.files.table.min_position
         begins: dict[QueueId, Begin] = {}
         for queue in filter(None, map(self._queues.get, queues)):
