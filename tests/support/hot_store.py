@@ -8,6 +8,7 @@ from container.names.queue_id import QueueId
 from container.record.message import StoredMessage
 from container.record.unit import UNIT_BYTES, ConsumeQueueUnit
 from provider.clock import ManualClock
+from provider.errors import StoreError
 from tieredstore.hot.append_plan import Appended
 from tieredstore.hot.appender import Appender
 from tieredstore.hot.directory import StoreDirectory
@@ -74,6 +75,21 @@ def contents(appender: Appender) -> dict[QueueId, list[StoredMessage]]:
             messages += read_messages(appender, queue, at, end - at, 1 << 30)
             at = messages[-1].queue_offset + 1
     return found
+
+
+def readable(appender: Appender) -> tuple[dict[QueueId, list[bytes]], list[StoreError]]:
+    """Bodies of all messages that can be read one by one, and the errors of the others."""
+    found: dict[QueueId, list[bytes]] = {}
+    errors: list[StoreError] = []
+    for queue, end in sorted(appender.next_offsets.items()):
+        found[queue] = []
+        for offset in range(first_with_record(appender, queue), end):
+            try:
+                (message,) = read_messages(appender, queue, offset, 1, 1)
+                found[queue].append(message.body)
+            except StoreError as error:
+                errors.append(error)
+    return found, errors
 
 
 def units_after(appender: Appender, queue: QueueId, offset: int) -> list[ConsumeQueueUnit]:

@@ -23,10 +23,12 @@ from tieredstore.hot.commit_log import CommitLogWriter
 from tieredstore.hot.consume_queues import QueueFiles
 from tieredstore.hot.deleted_queues import DeletedQueue, DeletedQueues
 from tieredstore.hot.directory import StoreDirectory
+from tieredstore.hot.durable_ends import DurableEnds, DurableEndsFile
 from tieredstore.hot.encoding import NewMessage, Prepared
+from tieredstore.hot.files import FileGone, NotSynced, SyncFailed
 from tieredstore.hot.one_plan import OnePlan, plan_one
 from tieredstore.hot.options import HotWriteOptions
-from tieredstore.hot.recovery import LogEnd, finish_deletion, recover
+from tieredstore.hot.recovery import Directory, LogEnd, finish_deletion, recover
 from tieredstore.hot.topics import TopicsFile
 
 
@@ -54,7 +56,7 @@ class Appender:
 
         Raises:
             Denied: files have other lengths than configured, or there are queues of other kinds.
-            Corrupt: records or topics contradict the format.
+            Corrupt: records or topics contradict the format, or a file is missing.
             OSError: something cannot be read or written.
         """
         self.directory = directory
@@ -67,17 +69,14 @@ class Appender:
         directory.refuse_other_queues()
         self._topics = TopicsFile(directory.topics)
         was_closed, checkpoint = directory.was_closed, directory.checkpoint()
-        directory.begin(clock)
+        self._ends_file = DurableEndsFile(directory.durable_ends)
+        durable = self._ends_file.read()
         self.deleted = DeletedQueues(directory.deleted_queues)
         """Queues that were deleted, and may be made again."""
+        directory.begin(clock)
         left = finish_deletion(self.queues, self.deleted)
-        self.recovered: LogEnd = recover(
-            self.log,
-            self.queues,
-            was_closed=was_closed,
-            checkpoint=checkpoint,
-            deleted=self.deleted,
-        )
+        found = Directory(was_closed, checkpoint, durable, self.deleted, directory.truncated)
+        self.recovered: LogEnd = recover(self.log, self.queues, found, rescan=bool(left))
         """What the start found."""
         self.end = self.recovered.position
         """Position after the last record."""
@@ -90,9 +89,11 @@ class Appender:
         self.begin_queues({queue: one.next_offset for queue, one in self.deleted.items()})
         stamp = self.recovered.store_timestamp or checkpoint.log_timestamp
         self._store_timestamp = stamp
-        self._checkpoint = Checkpoint(
-            stamp, stamp, durable_end=self.end, queues=len(self.queues.bases)
-        )
+        self._state = threading.Lock()
+        """Held while the end and the next offsets change, which belong together."""
+        self._checkpoint = self._checkpoint_of(self.end, stamp)
+        self._ends = DurableEnds(self.end, dict(self.next_offsets), self.log.min_position)
+        """What `durableEnds` has."""
         self._flushed = self.end
         self._flushing = threading.Lock()
         self._checkpointing = threading.Lock()
@@ -101,6 +102,7 @@ class Appender:
         alive = {queue.topic for queue in self.next_offsets}
         self._topics.forget({queue.topic for queue in left} - alive, clock.now_ms())
         self._topics.enter(self.next_offsets, options.topic_queues, clock.now_ms())
+        self._ends_file.write_both(self._ends)
         directory.write_checkpoint(self._checkpoint)
 
     def __repr__(self) -> str:
@@ -165,27 +167,36 @@ class Appender:
         self._refuse_if_broken()
         if not plan.appended:
             return
-        new = [queue for queue in plan.next_offsets if queue not in self.next_offsets]
+        written: list[QueueId] = []
         try:
-            if new:
-                self._drop(self._left.intersection(new))
-                self._topics.enter(new, self.options.topic_queues, self._clock.now_ms())
-            for queue, offset in plan.starts.items():
-                self.queues.begin(queue, offset)
-            for file in plan.files:
-                if not self.log.has_file_of(file.position):
-                    self._sync_before(file.position)
-                self.log.write(file.position, file.parts)
-                for queue, (first, units) in file.units.items():
-                    self.queues.write(queue, first, units)
+            self._write(plan, written)
+        except (FileGone, SyncFailed) as error:
+            raise self._break(error) from error
         except OSError as error:
-            self._take_back(plan)
+            self._take_back(plan, written)
             raise self._verdict(error) from error
-        self.next_offsets |= plan.next_offsets
         for queue in plan.starts:
             del self._begins[queue]
-        self._store_timestamp = plan.appended[-1].store_timestamp
-        self.end = plan.end
+        with self._state:
+            self.next_offsets |= plan.next_offsets
+            self._store_timestamp = plan.appended[-1].store_timestamp
+            self.end = plan.end
+
+    def _write(self, plan: AppendPlan, written: list[QueueId]) -> None:
+        """Write what a plan has; enters in `written` the queues that have units of it."""
+        new = [queue for queue in plan.next_offsets if queue not in self.next_offsets]
+        if new:
+            self._drop(self._left.intersection(new))
+            self._topics.enter(new, self.options.topic_queues, self._clock.now_ms())
+        for queue, offset in plan.starts.items():
+            self.queues.begin(queue, offset)
+        for file in plan.files:
+            if not self.log.has_file_of(file.position):
+                self._sync_before(file.position)
+            self.log.write(file.position, file.parts)
+            for queue, (first, units) in file.units.items():
+                written.append(queue)
+                self.queues.write(queue, first, units)
 
     def append_one(self, message: NewMessage, now_ms: int) -> OnePlan | None:
         """Append a message if that is quick, and it is none for `plan`; None if nothing was done.
@@ -206,11 +217,12 @@ class Appender:
             self.log.write(position, (record,))
             queues.write_one(queue, offset, unit)
         except OSError as error:
-            self._take_back(AppendPlan([], next_offsets={queue: offset + 1}))
+            self._take_back(AppendPlan([]), [queue])
             raise self._verdict(error) from error
-        self.next_offsets[queue] = offset + 1
-        self._store_timestamp = now_ms
-        self.end = position + size
+        with self._state:
+            self.next_offsets[queue] = offset + 1
+            self._store_timestamp = now_ms
+            self.end = position + size
         return plan
 
     def begin_queues(self, offsets: Mapping[QueueId, int]) -> None:
@@ -297,32 +309,61 @@ class Appender:
             end = self.end
             if end > self._flushed:
                 try:
-                    self.log.sync(self._flushed, end)
+                    self.log.sync(end)
                 except OSError as error:
                     raise self._break(error) from error
                 self._flushed = end
             return end
 
     def flush_queues(self) -> None:
-        """Make ConsumeQueues durable, then the CommitLog, and say so in the checkpoint.
+        """Make ConsumeQueues durable, then the CommitLog, and note that in the checkpoint.
 
         Raises:
-            Unavailable: the device failed; the log takes no messages any more.
+            Unavailable: the device failed; the log takes no messages any more. Or descriptors are
+                short; a later call does it.
         """
         with self._checkpointing:
-            end, stamp = self.end, self._store_timestamp
-            try:
-                self.queues.sync()
-            except OSError as error:
-                raise self._break(error) from error
+            with self._state:
+                end, stamp, offsets = self.end, self._store_timestamp, dict(self.next_offsets)
+            self._sync_queues()
             self.flush()
             if end == self._checkpoint.durable_end:
                 return
-            self._checkpoint = Checkpoint(
-                stamp, stamp, durable_end=end, queues=len(self.queues.bases)
-            )
-            with suppress(OSError):  # an old one only makes the next start slower
+            self._checkpoint = self._checkpoint_of(end, stamp)
+            with suppress(OSError):  # old ones only make the next start slower
+                if self._ends.is_due(end):
+                    ends = DurableEnds(end, offsets, self.log.min_position)
+                    self._ends_file.write(ends)
+                    self._ends = ends
                 self.directory.write_checkpoint(self._checkpoint)
+
+    def delete_oldest(self, bases: Sequence[int]) -> None:
+        """Delete these CommitLog files, which are the oldest; `durableEnds` has it before.
+
+        Raises:
+            OSError: one cannot be deleted; what is left goes with a later call.
+        """
+        if not bases:
+            return
+        with self._checkpointing:
+            ends = replace(self._ends, min_position=bases[-1] + self.log.file_bytes)
+            self._ends_file.write_both(ends)
+            self._ends = ends
+        for base in bases:
+            assert base == self.log.min_position, "the oldest goes first"
+            self.log.delete_oldest()
+
+    def _checkpoint_of(self, end: int, stamp: int) -> Checkpoint:
+        queues = len(self.queues.bases)
+        return Checkpoint(stamp, stamp, durable_end=end, queues=queues, has_ends=True)
+
+    def _sync_queues(self) -> None:
+        try:
+            self.queues.sync()
+        except NotSynced as error:
+            raise self._verdict(error) from error
+        except OSError as error:
+            raise self._break(error) from error
 
     def close(self) -> None:
         """Make all durable, say so, and let go of the directory. Idempotent.
@@ -333,7 +374,9 @@ class Appender:
         try:
             if not self.broken and self.directory.is_held:
                 self.flush_queues()
+                ends = DurableEnds(self.end, dict(self.next_offsets), self.log.min_position)
                 try:
+                    self._ends_file.write_both(ends)
                     self.directory.write_checkpoint(self._checkpoint)
                     self.directory.end()
                 except OSError as error:
@@ -346,9 +389,9 @@ class Appender:
     def _sync_before(self, position: int) -> None:
         """Make durable all records before a new file, and their units: A2."""
         with self._checkpointing:
+            self._sync_queues()
             try:
-                self.queues.sync()
-                self.log.sync(self._flushed, position)
+                self.log.sync(position)
             except OSError as error:
                 raise self._break(error) from error
 
@@ -363,10 +406,10 @@ class Appender:
                     found[queue] = offset
         return found
 
-    def _take_back(self, plan: AppendPlan) -> None:
+    def _take_back(self, plan: AppendPlan, written: Collection[QueueId]) -> None:
         known = {**self.next_offsets, **plan.starts}  # fillers before a first message may stay
         try:
-            for queue in plan.next_offsets:
+            for queue in written:
                 self.queues.undo(queue, known.get(queue, 0))
             self.log.undo(self.end)
         except OSError as error:

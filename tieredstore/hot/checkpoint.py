@@ -31,10 +31,14 @@ class Checkpoint:
     """
     queues: int = -1
     """How many queues there were."""
+    has_ends: bool = False
+    """Whether `durableEnds` is there, too: it was not before that file was introduced."""
 
     LAYOUT: ClassVar[Struct] = Struct(">5q")
     OURS: ClassVar[Struct] = Struct(">8s4q")
     MAGIC: ClassVar[bytes] = b"hot log1"
+    ENDS: ClassVar[bytes] = b"has ends"
+    """Before `OURS`."""
     SIZE: ClassVar[int] = 4096
 
     def encode(self) -> bytes:
@@ -49,7 +53,8 @@ class Checkpoint:
         ours = self.OURS.pack(
             self.MAGIC, self.log_timestamp, self.queues_timestamp, self.durable_end, self.queues
         )
-        return fields + bytes(self.SIZE - len(fields) - len(ours)) + ours
+        ends = self.ENDS if self.has_ends else b""
+        return fields + (ends + ours).rjust(self.SIZE - len(fields), b"\0")
 
     @classmethod
     def decode(cls, raw: bytes) -> Self:
@@ -61,7 +66,10 @@ class Checkpoint:
             return cls(*fields)
         magic, *copied, end, queues = cls.OURS.unpack_from(raw, cls.SIZE - cls.OURS.size)
         is_ours = magic == cls.MAGIC and tuple(copied) == fields[:2]
-        return cls(*fields, durable_end=end, queues=queues) if is_ours else cls(*fields)
+        if not is_ours:
+            return cls(*fields)
+        has_ends = raw[: -cls.OURS.size].endswith(cls.ENDS)
+        return cls(*fields, durable_end=end, queues=queues, has_ends=has_ends)
 
     @property
     def rescan_before(self) -> int:

@@ -12,7 +12,20 @@ from container.names.rocketmq import local_file_name, parse_local_file_name
 from provider.errors import Corrupt, Denied, OutOfRange
 from provider.object_store import Buffer
 from provider.posix_files import sync_directory
-from tieredstore.hot.files import CHUNK_BYTES, open_file, sync_file, write_all, zero_from
+from tieredstore.hot.files import (
+    CHUNK_BYTES,
+    PASSING,
+    FileGone,
+    Identity,
+    SyncFailed,
+    end_of_data,
+    identity_of,
+    open_file,
+    opened_to_sync,
+    sync_written,
+    write_all,
+    zero_from,
+)
 from tieredstore.hot.read_files import ReadFiles
 from tieredstore.hot.residency import resident
 
@@ -61,6 +74,9 @@ class CommitLogWriter:
         """For changes of `bases`, which one thread adds to and another deletes from."""
         self._base = -1
         self._fd = -1
+        self._identity: Identity = (0, 0)
+        self._syncing = threading.Lock()
+        """Held while the file that is written to is synced, and while another takes its place."""
         self._entry_due = False
         """Whether the entry of a file that was made may not be durable yet."""
 
@@ -103,6 +119,32 @@ class CommitLogWriter:
         data = parts[0] if len(parts) == 1 else b"".join(parts)
         write_all(self._fd, position - self._base, data)
 
+    def begin(self, position: int) -> None:
+        """Have the first file of a log that has none begin at `position`.
+
+        Raises:
+            OSError: it cannot be made.
+        """
+        assert not self.bases, "files are there"
+        assert position % self.file_bytes == 0, position
+        self._use(position)
+
+    def data_end(self, position: int) -> int:
+        """The position after the last byte from `position` on that is not zero; at least that.
+
+        Raises:
+            OSError: a file cannot be read.
+        """
+        for base in reversed([base for base in self.bases if base + self.file_bytes > position]):
+            fd = os.open(self.path(base), os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                end = end_of_data(fd, max(position - base, 0))
+            finally:
+                os.close(fd)
+            if end:
+                return base + end
+        return position
+
     def undo(self, position: int) -> None:
         """Make zeros of all that follows `position`, in its file and in later ones.
 
@@ -110,7 +152,7 @@ class CommitLogWriter:
             OSError: a device that cannot even do that; the log must not be written any more.
         """
         first = self.base_of(position)
-        for base in [base for base in self.bases if base >= first]:
+        for base in [base for base in reversed(self.bases) if base >= first]:
             self._use(base)
             zero_from(self._fd, max(position - base, 0))
 
@@ -132,12 +174,12 @@ class CommitLogWriter:
             OSError: it is cut in part; the next attempt goes on.
         """
         keep = self.base_of(position)
+        self.close()
         while self.bases and self.bases[-1] > keep:
             base = self.bases.pop()
             self.path(base).unlink()
             self._reads.forget(self._name(base))
         sync_directory(str(self.directory))  # or a power failure brings old records back
-        self.close()
         if self.bases and self.bases[-1] == keep:
             self.undo(position)
 
@@ -200,14 +242,32 @@ class CommitLogWriter:
         finally:
             os.close(fd)
 
-    def sync(self, first: int, end: int) -> None:
-        """Make the bytes `[first, end)` durable.
+    def sync(self, end: int) -> None:
+        """Make the bytes before `end` durable, by the descriptor that writes them.
+
+        Any thread may call it. Files before the one that is written to were synced when the next
+        one was begun.
+
+        Raises:
+            FileGone: the file was renamed or deleted.
+            OSError: the device failed; what was written may be lost.
+        """
+        with self._syncing:
+            if self._fd >= 0 and end > self._base:
+                sync_written(self._fd, self._name(self._base), self._identity)
+
+    def sync_files(self, first: int, end: int) -> None:
+        """Make the bytes `[first, end)` durable, whichever program wrote them.
 
         Raises:
             OSError: the device failed; what was written may be lost.
         """
-        for base in range(self.base_of(first), end, self.file_bytes):
-            sync_file(self.path(base))
+        for base in [base for base in self.bases if self.base_of(first) <= base < end]:
+            fd = opened_to_sync(self.path(base))
+            try:
+                os.fdatasync(fd)
+            finally:
+                os.close(fd)
 
     def delete_oldest(self) -> None:
         """Delete the oldest file; never the last one.
@@ -233,9 +293,10 @@ class CommitLogWriter:
         self._close_written()
 
     def _close_written(self) -> None:
-        if self._fd >= 0:
-            os.close(self._fd)
-        self._fd = self._base = -1
+        with self._syncing:
+            if self._fd >= 0:
+                os.close(self._fd)
+            self._fd = self._base = -1
 
     def _use(self, base: int) -> None:
         if base != self._base:
@@ -245,10 +306,28 @@ class CommitLogWriter:
             self._entry_due = False
 
     def _open(self, base: int) -> None:
-        fd, is_new = open_file(self.path(base), self.file_bytes)
+        fd, is_new = self._opened(base)
+        try:
+            self.sync(self.end)  # which knows one descriptor
+        except OSError as error:
+            os.close(fd)
+            raise SyncFailed(error.errno, error.strerror, self._name(self._base)) from error
         self._close_written()
-        self._fd, self._base = fd, base
+        with self._syncing:
+            self._fd, self._base, self._identity = fd, base, identity_of(fd)
         self._entry_due |= is_new
         with self._lock:
             if base not in self.bases:
                 self.bases = sorted({*self.bases, base})
+
+    def _opened(self, base: int) -> tuple[int, bool]:
+        path, is_known = self.path(base), base in self.bases
+        try:
+            return open_file(path, self.file_bytes, is_known=is_known)
+        except OSError as error:
+            if isinstance(error, FileNotFoundError):
+                raise FileGone(self.directory) from error
+            if error.errno not in PASSING:
+                raise
+        self._reads.close()  # they are opened again when they are read
+        return open_file(path, self.file_bytes, is_known=is_known)

@@ -23,6 +23,8 @@ LOCK = "lock"
 ABORT = "abort"
 CHECKPOINT = "checkpoint"
 COMMIT_LOG = "commitlog"
+DURABLE_ENDS = "durableEnds"
+TRUNCATED = "truncated"
 OTHER_QUEUES: Final = {
     "batchconsumequeue": "batch ConsumeQueues",
     "consumequeue_ext": "extended ConsumeQueues",
@@ -90,6 +92,16 @@ class StoreDirectory:
     def deleted_queues(self) -> Path:
         """The file of the queues that were deleted."""
         return self.root / "config" / "deletedQueues.json"
+
+    @property
+    def durable_ends(self) -> Path:
+        """The file of what is durable; it has a copy beside it."""
+        return self.root / DURABLE_ENDS
+
+    @property
+    def truncated(self) -> Path:
+        """Directory of bytes that were truncated although sound records followed them."""
+        return self.root / TRUNCATED
 
     @property
     def was_closed(self) -> bool:

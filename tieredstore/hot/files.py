@@ -10,21 +10,44 @@ from provider.posix_files import sync_directory
 from provider.presence import is_there
 
 CHUNK_BYTES = 1 << 20
+PASSING = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
+"""Errors of a process or machine that is short of descriptors or memory now."""
+Identity = tuple[int, int]
+"""Device and inode."""
 _ZEROS = bytes(CHUNK_BYTES)
 FLAGS = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
-def open_file(path: Path, file_bytes: int) -> tuple[int, bool]:
+class FileGone(OSError):
+    """A file that is written to has another name, or none: what is written would be lost."""
+
+    def __init__(self, path: str | Path) -> None:
+        said = "a file was renamed or deleted while the store was open"
+        super().__init__(errno.ENOENT, said, str(path))
+
+
+class SyncFailed(OSError):
+    """A file could not be synced before another took its place: what was written may be lost."""
+
+
+class NotSynced(OSError):
+    """A file could not be opened to sync it; nothing is known to be lost, a later sync may do."""
+
+
+def open_file(path: Path, file_bytes: int, *, is_known: bool = False) -> tuple[int, bool]:
     """A descriptor of a file that has `file_bytes`, made if it is not there; whether it was made.
 
     A shorter one, which a crash left, is brought to its length. It is sparse.
 
     Raises:
+        FileGone: `is_known`: it was there, and is not.
         OSError: it cannot be opened or made; then nothing new is left.
     """
     try:
         fd, is_new = os.open(path, FLAGS), False
-    except FileNotFoundError:
+    except FileNotFoundError as error:
+        if is_known:
+            raise FileGone(path) from error
         fd, is_new = os.open(path, FLAGS | os.O_CREAT | os.O_EXCL, 0o644), True
     try:
         if os.fstat(fd).st_size < file_bytes:
@@ -66,22 +89,38 @@ def read_all(fd: int, position: int, length: int) -> bytes:
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
-def zero_from(fd: int, position: int) -> bool:
-    """Make everything from `position` on zeros; whether anything was changed.
+def zero_from(fd: int, position: int) -> int:
+    """Make everything from `position` on zeros; the position after the last byte that was not.
+
+    0 if nothing was changed.
 
     Holes stay: on a disk that is full, zeros in them would need room that there is not.
 
     Raises:
         OSError: it cannot be read or written.
     """
-    changed = False
+    end = 0
     for start, raw in _data_from(fd, position):
         if raw == _ZEROS[: len(raw)]:  # by far the fastest way to say so, and nearly always so
             continue
         written = raw.strip(b"\0")
-        write_all(fd, start + raw.index(written[:1]), bytes(len(written)))
-        changed = True
-    return changed
+        first = start + raw.index(written[:1])
+        write_all(fd, first, bytes(len(written)))
+        end = first + len(written)
+    return end
+
+
+def end_of_data(fd: int, position: int) -> int:
+    """The position after the last byte from `position` on that is not zero; 0 if there is none.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    end = 0
+    for start, raw in _data_from(fd, position):
+        if raw != _ZEROS[: len(raw)]:
+            end = start + len(raw.rstrip(b"\0"))
+    return end
 
 
 def _data_from(fd: int, position: int) -> Iterator[tuple[int, bytes]]:
@@ -103,35 +142,63 @@ def _data_from(fd: int, position: int) -> Iterator[tuple[int, bytes]]:
             position += len(raw)
 
 
-def sync_file(path: Path) -> None:
-    """Make a file's bytes durable; nothing happens where it was deleted.
+def identity_of(fd: int) -> Identity:
+    """Which file a descriptor is of."""
+    found = os.fstat(fd)
+    return found.st_dev, found.st_ino
 
-    By a descriptor of its own: whoever writes the file may close theirs meanwhile.
+
+def sync_written(fd: int, path: str, identity: Identity) -> None:
+    """Make durable what was written to a file, by a descriptor of it. One `stat`, 2 us.
 
     Raises:
+        FileGone: `path` leads to another file by now, or to none.
         OSError: the device failed; what was written may be lost.
     """
+    os.fdatasync(fd)
     try:
-        fd = os.open(path, FLAGS)
-    except FileNotFoundError:
-        return
-    try:
-        os.fdatasync(fd)
-    finally:
-        os.close(fd)
+        found = os.stat(path, follow_symlinks=False)  # noqa: PTH116 - a plain string: hot
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise FileGone(path) from error
+    if (found.st_dev, found.st_ino) != identity:
+        raise FileGone(path)
 
 
 def sync_directories(paths: Iterable[Path]) -> None:
-    """Make the entries of directories durable, the deepest first.
+    """Make the entries of directories durable, the deepest first; those that are gone are skipped.
 
     Raises:
+        NotSynced: there is no descriptor for one now.
         OSError: one cannot be synced.
     """
     for path in sorted(set(paths), reverse=True):
         try:
-            sync_directory(str(path))
+            fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except FileNotFoundError:
             continue
+        except OSError as error:
+            raise _not_synced(error, path) from error
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+
+def opened_to_sync(path: Path) -> int:
+    """A descriptor of a file that is to be synced.
+
+    Raises:
+        NotSynced: there is none to be had now.
+        OSError: it cannot be opened.
+    """
+    try:
+        return os.open(path, FLAGS)
+    except OSError as error:
+        raise _not_synced(error, path) from error
+
+
+def _not_synced(error: OSError, path: Path) -> OSError:
+    return NotSynced(error.errno, error.strerror, str(path)) if error.errno in PASSING else error
 
 
 def replace_file(path: Path, data: bytes, *, backup: Path | None = None) -> None:

@@ -13,7 +13,7 @@ from container.record.message import StoredMessage
 from container.record.unit import UNIT_BYTES, ConsumeQueueUnit
 from provider.errors import Corrupt, OutOfRange
 from tieredstore.hot.appender import Appender
-from tieredstore.hot.recovery import good_record
+from tieredstore.hot.record_scan import good_record
 from tieredstore.hot.residency import is_estimated_resident
 
 HERE_UNITS_MAX = 64

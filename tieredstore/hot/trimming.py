@@ -55,9 +55,7 @@ def trim(
         options=options,
         hour=datetime.fromtimestamp(now_s, UTC).astimezone().hour,
     )
-    for base in planned.files:
-        assert base == log.min_position, "the oldest goes first"
-        log.delete_oldest()
+    appender.delete_oldest(planned.files)
     if planned.files:
         for queue in list(queues.bases):
             queues.delete_below(queue, first_with_record(appender, queue))

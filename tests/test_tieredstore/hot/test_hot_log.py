@@ -259,7 +259,7 @@ async def test_what_can_be_read_never_shrinks_when_an_older_group_becomes_durabl
         log.tell(lambda told: ends.append(told[QUEUE]))
         await log.append(new_message(0))
         goes_on = threading.Event()
-        with patch.object(commit_log, "sync_file", lambda _: goes_on.wait()):
+        with patch.object(commit_log, "sync_written", lambda *_: goes_on.wait()):
             flush = asyncio.create_task(log.flush())
             await asyncio.sleep(0)
             await log.append(new_message(1))

@@ -1,0 +1,269 @@
+"""What was durable stays: rot below the durable end, and files of queues that are lost or wrong."""
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from container.names.queue_id import QueueId
+from provider.errors import Corrupt
+from tests.support.hot_store import appender_at, new_message, put, readable
+from tieredstore.hot.appender import Appender
+from tieredstore.hot.checkpoint import Checkpoint
+from tieredstore.hot.durable_ends import SMALL_QUEUES, DurableEnds, DurableEndsFile
+
+BUSY, IDLE = QueueId("Busy", 0), QueueId("Idle", 0)
+BODIES = [new_message(n).body for n in range(60)]
+
+
+def fill(store: Appender, *, idle_after: int = 20) -> None:
+    """60 messages of one queue in several files of each kind, and one of another queue."""
+    for number in range(60):
+        if number == idle_after:
+            put(store, [new_message(1000, topic="Idle")])
+        put(store, [new_message(number, topic="Busy")])
+
+
+def closed(root: Path) -> Path:
+    with appender_at(root) as store:
+        fill(store)
+        store.close()
+    return root
+
+
+def killed(root: Path) -> Path:
+    """All is durable, but for the last message; the store was not closed."""
+    with appender_at(root) as store:
+        fill(store)
+        store.flush_queues()
+    return root
+
+
+def flip(path: Path, at: int, bit: int = 0) -> None:
+    raw = bytearray(path.read_bytes())
+    raw[at] ^= 1 << bit
+    path.write_bytes(raw)
+
+
+def place_of(root: Path, body: bytes) -> tuple[Path, int]:
+    for path in sorted((root / "commitlog").iterdir()):
+        if (at := path.read_bytes().find(body)) >= 0:
+            return path, at
+    raise AssertionError(body)
+
+
+@pytest.mark.parametrize("written", [closed, killed])
+@pytest.mark.parametrize("number", [0, 30, 59, 1000])
+def test_rot_below_the_durable_end_costs_the_message_that_it_is_in(
+    written: Callable[[Path], Path], number: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    root = written(tmp_path)
+    path, at = place_of(root, new_message(number).body)
+    flip(path, at)
+    before = {one: one.read_bytes() for one in (root / "commitlog").iterdir()}
+    with appender_at(root) as store:
+        found, errors = readable(store)
+        assert found[BUSY] == [body for n, body in enumerate(BODIES) if n != number]
+        assert len(found[IDLE]) == (number != 1000)
+        (error,) = errors
+        assert isinstance(error, Corrupt)
+        assert error.path == str(path)
+        assert error.position <= int(path.name) + at < error.position + 200
+        if number in (59, 1000):
+            assert f"from position {error.position} on hold no sound record" in caplog.text
+            assert [one.position for one in store.recovered.damages] == [error.position]
+        assert {one: one.read_bytes() for one in before} == before
+        assert [one.queue_offset for one in put(store, [new_message(1, topic="Busy")])] == [60]
+        assert [one.queue_offset for one in put(store, [new_message(1, topic="Idle")])] == [1]
+
+
+def test_every_byte_of_a_log_may_rot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No offset is given twice, and no other message is lost, whatever byte it is."""
+    monkeypatch.setattr(os, "fsync", lambda _fd: None)  # no power failure here
+    monkeypatch.setattr(os, "fdatasync", lambda _fd: None)
+    root = tmp_path / "store"
+    with appender_at(root) as store:
+        put(store, [new_message(n, topic="Busy") for n in range(6)])
+        put(store, [new_message(1000, topic="Idle")])
+        end = store.end
+        store.close()
+    path = root / "commitlog" / ("0" * 20)
+    whole = path.read_bytes()
+    for at in range(0, end, 7):
+        flip(path, at, at % 8)
+        with appender_at(root) as store:
+            found, errors = readable(store)
+            assert sum(map(len, found.values())) + len(errors) == 7
+            assert len(errors) <= 1
+            assert store.next_offsets == {BUSY: 6, IDLE: 1}
+            assert store.end == end
+            store.close()
+        path.write_bytes(whole)
+
+
+def newest(root: Path) -> Path:
+    return max((root / "consumequeue/Busy/0").iterdir())
+
+
+LOSSES: dict[str, Callable[[Path], object]] = {
+    "newest file": lambda root: newest(root).unlink(),
+    "oldest file": lambda root: min((root / "consumequeue/Busy/0").iterdir()).unlink(),
+    "middle file": lambda root: sorted((root / "consumequeue/Busy/0").iterdir())[2].unlink(),
+    "all files": lambda root: [one.unlink() for one in (root / "consumequeue/Busy/0").iterdir()],
+    "queue": lambda root: shutil.rmtree(root / "consumequeue/Busy/0"),
+    "topic": lambda root: shutil.rmtree(root / "consumequeue/Busy"),
+    "all queues": lambda root: shutil.rmtree(root / "consumequeue"),
+    "empty file": lambda root: os.truncate(newest(root), 0),
+    "short file": lambda root: os.truncate(newest(root), 60),
+    "zeros": lambda root: newest(root).write_bytes(bytes(200)),
+    "ones": lambda root: newest(root).write_bytes(b"\xff" * 200),
+    "older units": lambda root: shutil.copy(
+        min((root / "consumequeue/Busy/0").iterdir()), newest(root)
+    ),
+    "00 beside 0": lambda root: (root / "consumequeue/Busy/00").mkdir(),
+    "units of another queue": lambda root: shutil.copytree(
+        root / "consumequeue/Busy/0", root / "consumequeue/Busy/1"
+    ),
+}
+
+
+@pytest.mark.parametrize("written", [closed, killed])
+@pytest.mark.parametrize("loss", LOSSES)
+def test_a_queue_whose_files_are_lost_is_rebuilt_and_no_offset_is_given_twice(
+    loss: str, written: Callable[[Path], Path], tmp_path: Path
+) -> None:
+    root = written(tmp_path)
+    LOSSES[loss](root)
+    for turn in range(2):
+        with appender_at(root) as store:
+            found, errors = readable(store)
+            assert found[BUSY] == BODIES + [BODIES[0]] * turn
+            assert (len(found[IDLE]), errors) == (1, [])
+            assert [one.queue_offset for one in put(store, [new_message(0, topic="Busy")])] == [
+                60 + turn
+            ]
+            if turn:
+                assert store.recovered.messages_scanned <= 1, "it was mended by the first start"
+            store.close()
+
+
+def test_rot_and_a_lost_queue_cost_the_message_with_the_rot(tmp_path: Path) -> None:
+    root = closed(tmp_path)
+    for number in (0, 30, 59):
+        flip(*place_of(root, new_message(number).body))
+    shutil.rmtree(root / "consumequeue/Busy")
+    with appender_at(root) as store:
+        found, errors = readable(store)
+        assert found[BUSY] == [b for n, b in enumerate(BODIES) if n not in (0, 30, 59)]
+        assert [type(one) for one in errors] == [Corrupt, Corrupt]
+        assert len(store.recovered.damages) == 3
+        assert store.next_offsets == {BUSY: 60, IDLE: 1}
+
+
+def test_a_file_that_retention_deleted_may_come_back_by_a_power_failure(tmp_path: Path) -> None:
+    """Entries of a directory reach some disks in any order, and files may have come back."""
+    kept = tmp_path / "kept"
+    with appender_at(tmp_path / "store") as store:
+        for number in range(200):
+            put(store, [new_message(number, topic="Busy")])
+        store.flush_queues()
+        files = tmp_path / "store/consumequeue/Busy/0"
+        shutil.copytree(files, kept)
+        store.delete_oldest(store.log.bases[:-1])
+        store.queues.delete_below(BUSY, 170)
+        store.close()
+    left = {path.name for path in files.iterdir()}
+    gone = sorted({path.name for path in kept.iterdir()} - left)
+    assert len(gone) > 10
+    for back in (gone[:1], gone[3:4], gone[:2], gone[-1:], gone):
+        state = tmp_path / "state"
+        shutil.copytree(tmp_path / "store", state)
+        for name in back:
+            shutil.copy(kept / name, state / "consumequeue/Busy/0" / name)
+        with appender_at(state) as store:
+            assert readable(store)[0][BUSY][-1] == new_message(199).body
+            assert put(store, [new_message(0, topic="Busy")])[0].queue_offset == 200
+        shutil.rmtree(state)
+
+
+@pytest.mark.parametrize("written", [closed, killed])
+@pytest.mark.parametrize("names", [["durableEnds"], ["durableEnds.copy"]])
+@pytest.mark.parametrize("harm", ["lost", "rot", "empty"])
+def test_one_of_two_copies_is_enough(
+    harm: str, names: list[str], written: Callable[[Path], Path], tmp_path: Path
+) -> None:
+    root = written(tmp_path)
+    for name in names:
+        if harm == "lost":
+            (root / name).unlink()
+        elif harm == "rot":
+            flip(root / name, 40)
+        else:
+            (root / name).write_bytes(b"")
+    newest(root).unlink()
+    with appender_at(root) as store:
+        assert readable(store) == ({BUSY: BODIES, IDLE: [new_message(1000).body]}, [])
+    assert DurableEndsFile(root / "durableEnds").read() is not None
+
+
+@pytest.mark.parametrize("written", [closed, killed])
+def test_a_store_without_the_file_is_scanned_where_it_had_one(
+    written: Callable[[Path], Path], tmp_path: Path
+) -> None:
+    root = written(tmp_path)
+    for name in ("durableEnds", "durableEnds.copy"):
+        (root / name).unlink()
+    newest(root).unlink()
+    with appender_at(root) as store:
+        assert readable(store)[0][BUSY] == BODIES
+
+
+def test_a_java_broker_that_went_on_is_believed(tmp_path: Path) -> None:
+    """It wrote its `checkpoint`, truncated the log, and put other messages there."""
+    root = closed(tmp_path / "store")
+    other = tmp_path / "other"
+    with appender_at(other) as store:
+        put(store, [new_message(n, topic="Busy") for n in range(3)])
+        store.close()
+    for name in ("commitlog", "consumequeue"):
+        shutil.rmtree(root / name)
+        shutil.copytree(other / name, root / name)
+    (root / "checkpoint").write_bytes(Checkpoint(1, 1).encode()[:40] + bytes(4056))
+    with appender_at(root) as store:
+        assert readable(store) == ({BUSY: BODIES[:3]}, [])
+        assert store.next_offsets == {BUSY: 3}
+
+
+@pytest.mark.parametrize("written", [closed, killed])
+def test_a_lost_log_goes_on_above_its_offsets(
+    written: Callable[[Path], Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    root = written(tmp_path)
+    shutil.rmtree(root / "commitlog")
+    for turn in range(2):
+        with appender_at(root) as store:
+            assert put(store, [new_message(0, topic="Busy")])[0].queue_offset == 60 + turn
+            assert put(store, [new_message(0, topic="Idle")])[0].queue_offset == 1 + turn
+            assert readable(store)[0][BUSY] == BODIES[:1] * (turn + 1)
+    assert caplog.text.count("is lost with all its files") == 1
+
+
+def test_a_lost_newest_log_file_is_named(tmp_path: Path) -> None:
+    root = closed(tmp_path)
+    last = max((root / "commitlog").iterdir())
+    last.unlink()
+    with pytest.raises(Corrupt, match="the file is missing") as failure, appender_at(root):
+        pass
+    assert failure.value.path == str(last)
+
+
+def test_many_queues_are_written_seldom() -> None:
+    few = DurableEnds(100, {QueueId("T", n): 1 for n in range(SMALL_QUEUES)})
+    assert few.is_due(101)
+    assert not few.is_due(100)
+    many = DurableEnds(100, {QueueId("T", n): 1 for n in range(100_000)})
+    assert not many.is_due(200 << 20)
+    assert many.is_due(300 << 20)
+    assert DurableEnds.decode(many.encode()) == many
