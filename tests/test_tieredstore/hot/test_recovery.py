@@ -85,6 +85,7 @@ def test_a_process_that_was_killed_loses_nothing(tmp_path: Path) -> None:
         assert (store.end, bodies(store)) == (end, whole)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{"record_crc": False}, {"record_crc": True}], ids=str)
 def test_a_log_torn_at_any_byte_keeps_the_records_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, bool]
