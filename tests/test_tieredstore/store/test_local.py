@@ -102,9 +102,11 @@ async def test_no_message_in_queue_is_said_of_a_queue_whose_end_is_0(tmp_path: P
 async def test_found_null_where_no_file_has_the_unit(tmp_path: Path) -> None:
     async with local(tmp_path) as store:
         await store.put_messages(put_many(25))  # ten units a file
-        (tmp_path / "consumequeue/Orders/0/00000000000000000200").unlink()
+        units = tmp_path / "consumequeue/Orders/0/00000000000000000200"
+        units.rename(tmp_path / "aside")
         result = await store.get_message("g", "Orders", 0, 13)
         assert (result.status, result.next_offset) == (FetchStatus.OFFSET_FOUND_NULL, 20)
+        (tmp_path / "aside").rename(units)  # without it the store does not close cleanly
 
 
 async def test_a_read_ends_with_the_file_of_units_and_goes_on_in_the_next(tmp_path: Path) -> None:
