@@ -32,6 +32,7 @@ from container.queue.tail_cut import CUT_REASON, QueueCut, cut_queue
 from container.record.batch import MessageBatch
 from container.tier_view import TierView
 from container.upkeep.first_files import announcements, taken_up
+from container.upkeep.index_files import IndexStep
 from container.upkeep.options import UpkeepOptions
 from container.upkeep.retention import retention_ms
 from container.upkeep.topic_deletion import delete_topic, still_dying
@@ -155,6 +156,25 @@ class Tier(TierView):
     def unsealed(self) -> Sequence[Unsealed]:
         """Keys that are in no index file yet, for `find_messages`."""
         return () if self._keys is None else (self._keys.unsealed,)
+
+    async def complete_index(self) -> None:
+        """Read messages whose keys are missing, until an index file or memory has all keys.
+
+        Returns at once without an index, and early if a read brings no more keys, as of damaged
+        messages. `run` must be running. Costs what upkeep would read later. A cancelled call
+        leaves the rest to upkeep.
+
+        Raises:
+            StoreError: as upkeep's step: some keys cannot be read.
+        """
+        left = 0 if self._keys is None else self._keys.messages_missing()
+        while self._keys is not None and left:
+            error = await self._upkeep.run_now(IndexStep.name)
+            if error is not None:
+                raise error
+            before, left = left, self._keys.messages_missing()
+            if left >= before:
+                return
 
     async def run(self) -> None:
         """Write the journal and keep the tier up until cancelled or closed.

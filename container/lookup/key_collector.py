@@ -135,6 +135,10 @@ class KeyCollector:
             self._doubted.pop(queue_id, None)
         return left
 
+    def messages_missing(self) -> int:
+        """Number of messages whose keys are nowhere. Costs `missing_of` for each doubted queue."""
+        return sum(end - start for one in self.doubted() for start, end in self.missing_of(one))
+
     def check(self) -> None:
         """Assert K1, and K2 but for files that are not published yet. For tests, between awaits."""
         if self._doubted is not None and (

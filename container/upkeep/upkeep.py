@@ -272,6 +272,12 @@ class Upkeep:
             self._running = False
             self._ended.set()  # `finish` does not wait for what does not run
 
+    async def run_now(self, name: str) -> StoreError | None:
+        """Run the step of this name once, after a run of it that is under way. Return its error."""
+        (one,) = (one for one in self._scheduled if one.step.name == name)
+        await self._run_once(one, last=False)
+        return one.last_error
+
     async def _tick(self) -> None:
         """Make each step due at its interval, counted from the end of its last run."""
         pause_s_max = min(one.step.interval_s for one in self._scheduled)

@@ -1,13 +1,14 @@
 """Measures ours beside RocketMQ's own tiered store: `python -m tests.bench.compare --help`.
 
-Each round the JVM puts all messages into a local store; both sides tier that very store and read
-their tiers back, in turn, each of them first in every other round. A second store of the round is
-tiered by both with their key index. Rounds before the first timed one warm both sides up: the JVM
-and the process that tiers for us are the same for all rounds of a case. One JSON file a case.
+Each round the JVM puts all messages into a local store; both sides tier that very store, in
+batches of the same size, and read their tiers back, in turn, each of them first in every other
+round. A second store of the round is tiered by both with their key index, until all keys are found;
+a third one by the Java store alone, in batches of its default size. Rounds before the first timed
+one warm both sides up: the JVM and the process that tiers for us are the same for all rounds of a
+case. One JSON file a case.
 """
 
 import argparse
-import json
 import os
 import shutil
 import sys
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.bench.java_side import JavaFigure, JavaSide
+from tests.bench.rows import Defaults, Goal, add_run_options, goals_beside, keep, refuse_small
 from tests.support.rocketmq_broker import BrokerInstall, rocketmq_version
 from tieredstore.bench.figure import Figure
 from tieredstore.bench.measure import TIER
@@ -36,8 +38,14 @@ CASES = (
     (16_384, 64, 32_768),
 )
 """Bytes of a body, queues, messages."""
+WARM_UP_ROUNDS = 3
+ROUNDS = 5
 RAW = (RAW_WRITE, RAW_READ)
-TABLE_CELLS = 100
+TABLE_CELLS = 120
+TIER_GOALS = {(100, 8): 2.0, (1_024, 8): 2.0, (1_024, 64): 1.2}
+"""Rate beside the Java store's, by bytes of a body and queues."""
+INDEXED_GOALS = {(1_024, 64): 1.0}
+TIER_DEFAULT = "tier_default"
 JAVA_READS = ("read_32_by_1", "read_32_by_4", "read_32_decoded")
 JAVA_OF = {"read_1024_by_1": "read_32_by_1", "read_32_properties": "read_32_decoded"}
 """What ours is compared with where the Java store has no such metric: it reads 32 a call, and
@@ -51,6 +59,7 @@ class Rounds:
     ours: list[Figure] = field(default_factory=list)
     java: list[JavaFigure] = field(default_factory=list)
     java_indexed: list[JavaFigure] = field(default_factory=list)
+    java_default: list[JavaFigure] = field(default_factory=list)
     ours_indexed: list[Figure] = field(default_factory=list)
 
 
@@ -104,6 +113,9 @@ def measure_case(
             for side in in_turn if number % 2 else reversed(in_turn):
                 side()
             java.ask("end")
+            java.ask("put")
+            found.java_default.append(java.ask(TIER_DEFAULT))
+            java.ask("end")
     result = BenchResult(made, warm_up_rounds, rounds, lines_of(timed.ours), peak_bytes)
     return compared_rows(as_rows(result), timed)
 
@@ -119,10 +131,38 @@ def compared_rows(rows: list[dict[str, Any]], timed: Rounds) -> list[dict[str, A
         row["java"] = _java([figure for figure in timed.java if figure.metric == wanted])
         row["java_indexed"] = _java([one for one in timed.java_indexed if one.metric == wanted])
         row["indexed"] = _java(timed.ours_indexed) if metric == TIER else None
+        row["java_default"] = _java(timed.java_default) if metric == TIER else None
         for name, ratio in (("messages_s", "to_java"), ("cpu_us", "cpu_to_java")):
             java = row["java"]
             row[ratio] = row[name]["median"] / java[name]["median"] if java else None
+    _add_ratios({row["metric"]: row for row in rows})
     return rows
+
+
+def _add_ratios(rows: dict[str, dict[str, Any]]) -> None:
+    """What goals are about besides: both sides indexed, and what verification costs."""
+    tier = rows[TIER]
+    if tier["indexed"] and tier["java_indexed"]:
+        ours, java = (tier[side]["messages_s"]["median"] for side in ("indexed", "java_indexed"))
+        tier["indexed_to_java"] = ours / java
+    cpu = [rows[name]["cpu_us"]["median"] for name in ("read_32_by_1", "read_32_unverified")]
+    rows["read_32_by_1"]["cpu_to_unverified"] = cpu[0] / cpu[1]
+
+
+def goals_of(metric: str, body_bytes: int, queues: int) -> list[Goal]:
+    """The goals of a row: ratios to the Java store, both warm, in batches of one size."""
+    case = (body_bytes, queues)
+    if metric == TIER:
+        found = [
+            (TIER_GOALS, "rate", "to_java"),
+            (INDEXED_GOALS, "rate with index", "indexed_to_java"),
+        ]
+        return [Goal(name, words, least=by[case]) for by, words, name in found if case in by]
+    if metric == "read_32_by_1" and body_bytes == 1_024:
+        return [Goal("cpu_to_unverified", "CPU to unverified", most=1.2)]
+    if metric == "read_32_decoded":
+        return [Goal("to_java", "rate", least=1.0)]
+    return []
 
 
 def _java(figures: Sequence[Figure]) -> dict[str, Any] | None:
@@ -142,13 +182,22 @@ def print_case(rows: list[dict[str, Any]]) -> None:
     """Medians: thousands of messages a second and CPU microseconds a message, side by side."""
     *measured, run = rows
     store = run["store"]
-    columns = ["k msg/s (CPU us)", "ours", "Java", "with index", "rate", "CPU", "/ raw"]
+    columns = ["k msg/s (CPU us)", "ours", "Java", "with index", "rate", "CPU", "/ raw", "goal"]
+    case = (store["body_bytes"], store["queues"])
     write_table(
         columns,
-        [[METRICS[row["metric"]], *_cells(row)] for row in measured if row["messages_s"]],
-        numbers=frozenset(columns[1:]),
-        title=f"{store['messages']:,} messages of {store['body_bytes']:,} B, "
-        f"{store['queues']} queues, {run['rounds']} rounds",
+        [
+            [
+                METRICS[row["metric"]],
+                *_cells(row),
+                goals_beside(row, goals_of(row["metric"], *case)),
+            ]
+            for row in measured
+            if row["messages_s"]
+        ],
+        numbers=frozenset(columns[1:-1]),
+        title=f"{store['messages']:,} messages of {store['body_bytes']:,} B, {store['queues']} "
+        f"queues, {run['rounds']} rounds after {run['warm_up_rounds']}",
     )
     for row in measured:
         if row["metric"] in RAW:
@@ -161,6 +210,9 @@ def print_case(rows: list[dict[str, Any]]) -> None:
     for row in measured:
         if row["indexed"] and row["java_indexed"]:
             print(f"{METRICS[row['metric']]} with index: {_indexed(row)}")
+        if row["java_default"]:
+            rate, cpu = (row["java_default"][name]["median"] for name in ("messages_s", "cpu_us"))
+            print(f"Java in batches of its default size: {rate / 1e3:,.0f} k/s ({cpu:.2f} us)")
     print(flush=True)
 
 
@@ -198,11 +250,14 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--body-bytes", type=int, help="only cases with such bodies")
     parser.add_argument("--queues", type=int, help="only cases with so many queues")
     parser.add_argument("--messages", type=int, help="so many, in place of the case's own number")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--warm-up-rounds", type=int, default=3)
-    parser.add_argument("--directory", type=Path, help="on the disk to be measured")
-    parser.add_argument("--store-results", type=Path, help="keep a JSON file a case there")
+    add_run_options(parser, Defaults(0, WARM_UP_ROUNDS, ROUNDS))
     options = parser.parse_args(arguments)
+    if options.store_results is not None:
+        for body_bytes, queues, messages in CASES:
+            if options.body_bytes in (None, body_bytes) and options.queues in (None, queues):
+                given = options.messages or messages
+                measured = Defaults(given, options.warm_up_rounds, options.rounds)
+                refuse_small(parser, measured, Defaults(messages, WARM_UP_ROUNDS, ROUNDS))
     os.environ.setdefault("COLUMNS", str(TABLE_CELLS))  # a pipe has no width of its own
     install = BrokerInstall.fetched()
     for body_bytes, queues, messages in CASES:
@@ -225,7 +280,7 @@ def main(arguments: Sequence[str]) -> None:
         print_case(rows)
         if options.store_results is not None:
             name = f"{body_bytes}-bytes-{queues}-queues-java.json"
-            (options.store_results / name).write_text(json.dumps(rows, indent=1) + "\n")
+            keep(rows, options.store_results / name)
 
 
 if __name__ == "__main__":

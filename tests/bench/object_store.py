@@ -18,6 +18,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from tests.bench.rows import Defaults, Goal, goals_beside, keep, refuse_small
 from tests.bench.s3_parts import BUCKET, MIB, OBJECT_BYTES, QUEUES, TOPIC, Job, measure_part
 from tests.support.seaweedfs import SeaweedFs
 from tieredstore.bench.figure import settle
@@ -35,7 +36,14 @@ RAW_OF = {
     "offload": "raw_write",
     "read_offloaded": "raw_read",
 }
+GOALS = {
+    "read": [Goal("to_raw", "of raw", least=0.8)],
+    "read_offloaded": [Goal("cpu_to_read", "CPU to an S3 tier", most=1.1)],
+}
 WARM_BYTES = 32 * MIB
+MIB_MEASURED = 512
+ROUNDS = 5
+WARM_UP_ROUNDS = 1
 
 Result = dict[str, Any]
 
@@ -86,7 +94,7 @@ def measure(directory: Path, body_bytes: int, size_bytes: int, rounds: int) -> l
     with SeaweedFs(directory / "server") as server:
         server.make_bucket(BUCKET)
         env = {**server.environment, "XDG_RUNTIME_DIR": str(directory)}
-        for number in range(-1, rounds):
+        for number in range(-WARM_UP_ROUNDS, rounds):
             print(f"round {number + 1} of {rounds}", file=sys.stderr, flush=True)
             job = replace(job, prefix=f"r{number}", posix=directory / f"posix{number}")
             for part in ROUND[number % 2]:
@@ -97,6 +105,7 @@ def measure(directory: Path, body_bytes: int, size_bytes: int, rounds: int) -> l
     rows = [{"metric": part, **_spreads(figures)} for part, figures in found.items()]
     _compare(rows)
     about = {"body_bytes": body_bytes, "bytes": size_bytes, "queues": QUEUES, "rounds": rounds}
+    about |= {"messages": whole.messages, "warm_up_rounds": WARM_UP_ROUNDS}
     crowd_row = {"metric": "readers", **crowd}
     return [*rows, crowd_row, {"metric": "run", **about, "machine": machine_facts()}]
 
@@ -117,6 +126,8 @@ def _compare(rows: list[Result]) -> None:
         row = by_name[ours]
         for name, of in (("to_raw", "bytes_s"), ("cpu_to_raw", "cpu_s")):
             row[name] = row[of]["median"] / by_name[raw][of]["median"]
+    cpu = [by_name[name]["cpu_s"]["median"] for name in ("read_offloaded", "read")]
+    by_name["read_offloaded"]["cpu_to_read"] = cpu[0] / cpu[1]
     row, copy = by_name["tier"], by_name["raw_copy"]
     row["to_raw_copy"] = row["bytes_s"]["median"] / copy["bytes_s"]["median"]
     row["cpu_to_raw_copy"] = row["cpu_s"]["median"] / copy["cpu_s"]["median"]
@@ -124,6 +135,12 @@ def _compare(rows: list[Result]) -> None:
 
 def print_rows(rows: Sequence[Result]) -> None:
     """One line a part."""
+    run = rows[-1]
+    print(
+        f"{run['messages']:,} messages of {run['body_bytes']:,} B, {run['queues']} queues, "
+        f"{run['bytes'] / MIB:,.0f} MiB, {run['rounds']} rounds after "
+        f"{run['warm_up_rounds']}"
+    )
     for row in rows[:-2]:
         line = f"{row['metric']}: {row['bytes_s']['median'] / MIB:,.0f} MiB/s, "
         line += f"{row['cpu_s']['median']:.2f} s CPU after {row['start_cpu_s']['median']:.2f} s, "
@@ -133,7 +150,9 @@ def print_rows(rows: Sequence[Result]) -> None:
         if "to_raw_copy" in row:
             line += f" ({row['to_raw_copy']:.2f} and {row['cpu_to_raw_copy']:.2f} of raw with "
             line += "reading the log)"
-        print(line if not row["requests"] else f"{line}, requests {row['requests']}")
+        line += f", requests {row['requests']}" if row["requests"] else ""
+        goals = goals_beside(row, GOALS.get(row["metric"], []))
+        print(f"{line}; goal: {goals}" if goals else line)
     found, crowd = rows[-2], rows[-2]["crowd"]
     slowest = crowd["reader_s_max"] / crowd["reader_s_median"]
     print(
@@ -152,17 +171,21 @@ def main(arguments: Sequence[str]) -> None:
         return
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--body-bytes", type=int, default=16 << 10)
-    parser.add_argument("--mib", type=int, default=512)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--mib", type=int, default=MIB_MEASURED)
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--directory", type=Path, help="on the disk to be measured")
     parser.add_argument("--store-results", type=Path, help="keep a JSON file there")
     options = parser.parse_args(arguments)
+    if options.store_results is not None:
+        counts = (size * MIB // options.body_bytes for size in (options.mib, MIB_MEASURED))
+        given, least = (Defaults(count, WARM_UP_ROUNDS, ROUNDS) for count in counts)
+        refuse_small(parser, replace(given, rounds=options.rounds), least)
     with tempfile.TemporaryDirectory(dir=options.directory) as name:
         rows = measure(Path(name), options.body_bytes, options.mib * MIB, options.rounds)
     print_rows(rows)
     if options.store_results is not None:
         kept = options.store_results / f"s3-{options.body_bytes}-bytes.json"
-        kept.write_text(json.dumps(rows, indent=1) + "\n")
+        keep(rows, kept)
 
 
 if __name__ == "__main__":

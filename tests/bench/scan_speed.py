@@ -8,7 +8,6 @@ process holds too much memory.
 """
 
 import argparse
-import json
 import os
 import shutil
 import sys
@@ -16,8 +15,8 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
 
+from tests.bench.rows import Defaults, Goal, Row, goals_beside, keep, refuse_small
 from tests.bench.scan_data import write_logs
 from tests.bench.scan_parts import SPARK, Data, Part, Took, engine_of, measured, parts_of
 from tests.support.spark_settings import ROOT, spark_environment, spark_options
@@ -35,8 +34,11 @@ PARTITIONS = 2 * PROCESSES
 WORKER_BYTES_MAX = 400_000_000
 WARM_BYTES = 8 * MIB
 KEPT = "offline-scan.json"
-
-Row = dict[str, Any]
+BYTES = 512 * MIB
+ROUNDS = 2
+WARM_UP_ROUNDS = 1
+GOALS = [Goal("to_scans", "rate to two processes' scan", least=0.5)]
+"""Of a rebuild on Spark; the scan is that of tags and keys."""
 
 
 class TooMuch(Exception):
@@ -86,10 +88,25 @@ def measure(directory: Path, size: int, rounds: int) -> list[Row]:
                     if part.by in engines and took.worker_bytes > WORKER_BYTES_MAX:
                         raise TooMuch(f"a worker held {took.worker_bytes:,} bytes: {part}")
                     found[part].append(took)
-            rows += [row_of(part, data, took) for part, took in found.items()]
+            rows += compared([row_of(part, data, took) for part, took in found.items()])
             shutil.rmtree(data.root)
-    facts = {"metric": "run", "bytes": size, "rounds": rounds, "machine": machine_facts()}
+    facts = {"metric": "run", "bytes": size, "warm_up_rounds": WARM_UP_ROUNDS, "rounds": rounds}
+    facts["machine"] = machine_facts()
     return [*rows, facts]
+
+
+def compared(rows: list[Row]) -> list[Row]:
+    """The rows of one length of bodies, rebuilds on Spark beside the scan by two processes."""
+    (scan,) = (
+        row["bytes_s"]["median"]
+        for row in rows
+        if row["by"] == f"local, {PROCESSES}"
+        and (row["columns"], row["split_bytes"]) == ("tags and keys", SPLIT_BYTES)
+    )
+    for row in rows:
+        if row["metric"] == "rebuild" and row["by"].startswith(SPARK):
+            row["to_scans"] = row["bytes_s"]["median"] / scan
+    return rows
 
 
 def made(root: Path, body_bytes: int, size: int) -> Data:
@@ -116,6 +133,11 @@ def row_of(part: Part, data: Data, took: Sequence[Took]) -> Row:
 
 def print_rows(rows: Sequence[Row]) -> None:
     """One line a part."""
+    run = rows[-1]
+    print(
+        f"{run['bytes'] / MIB:,.0f} MiB of each length of bodies, {run['rounds']} rounds "
+        f"after {run['warm_up_rounds']}"
+    )
     print(
         f"{'bodies':>6} {'job':>8} {'columns':>14} {'by':>15} {'split':>6} {'MB/s':>7} {'CPU s':>6}"
         f" {'worker MiB':>10} {'Java MiB':>8}"
@@ -126,22 +148,28 @@ def print_rows(rows: Sequence[Row]) -> None:
             f" {row['split_bytes'] // MIB:>6} {row['bytes_s']['median'] / 1e6:>7,.0f}"
             f" {row['cpu_s']['median']:>6.2f} {row['worker_peak_bytes'] // MIB:>10}"
             f" {row['java_peak_bytes'] // MIB or '':>8}"
+            f" {goals_beside(row, GOALS if 'to_scans' in row else [])}"
         )
 
 
 def main() -> None:
     """Measure, print, and keep the rows."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--bytes", type=int, default=512 * MIB, help="of each set of messages")
-    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--bytes", type=int, default=BYTES, help="of each set of messages")
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--directory", type=Path, help="on the disk to be measured")
     parser.add_argument("--store-results", type=Path, help="keep a JSON file there")
     given = parser.parse_args()
+    if given.store_results is not None:
+        if given.bytes < BYTES:
+            parser.error(f"--store-results keeps no result with fewer than {BYTES:,} bytes")
+        measured_rounds = Defaults(0, WARM_UP_ROUNDS, given.rounds)
+        refuse_small(parser, measured_rounds, Defaults(0, WARM_UP_ROUNDS, ROUNDS))
     with tempfile.TemporaryDirectory(dir=given.directory) as name:
         rows = measure(Path(name), given.bytes, given.rounds)
     print_rows(rows)
     if given.store_results is not None:
-        (given.store_results / KEPT).write_text(json.dumps(rows, indent=1) + "\n")
+        keep(rows, given.store_results / KEPT)
 
 
 if __name__ == "__main__":

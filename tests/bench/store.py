@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.bench.java_side import JavaSide
+from tests.bench.rows import Defaults, Goal, add_run_options, goals_beside, keep, refuse_small
 from tests.bench.store_worker import StoreFigure, StoreWorker
 from tests.support.rocketmq_broker import BrokerInstall, rocketmq_version
 from tieredstore.bench.figure import Figure
@@ -28,7 +29,10 @@ from tieredstore.cli.output import write_table
 
 CASES = ((100, 8, 400_000), (1_024, 8, 200_000), (1_024, 64, 200_000))
 """Bytes of a body, queues, messages."""
+WARM_UP_ROUNDS = 3
+ROUNDS = 5
 BATCHES = (1, 32, 1_024)
+SMALL_BODY_BYTES = 100
 WORDS = {
     "put_1": "put_message, one task",
     "put_32": "put_messages, 32 a call",
@@ -55,6 +59,29 @@ JAVA_OF = {
 }
 """What ours is compared with: RocketMQ's store takes one message a call."""
 WITHOUT_TIER = {metric: metric.removesuffix("_tiering") for metric in WORDS if "_tiering" in metric}
+
+
+def goals_of(metric: str, body_bytes: int) -> list[Goal]:
+    """The goals of a row, beside a warm Java store."""
+    is_small = body_bytes == SMALL_BODY_BYTES
+    rate, p50, p99 = "messages_s_to_java", "p50_us_to_java", "p99_us_to_java"
+    goals = {
+        "put_1": [
+            Goal(rate, "rate", least=0.75 if is_small else 0.65),
+            Goal("cpu_us_to_java", "CPU", most=1.0),
+            Goal("p99_us", "p99 us", most=15.0),
+        ],
+        "put_32": [Goal(rate, "rate", least=1.35 if is_small else 1.15)],
+        "put_1024": [Goal(rate, "rate", least=1.7)],
+        "put_and_tier_32": [Goal(rate, "rate", least=1.3)],
+        "put_and_tier_1024": [Goal(rate, "rate", least=1.6)],
+        "query": [Goal(p50, "p50", most=2.0), Goal(p99, "p99", most=1.0)],
+    }
+    beside_tiering = [
+        Goal("messages_s_to_untiered", "rate to untiered", least=0.95),
+        Goal("p99_us_to_untiered", "p99 to untiered", most=1.5),
+    ]
+    return goals.get(metric, beside_tiering if metric in WITHOUT_TIER else [])
 
 
 def our_round(
@@ -163,7 +190,7 @@ def print_case(rows: Sequence[dict[str, Any]]) -> None:
     """Medians side by side: rates in thousands a second, CPU and percentiles in microseconds."""
     *measured, run = rows
     store = run["store"]
-    columns = ["k/s (CPU us) p50/p99 us", "ours", "Java", "rate", "CPU", "p50", "p99"]
+    columns = ["k/s (CPU us) p50/p99 us", "ours", "Java", "rate", "CPU", "p50", "p99", "goal"]
     write_table(
         columns,
         [
@@ -176,12 +203,13 @@ def print_case(rows: Sequence[dict[str, Any]]) -> None:
                     for name in (f"{one}_to_java" for one in ("messages_s", "cpu_us", "p50_us"))
                 ),
                 f"{row['p99_us_to_java']:.2f}" if row["p99_us_to_java"] else "",
+                goals_beside(row, goals_of(row["metric"], store["body_bytes"])),
             ]
             for row in measured
         ],
-        numbers=frozenset(columns[1:]),
-        title=f"{store['messages']:,} messages of {store['body_bytes']:,} B, "
-        f"{store['queues']} queues, {run['rounds']} rounds",
+        numbers=frozenset(columns[1:-1]),
+        title=f"{store['messages']:,} messages of {store['body_bytes']:,} B, {store['queues']} "
+        f"queues, {run['rounds']} rounds after {run['warm_up_rounds']}",
     )
     for row in measured:
         if "p99_us_to_untiered" in row:
@@ -227,18 +255,21 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--body-bytes", type=int, help="only cases with such bodies")
     parser.add_argument("--queues", type=int, help="only cases with so many queues")
     parser.add_argument("--messages", type=int, help="so many, in place of the case's own number")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--warm-up-rounds", type=int, default=3)
     parser.add_argument(
         "--history",
         type=int,
         nargs="+",
         help="instead: how long a restart takes with so many times the messages",
     )
-    parser.add_argument("--directory", type=Path, help="on the disk to be measured")
-    parser.add_argument("--store-results", type=Path, help="keep a JSON file a case there")
+    add_run_options(parser, Defaults(0, WARM_UP_ROUNDS, ROUNDS))
     options = parser.parse_args(arguments)
-    os.environ.setdefault("COLUMNS", "110")  # a pipe has no width of its own
+    if options.store_results is not None and not options.history:
+        for body_bytes, queues, messages in CASES:
+            if options.body_bytes in (None, body_bytes) and options.queues in (None, queues):
+                given = options.messages or messages
+                measured = Defaults(given, options.warm_up_rounds, options.rounds)
+                refuse_small(parser, measured, Defaults(messages, WARM_UP_ROUNDS, ROUNDS))
+    os.environ.setdefault("COLUMNS", "170")  # a pipe has no width of its own
     for body_bytes, queues, messages in CASES:
         if options.body_bytes not in (None, body_bytes) or options.queues not in (None, queues):
             continue
@@ -265,7 +296,7 @@ def main(arguments: Sequence[str]) -> None:
                 print_case(rows)
                 kept = f"store-{body_bytes}-bytes-{queues}-queues.json"
         if options.store_results is not None:
-            (options.store_results / kept).write_text(json.dumps(rows, indent=1) + "\n")
+            keep(rows, options.store_results / kept)
 
 
 if __name__ == "__main__":

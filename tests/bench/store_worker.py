@@ -205,6 +205,7 @@ async def _put_and_tier(root: Path, made: SyntheticStore, batch: int) -> StoreFi
             await _put_all(store, messages, batch)
             assert store.cold is not None, "its level is not DISABLE"
             await store.cold.tier_now()
+            await store.cold.tier.complete_index()
         for queue_id in range(made.queues):
             end = len(range(queue_id, made.messages, made.queues))
             assert await store.commit_offset(made.topic, queue_id) == end, "all is tiered"

@@ -4,11 +4,13 @@ import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import click
 import pytest
 
+from tests.bench import compare, store
 from tests.support.golden import GOLDEN_SETS
 from tieredstore.cli import repair_journal
 from tieredstore.cli.main import cli
@@ -26,6 +28,13 @@ PAGES = (README, CHANGELOG, *sorted((ROOT / "docs").glob("*.md")))
 NAMING = {README, CHANGELOG, GUIDE, ROOT / "docs/s3.md", ROOT / "docs/limits.md"}
 """Pages that name settings, options and metrics."""
 CHANGELOG_LINES_MAX = 80
+STORE_ROWS = {
+    "put_1": "`put_message`, one task",
+    "put_32": "`put_messages`, 32 a call",
+    "put_1024": "`put_messages`, 1,024 a call",
+    "put_and_tier_32": "put and tier, 32 a call",
+    "put_and_tier_1024": "put and tier, 1,024 a call",
+}
 RESULTS = ROOT / "tests/bench/results/1024-bytes-8-queues-java.json"
 
 
@@ -104,6 +113,33 @@ def test_the_pythons_that_are_named_are_those_on_which_the_wheel_is_tried() -> N
 def test_the_bound_of_memory_is_the_one_of_the_defaults() -> None:
     mib = Config.load(environment={}, defines=[f"tieredStoreFilePath={ROOT}"]).memory_bytes_max
     assert said(README, r"at most (\d+) MiB in memory") == {str(mib >> 20)}
+
+
+@pytest.mark.parametrize("bench", [store, compare], ids=lambda bench: bench.__name__)
+def test_kept_results_are_of_all_messages_and_of_warm_rounds(bench: ModuleType) -> None:
+    names = {store: "store-{}-bytes-{}-queues.json", compare: "{}-bytes-{}-queues-java.json"}
+    paths = [RESULTS.with_name(names[bench].format(*case)) for *case, _ in bench.CASES]
+    for path, (*_, messages) in zip(paths, bench.CASES, strict=True):
+        if bench is store and not path.exists():
+            continue  # a result that was kept of a cold machine was worse than none
+        (run,) = (row for row in json.loads(path.read_text()) if row["metric"] == "run")
+        assert run["store"]["messages"] >= messages
+        assert run["warm_up_rounds"] >= bench.WARM_UP_ROUNDS
+        assert run["rounds"] >= bench.ROUNDS
+
+
+def test_figures_of_the_store_are_those_that_are_kept() -> None:
+    lines = FIGURES.read_text().splitlines()
+    for column, body_bytes in ((1, 1024), (2, 100)):
+        path = RESULTS.with_name(f"store-{body_bytes}-bytes-8-queues.json")
+        rows = json.loads(path.read_text()) if path.exists() else []
+        kept = {row["metric"]: row for row in rows}
+        for metric, words in STORE_ROWS.items():
+            (line,) = [line for line in lines if line.startswith(f"| {words} |")]
+            rate = float(line.strip("|").split("|")[column])
+            assert 0.1 < rate < 10
+            if kept:
+                assert rate == round(kept[metric]["messages_s_to_java"], 2)
 
 
 def measured() -> dict[str, dict[str, Any]]:

@@ -96,7 +96,7 @@ async def measure_tiering(
 ) -> Figure:
     """From opening the hot log until everything in it is committed, everything at defaults.
 
-    `indexed`: with the keys of all messages, files of which are sealed meanwhile.
+    `indexed`: with the keys of all messages, until each key is in a file or in memory.
     """
     clock = SystemClock()
     async with _owned_tier(tier_dir, IndexOptions() if indexed else None) as tier:
@@ -108,6 +108,7 @@ async def measure_tiering(
             settle()
             with stopwatch() as elapsed:
                 done = await dispatcher.drain()
+                await tier.complete_index()
             await dispatcher.close()
         finally:
             await hot.close()

@@ -51,12 +51,14 @@ import org.apache.rocketmq.tieredstore.file.FlatMessageFile;
  * <ul>
  *   <li>put, put_indexed: begin a store and put all messages into it, nothing is dispatched yet; "store" in the answer is
  *       its directory. The second one will build the key index beside its tier, the first one will not.
- *   <li>tier: dispatch until every ConsumeQueue is committed, without the pauses of the store's own loop.
+ *   <li>tier: dispatch until every ConsumeQueue is committed, without the pauses of the store's own loop, in batches as
+ *       large as ours; with a key index, until all keys are found. tier_default: the same in batches of the default size.
  *   <li>read_32_by_1, read_32_by_4: every queue from its start, 32 messages a call, one call at a time in each of one or
  *       four groups, the heap cache emptied before; wrong_messages counts records that are not the ones asked for.
  *   <li>read_32_decoded: the first of them, and MessageDecoder.decode of every record.
  *   <li>put_made: as put_indexed, of messages that were made before.
- *   <li>put_and_tier: begin a store, put all messages, and dispatch meanwhile, until every ConsumeQueue is committed.
+ *   <li>put_and_tier: begin a store, put all messages, and dispatch meanwhile, in batches as large as ours, until every
+ *       ConsumeQueue is committed and all keys are found.
  *   <li>query, offset_by_time: PROBES of each in the last store, one after the other; "p50_us" and "p99_us" are theirs.
  *   <li>restart: shut the store down, then construct, load and start it again; this alone is timed.
  *   <li>end: shut the store down and remove it.
@@ -79,6 +81,10 @@ public class Bench {
   private static final int KEYS_ASKED = 200;
   private static final long KEYS_WITHIN_NANOS = 60_000_000_000L;
   private static final int PROBES = 1000;
+  private static final int OUR_BATCH_MESSAGES = 32_768;
+  private static final int OUR_BATCH_BYTES = 32 << 20;
+  private static final int DEFAULT_BATCH_MESSAGES = 4096;
+  private static final int DEFAULT_BATCH_BYTES = 4 << 20;
 
   private static Path directory;
   private static int bodyBytes;
@@ -125,9 +131,13 @@ public class Bench {
         meter.print(command, begun, messages, begun.local.getMaxPhyOffset());
         return begun;
       case "tier":
-        store.allowDispatch();
+      case "tier_default":
+        store.allowDispatch(command.equals("tier"));
         meter = new Meter();
         store.dispatch();
+        if (store.isIndexed) {
+          store.awaitKeys();
+        }
         meter.print(command, store, messages, store.tierBytes());
         return store;
       case "read_32_by_1":
@@ -152,6 +162,7 @@ public class Bench {
         return filled;
       case "put_and_tier":
         Store tiered = new Store(directory.resolve("store-" + ++stores), true);
+        tiered.setBatches(true);
         MessageExtBrokerInner[] ready = new MessageExtBrokerInner[messages];
         for (int i = 0; i < messages; i++) {
           ready[i] = message(i);
@@ -269,11 +280,13 @@ public class Bench {
     final DefaultMessageStore local;
     final TieredMessageStore tier;
     final Path root;
+    final boolean isIndexed;
     private final org.apache.rocketmq.tieredstore.MessageStoreConfig settings;
     private final MessageStoreDispatcherImpl dispatcher;
 
     Store(Path root, boolean isIndexed) throws Exception {
       this.root = root;
+      this.isIndexed = isIndexed;
       MessageStoreConfig config = new MessageStoreConfig();
       config.setStorePathRootDir(root + "/store");
       config.setStorePathCommitLog(root + "/store/commitlog");
@@ -349,18 +362,23 @@ public class Bench {
       if (failed.get() > 0) {
         throw new IllegalStateException("tiering failed");
       }
+      awaitKeys();
     }
 
-    /** Until keys of all parts of the store are found: a commit does not wait for the index. */
+    /**
+     * Until keys of all parts of the store, and that of the last message of each queue, are found: a commit does not wait
+     * for the index.
+     */
     void awaitKeys() throws Exception {
       long givenUp = System.nanoTime() + KEYS_WITHIN_NANOS;
-      for (int i = 0; i <= KEYS_ASKED; i++) {
-        String key = "order-" + (long) (messages - 1) * i / KEYS_ASKED;
+      for (int i = 0; i < KEYS_ASKED + queues; i++) {
+        long number = i < KEYS_ASKED ? (long) (messages - 1) * i / KEYS_ASKED : messages - 1 - (i - KEYS_ASKED);
+        String key = "order-" + Math.max(0, number);
         while (tier.queryMessageAsync(TOPIC, key, READ_MESSAGES_MAX, 0, Long.MAX_VALUE).join().getMessageMapedList().isEmpty()) {
           if (System.nanoTime() > givenUp) {
             throw new IllegalStateException("the index never had " + key);
           }
-          Thread.sleep(10);
+          Thread.sleep(1);
         }
       }
     }
@@ -392,16 +410,20 @@ public class Bench {
       return nanos;
     }
 
-    /** Back to the defaults. */
-    void allowDispatch() {
+    /** Dispatch from the beginning, in batches as large as ours or as the defaults. */
+    void allowDispatch(boolean likeOurs) {
       for (FlatMessageFile file : files()) {
         if (!file.isFlatFileInit()) {
           file.initOffset(0);
         }
       }
-      settings.setTieredStoreGroupCommitCount(4096);
-      settings.setTieredStoreGroupCommitSize(4 << 20);
+      setBatches(likeOurs);
       settings.setTieredStoreGroupCommitTimeout(30_000);
+    }
+
+    void setBatches(boolean likeOurs) {
+      settings.setTieredStoreGroupCommitCount(likeOurs ? OUR_BATCH_MESSAGES : DEFAULT_BATCH_MESSAGES);
+      settings.setTieredStoreGroupCommitSize(likeOurs ? OUR_BATCH_BYTES : DEFAULT_BATCH_BYTES);
     }
 
     List<FlatMessageFile> files() {

@@ -394,3 +394,25 @@ async def test_messages_behind_a_lost_file_are_read_and_the_file_is_tried_again(
         assert "index" not in tier.upkeep.statistics().errors
         assert await offsets(tier, "key-59") == [(1, 59), (0, 59)]
     assert await over.findings() == []
+
+
+async def test_completing_the_index_reads_missing_keys_at_once() -> None:
+    """After a crash the keys of no file are missing. Time stands still: upkeep is not due."""
+    over = world()
+    async with over.owned() as tier:
+        await put(tier, 20, QUEUE, OTHER)
+    over.kill_all()
+    async with over.owned() as tier:
+        assert await offsets(tier, "key-19") == []
+        await tier.complete_index()
+        assert await offsets(tier, "key-19") == [(1, 19), (0, 19)]
+        before = figures(tier)
+        await tier.complete_index()
+        assert figures(tier) == before
+
+
+async def test_without_an_index_there_is_nothing_to_complete() -> None:
+    over = OwnedWorld(TierOptions(cut_grace_hours=0), UPKEEP)
+    async with over.owned() as tier:
+        await put(tier, 10)
+        await tier.complete_index()
