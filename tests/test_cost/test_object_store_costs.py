@@ -207,6 +207,7 @@ def test_an_idle_tier_costs_a_look_at_its_journal_a_minute(
     simulated(run())
 
 
+@pytest.mark.slow
 def test_a_later_owner_lists_no_directory_of_a_queue() -> None:
     """All bytes lie in parts, which one listing finds, however many queues there are."""
     config, queues = configured(), 300

@@ -31,6 +31,7 @@ async def test_a_failing_queue_does_not_fail_its_neighbours() -> None:
         await world.wait_for(lambda: world.is_tiered(queues[17]), seconds=31.0)
 
 
+@pytest.mark.slow
 async def test_an_outage_costs_few_requests_and_memory_and_ends_for_all_at_once() -> None:
     world = World(batch_messages_max=100, batch_bytes_max=10_000, bytes_in_flight_max=100_000)
     queues = [QueueId("Q", number) for number in range(100)]

@@ -39,6 +39,7 @@ def test_rival_stores_do_the_same_twice(seed: int) -> None:
     assert first == second
 
 
+@pytest.mark.slow
 def test_rivals_do_the_same_in_processes_that_hash_differently() -> None:
     """Names in a set have another order in each process; nothing may follow that order."""
     program = "from tests.test_faults.test_same_seed import digests; print(*digests(), sep='\\n')"

@@ -205,6 +205,7 @@ async def test_a_row_of_the_crash_matrix(
 PART_ROWS: list[tuple[Kind, int]] = [("crash_before", 4), ("crash_after", 4), ("lost_reply", 0)]
 
 
+@pytest.mark.slow
 @PACKED
 @pytest.mark.parametrize(("kind", "deaths_min"), PART_ROWS)
 async def test_a_part_is_whole_or_nothing_whatever_becomes_of_its_writer(

@@ -151,6 +151,7 @@ async def opened(
         process.kill()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("weather", WEATHER, ids=lambda name: name.replace(" ", "-"))
 async def test_bad_weather_is_survived_in_bounded_memory_and_ends_by_itself(weather: str) -> None:
     async with opened() as world:

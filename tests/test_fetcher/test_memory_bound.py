@@ -31,6 +31,7 @@ def queues() -> list[MemoryQueue]:
     return made
 
 
+@pytest.mark.slow
 async def test_many_readers_stay_within_the_formula() -> None:
     rng = random.Random(5)
     made = queues()

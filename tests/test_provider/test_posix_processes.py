@@ -8,6 +8,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+import pytest
+
 from provider.posix import PosixStore
 from tests.support.patience import communicated
 
@@ -112,6 +114,7 @@ def python(source: str, *arguments: object) -> subprocess.Popen[str]:
     )
 
 
+@pytest.mark.slow
 def test_of_four_processes_that_create_one_name_exactly_one_wins(tmp_path: Path) -> None:
     racers = {letter: python(RACE, tmp_path, letter) for letter in "abcd"}
     for racer in racers.values():

@@ -122,6 +122,7 @@ def assert_compacts(url: str, at_once: int = 2) -> None:
     )
 
 
+@pytest.mark.slow
 def test_many_objects_in_memory_become_one(url: str) -> None:
     assert_compacts(url)
 

@@ -74,6 +74,7 @@ async def drained_until(
     raise AssertionError(f"not so after {DRAINS_MAX} polls")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("has_pins", [False, True])
 async def test_topics_that_are_deleted_while_queues_are_opened_and_a_drain_is_under_way(
     broker: FakeBroker, *, has_pins: bool

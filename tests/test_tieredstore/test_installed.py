@@ -52,6 +52,7 @@ def test_the_command_is_installed_and_knows_every_command() -> None:
     assert [name for name in COMMANDS if f"\n  {name} " not in shown] == []
 
 
+@pytest.mark.slow
 def test_nothing_that_only_tests_need_is_imported_by_the_commands() -> None:
     modules = [module for module, _ in COMMANDS.values()]
     program = (

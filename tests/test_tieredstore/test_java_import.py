@@ -78,6 +78,7 @@ def messages_in(tier: Path) -> dict[str, bytes]:
     return {str(path.relative_to(tier)): path.read_bytes() for path in found}
 
 
+@pytest.mark.slow
 def test_an_import_that_dies_at_any_request_leaves_nobody_the_java_files_to_write_over(
     broker: FakeBroker, tmp_path: Path
 ) -> None:

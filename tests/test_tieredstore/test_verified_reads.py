@@ -71,6 +71,7 @@ async def test_files_of_two_topics_that_were_swapped_give_no_message(tier: Path)
         assert "another topic" in str(error)
 
 
+@pytest.mark.slow
 @DAMAGED
 async def test_no_flipped_bit_of_a_log_is_served_where_it_was_to_be_compared(tier: Path) -> None:
     """200 flips; what may differ is what no checksum that is compared covers."""

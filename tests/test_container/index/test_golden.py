@@ -75,6 +75,7 @@ def empty_keys(tree: GoldenTree) -> set[int]:
     return {key_hash(index_key(topic, "")) for topic in topics}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("golden", "kind"), GOLDEN_TREES, ids=tree_name)
 def test_java_s_files_have_the_items_that_we_find_in_the_records(
     golden: GoldenSet, kind: str

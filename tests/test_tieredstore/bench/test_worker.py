@@ -14,6 +14,7 @@ from tieredstore.bench.worker import Worker
 MADE = SyntheticStore(messages=200, body_bytes=100, queues=2)
 
 
+@pytest.mark.slow
 def test_one_process_tiers_and_reads_everything(tmp_path: Path) -> None:
     size = write_synthetic_store(tmp_path / "store", MADE)
     with Worker() as worker:
@@ -31,6 +32,7 @@ def test_one_process_tiers_and_reads_everything(tmp_path: Path) -> None:
         assert figure.cpu_us == pytest.approx(1e6 * figure.cpu_seconds / figure.messages)
 
 
+@pytest.mark.slow
 def test_its_peak_holds_none_of_the_memory_of_the_process_that_started_it() -> None:
     touched = np.ones(1 << 29, np.uint8)
     with Worker() as worker:
@@ -38,6 +40,7 @@ def test_its_peak_holds_none_of_the_memory_of_the_process_that_started_it() -> N
         assert worker.peak_bytes() > 1 << 20
 
 
+@pytest.mark.slow
 def test_what_the_measured_code_raises_arrives(tmp_path: Path) -> None:
     with Worker() as worker, pytest.raises(StoreError):
         worker.read(tmp_path / "none", MADE)

@@ -80,6 +80,7 @@ def test_nothing_is_left_in_the_directory(
     assert list(results[2].iterdir()) == []
 
 
+@pytest.mark.slow
 def test_people_get_a_table_and_the_peak_memory(tmp_path: Path) -> None:
     out = run("bench", *TINY, "--rounds", "1", "--directory", tmp_path).out
     for words in METRICS.values():

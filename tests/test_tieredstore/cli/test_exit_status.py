@@ -89,6 +89,7 @@ def test_2_wrong_use(given: list[str], words: list[str]) -> None:
     assert len(run(*given, *words, status=2).complaints.splitlines()) == 1
 
 
+@pytest.mark.slow
 def test_3_storage_unavailable(broker: FakeBroker, given: list[str]) -> None:
     run(*given, "tier", broker.directory)
     with Path("/dev/full").open("wb") as full:

@@ -111,6 +111,7 @@ def tiered(given: list[str]) -> list[dict[str, Any]]:
     return run(*given, "topics", "--json", status=None).rows
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("gone", ["full", "closed"])
 def test_standard_error_that_takes_nothing_does_not_end_a_follower(
     broker: FakeBroker, tmp_path: Path, gone: str

@@ -163,6 +163,7 @@ def test_json_logs_are_not_mixed_with_a_table(broker: FakeBroker, given: list[st
     assert "\x1b" not in terminal.written
 
 
+@pytest.mark.slow
 def test_a_store_of_our_own_shows_the_same_table(given: list[str], tmp_path: Path) -> None:
     own = [*given, "-D", f"storePathRootDir={tmp_path / 'own'}"]
     run(*own, "put", "Orders", "one", "two", "three")

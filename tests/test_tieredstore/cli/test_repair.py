@@ -228,6 +228,7 @@ def test_messages_that_cannot_be_saved_are_not_cut(
     assert '"topic":"B"' in row, "A was saved and cut"
 
 
+@pytest.mark.slow
 def test_a_hundred_queues_that_cannot_be_cut_are_said_in_a_few_lines(tmp_path: Path) -> None:
     broker = FakeBroker(tmp_path / "store", consume_queue_bytes=400)
     broker.put("Whole", 0)

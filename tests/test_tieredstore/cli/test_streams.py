@@ -73,6 +73,7 @@ def test_a_full_device_behind_the_output_is_said(tier: Path, words: str) -> None
     assert done.stderr == f"tieredstore: {sentence}\n"
 
 
+@pytest.mark.slow
 @pytest.mark.leaves_findings("object-missing", "unreadable", why="a segment's file is removed")
 def test_findings_that_nobody_reads_still_count(tmp_path: Path) -> None:
     tree = unpack(ROCKETMQ_533, "closed", tmp_path)

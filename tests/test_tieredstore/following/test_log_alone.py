@@ -190,6 +190,7 @@ async def test_reading_ahead_is_told_and_changes_nothing_for_the_first_poll(
     assert [(seen.min_offset, seen.max_offset) for seen in await log.poll()] == [(0, 200)]
 
 
+@pytest.mark.slow
 async def test_memory_does_not_grow_with_what_is_not_tiered(
     tmp_path: Path,
     clock: ManualClock,
@@ -217,6 +218,7 @@ async def test_memory_does_not_grow_with_what_is_not_tiered(
     assert second < first + 200_000, (first, second)
 
 
+@pytest.mark.slow
 async def test_each_of_many_queues_takes_little(
     tmp_path: Path, clock: ManualClock, logs: list[RocketMqHotLog]
 ) -> None:

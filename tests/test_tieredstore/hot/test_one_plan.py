@@ -37,6 +37,7 @@ def assert_same(plan: OnePlan, message: NewMessage, end: int, known: dict[QueueI
     assert other.end == plan.appended.position + plan.appended.size
 
 
+@pytest.mark.slow
 @given(
     st.integers(0, 1 << 17),
     st.dictionaries(st.integers(0, 3), st.integers(0, 1 << 40)),

@@ -222,6 +222,7 @@ def test_keys_are_compared_in_both_directions(sound: Path) -> None:
     assert other_index_file(sound, with_another) == {"index-item"}
 
 
+@pytest.mark.slow
 @pytest.mark.leaves_findings(*KINDS, why="the test damages the tier")
 def test_the_command_prints_findings_and_counts_and_ends_with_1(tier: Path) -> None:
     done = invoke(tier, "audit", "--processes", "1")

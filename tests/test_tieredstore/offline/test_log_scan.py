@@ -58,6 +58,7 @@ def whole(log: Log) -> list[tuple[int, bytes]]:
     ]
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(log=logs(), length=st.integers(1, 700), anchored=st.booleans())
 def test_every_way_of_splitting_finds_each_record_once(

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import orjson
+import pytest
 
 from container.metadata.operations import PutQueue, PutTopic
 from container.names.queue_id import QueueId, SegmentType
@@ -23,6 +24,7 @@ GAPS = 100_000
 """With a look at all of them for each, a test would take minutes."""
 
 
+@pytest.mark.slow
 def test_an_audit_of_a_queue_with_many_gaps() -> None:
     runs = [(10 * number, 10 * number + 9) for number in range(GAPS)]
     gaps = [(behind, behind + 1) for _, behind in runs[:-1]]
@@ -40,6 +42,7 @@ def test_an_audit_of_a_queue_with_many_gaps() -> None:
     assert found(2) == [("messages-missing", 9), ("messages-missing", 19)]
 
 
+@pytest.mark.slow
 def test_units_go_into_the_files_of_their_runs_however_many_there_are(tmp_path: Path) -> None:
     messages = write_logs(tmp_path, 10, 200 << 10, queues=1)
     (split,) = splits_of(tmp_path, 1 << 40)

@@ -110,6 +110,7 @@ async def test_logs_in_a_directory_give_the_same_keys_however_they_are_split(
     assert found == found[:1] * len(SPLIT_BYTES)
 
 
+@pytest.mark.slow
 async def test_parts_give_the_same_keys_however_they_are_split(packed_tier: PackedTier) -> None:
     await lose_metadata(packed_tier)
     left = packed_tier.objects
@@ -130,6 +131,7 @@ async def test_parts_give_the_same_keys_however_they_are_split(packed_tier: Pack
     assert found == found[:1] * len(SPLIT_BYTES)
 
 
+@pytest.mark.slow
 def test_workers_make_the_same_files(tmp_path: Path) -> None:
     tree = unpacked(ROCKETMQ_533)
     run(*options_of(tree, tmp_path / "one"), "tier", tree.store)

@@ -71,6 +71,7 @@ async def units_of(tier: PackedTier) -> dict[str, bytes]:
     return await tier.read(read)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("split_bytes", SPLIT_BYTES)
 async def test_a_tier_of_parts_alone_gets_all_back(tier: PackedTier, split_bytes: int) -> None:
     before = await units_of(tier)

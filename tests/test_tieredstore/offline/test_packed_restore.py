@@ -68,6 +68,7 @@ async def is_sound(tier: PackedTier, *, answers: bool = False) -> None:
     assert [str(one) for one in report.findings] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("split_bytes", SPLIT_BYTES)
 async def test_lost_units_and_index_files_come_back_in_new_objects(
     tier: PackedTier, split_bytes: int

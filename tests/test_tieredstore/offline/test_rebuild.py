@@ -300,6 +300,7 @@ def test_no_metadata_are_made_for_an_owner_that_lives_without_its_journal(
 KINDS = ("checksum", "record", "unreadable", "log-outruns-units", "units-do-not-join", "body-crc")
 
 
+@pytest.mark.slow
 @pytest.mark.leaves_findings(*KINDS, why="the test damages messages")
 @pytest.mark.parametrize("sound", [ROCKETMQ_533], indirect=True, ids=tree_name)
 def test_of_a_damaged_log_all_other_messages_are_published_and_the_damage_is_told(
@@ -379,6 +380,7 @@ def first_body(log: bytes | bytearray) -> int:
         at += int.from_bytes(log[at : at + 4])
 
 
+@pytest.mark.slow
 def test_wrong_use_is_one_sentence(
     sound: tuple[GoldenTree, Path], tier: Path, tmp_path: Path
 ) -> None:

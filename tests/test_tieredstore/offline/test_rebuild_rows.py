@@ -98,6 +98,7 @@ def test_no_piece_has_more_than_so_many_rows() -> None:
     assert [piece.order for piece in pieces] == [0, 2]
 
 
+@pytest.mark.slow
 def test_a_split_of_any_length_gives_pieces_of_bounded_length(tmp_path: Path) -> None:
     messages = write_logs(tmp_path, 100, 64 << 20)
     held = 0
@@ -171,6 +172,7 @@ def test_keys_are_the_same_however_many_are_found_at_once(
     source.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("job", [RebuildTask, AuditTask])
 def test_a_mapper_holds_as_little_of_a_long_split_of_many_keys(
     tmp_path: Path, job: type[RebuildTask] | type[AuditTask]

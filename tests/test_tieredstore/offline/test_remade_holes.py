@@ -247,6 +247,7 @@ async def test_a_file_far_behind_all_others_costs_neither_time_nor_messages(
     assert report.findings[1].path == far
 
 
+@pytest.mark.slow
 def test_where_no_queue_can_be_made_it_is_said_and_there_is_no_journal(
     sound: tuple[GoldenTree, Path], tier: Path
 ) -> None:

@@ -84,6 +84,7 @@ async def answers_are_right(tier: PackedTier, queue: Queue) -> None:
     assert list(found.findings) == []
 
 
+@pytest.mark.slow
 async def test_a_compaction_of_a_log_with_holes_changes_no_answer(tier: PackedTier) -> None:
     await lose_some(tier)
     await in_thread(lambda: remake(tier.config, OneProcess()))

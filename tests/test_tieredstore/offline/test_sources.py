@@ -4,6 +4,7 @@ import gc
 import threading
 
 import fsspec
+import pytest
 
 from tieredstore.offline.sources import STORES_MAX, source_of
 from tieredstore.offline.split import TierPlace
@@ -11,6 +12,7 @@ from tieredstore.offline.split import TierPlace
 PLACES = 3 * STORES_MAX
 
 
+@pytest.mark.slow
 def test_stores_that_left_the_cache_end_with_their_last_user() -> None:
     fsspec.filesystem("memory").store.clear()
     first = source_of(TierPlace("memory://bucket/first"))
