@@ -68,6 +68,7 @@ check: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/lint-imports
 	$(BIN)/pyright --project pyrightbase.json
+	$(BIN)/python -m tests.support.sizes
 
 # The types where Spark, Iceberg and pandas are used, too.
 check-full: $(FULL_STAMP)
