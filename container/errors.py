@@ -27,6 +27,13 @@ class InUse(Denied):
     """Stop the process that writes this store directory first; two would destroy it."""
 
 
+class Expired(NotFound):
+    """Plan again: messages that a plan had were trimmed, truncated or deleted since.
+
+    `path` is the queue. Nothing is damaged.
+    """
+
+
 class BytesMissing(NotFound):
     """Look again, once: then a file must be brought back. What is published is not in storage."""
 

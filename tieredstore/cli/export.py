@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from tieredstore.offline.export.continuing import Gone
     from tieredstore.offline.export.iceberg_job import TableExport
     from tieredstore.offline.export.job import Export, ExportReport
-    from tieredstore.offline.export.options import ExportOptions
+    from tieredstore.offline.export.options import ExportOptions, Skips
 
 NUMBERS = frozenset({"messages", "files", "size", "queues", "offsets", "damaged"})
 
@@ -76,6 +76,12 @@ def _options(command: Callable[..., int]) -> Callable[..., int]:
                 help="Pass over damaged messages, count them, and exit with 1.",
             ),
             click.option(
+                "--skip-missing",
+                is_flag=True,
+                help="Pass over messages whose published bytes are not in the storage, count them"
+                " as damaged, and exit with 1.",
+            ),
+            click.option(
                 "--dry-run", is_flag=True, help="Print what would be read, and write nothing."
             ),
         )
@@ -105,6 +111,7 @@ def command(
     table: str | None,
     split_bytes: int,
     skip_damaged: bool,
+    skip_missing: bool,
     dry_run: bool,
     java_metadata: Path | None,
     engine: str,
@@ -117,7 +124,7 @@ def command(
     The files are DIRECTORY/topic=TOPIC/day=YYYY-MM-DD/*.parquet, by the day in UTC when the broker
     stored the messages. A run that was ended goes on where it was; a run on a complete export adds
     the messages that came since, each exactly once. With --iceberg they go into a table, by
-    snapshots of 4 GiB of logs. Exit status 1: damaged messages were passed over.
+    snapshots of 4 GiB of logs. Exit status 1: not every message is exported, which is said.
     """
     if (directory is None) == (table is None):
         both = "" if directory is None else ", not both"
@@ -126,12 +133,14 @@ def command(
         "config": invocation.load_config(),
         "options": _export_options(given),
         "split_bytes": split_bytes,
-        "skips_damage": skip_damaged,
+        "skips": _skips(damage=skip_damaged, missing=skip_missing),
         "java_metadata": java_metadata,
         "naming": AS_OPTIONS,
     }
     export = _into_directory(directory, planned) if table is None else _into_table(table, planned)
     _show_gone(export.gone)
+    for text in export.refused:
+        click.echo(text, err=True)
     if dry_run:
         _show_plan(export, as_json=as_json)
         return 0
@@ -139,7 +148,15 @@ def command(
     with engine_of(engine, processes) as made, bar as progress:
         report = export.run(made, progress)
     _show_report(report, as_json=as_json)
-    return FINDINGS if any(topic.damaged for topic in report.topics) else 0
+    _show_gone(report.gone)
+    for reason in report.missing:
+        click.echo(f"not exported yet: {reason}", err=True)
+    if report.missing:
+        click.echo(
+            "bring the objects back and run this again; --skip-missing leaves their messages out",
+            err=True,
+        )
+    return 0 if report.is_whole and not (export.gone or export.refused) else FINDINGS
 
 
 def _into_directory(directory: Path | None, planned: dict[str, Any]) -> "Export":
@@ -199,13 +216,19 @@ def _export_options(given: dict[str, Any]) -> "ExportOptions":
     )
 
 
+def _skips(*, damage: bool, missing: bool) -> "Skips":
+    from tieredstore.offline.export.options import Skips  # noqa: PLC0415 - as above
+
+    return Skips(damage, missing)
+
+
 def _show_gone(gone: "Sequence[Gone]") -> None:
     """What an earlier run did not export and this one cannot; not among what programs read."""
     for one in gone:
         count = one.end - one.start
         click.echo(
-            f"{one.queue}: {counted(count, 'queue offset')} from {one.start:,} on expired before "
-            f"{'it was' if count == 1 else 'they were'} exported",
+            f"{one.queue}: {counted(count, 'queue offset')} from {one.start:,} on {one.cause} "
+            f"before {'it was' if count == 1 else 'they were'} exported",
             err=True,
         )
 

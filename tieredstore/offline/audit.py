@@ -5,9 +5,10 @@ with ten times the workers. What only metadata and listings tell is found as `ch
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import orjson
 from anyio.from_thread import start_blocking_portal
@@ -16,6 +17,7 @@ from container.check.finding import Finding
 from container.check.standing import still_stands
 from container.metadata.object_names import object_name
 from container.metadata.records import Extent, IndexFile, Queue, Segment
+from container.metadata.state import TierState
 from container.names.queue_id import QueueId, SegmentType
 from container.names.rocketmq import parse_segment_name
 from container.record.unit import UNIT_BYTES
@@ -24,6 +26,8 @@ from provider.clock import SystemClock
 from provider.errors import StoreError
 from tieredstore.config.effective import Config
 from tieredstore.offline.audit_job import (
+    INDEX,
+    SPLIT,
     AuditReducer,
     AuditTask,
     Covered,
@@ -37,10 +41,14 @@ from tieredstore.offline.flat_bytes import Sum
 from tieredstore.offline.planning import TierPlan, plan_of
 from tieredstore.offline.report import AuditReport
 from tieredstore.offline.sources import place_of
-from tieredstore.offline.split import LogPiece, Split, TierPlace, pieces_between
+from tieredstore.offline.split import ALL_OFFSETS, LogPiece, Split, TierPlace, pieces_between
 from tieredstore.opening import AS_OPTIONS, existing_tier, open_reader, read_bytes
 from tieredstore.reading.findings import findings_of
 
+ROUNDS_MAX = 8
+"""Times that queues are judged whose bytes an owner moves or trims meanwhile."""
+COUNTS = ("queues", "records", "bytes", "units", "extents", "index_files", "index_items",
+          "findings_more")  # fmt: skip
 SUMS_AT_ONCE = 64
 """Extents of units in one task."""
 Progress = Callable[[int, int], None]
@@ -119,8 +127,45 @@ async def _audited(  # noqa: PLR0917 - one caller
     progress: Progress | None,
     findings: list[Finding],
 ) -> AuditReport:
-    plan = await plan_of(reader, place, Selection(), split_bytes)
-    tasks = await _tasks(reader, plan, bodies=bodies, is_java=is_java)
+    """Judge everything once, and what changed meanwhile again, for an owner may be at work."""
+    selection = Selection()
+    before = reader.state.copy()
+    judged: dict[str, dict[str, Any]] = {}
+    changed: set[QueueId] = set()
+    deleted: set[QueueId] = set()
+    for _ in range(ROUNDS_MAX):
+        plan = await plan_of(reader, place, selection, split_bytes)
+        tasks = await _tasks(
+            reader, plan, bodies=bodies, is_java=is_java, with_keys=selection.by_queue is None
+        )
+        judged |= await _judged(place, plan, tasks, engine, progress)
+        await reader.refresh()
+        for target in _merged(judged, reader.state):
+            judged[target]["findings"] = []
+        changed = _changed(judged, plan.state, reader.state)
+        deleted |= {queue for queue in changed if reader.queue(queue) is None}
+        changed -= deleted
+        if not changed:
+            break
+        selection, progress = Selection(by_queue=dict.fromkeys(changed, ALL_OFFSETS)), None
+    counts: dict[str, int] = dict.fromkeys(COUNTS, 0)
+    changed |= deleted
+    for target, said in judged.items():
+        found = said.pop("findings")
+        findings += [] if _queue_of(target) in changed else [Finding(**one) for one in found]
+        for name, number in said.items():
+            counts[name] += number
+    stood = [one for one in findings if _still_stands(_queue_in(one.path), before, reader.state)]
+    more = counts.pop("findings_more")
+    counts["messages"] = counts.pop("records")
+    broker = reader.state.broker
+    return AuditReport(broker.cluster, broker.name, _once(stood), counts, sorted(changed), more)
+
+
+async def _judged(
+    place: TierPlace, plan: TierPlan, tasks: _Tasks, engine: Engine, progress: Progress | None
+) -> dict[str, dict[str, Any]]:
+    """By queue and index file, what the workers say of it."""
     queues = {
         queue.id: QueueOffsets(
             queue.min_offset, queue.next_offset, tuple((gap.start, gap.end) for gap in queue.gaps)
@@ -139,24 +184,41 @@ async def _audited(  # noqa: PLR0917 - one caller
     pieces = await asyncio.to_thread(
         engine.map_group, tasks.items, audit_item, reducer, progress=told
     )
-    counts = {"queues": 0, "records": 0, "bytes": 0, "units": 0, "extents": 0}
-    counts |= {"index_files": 0, "index_items": 0, "findings_more": 0}
-    for piece in pieces:
-        said = orjson.loads(piece.payload)
-        findings += [Finding(**one) for one in said.pop("findings")]
-        for name, number in said.items():
-            counts[name] += number
-    await reader.refresh()
-    changed = [
-        queue.id
-        for queue in plan.state.queues.values()
-        if not still_stands(queue, reader.queue(queue.id))
+    return {piece.target: orjson.loads(piece.payload) for piece in pieces}
+
+
+def _merged(judged: Mapping[str, Mapping[str, Any]], now: TierState) -> list[str]:
+    """The targets of index files that were merged or expired meanwhile."""
+    return [
+        target
+        for target in judged
+        if target.startswith(INDEX) and target.removeprefix(INDEX) not in now.index_files
     ]
-    told_of = [one for one in findings if _queue_in(one.path) not in changed]
-    broker = plan.state.broker
-    more = counts.pop("findings_more")
-    counts["messages"] = counts.pop("records")
-    return AuditReport(broker.cluster, broker.name, _once(told_of), counts, changed, more)
+
+
+def _changed(
+    judged: Mapping[str, Mapping[str, Any]], before: TierState, now: TierState
+) -> set[QueueId]:
+    """The queues with findings that were moved, trimmed, truncated or deleted meanwhile."""
+    named = {_queue_of(target) for target, said in judged.items() if said["findings"]}
+    return {one for one in named if one is not None and not _still_stands(one, before, now)}
+
+
+def _still_stands(name: QueueId | None, before: TierState, now: TierState) -> bool:
+    """Whether what was judged of a queue holds. True where nothing was."""
+    judged = None if name is None else before.queues.get(name)
+    queue = None if name is None else now.queues.get(name)
+    if judged is None:
+        return True
+    return queue is not None and still_stands(judged, queue) and queue.repacks == judged.repacks
+
+
+def _queue_of(target: str) -> QueueId | None:
+    """The queue of a target; None of an index file's."""
+    if not target.startswith(SPLIT):
+        return None
+    topic, _, number = target.removeprefix(SPLIT).rpartition("/")
+    return QueueId(topic, int(number))
 
 
 def _queue_in(path: str) -> QueueId | None:
@@ -174,10 +236,15 @@ def _once(findings: Sequence[Finding]) -> list[Finding]:
     return sorted(seen.values(), key=lambda one: (one.path, one.position, one.finding))
 
 
-async def _tasks(reader: TierReader, plan: TierPlan, *, bodies: bool, is_java: bool) -> _Tasks:
-    """What workers do: splits with their units and keys, and checksums of what no split reads."""
+async def _tasks(
+    reader: TierReader, plan: TierPlan, *, bodies: bool, is_java: bool, with_keys: bool
+) -> _Tasks:
+    """What workers do: splits with their units and keys, and checksums of what no split reads.
+
+    `with_keys`: compare index files, too, for which all queues are needed that they cover.
+    """
     tasks = _Tasks()
-    covered = _covered(plan.state.index_files.values())
+    covered = _covered(plan.state.index_files.values()) if with_keys else {}
     by_queue: dict[QueueId, list[Split]] = {}
     for split in plan.splits:
         by_queue.setdefault(split.queue, []).append(split)

@@ -119,7 +119,14 @@ def audit_item(task: AuditTask | SumTask) -> Iterator[Piece]:
     beside = source_of(task.split.place)
     report = ScanReport(task.split)
     try:
-        scan = LogScan(source, task.split, report=report, on_gap=lambda gap: _tell_gap(result, gap))
+        scan = LogScan(
+            source,
+            task.split,
+            report=report,
+            on_gap=lambda gap: _tell_gap(result, gap),
+            on_expired=lambda _: None,  # the driver judges queues again that were trimmed
+            keeps_missing=True,
+        )
         for found in scan:
             _check_bodies(found, task, result)
             offsets = found.queue_offsets

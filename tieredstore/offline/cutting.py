@@ -101,6 +101,12 @@ def extents_of(queue: Queue, segments: Iterable[Segment]) -> list[LogExtent]:
     ]
 
 
+def offsets_between(extents: Sequence[LogExtent], start: int, end: int) -> tuple[int, int]:
+    """Queue offsets `[from, to)` between which the messages in `[start, end)` of a log lie."""
+    inside = [one for one in extents if one.piece.position < end and start < one.piece.end]
+    return (inside[0].first_offset, inside[-1].next_offset) if inside else (0, 0)
+
+
 def _times(extent: Extent) -> tuple[int, int] | None:
     return None if extent.crc32c is None else (extent.min_timestamp, extent.max_timestamp)
 
@@ -126,6 +132,8 @@ def splits_of_queue(
     if offsets[0] >= offsets[1]:
         return []
     kept = [extent for extent in extents if _may_hold(extent, offsets, wanted.times_ms)]
+    of_java = any(extent.times_ms is None for extent in kept)
+    generation = None if of_java else queue.generation
     made: list[Split] = []
     for run in _runs(kept, split_bytes):
         pieces = tuple(extent.piece for extent in run)
@@ -136,9 +144,12 @@ def splits_of_queue(
             starts += _inner_starts(run[0], split_bytes, boundary)
         ends = [start for start, _ in starts[1:]] + [limit]
         made += [
-            Split(queue.id, start, end, anchor, limit, pieces, offsets, wanted.times_ms, place)
+            Split(
+                queue.id, start, end, anchor, limit, pieces, offsets, wanted.times_ms, place,
+                generation,
+            )
             for (start, anchor), end in zip(starts, ends, strict=True)
-        ]
+        ]  # fmt: skip
     return made
 
 

@@ -6,6 +6,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from container.names.queue_id import SegmentType
 from container.names.rocketmq import INT64_MAX
 from container.record.blank import BlankRecord, Coda
 from container.record.checksum import BODY_CRC_MASK, crc32
@@ -15,7 +16,8 @@ from container.record.unit import UNIT_BYTES
 from container.record.verification import ENDS_INSIDE, Walk, walk_records
 from provider.errors import Corrupt
 from provider.sequential import ByteSource
-from tieredstore.offline.log_window import WINDOW_BYTES, LogWindow
+from tieredstore.offline.log_window import WINDOW_BYTES, Left, LogWindow
+from tieredstore.offline.relocation import PlannedQueue, Relocated, Relocator, expired
 from tieredstore.offline.resync import bytes_needed, find_record
 from tieredstore.offline.split import LogGap, ScanReport, Split
 
@@ -31,6 +33,8 @@ ANOTHER_BODY = "the body differs from its checksum"
 
 OnGap = Callable[[LogGap], None]
 """Is told of each gap; without one the first gap is raised as `Corrupt`."""
+OnExpired = Callable[[Relocated], None]
+"""Is called where messages of the split left the tier; without one that is raised as `Expired`."""
 
 
 class FoundRecords(NamedTuple):
@@ -80,17 +84,36 @@ class LogScan:
         *,
         report: ScanReport | None = None,
         on_gap: OnGap | None = None,
+        on_expired: OnExpired | None = None,
         verify_bodies: bool = False,
+        keeps_missing: bool = False,
     ) -> None:
-        """`report` and `on_gap` are told what is found on the way.
+        """Prepare a scan; nothing is read yet.
 
-        `verify_bodies`: compare the checksum of each body, 0.15 us a record and 50 ns per KiB; a
-        record whose body differs is a gap of its own.
+        Args:
+            source: where the bytes are.
+            split: which records.
+            report: is filled while the scan runs.
+            on_gap: is called with each gap.
+            on_expired: is called where messages of the split were trimmed, truncated or deleted
+                after it was planned; the scan goes on with the oldest that is left.
+            verify_bodies: compare the checksum of each body, 0.15 us a record and 50 ns per KiB; a
+                record whose body differs is a gap of its own.
+            keeps_missing: published bytes that the storage lacks are a gap, too: for jobs that
+                judge or mend the storage. Otherwise they are `BytesMissing`.
         """
         self.report = report or ScanReport(split)
         self._split = split
+        self._on_expired = on_expired
         self._topic = np.frombuffer(split.queue.topic.encode(), np.uint8)
-        self._window = LogWindow(source, split.pieces, split.first_byte, split.limit)
+        self._window = LogWindow(
+            source,
+            split.pieces,
+            split.first_byte,
+            split.limit,
+            relocator=relocator_of(split),
+            keeps_missing=keeps_missing,
+        )
         self._on_gap = on_gap
         self._verify_bodies = verify_bodies
         self._careful_until = 0
@@ -102,14 +125,29 @@ class LogScan:
         Raises:
             Corrupt: there is a gap, and nobody is told of gaps: path and position name it. Or a
                 data key of an encrypted tier was changed.
+            Expired: messages of the split left the tier, and there is no `on_expired`.
+            BytesMissing: published bytes are not in the storage; path names the object.
             Unavailable: try again.
             Denied: the storage refuses.
         """
         split, window = self._split, self._window
         window.expect(min(split.end + SLACK_BYTES, split.limit))
-        at = split.first_byte
-        if split.anchor is None:
-            at = find_record(window, split, at).position
+        at: int | None = None
+        while at is None or at < split.end:
+            try:
+                if at is None:
+                    at = split.first_byte
+                    if split.anchor is None:
+                        at = find_record(window, split, at).position
+                yield from self._followed(at)
+            except Left as left:
+                at = self._behind_expired(left.found)
+            else:
+                return
+
+    def _followed(self, at: int) -> Iterator[FoundRecords]:
+        """The records of the split from one that begins at `at`."""
+        split = self._split
         at = self._behind_coda(at)
         self._came_by(at)
         while at < split.end:
@@ -121,6 +159,17 @@ class LogScan:
             if reason:
                 at = self._passed(at, reason)
         self.report.end = at
+
+    def _behind_expired(self, found: Relocated) -> int:
+        """Where the oldest record begins that is left; the split's end if none is."""
+        if self._on_expired is None:
+            raise expired(self._split.queue, found)
+        self._on_expired(found)
+        if not found.pieces or found.pieces[0].position >= self._split.end:
+            self.report.end = self._split.end
+            return self._split.end
+        self._window.restart(found)
+        return found.pieces[0].position
 
     def _chunk(self, at: int) -> tuple[FoundRecords, int, str]:
         """The next sound records from `at` on, where they end, and why none follows there.
@@ -272,6 +321,14 @@ class LogScan:
         if self._on_gap is None:
             raise Corrupt(str(gap), *self._split.place_of(gap.position))
         self._on_gap(gap)
+
+
+def relocator_of(split: Split) -> Relocator | None:
+    """Looks up a split's bytes that moved; None where no journal says where."""
+    if split.generation is None:
+        return None
+    planned = PlannedQueue(split.queue, split.generation)
+    return Relocator(split.place, planned, SegmentType.COMMIT_LOG, split.limit)
 
 
 def _within(values: NDArray[np.int64], bounds: tuple[int, int]) -> NDArray[np.bool_]:

@@ -6,17 +6,26 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from container.errors import BytesMissing
 from provider.encryption.frames import CONTENT_BYTES
 from provider.errors import Corrupt
 from provider.sequential import ByteSource, ObjectRange
-from tieredstore.offline.split import LogPiece
+from tieredstore.offline.relocation import Relocated, Relocator
+from tieredstore.offline.split import MISSING_BYTES, LogPiece
 
 WINDOW_BYTES = 4 << 20
 """What a scan holds of a log, unless one record is longer: a buffer of so many bytes stays in the
 processor's cache well enough, and is long enough for calls of numpy (2 to 4 MiB measured best)."""
 REFUSED_FRAMES_MAX = 32
 """Changed frames of one read that are told from the sound ones between them."""
-LOST = "the storage does not have these bytes any more"
+
+
+class Left(Exception):
+    """Bytes that were planned left the tier; `found` says what is there of the rest."""
+
+    def __init__(self, found: Relocated) -> None:
+        super().__init__(found)
+        self.found = found
 
 
 class _Lost(NamedTuple):
@@ -30,15 +39,35 @@ class _Lost(NamedTuple):
 class LogWindow:
     """Bytes `[start, end)` of a log, which only moves forward.
 
-    Bytes that the storage does not have any more, and those of encrypted frames that were changed,
-    are zeros here; `lost_from` says where the first of them is. Memory: `WINDOW_BYTES`, or the
-    longest stretch that was asked for.
+    Bytes that are not at their place are read where the newest metadata say that they lie. Those
+    of encrypted frames that were changed are zeros here; `lost_from` says where the first of them
+    is. Memory: `WINDOW_BYTES`, or the longest stretch that was asked for.
     """
 
     def __init__(
-        self, source: ByteSource, pieces: Sequence[LogPiece], start: int, limit: int
+        self,
+        source: ByteSource,
+        pieces: Sequence[LogPiece],
+        start: int,
+        limit: int,
+        *,
+        relocator: Relocator | None = None,
+        keeps_missing: bool = False,
     ) -> None:
+        """Begin at `start`; nothing is read yet.
+
+        Args:
+            source: reads objects.
+            pieces: where the bytes lie by the plan.
+            start: first log position.
+            limit: log position that the window never passes.
+            relocator: looks up bytes that are not at their place; None where no metadata can.
+            keeps_missing: bytes that are published and not in the storage are zeros, as damaged
+                ones are. Otherwise they are `BytesMissing`.
+        """
         self._source = source
+        self._relocator = relocator
+        self._keeps_missing = keeps_missing
         self._pieces = [piece for piece in pieces if piece.end > start]
         self._next_piece = 0
         self._limit = limit
@@ -76,7 +105,7 @@ class LogWindow:
     @property
     def lost_reason(self) -> str:
         """Why the byte at `lost_from` cannot be read."""
-        return next((why for _, b, why in self._lost if b > self.start), LOST)
+        return next((why for _, b, why in self._lost if b > self.start), MISSING_BYTES)
 
     def has_all(self, start: int, end: int) -> bool:
         """Whether every byte of `[start, end)`, which the window holds, could be read."""
@@ -100,6 +129,8 @@ class LogWindow:
         """Begin at `start`, within what it holds, and hold `wanted` bytes if the log has them.
 
         Raises:
+            Left: bytes of the plan left the tier.
+            BytesMissing: published bytes are not in the storage; names the object.
             Unavailable, Denied: as `ByteSource.read_into`.
             Corrupt: a data key of an encrypted tier was changed.
         """
@@ -133,12 +164,41 @@ class LogWindow:
             self._filled += len(view)
             self.expect(self._expected_until)
         else:
-            lost = [(begin + count, begin + len(view), LOST)] if count < len(view) else []
+            lost = []
+            if count < len(view):
+                found = self._moved(piece, begin + count)
+                if found is not None:
+                    self._filled += count
+                    self._follow(found)
+                    return
+                lost = [(begin + count, begin + len(view), MISSING_BYTES)]
             self._filled += len(view)
         for low, high, reason in lost:
             view[low - begin : high - begin] = bytes(high - low)
             shift = piece.position - piece.object_offset
             self._lost.append(_Lost(low + shift, high + shift, reason))
+
+    def restart(self, found: Relocated) -> None:
+        """Begin again, empty, at the first byte that is left of the log."""
+        assert found.pieces, "nothing is left to begin at"
+        self.start, self._filled, self._lost = found.pieces[0].position, 0, []
+        self._pieces, self._next_piece = list(found.pieces), 0
+        self.expect(self._expected_until)
+
+    def _moved(self, piece: LogPiece, at: int) -> Relocated | None:
+        """Where bytes lie that the storage lacks at byte `at` of a piece's object; None: zeros."""
+        found = None if self._relocator is None else self._relocator.moved(piece, at)
+        if found is None and not self._keeps_missing:
+            raise BytesMissing("published bytes are not in the storage", piece.object_name, at)
+        return found
+
+    def _follow(self, found: Relocated) -> None:
+        """Read the rest from where it lies now."""
+        if not found.pieces or found.pieces[0].position > self.end:
+            raise Left(found)
+        assert found.pieces[-1].end >= self._limit, "a log has no holes and keeps its generation"
+        self._pieces, self._next_piece = list(found.pieces), 0
+        self.expect(self._expected_until)
 
     def _read_around(self, piece: LogPiece, begin: int, view: memoryview) -> Iterator[_Lost]:
         """Read bytes some of which are in changed frames; yields those, by the object's bytes.
@@ -168,7 +228,7 @@ class LogWindow:
                 yield _Lost(low, high, error.reason)
             else:
                 if low + count < high:
-                    yield _Lost(low + count, high, LOST)
+                    yield _Lost(low + count, high, MISSING_BYTES)
 
 
 def _refuse_other(piece: LogPiece, error: Corrupt) -> None:

@@ -83,7 +83,15 @@ def rebuild_item(task: RebuildTask) -> Iterator[Piece]:
     unit_runs = np.array(sorted(task.runs), np.int64).reshape(-1, len(UnitRun._fields))
     offset_runs: Runs = []
     try:
-        for found in LogScan(source, task.split, report=report, on_gap=lambda _: None):
+        scan = LogScan(
+            source,
+            task.split,
+            report=report,
+            on_gap=lambda _: None,
+            on_expired=lambda _: None,
+            keeps_missing=True,
+        )
+        for found in scan:
             offsets = found.queue_offsets
             add_runs(offset_runs, offsets)
             if extents is not None:

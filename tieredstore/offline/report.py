@@ -17,7 +17,8 @@ class AuditReport:
     counts: Mapping[str, int]
     """By name: queues, messages, bytes, units, extents, index_files, index_items."""
     changed: Sequence[QueueId] = ()
-    """Queues that were cut or trimmed meanwhile, of which nothing is told."""
+    """Queues that changed each time they were judged, or were deleted: nothing is reported of
+    them."""
     findings_more: int = 0
     """Findings beyond the first 1,000 of a split, which are not listed."""
 

@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from provider.errors import Corrupt
 from provider.sequential import ByteSource
-from tieredstore.offline.log_scan import FoundRecords, LogScan, OnGap
+from tieredstore.offline.log_scan import FoundRecords, LogScan, OnExpired, OnGap
 from tieredstore.offline.split import LogGap, ScanReport, Split
 from tieredstore.reading.arrow_batches import batches_of_records, reader_of, schema_of
 
@@ -33,7 +33,9 @@ def scan(
     columns: Sequence[str] | None = None,
     *,
     on_gap: OnGap | None = None,
+    on_expired: OnExpired | None = None,
     verify_bodies: bool = False,
+    keeps_missing: bool = False,
     report: ScanReport | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """The messages that start in a split, in order of their position, as record batches.
@@ -45,21 +47,35 @@ def scan(
         read: where the bytes are: `sources.source_of(split.place)`.
         split: which records; made by `planning.splits`, or by hand.
         columns: names of `SCHEMA`, in this order; None: all. Fewer are faster.
-        on_gap: is told of bytes in which no sound record is, and the scan goes on behind them;
-            None: the first gap is an error.
+        on_gap: is called with bytes in which no sound record is, and the scan goes on after them;
+            None: the first gap is an error. Bytes that are not in the storage are no gap.
+        on_expired: is called where messages of the split were trimmed, truncated or deleted after
+            it was planned, and the scan goes on with the oldest that is left; None: an error.
         verify_bodies: compare the checksum of each body, too; one that differs is a gap. It costs
             0.15 us a message and 50 ns per KiB.
+        keeps_missing: published bytes that the storage lacks are a gap (`LogGap.is_missing`), too.
         report: is filled while the scan runs: how many records, gaps, and where it met its
             neighbours (`split.where_not_met` proves that a set of splits lost nothing).
 
     Raises:
         ValueError: there is no such column; names the nearest.
         Corrupt: there is a gap, or a body that cannot be decompressed, and no `on_gap`.
+        Expired: messages of the split left the tier, and there is no `on_expired`.
+        BytesMissing: published bytes are not in the storage; path names the object.
+        NotFound: this process sees no tier at the split's place.
         Unavailable: the storage does not answer: try again.
         Denied: the storage refuses.
     """
     schema = schema_of(columns)
-    found_by = LogScan(read, split, report=report, on_gap=on_gap, verify_bodies=verify_bodies)
+    found_by = LogScan(
+        read,
+        split,
+        report=report,
+        on_gap=on_gap,
+        on_expired=on_expired,
+        verify_bodies=verify_bodies,
+        keeps_missing=keeps_missing,
+    )
     for found in found_by:
         yield from _batches(found, split, schema, on_gap)
 

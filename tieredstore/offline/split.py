@@ -15,6 +15,8 @@ from container.names.rocketmq import INT64_MAX
 
 ALL_OFFSETS = (0, INT64_MAX)
 ALL_TIMES = (-INT64_MAX - 1, INT64_MAX)
+MISSING_BYTES = "the storage does not have these bytes any more"
+"""Reason of a gap of published bytes that are not in the storage."""
 
 
 class LogPiece(NamedTuple):
@@ -67,6 +69,9 @@ class Split:
     """Store timestamps `[from, to)` in Unix ms of the messages that are wanted."""
     place: TierPlace = TierPlace()
     """The tier; `sources.source_of` opens it."""
+    generation: int | None = None
+    """`Queue.generation` of the plan, by which bytes that moved since are found again; None where
+    no journal says that: of a tier that RocketMQ's own store wrote, and of a split made by hand."""
 
     def __post_init__(self) -> None:
         first = self.first_byte
@@ -110,6 +115,11 @@ class LogGap:
     them were lost."""
     shifted: int = 0
     """How many such records in a row were seen."""
+
+    @property
+    def is_missing(self) -> bool:
+        """Whether published bytes are not in the storage, which is no damage."""
+        return self.reason == MISSING_BYTES
 
     @property
     def end(self) -> int:

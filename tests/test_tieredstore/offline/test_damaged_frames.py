@@ -20,7 +20,7 @@ from tieredstore.config.effective import Config
 from tieredstore.offline.audit import audit
 from tieredstore.offline.engine import OneProcess
 from tieredstore.offline.export.job import ExportReport, planned_export
-from tieredstore.offline.export.options import ExportOptions
+from tieredstore.offline.export.options import ExportOptions, Skips
 from tieredstore.offline.log_scan import LogScan
 from tieredstore.offline.planning import splits
 from tieredstore.offline.remake import remake
@@ -166,18 +166,18 @@ def test_an_export_counts_what_the_frame_held(
     lost = tier.lost_with(*frame)
     tier.damage(*frame, PLACES[2])
 
-    def export(*, skips_damage: bool) -> ExportReport:
+    def export(*, damage: bool) -> ExportReport:
         return planned_export(
             tier.config,
             tmp_path / "out",
             ExportOptions(),
             naming=AS_OPTIONS,
-            skips_damage=skips_damage,
+            skips=Skips(damage=damage),
         ).run(OneProcess())
 
     with pytest.raises(Corrupt, match="encrypted"):
-        export(skips_damage=False)
-    report = export(skips_damage=True)
+        export(damage=False)
+    report = export(damage=True)
     assert [one.messages for one in report.topics] == [COUNT - len(lost)]
     assert report.topics[0].damaged
 

@@ -8,8 +8,7 @@ from container.names.queue_id import QueueId
 from tests.support.messages import make_message
 from tests.support.scanned_log import Log, Scanned, log_of, scanned
 from tieredstore.offline.log_scan import ANOTHER_BODY
-from tieredstore.offline.log_window import LOST
-from tieredstore.offline.split import LogPiece, Split, where_not_met
+from tieredstore.offline.split import MISSING_BYTES, LogPiece, Split, where_not_met
 
 QUEUE = QueueId("T", 3)
 COUNT = 400
@@ -74,10 +73,10 @@ def test_zeros_are_one_gap_with_the_offsets_that_they_hit(log: Log) -> None:
 def test_an_object_that_was_cut_off_keeps_all_whole_messages(log: Log) -> None:
     published, cut = log.split(), log.record(380)[1] - 50
     del log.raw[cut:]
-    found = scanned(log, [published])
+    found = scanned(log, [published], keeps_missing=True)
     assert len(found.records) == 380
     (gap,) = found.gaps
-    assert (gap.reason, gap.position - log.base) == (LOST, log.starts[380])
+    assert (gap.reason, gap.position - log.base) == (MISSING_BYTES, log.starts[380])
     assert gap.end == published.end
 
 
@@ -147,7 +146,7 @@ def test_a_flipped_bit_of_a_body_is_seen_only_where_bodies_are_verified(log: Log
 def test_bytes_lost_in_the_middle_are_told_as_a_shift(log: Log) -> None:
     published = log.split()
     del log.raw[log.starts[150] + 30 : log.starts[150] + 130]
-    found = scanned(log, [published])
+    found = scanned(log, [published], keeps_missing=True)
     assert len(found.records) == 150
     (gap,) = found.gaps
     assert (gap.position - log.base, gap.end) == (log.starts[150], published.end)

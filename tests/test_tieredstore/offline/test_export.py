@@ -31,11 +31,16 @@ from tieredstore.cli.main import cli
 from tieredstore.config.effective import Config
 from tieredstore.config.sources import ConfigError
 from tieredstore.offline.engine import OneProcess
-from tieredstore.offline.export.continuing import Gone, Reached, refuse_other_history
+from tieredstore.offline.export.continuing import (
+    Gone,
+    Reached,
+    other_history,
+    other_history_text,
+)
 from tieredstore.offline.export.day_files import DAYS_OPEN_MAX, NO_DAY, DayFiles, partition_of
 from tieredstore.offline.export.job import Export, ExportReport, planned_export
 from tieredstore.offline.export.ledger import LEDGER, Ledger
-from tieredstore.offline.export.options import ExportOptions, Target
+from tieredstore.offline.export.options import ExportOptions, Skips, Target
 from tieredstore.opening import AS_OPTIONS, existing_tier
 from tieredstore.owning import open_owner
 
@@ -44,7 +49,7 @@ DAY = 86_400_000
 
 def planned(tier: Path, directory: Path, split_bytes: int = 1 << 16, **options: Any) -> Export:
     config = Config.load(settings={"tieredStoreFilePath": str(tier)}, environment={})
-    more = {name: options.pop(name) for name in ("skips_damage",) if name in options}
+    more = {name: options.pop(name) for name in ("skips",) if name in options}
     return planned_export(
         config, directory, ExportOptions(**options), split_bytes=split_bytes, naming=AS_OPTIONS,
         **more,
@@ -250,15 +255,15 @@ def test_what_expired_between_two_runs_is_said(tmp_path: Path) -> None:
 
 
 def test_a_queue_that_was_cut_or_made_again_is_no_longer_the_one_that_was_exported() -> None:
-    queue, target = QueueId("T", 0), Target("table", "lake.a.b")
-    now = Queue(queue, QueueOffset(0), QueueOffset(9), generation=2)
-    refuse_other_history({queue: now}, {queue: Reached(7, 2)}, target)
-    refuse_other_history({queue: now}, {queue: Reached(7)}, target)
-    refuse_other_history({queue: now}, {queue: Reached(0, 1)}, target)
-    with pytest.raises(ConfigError, match=r"T/0 was cut back or made again .* another table"):
-        refuse_other_history({queue: now}, {queue: Reached(7, 1)}, target)
-    with pytest.raises(ConfigError, match=r"T/0 ends at 9, and the export in lake\.a\.b has it"):
-        refuse_other_history({queue: now}, {queue: Reached(10, 2)}, target)
+    queue = QueueId("T", 0)
+    now = {queue: Queue(queue, QueueOffset(0), QueueOffset(9), generation=2)}
+    for same in (Reached(7, 2), Reached(7), Reached(0, 1), Reached(9, 2)):
+        assert not other_history(now, {queue: same})
+    for other in (Reached(7, 1), Reached(10, 2), Reached(10)):
+        assert other_history(now, {queue: other}) == {queue}
+    said = other_history_text(queue, Reached(7, 1), Target("table", "lake.a.b"))
+    assert "T/0 was truncated" in said
+    assert said.endswith("export them into another table")
 
 
 def test_tags_times_and_columns_are_chosen(golden_tier: Path, tmp_path: Path) -> None:
@@ -313,7 +318,7 @@ def test_damage_ends_an_export_or_is_counted_on_a_word(tmp_path: Path) -> None:
     log.write_bytes(raw)
     with pytest.raises(Corrupt):
         exported(growing.tier, out)
-    report = exported(growing.tier, out, skips_damage=True)
+    report = exported(growing.tier, out, skips=Skips(damage=True))
     assert [(topic.messages, topic.damaged) for topic in report.topics] == [(19, 1)]
 
 

@@ -23,7 +23,7 @@ from tieredstore.config.effective import Config
 from tieredstore.config.sources import ConfigError
 from tieredstore.offline.engine import OneProcess
 from tieredstore.offline.export.continuing import Gone
-from tieredstore.offline.export.options import ExportOptions
+from tieredstore.offline.export.options import ExportOptions, Skips
 from tieredstore.opening import AS_OPTIONS
 
 try:
@@ -61,7 +61,7 @@ def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def planned(tier: Path, name: str = NAME, snapshot_bytes: int = 1 << 30, **options: Any) -> Any:
     config = Config.load(settings={"tieredStoreFilePath": str(tier)}, environment={})
-    more = {name: options.pop(name) for name in ("skips_damage",) if name in options}
+    more = {name: options.pop(name) for name in ("skips",) if name in options}
     return iceberg_job.planned_table_export(
         config, TableName.parse(name), ExportOptions(**options), split_bytes=1 << 16,
         snapshot_bytes=snapshot_bytes, naming=AS_OPTIONS, **more,
@@ -320,7 +320,7 @@ def test_damage_ends_an_export_or_is_counted_on_a_word(tmp_path: Path) -> None:
     with pytest.raises(Corrupt):
         exported(growing.tier)
     assert bodies() == []
-    report = exported(growing.tier, skips_damage=True)
+    report = exported(growing.tier, skips=Skips(damage=True))
     assert [(topic.messages, topic.damaged) for topic in report.topics] == [(19, 1)]
     assert len(bodies()) == 19
 

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from container.errors import BytesMissing
 from container.names.queue_id import QueueId
 from container.record.blank import Coda
 from container.record.message import StoredMessage
@@ -16,7 +17,7 @@ from tests.support.messages import make_message, queue_records
 from tests.support.scanned_log import OBJECT, Log, MemorySource, log_of, scanned
 from tieredstore.offline.log_scan import BLANK, QUEUE_OFFSET_MAX, LogScan
 from tieredstore.offline.log_window import WINDOW_BYTES
-from tieredstore.offline.split import LogPiece, ScanReport, Split, where_not_met
+from tieredstore.offline.split import LogGap, LogPiece, ScanReport, Split, where_not_met
 
 QUEUE = QueueId("T", 3)
 
@@ -176,11 +177,16 @@ def test_pieces_that_the_storage_lost_are_gaps_of_their_own() -> None:
     }
     del objects[pieces[1].object_name]
     split = Split(QUEUE, 0, len(log.raw), 0, len(log.raw), pieces)
-    gaps, report = list[object](), ScanReport(split)
-    scan = LogScan(MemorySource(objects), split, report=report, on_gap=gaps.append)
+    gaps, report = list[LogGap](), ScanReport(split)
+    scan = LogScan(
+        MemorySource(objects), split, report=report, on_gap=gaps.append, keeps_missing=True
+    )
     assert sum(len(chunk.starts) for chunk in scan) == 20
     assert [(gap.position, gap.end) for gap in report.gaps] == [cut]
     assert (report.gaps[0].offset_before, report.gaps[0].offset_behind) == (9, 20)
+    assert gaps[0].is_missing
+    with pytest.raises(BytesMissing, match=f"part-{cut[0]}"):
+        list(LogScan(MemorySource(objects), split, on_gap=gaps.append))
 
 
 def test_without_anybody_who_is_told_the_first_gap_is_an_error_with_its_place() -> None:

@@ -13,6 +13,7 @@ from container.metadata.state import TierState
 from container.names.queue_id import QueueId
 from tieredstore.config.sources import ConfigError
 from tieredstore.offline.export.options import Target
+from tieredstore.offline.relocation import EXPIRED
 
 
 class Reached(NamedTuple):
@@ -25,11 +26,13 @@ class Reached(NamedTuple):
 
 
 class Gone(NamedTuple):
-    """Queue offsets `[start, end)` that expired, or were deleted, before they were exported."""
+    """Queue offsets `[start, end)` that left the tier before they were exported."""
 
     queue: QueueId
     start: int
     end: int
+    cause: str = EXPIRED
+    """A predicate: what happened to their messages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,29 +76,33 @@ class Source:
             )
 
 
-def refuse_other_history(
-    queues: Mapping[QueueId, Queue], reached: Mapping[QueueId, Reached], target: Target
-) -> None:
-    """Refuse to take new messages for old ones.
+def other_history(
+    queues: Mapping[QueueId, Queue], reached: Mapping[QueueId, Reached]
+) -> frozenset[QueueId]:
+    """The queues whose offsets mean other messages by now: truncated, or deleted and created again.
 
-    Raises:
-        ConfigError: a queue was cut back or made again since it was exported.
+    An export has their earlier messages and gets no more of them; other queues go on.
     """
-    for name, queue in queues.items():
-        before = reached.get(name)
-        if before is None or not before.end:
-            continue
-        if queue.next_offset < before.end:
-            raise ConfigError(
-                f"{name} ends at {queue.next_offset}, and the export in {target.name} has it up to "
-                f"{before.end}: the queue was cut back or made again, so name another {target.kind}"
-            )
-        if before.generation is not None and before.generation != queue.generation:
-            raise ConfigError(
-                f"{name} was cut back or made again since the export in {target.name} had it up to "
-                f"{before.end}, so its offsets may be those of other messages: name another "
-                f"{target.kind}"
-            )
+    return frozenset(
+        name
+        for name, queue in queues.items()
+        for before in [reached.get(name)]
+        if before is not None
+        and before.end
+        and (
+            queue.next_offset < before.end
+            or (before.generation is not None and before.generation != queue.generation)
+        )
+    )
+
+
+def other_history_text(queue: QueueId, before: Reached, target: Target) -> str:
+    """Say that a queue is not exported any further, and how its new messages are had."""
+    return (
+        f"{queue} was truncated, or deleted and created again, after the export in {target.name} "
+        f"had it up to {before.end:,}: its new messages are not added there, because their offsets "
+        f"are those of other messages: export them into another {target.kind}"
+    )
 
 
 def gone(queues: Iterable[Queue], reached: Mapping[QueueId, Reached]) -> list[Gone]:

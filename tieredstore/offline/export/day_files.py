@@ -17,6 +17,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from provider.presence import is_there
+
 DAY_MS = 86_400_000
 NO_DAY = "__HIVE_DEFAULT_PARTITION__"
 """The day of messages whose time is in no year from 1 to 9999; readers take it for null."""
@@ -78,8 +80,21 @@ class DayFiles:
     same messages in the same batches give the same bytes. Memory: `ROW_GROUP_BYTES` a day.
     """
 
-    def __init__(self, directory: Path, topic: str, name: str, schema: pa.Schema) -> None:
-        """`name`: of every file, without the suffix; no other task has it in this directory."""
+    def __init__(
+        self,
+        directory: Path,
+        topic: str,
+        name: str,
+        schema: pa.Schema,
+    ) -> None:
+        """Prepare; nothing is written yet.
+
+        Args:
+            directory: the export's.
+            topic: of all messages.
+            name: of every file, without the suffix; no other task has it in this directory.
+            schema: of the files.
+        """
         self._directory = directory
         self._topic = topic
         self._name = name
@@ -149,9 +164,17 @@ class _OpenFile:
             self._flush()
 
     def complete(self, target: Path) -> tuple[int, int]:
-        """Give the file its name, durably; returns its rows and bytes."""
+        """Give the file its name, durably. Return the rows and bytes of what has the name.
+
+        A file of an earlier attempt stays where it has more rows: messages left the tier since.
+        """
         self._flush()
         self._writer.close()
+        if is_there(target):
+            rows = pq.read_metadata(target).num_rows
+            if rows > self._rows:
+                self._path.unlink()
+                return rows, target.stat().st_size
         with self._path.open("rb") as file:
             os.fsync(file.fileno())
         size = self._path.stat().st_size

@@ -15,19 +15,20 @@ from tieredstore.offline.export.continuing import (
     Reached,
     Source,
     gone,
-    refuse_other_history,
+    other_history,
+    other_history_text,
 )
 from tieredstore.offline.export.iceberg_schema import table_columns
 from tieredstore.offline.export.iceberg_table import ExportTable, TableName, TableState
 from tieredstore.offline.export.iceberg_task import (
     TableTask,
     WrittenSplit,
-    as_they_are,
     written_of,
     written_pieces,
 )
 from tieredstore.offline.export.job import ExportReport, TopicReport
-from tieredstore.offline.export.options import ExportOptions, Target
+from tieredstore.offline.export.options import NO_SKIPS, ExportOptions, Skips, Target
+from tieredstore.offline.export.task import as_they_are
 from tieredstore.offline.planning import TierPlan
 from tieredstore.offline.split import Split
 from tieredstore.offline.tables.open_tier import OpenTier
@@ -58,7 +59,8 @@ class TableExport:
         begun: TableState,
         queues: Mapping[QueueId, Queue],
         gone: Sequence[Gone],
-        skips_damage: bool,
+        refused: Sequence[str],
+        skips: Skips,
     ) -> None:
         """`seen`: what the table said when this was planned; `begun`: the same, or of a new one."""
         self.gone = gone
@@ -69,7 +71,9 @@ class TableExport:
         self._state = begun
         self._generations = {name: queue.generation for name, queue in queues.items()}
         self._options = ExportOptions.kept(begun.about)
-        self._skips_damage = skips_damage
+        self._skips = skips
+        self.refused = refused
+        """Sentences of queues that the export takes no more messages of."""
 
     @property
     def waiting(self) -> Sequence[Split]:
@@ -99,6 +103,7 @@ class TableExport:
         Raises:
             InUse: another process exports into the table.
             Corrupt: a message is damaged, and damage is not passed over.
+            BytesMissing: published bytes are not in the storage, and that is not passed over.
             Unavailable, Denied: the storage or the catalog does not answer or refuses.
             ConfigError: somebody changed the table so that it cannot be gone on with.
             OSError: the table's place cannot be written.
@@ -113,7 +118,8 @@ class TableExport:
             self._table.commit(files, before=self._state, after=after, covers=portion.covers)
             self._state = after
             written += done
-        return ExportReport(self._state.number, len(self.waiting), 0, _topics(written))
+        gone = [Gone(one.queue, *range_) for one in written for range_ in one.gone]
+        return ExportReport(self._state.number, len(self.waiting), 0, _topics(written), gone)
 
     def _written(
         self, portion: Portion, engine: Engine, progress: Callable[[int], None]
@@ -124,8 +130,8 @@ class TableExport:
         columns = table_columns(self._options)
         tasks = [
             TableTask(
-                self._table.name, str(table.metadata.table_uuid), number, split, columns,
-                self._options.tags or (), self._skips_damage,
+                self._table.name, str(table.metadata.table_uuid), number, split,
+                portion.covers[split.queue], columns, self._options.tags or (), self._skips,
             )
             for number, split in enumerate(portion.splits)
         ]  # fmt: skip
@@ -144,7 +150,7 @@ def planned_table_export(
     *,
     split_bytes: int = SPLIT_BYTES,
     snapshot_bytes: int = SNAPSHOT_BYTES,
-    skips_damage: bool = False,
+    skips: Skips = NO_SKIPS,
     java_metadata: Path | None = None,
     naming: str,
 ) -> TableExport:
@@ -154,8 +160,8 @@ def planned_table_export(
     that are not given are those it was begun with.
 
     Raises:
-        ConfigError: other options than it was begun with, or another tier, or one or a queue that
-            was made again; or the catalog is not configured, or the table is none of an export.
+        ConfigError: other options than it was begun with, or another tier, or one that was made
+            again; or the catalog is not configured, or the table is none of an export.
         NotFound: there is no tier, or no such topic.
         and as `planning.plan` and `ExportTable`.
     """
@@ -172,8 +178,9 @@ def planned_table_export(
             Source.kept(seen.about).refuse_other(source, target)
         ends = {str(queue): one.end for queue, one in reached.items()}
         wanted = replace(options.wanted, starts=ends)
-        queues = tier.queues(wanted)
-        refuse_other_history(queues, reached, target)
+        queues = tier.queues(wanted) if seen is None else tier.queues_there(wanted)
+        others = other_history(queues, reached)
+        queues = {name: queue for name, queue in queues.items() if name not in others}
         selection = wanted.selection(queues)
         found = tier.plan(selection, split_bytes)
         portions: list[Portion] = []
@@ -183,7 +190,8 @@ def planned_table_export(
     begun = seen or TableState.begun({**source.as_kept(), "options": asdict(options)})
     return TableExport(
         table, portions, seen=seen, begun=begun, queues=found.state.queues,
-        gone=gone(queues.values(), reached), skips_damage=skips_damage,
+        gone=gone(queues.values(), reached), skips=skips,
+        refused=[other_history_text(one, reached[one], target) for one in sorted(others)],
     )  # fmt: skip
 
 
@@ -237,7 +245,7 @@ def _spans(found: TierPlan, reached: Mapping[QueueId, Reached]) -> dict[QueueId,
 def _topics(written: Sequence[WrittenSplit]) -> list[TopicReport]:
     of: dict[str, list[WrittenSplit]] = {}
     for one in written:
-        of.setdefault(one.topic, []).append(one)
+        of.setdefault(one.queue.topic, []).append(one)
     return [
         TopicReport(
             topic,
@@ -245,6 +253,7 @@ def _topics(written: Sequence[WrittenSplit]) -> list[TopicReport]:
             sum(len(one.files) for one in done),
             sum(file.file_size_in_bytes for one in done for file in one.files),
             sum(one.damaged for one in done),
+            sum(end - start for one in done for start, end, _ in one.gone),
         )
         for topic, done in sorted(of.items())
     ]

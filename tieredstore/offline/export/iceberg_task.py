@@ -9,7 +9,7 @@ they are committed. What a worker that died has written is in no table.
 # pyright: reportMissingTypeStubs=false, reportAttributeAccessIssue=false
 # pyarrow ships no types.
 import pickle
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from itertools import count
@@ -23,15 +23,16 @@ from pyiceberg.partitioning import PartitionFieldValue, PartitionKey
 from pyiceberg.table import Table, WriteTask
 
 from container.errors import InUse
+from container.names.queue_id import QueueId
 from tieredstore.config.sources import ConfigError
 from tieredstore.offline.engine import Piece
 from tieredstore.offline.export.day_files import is_day, rows_by_day
 from tieredstore.offline.export.iceberg_schema import as_table_rows
 from tieredstore.offline.export.iceberg_table import ExportTable, TableName
-from tieredstore.offline.export.task import TAGS, days_of, with_tags
-from tieredstore.offline.scanner import scan
+from tieredstore.offline.export.options import NO_SKIPS, Skips
+from tieredstore.offline.export.task import TAGS, ScanWatch, days_of, with_tags
 from tieredstore.offline.sources import source_of
-from tieredstore.offline.split import LogGap, Split
+from tieredstore.offline.split import Split
 
 FILE_BYTES = 64 << 20
 """Of rows as Arrow has them, in most files."""
@@ -48,30 +49,28 @@ class TableTask:
     table_uuid: str
     number: int
     split: Split
+    offsets: tuple[int, int]
+    """Queue offsets `[from, to)` between which its messages lie."""
     columns: tuple[str, ...]
     tags: tuple[str, ...] = ()
     """Only messages with one of these; (): all."""
-    skips_damage: bool = False
+    skips: Skips = NO_SKIPS
 
 
 class WrittenSplit(NamedTuple):
     """What a task wrote."""
 
-    topic: str
+    queue: QueueId
     files: Sequence[DataFile]
     damaged: int
     """Stretches of the log in which no message could be read."""
+    gone: Sequence[tuple[int, int, str]]
+    """As in `DoneTask`."""
 
 
 def written_pieces(task: TableTask) -> Iterator[Piece]:
     """`write_split` as an engine's mapper."""
     yield Piece(FILES, task.number, pickle.dumps(write_split(task)))
-
-
-def as_they_are(target: str, pieces: Sequence[Piece]) -> Iterable[Piece]:
-    """The reducer: the driver commits all of them."""
-    del target
-    return pieces
 
 
 def written_of(piece: Piece) -> WrittenSplit:
@@ -86,6 +85,7 @@ def write_split(task: TableTask) -> WrittenSplit:
 
     Raises:
         Corrupt: a message is damaged, and damage is not passed over.
+        BytesMissing: published bytes are not in the storage, and that is not passed over.
         Unavailable, Denied: as `scan`, or of the catalog.
         InUse: the table was made again meanwhile.
         OSError: the table's place cannot be written.
@@ -93,16 +93,16 @@ def write_split(task: TableTask) -> WrittenSplit:
     table = ExportTable(task.table).loaded()
     if table is None or str(table.metadata.table_uuid) != task.table_uuid:
         raise InUse("the table was dropped or made again meanwhile", str(task.table))
-    gaps: list[LogGap] = []
+    watch = ScanWatch(task.split, task.offsets, task.skips, [])
     wanted = [*task.columns, *(name for name in [TAGS] if task.tags and TAGS not in task.columns)]
     with closing(source_of(task.split.place)) as read, _DayRows(table, task) as rows:
-        on_gap = gaps.append if task.skips_damage else None
-        for batch in scan(read, task.split, wanted, on_gap=on_gap):
+        for batch in watch.scan(read, wanted):
             kept = with_tags(batch, task.tags)
             days = days_of(kept)
             for day, part in rows_by_day(as_table_rows(kept.select(list(task.columns))), days):
                 rows.add(day, part)
-    return WrittenSplit(task.split.queue.topic, rows.files, len(gaps))
+    queue = task.split.queue
+    return WrittenSplit(queue, rows.files, watch.damaged, tuple(watch.gone))
 
 
 class _DayRows:

@@ -7,22 +7,30 @@ from typing import Any
 
 from container.errors import InUse
 from container.names.queue_id import QueueId
-from provider.errors import NotFound
 from tieredstore.config.effective import Config
-from tieredstore.offline.cutting import SPLIT_BYTES, extents_of
+from tieredstore.offline.cutting import SPLIT_BYTES, LogExtent, extents_of, offsets_between
 from tieredstore.offline.engine import Engine
 from tieredstore.offline.export.continuing import (
     Gone,
     Reached,
     Source,
     gone,
-    refuse_other_history,
+    other_history,
+    other_history_text,
 )
 from tieredstore.offline.export.ledger import DoneTask, Ledger, PlannedRun, PlannedTask
-from tieredstore.offline.export.options import ExportOptions, Target, check_directory, columns_of
-from tieredstore.offline.export.task import ExportTask, export_pieces, no_more
+from tieredstore.offline.export.options import (
+    NO_SKIPS,
+    ExportOptions,
+    Skips,
+    Target,
+    check_directory,
+    columns_of,
+)
+from tieredstore.offline.export.task import ExportTask, as_they_are, export_pieces
 from tieredstore.offline.planning import TierPlan
-from tieredstore.offline.split import LogPiece, Split, pieces_between
+from tieredstore.offline.relocation import DELETED, EXPIRED, REPLACED
+from tieredstore.offline.split import Split, pieces_between
 from tieredstore.offline.tables.open_tier import OpenTier
 from tieredstore.offline.wanted_messages import WantedMessages
 
@@ -38,6 +46,8 @@ class TopicReport:
     """Length of the files."""
     damaged: int
     """Stretches of logs in which no message could be read."""
+    gone: int = 0
+    """Queue offsets that left the tier before they were exported."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +60,16 @@ class ExportReport:
     """Of these, done by an earlier process."""
     topics: Sequence[TopicReport]
     """What the run wrote, earlier processes included."""
+    gone: Sequence[Gone] = ()
+    """What left the tier before this run could write it."""
+    missing: Sequence[str] = ()
+    """Why tasks are not done: published bytes are not in the storage. The next run tries again."""
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the export has every message that it was to have."""
+        lacks = any(topic.damaged or topic.gone for topic in self.topics)
+        return not (lacks or self.gone or self.missing)
 
 
 class Export:
@@ -65,8 +85,11 @@ class Export:
         seen: PlannedRun | None,
         done: Mapping[int, DoneTask],
         gone: Sequence[Gone] = (),
+        refused: Sequence[str] = (),
     ) -> None:
         """`seen`: the newest run when this one was planned; `done`: tasks that need no doing."""
+        self.refused = refused
+        """Sentences of queues that the export takes no more messages of."""
         self.gone = gone
         """What expired between the runs before and this one."""
         self._directory = directory
@@ -84,7 +107,7 @@ class Export:
     @property
     def bytes_waiting(self) -> int:
         """Bytes of logs that are to be read."""
-        return sum(task.split.end - task.split.start for task in self.waiting)
+        return sum(task.bytes for task in self.waiting)
 
     @property
     def queues(self) -> Mapping[QueueId, tuple[int, int]]:
@@ -115,18 +138,32 @@ class Export:
             ledger.plan(self._planned)
             waiting = self.waiting
 
-            def told(index: int) -> None:
-                split = waiting[index].split
-                progress(split.end - split.start)
-
-            engine.map_group(waiting, export_pieces, no_more, progress=told)
+            missing = engine.map_group(
+                waiting,
+                export_pieces,
+                as_they_are,
+                progress=lambda index: progress(waiting[index].bytes),
+            )
             self._done = ledger.done(self._planned.number)
-        return ExportReport(self._planned.number, len(self._tasks), before, self._topics())
+        return ExportReport(
+            self._planned.number,
+            len(self._tasks),
+            before,
+            self._topics(),
+            [
+                Gone(task.queue, *one)
+                for task in self._tasks
+                if task.number in self._done
+                for one in self._done[task.number].gone
+            ],
+            [piece.payload.decode() for piece in missing],
+        )
 
     def _topics(self) -> list[TopicReport]:
         of: dict[str, list[DoneTask]] = {}
         for task in self._tasks:
-            of.setdefault(task.split.queue.topic, []).append(self._done[task.number])
+            if task.number in self._done:
+                of.setdefault(task.queue.topic, []).append(self._done[task.number])
         return [
             TopicReport(
                 topic,
@@ -134,6 +171,7 @@ class Export:
                 sum(len(one.files) for one in done),
                 sum(one.bytes for one in done),
                 sum(one.damaged for one in done),
+                sum(end - start for one in done for start, end, _ in one.gone),
             )
             for topic, done in sorted(of.items())
         ]
@@ -145,20 +183,22 @@ def planned_export(
     options: ExportOptions,
     *,
     split_bytes: int = SPLIT_BYTES,
-    skips_damage: bool = False,
+    skips: Skips = NO_SKIPS,
     java_metadata: Path | None = None,
     naming: str,
 ) -> Export:
     """What an export into a directory has to do now. Reads the metadata; writes nothing.
 
     In a directory without an export, one is begun. One that was ended in the middle goes on with
-    its own plan, whatever was tiered since. One that is complete gets the messages that came since,
-    in files of their own. Options that are not given are those it was begun with.
+    its own plan, whatever was tiered since: what is done stays, and messages that left the tier are
+    counted. One that is complete gets the messages that came since, in files of their own. Options
+    that are not given are those it was begun with. A queue whose offsets mean other messages by now
+    gets no more of them.
 
     Raises:
         ConfigError: other options than it was begun with, or another tier; or the directory has
             something else, or is a URL.
-        NotFound: there is no tier, or no such topic, or messages of the plan have expired since.
+        NotFound: there is no tier, or a new export names a topic that is not there.
         and as `planning.plan`.
     """
     check_directory(directory)
@@ -176,28 +216,38 @@ def planned_export(
         if about is not None:
             Source.kept(about).refuse_other(source, target)
         wanted = replace(options.wanted, starts=ends)
-        queues = tier.queues(wanted)
-        refuse_other_history(queues, reached, target)
+        queues = tier.queues(wanted) if about is None else tier.queues_there(wanted)
+        others = other_history(queues, reached)
+        queues = {name: queue for name, queue in queues.items() if name not in others}
         done = ledger.done(last.number) if last is not None else {}
         goes_on = last is not None and len(done) < len(last.tasks)
         found = tier.plan((options.wanted if goes_on else wanted).selection(queues), split_bytes)
-    if last is not None and goes_on:
-        made = [_split_again(task, last, found, options) for task in last.tasks]
-        planned = last
-        missed: list[Gone] = []
-    else:
-        made, done = list(found.splits), {}
+    missed: list[Gone] = []
+    if last is None or not goes_on:
         missed = gone(queues.values(), reached)
-        planned = _next_run(found, wanted, last)
-    about = {**source.as_kept(), "options": asdict(options)}
+        planned, done = _next_run(found, wanted, last), {}
+        splits: Sequence[Split | None] = found.splits
+    else:
+        planned = last
+        splits = [_split_again(task, last, found, options) for task in last.tasks]
     tasks = [
         ExportTask(
-            str(directory.absolute()), planned.number, number, split, columns,
-            options.tags or (), skips_damage,
+            str(directory.absolute()), planned.number, number, task.queue, task.start,
+            _offsets_of(task, planned), split, columns, options.tags or (), skips,
+            () if number in done else _gone_of(task, split, planned, found),
         )
-        for number, split in enumerate(made)
+        for number, (task, split) in enumerate(zip(planned.tasks, splits, strict=True))
     ]  # fmt: skip
-    return Export(directory, about, tasks, planned=planned, seen=last, done=done, gone=missed)
+    return Export(
+        directory,
+        {**source.as_kept(), "options": asdict(options)},
+        tasks,
+        planned=planned,
+        seen=last,
+        done=done,
+        gone=missed,
+        refused=[other_history_text(one, reached[one], target) for one in sorted(others)],
+    )
 
 
 def _next_run(found: TierPlan, wanted: WantedMessages, last: PlannedRun | None) -> PlannedRun:
@@ -209,33 +259,62 @@ def _next_run(found: TierPlan, wanted: WantedMessages, last: PlannedRun | None) 
         first = max(wanted.starts.get(str(queue), 0), record.min_offset)
         offsets[queue] = (first, max(first, record.next_offset))
         reached[queue] = Reached(offsets[queue][1], record.generation)
+    extents = {queue: _extents(found, queue) for queue in found.segments}
     tasks = [
-        PlannedTask(split.queue, split.start, split.end, split.anchor, split.limit)
+        PlannedTask(
+            split.queue, split.start, split.end, split.anchor, split.limit,
+            *offsets_between(extents[split.queue], split.start, split.end),
+        )
         for split in found.splits
-    ]
+    ]  # fmt: skip
     return PlannedRun(1 if last is None else last.number + 1, offsets, tasks, reached)
 
 
 def _split_again(
     task: PlannedTask, run: PlannedRun, found: TierPlan, options: ExportOptions
-) -> Split:
-    """The split of a task, by where its bytes lie now."""
+) -> Split | None:
+    """The split of a task by where its bytes lie now; None if all of them left the tier."""
     first = task.start if task.anchor is None else task.anchor
-    pieces = pieces_between(_pieces(found, task.queue), first, task.limit)
-    if not pieces or pieces[0].position > first or pieces[-1].end < task.limit:
-        raise NotFound(
-            f"messages of {task.queue} that the export was to have are not in the tier any more: "
-            f"remove its directory and begin again",
-            found.place.location,
-        )
+    record = found.state.queues.get(task.queue)
+    extents = _extents(found, task.queue)
+    pieces = pieces_between([extent.piece for extent in extents], first, task.limit)
+    if record is None or not pieces or pieces[0].position >= task.end:
+        return None
+    start, anchor = task.start, task.anchor
+    if pieces[0].position > first:  # the first extent that is left begins with a record
+        start, anchor = max(start, pieces[0].position), pieces[0].position
+    of_java = any(extent.times_ms is None for extent in extents)
     return Split(
-        task.queue, task.start, task.end, task.anchor, task.limit, pieces,
+        task.queue, start, task.end, anchor, task.limit, pieces,
         run.offsets[task.queue], options.wanted.times_ms, found.place,
+        None if of_java else record.generation,
     )  # fmt: skip
 
 
-def _pieces(found: TierPlan, queue: QueueId) -> Sequence[LogPiece]:
-    record = found.state.queues.get(queue)
-    if record is None:
+def _offsets_of(task: PlannedTask, run: PlannedRun) -> tuple[int, int]:
+    """Queue offsets `[from, to)` of a task's messages, at most; of an older plan, the run's."""
+    first, end = run.offsets[task.queue]
+    if task.next_offset is None:
+        return first, end
+    return max(first, task.first_offset), min(end, task.next_offset)
+
+
+def _gone_of(
+    task: PlannedTask, split: Split | None, run: PlannedRun, found: TierPlan
+) -> tuple[tuple[int, int, str], ...]:
+    """Queue offsets of a task's messages that are not in the tier any more, and why."""
+    first, end = _offsets_of(task, run)
+    record = found.state.queues.get(task.queue)
+    if task.queue not in found.segments or record is None:
+        why = DELETED if record is None else REPLACED
+    elif split is not None and split.start == task.start:
         return ()
-    return [extent.piece for extent in extents_of(record, found.segments.get(queue, ()))]
+    else:
+        why = EXPIRED
+        end = end if split is None else min(end, record.min_offset)
+    return ((first, end, why),) if first < end else ()
+
+
+def _extents(found: TierPlan, queue: QueueId) -> list[LogExtent]:
+    record = found.state.queues.get(queue)
+    return [] if record is None else extents_of(record, found.segments.get(queue, ()))

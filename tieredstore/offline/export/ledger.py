@@ -11,7 +11,7 @@ tables pass over names that begin with `_` or `.`.
 
 import fcntl
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -41,6 +41,9 @@ class PlannedTask(NamedTuple):
     anchor: int | None
     limit: int
     """As in `Split`."""
+    first_offset: int = 0
+    next_offset: int | None = None
+    """Queue offsets `[from, to)` between which its messages lie; None in an older plan."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +64,8 @@ class DoneTask(NamedTuple):
     files: tuple[WrittenFile, ...]
     damaged: int
     """Stretches of the log in which no message could be read."""
+    gone: tuple[tuple[int, int, str], ...] = ()
+    """Queue offsets `[from, to)` that left the tier before they were written, and why."""
 
     @property
     def rows(self) -> int:
@@ -168,7 +173,8 @@ class Ledger:
             if path.name.isdecimal():
                 row = _parsed(path.read_bytes(), path)
                 files = tuple(WrittenFile(*file) for file in row["files"])
-                found[int(path.name)] = DoneTask(files, row["damaged"])
+                gone = tuple((low, high, why) for low, high, why in row.get("gone", ()))
+                found[int(path.name)] = DoneTask(files, row["damaged"], gone)
         return found
 
     def remove_remains(self) -> int:
@@ -184,11 +190,13 @@ class Ledger:
         return self._root / f"done-{run:06d}"
 
 
-def write_done(directory: Path, run: int, number: int, files: Iterable[WrittenFile],
-               damaged: int) -> None:  # fmt: skip
-    """Say that a task is done; its files are durable. By the worker that did it."""
+def write_done(directory: Path, run: int, number: int, done: DoneTask) -> None:
+    """Record that a task is done; its files are durable. By the worker that did it."""
     path = directory / LEDGER / f"done-{run:06d}" / f"{number:06d}"
-    _write(path, {"files": [list(file) for file in files], "damaged": damaged})
+    found: dict[str, object] = {"files": [list(one) for one in done.files], "damaged": done.damaged}
+    if done.gone:
+        found["gone"] = [list(one) for one in done.gone]
+    _write(path, found)
 
 
 def _write(path: Path, value: object) -> None:

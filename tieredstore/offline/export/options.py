@@ -24,6 +24,17 @@ class Target(NamedTuple):
     name: str
 
 
+class Skips(NamedTuple):
+    """What an export passes over and counts; otherwise it is an error."""
+
+    damage: bool = False
+    missing: bool = False
+    """Published bytes that are not in the storage."""
+
+
+NO_SKIPS = Skips()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportOptions:
     """Which messages an export has, and what of them. None: not said."""

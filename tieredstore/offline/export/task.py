@@ -14,12 +14,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from container.errors import BytesMissing
+from container.names.queue_id import QueueId
+from provider.errors import Corrupt
+from provider.sequential import ByteSource
 from tieredstore.offline.engine import Piece
 from tieredstore.offline.export.day_files import DAY_MS, DayFiles
 from tieredstore.offline.export.ledger import DoneTask, write_done
+from tieredstore.offline.export.options import NO_SKIPS, Skips
+from tieredstore.offline.relocation import Relocated
 from tieredstore.offline.scanner import scan, schema_of
 from tieredstore.offline.sources import source_of
-from tieredstore.offline.split import LogGap, Split
+from tieredstore.offline.split import LogGap, ScanReport, Split
 
 STORE_TIMESTAMP, TAGS = "store_timestamp", "tags"
 
@@ -32,23 +38,45 @@ class ExportTask:
     """Of the export; the same place for all workers."""
     run: int
     number: int
-    split: Split
+    queue: QueueId
+    start: int
+    """The planned split's, by which the files are named."""
+    offsets: tuple[int, int]
+    """Queue offsets `[from, to)` between which the planned messages lie."""
+    split: Split | None
+    """What is left of the planned split; None: nothing."""
     columns: tuple[str, ...]
     tags: tuple[str, ...] = ()
     """Only messages with one of these; (): all."""
-    skips_damage: bool = False
+    skips: Skips = NO_SKIPS
+    gone: tuple[tuple[int, int, str], ...] = ()
+    """What had left the tier before this attempt, as in `DoneTask`."""
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of the log that it reads."""
+        return 0 if self.split is None else self.split.end - self.split.start
+
+
+MISSING = "missing"
+"""Target of the pieces of tasks that are not done, because published bytes are not in storage."""
 
 
 def export_pieces(task: ExportTask) -> Iterator[Piece]:
-    """`export_task` as an engine's mapper: what it did is in the ledger, so nothing comes out."""
-    export_task(task)
-    yield from ()
+    """`export_task` as an engine's mapper: what it did is in the ledger.
+
+    What is missing ends this task alone, and is yielded.
+    """
+    try:
+        export_task(task)
+    except BytesMissing as error:
+        yield Piece(MISSING, task.number, str(error).encode())
 
 
-def no_more(target: str, pieces: Sequence[Piece]) -> Iterable[Piece]:
-    """The reducer: nothing is left to do."""
-    del target, pieces
-    return ()
+def as_they_are(target: str, pieces: Sequence[Piece]) -> Iterable[Piece]:
+    """The reducer: the driver takes all of them."""
+    del target
+    return pieces
 
 
 def export_task(task: ExportTask) -> DoneTask:
@@ -58,20 +86,64 @@ def export_task(task: ExportTask) -> DoneTask:
 
     Raises:
         Corrupt: a message is damaged, and damage is not passed over; the task is not done.
+        BytesMissing: published bytes are not in the storage; the task is not done.
         Unavailable, Denied: as `scan`.
         OSError: the directory cannot be written.
     """
-    gaps: list[LogGap] = []
+    done = DoneTask((), 0, task.gone) if task.split is None else _written(task, task.split)
+    write_done(Path(task.directory), task.run, task.number, done)
+    return done
+
+
+def _written(task: ExportTask, split: Split) -> DoneTask:
+    watch = ScanWatch(split, task.offsets, task.skips, list(task.gone))
     schema = schema_of(task.columns)
-    files = DayFiles(Path(task.directory), task.split.queue.topic, _name(task), schema)
+    files = DayFiles(Path(task.directory), task.queue.topic, _name(task), schema)
     wanted = [*task.columns, *_needed_besides(task)]
-    with closing(source_of(task.split.place)) as read, files:
-        on_gap = gaps.append if task.skips_damage else None
-        for batch in scan(read, task.split, wanted, on_gap=on_gap):
+    with closing(source_of(split.place)) as read, files:
+        for batch in watch.scan(read, wanted):
             kept = with_tags(batch, task.tags)
             files.write(kept.select(list(task.columns)), days_of(kept))
-    write_done(Path(task.directory), task.run, task.number, files.written, len(gaps))
-    return DoneTask(tuple(files.written), len(gaps))
+    return DoneTask(tuple(files.written), watch.damaged, tuple(watch.gone))
+
+
+@dataclass(slots=True)
+class ScanWatch:
+    """A scan for an export, which counts what it has to leave out."""
+
+    split: Split
+    offsets: tuple[int, int]
+    """As in `ExportTask`."""
+    skips: Skips
+    gone: list[tuple[int, int, str]]
+    """As in `DoneTask`."""
+    damaged: int = 0
+
+    def scan(self, read: ByteSource, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """The rows of the split; raises as `scan`."""
+        report = ScanReport(self.split)
+
+        def on_expired(found: Relocated) -> None:
+            last = report.last_offset
+            first = self.offsets[0] if last is None else last + 1
+            end = min(self.offsets[1], found.min_offset) if found.pieces else self.offsets[1]
+            if first < end:
+                self.gone.append((first, end, found.cause))
+
+        yield from scan(
+            read,
+            self.split,
+            columns,
+            on_gap=self._count if any(self.skips) else None,
+            on_expired=on_expired,
+            keeps_missing=self.skips.missing,
+            report=report,
+        )
+
+    def _count(self, gap: LogGap) -> None:
+        if not gap.is_missing and not self.skips.damage:
+            raise Corrupt(str(gap), *self.split.place_of(gap.position))
+        self.damaged += 1
 
 
 def _name(task: ExportTask) -> str:
@@ -79,7 +151,7 @@ def _name(task: ExportTask) -> str:
 
     A later run may begin at the same byte, where an extent has grown since.
     """
-    return f"{task.split.queue.queue_id}-{task.split.start:020d}-{task.run:06d}"
+    return f"{task.queue.queue_id}-{task.start:020d}-{task.run:06d}"
 
 
 def _needed_besides(task: ExportTask) -> Sequence[str]:

@@ -27,6 +27,8 @@ class UnitsPart:
     pieces: tuple[LogPiece, ...]
     """Where their bytes lie; positions are those of the flat file, 20 bytes an offset."""
     place: TierPlace
+    generation: int | None = None
+    """As in `Split`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +43,8 @@ class KeysPart:
     queues: frozenset[QueueId | int] | None
     """As `WantedMessages.queues`."""
     place: TierPlace
+    is_ours: bool = True
+    """Whether a journal names the file; RocketMQ's own tiers have none."""
     times_ms: tuple[int, int] = ALL_TIMES
 
 

@@ -87,6 +87,8 @@ def units_parts(
     """The units of a queue that can be read, in parts of some `split_bytes`. Pure."""
     low, high = max(offsets[0], queue.min_offset), min(offsets[1], queue.next_offset)
     step = max(1, split_bytes // UNIT_BYTES)
+    of_java = any(extent.crc32c is None for one in segments for extent in one.extents)
+    generation = None if of_java else queue.generation
     made: list[UnitsPart] = []
     for run in _touching(_pieces(queue.id, segments)):
         begin = max(low, run[0].position // UNIT_BYTES)
@@ -94,7 +96,7 @@ def units_parts(
         for first in range(begin, end, step):
             last = min(first + step, end)
             pieces = pieces_between(run, first * UNIT_BYTES, last * UNIT_BYTES)
-            made.append(UnitsPart(queue.id, (first, last), pieces, place))
+            made.append(UnitsPart(queue.id, (first, last), pieces, place, generation))
     return made
 
 
@@ -128,7 +130,13 @@ def keys_parts(state: TierState, wanted: WantedMessages, place: TierPlace) -> It
     for file in sorted(state.index_files.values(), key=lambda one: one.base):
         if file.begin_timestamp < high and file.end_timestamp >= low and _covers(file, wanted):
             yield KeysPart(
-                file.object_name, file.size, topics, wanted.queues, place, wanted.times_ms
+                file.object_name,
+                file.size,
+                topics,
+                wanted.queues,
+                place,
+                bool(file.coverage),
+                wanted.times_ms,
             )
 
 

@@ -11,14 +11,15 @@ from contextlib import closing
 import numpy as np
 import pyarrow as pa
 
-from container.errors import BytesMissing
+from container.errors import BytesMissing, Expired
 from container.index.items import KeyItems
 from container.index.layout import IndexHeader, IndexItem
 from container.index.sealed import SealedIndex
-from container.names.queue_id import QueueId
+from container.names.queue_id import QueueId, SegmentType
 from container.record.kernels import decode_units
 from container.record.unit import UNIT_BYTES
 from provider.sequential import ByteSource, ObjectRange
+from tieredstore.offline.relocation import PlannedQueue, Relocator, expired, is_published
 from tieredstore.offline.scanner import scan
 from tieredstore.offline.sources import source_of
 from tieredstore.offline.split import LogGap, LogPiece
@@ -36,8 +37,9 @@ def rows_of(part: Part, columns: Sequence[str]) -> Iterator[RecordBatch]:
 
     Raises:
         Corrupt: bytes contradict the format.
-        BytesMissing: bytes that were published are gone: they expired since the part was planned,
-            or a file must be brought back.
+        Expired: messages left the tier after the part was planned.
+        BytesMissing: published bytes are not in the storage; path names the object.
+        NotFound: this process sees no tier at the part's place.
         Unavailable, Denied: the storage does not answer or refuses.
     """
     if isinstance(part, MessagesPart):
@@ -66,26 +68,57 @@ def _pass_over(gap: LogGap) -> None:
 
 
 def _units(read: ByteSource, part: UnitsPart, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    read.expect([
-        ObjectRange(piece.object_name, piece.object_offset, piece.length) for piece in part.pieces
-    ])  # fmt: skip
-    for piece in part.pieces:
-        for at in range(0, piece.length, UNITS_AT_ONCE * UNIT_BYTES):
-            length = min(UNITS_AT_ONCE * UNIT_BYTES, piece.length - at)
-            raw = _read(read, piece, at, length)
-            units = decode_units(raw, path=piece.object_name, position=piece.object_offset + at)
-            first = (piece.position + at) // UNIT_BYTES
-            yield _batch(UNITS, columns, len(units), {
-                "topic": part.queue.topic,
-                "queue_id": part.queue.queue_id,
-                "queue_offset": np.arange(first, first + len(units)),
-                "position": units["position"].astype(np.int64),
-                "size": units["size"].astype(np.int32),
-                "tags_code": units["tag_hash"].astype(np.int64),
-            })  # fmt: skip
+    at, end = (offset * UNIT_BYTES for offset in part.offsets)
+    planned = PlannedQueue(part.queue, part.generation or 0)
+    relocator = Relocator(part.place, planned, SegmentType.CONSUME_QUEUE, end)
+    pieces = _expected(read, part.pieces)
+    while at < end:
+        piece = next(one for one in pieces if at < one.end)
+        length = min(UNITS_AT_ONCE * UNIT_BYTES, piece.end - at)
+        start = piece.object_offset + at - piece.position
+        try:
+            raw = _read(read, piece, at - piece.position, length)
+        except BytesMissing:
+            found = None if part.generation is None else relocator.moved(piece, start)
+            if found is None:
+                raise
+            if not found.pieces or found.pieces[0].position > at:
+                raise expired(part.queue, found) from None
+            pieces = _expected(read, found.pieces)
+            continue
+        units = decode_units(raw, path=piece.object_name, position=start)
+        first = at // UNIT_BYTES
+        yield _batch(UNITS, columns, len(units), {
+            "topic": part.queue.topic,
+            "queue_id": part.queue.queue_id,
+            "queue_offset": np.arange(first, first + len(units)),
+            "position": units["position"].astype(np.int64),
+            "size": units["size"].astype(np.int32),
+            "tags_code": units["tag_hash"].astype(np.int64),
+        })  # fmt: skip
+        at += length
+
+
+def _expected(read: ByteSource, pieces: Sequence[LogPiece]) -> Sequence[LogPiece]:
+    """The same pieces, read ahead from now on."""
+    read.expect([ObjectRange(one.object_name, one.object_offset, one.length) for one in pieces])
+    return pieces
 
 
 def _keys(read: ByteSource, part: KeysPart, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    try:
+        yield from _items(read, part, columns)
+    except BytesMissing as error:
+        if not part.is_ours or is_published(part.place, part.object_name):
+            raise
+        raise Expired(
+            f"the index file {part.object_name} was merged or expired after this was planned: run "
+            f"it again",
+            part.object_name,
+        ) from error
+
+
+def _items(read: ByteSource, part: KeysPart, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
     whole = LogPiece(0, part.size, part.object_name, 0)
     read.expect([ObjectRange(part.object_name, 0, part.size)])
     head = _read(read, whole, 0, min(IndexHeader.SIZE, part.size))
