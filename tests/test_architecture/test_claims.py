@@ -86,7 +86,7 @@ def test_every_option_that_is_named_exists(page: Path) -> None:
         for option in (*parameter.opts, *parameter.secondary_opts)
     }
     of_others = {"--unit", "--retry", "--retry-delay", "--retry-all-errors", "--py-files"}
-    of_others |= {"--archives"}
+    of_others |= {"--archives", "--aws-sigv", "--user"}
     named = said(page, r"(?<![\w-])(--[a-z][a-z-]+)")
     assert named or page not in NAMING
     assert named - known - of_others == set()
