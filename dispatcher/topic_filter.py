@@ -43,14 +43,10 @@ class TopicFilter:
     def __init__(self, cluster: str, broker: str, blacklist: frozenset[str] = frozenset()) -> None:
         self._cluster = cluster
         self._broker = broker
-        self._blacklist = set(blacklist)
+        self._blacklist = blacklist
 
     def __repr__(self) -> str:
         return f"<TopicFilter of {self._broker}: {len(self._blacklist)} blacklisted>"
-
-    def exclude(self, topic: str) -> None:
-        """Tier no new messages of `topic`; those that are tiered stay readable."""
-        self._blacklist.add(topic)
 
     def excludes(self, topic: str) -> bool:
         """Whether `topic` is not tiered. O(1)."""

@@ -29,34 +29,6 @@ class FetchStatus(Enum):
     OFFSET_RESET = "OFFSET_RESET"
 
 
-class PullStatus(Enum):
-    """What RocketMQ's client calls the outcome of a pull."""
-
-    FOUND = "FOUND"
-    NO_NEW_MSG = "NO_NEW_MSG"
-    NO_MATCHED_MSG = "NO_MATCHED_MSG"
-    OFFSET_ILLEGAL = "OFFSET_ILLEGAL"
-
-
-_CLIENT = {
-    FetchStatus.FOUND: PullStatus.FOUND,
-    FetchStatus.NO_MATCHED_MESSAGE: PullStatus.NO_MATCHED_MSG,
-    FetchStatus.MESSAGE_WAS_REMOVING: PullStatus.NO_MATCHED_MSG,
-    FetchStatus.OFFSET_FOUND_NULL: PullStatus.NO_NEW_MSG,
-    FetchStatus.OFFSET_OVERFLOW_ONE: PullStatus.NO_NEW_MSG,
-    FetchStatus.OFFSET_TOO_SMALL: PullStatus.OFFSET_ILLEGAL,
-    FetchStatus.OFFSET_OVERFLOW_BADLY: PullStatus.OFFSET_ILLEGAL,
-    FetchStatus.OFFSET_RESET: PullStatus.OFFSET_ILLEGAL,
-}
-
-
-def pull_status(status: FetchStatus, offset: int) -> PullStatus:
-    """How the broker and the client's decoder name a status, given the offset asked for."""
-    if status in (FetchStatus.NO_MATCHED_LOGIC_QUEUE, FetchStatus.NO_MESSAGE_IN_QUEUE):
-        return PullStatus.OFFSET_ILLEGAL if offset else PullStatus.NO_NEW_MSG
-    return _CLIENT[status]
-
-
 class Selection(NamedTuple):
     """Some messages of one run: `start` to `stop`, or those at `indices`."""
 

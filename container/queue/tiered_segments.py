@@ -11,11 +11,11 @@ queue has one history: an offset is in one segment, whatever epoch is asked for.
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from container.metadata.object_names import names_of_queue
 from container.metadata.offloading import is_away
 from container.metadata.records import CopyState, ManifestRef, Segment
-from container.metadata.segment_copies import EpochStart, SegmentCopies, SegmentCopy
 from container.metadata.state import TierState
 from container.names.queue_id import FLAT_FILES, QueueId, SegmentType
 from container.names.rocketmq import parse_segment_name, segment_name
@@ -23,6 +23,13 @@ from container.queue.message_queue_container import Manifests, MessageQueueConta
 from container.record.unit import UNIT_BYTES
 from provider.packed_segments import PartName
 from provider.ranges import QueueOffset
+
+
+class EpochStart(NamedTuple):
+    """Where an owner's messages begin in a segment."""
+
+    epoch: int
+    first_offset: QueueOffset
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,15 +61,6 @@ class TieredSegment:
         return self.epochs[0].first_offset if self.epochs else None
 
 
-@dataclass(frozen=True, slots=True)
-class Pending:
-    """Messages that the hot log has and the tier does not have yet."""
-
-    first_offset: QueueOffset
-    """The earliest one; the end of both if there is none."""
-    messages: int
-
-
 class TieredSegments:
     """The lookups of one queue. Each looks at the newest metadata, and holds none of it."""
 
@@ -85,33 +83,6 @@ class TieredSegments:
             if gap.start <= first < gap.end:
                 first = gap.end
         return first if first < container.next_offset else None
-
-    @property
-    def last_offset(self) -> QueueOffset | None:
-        """The last tiered offset (Kafka: LATEST_TIERED); None if the queue has no message here."""
-        container, first = self._container, self.first_offset
-        if first is None:
-            return None
-        last = container.next_offset - 1
-        for gap in reversed(container.gaps):
-            if gap.start <= last < gap.end:
-                last = gap.start - 1
-        return QueueOffset(last)
-
-    def pending(self, hot_end: int) -> Pending:
-        """What a hot log that ends before `hot_end` has and the tier lacks (EARLIEST_PENDING).
-
-        An offset that was recorded as lost is not pending.
-        """
-        first = self._container.next_offset
-        return Pending(first, max(0, hot_end - first))
-
-    @property
-    def size_bytes(self) -> int:
-        """Published bytes of both flat files. No request."""
-        record = self._container.record
-        live = sum(segment.size for kind in FLAT_FILES for segment in record.segments(kind))
-        return live + sum(ref.bytes for ref in record.manifests)
 
     async def at(self, offset: int) -> TieredSegment | None:
         """The CommitLog segment that has the message; None if it is not tiered.
@@ -149,25 +120,6 @@ class TieredSegments:
         found += self._dying()
         found.sort(key=lambda one: (one.type, one.base, one.state))
         return [one for one in found if states is None or one.state in states]
-
-    async def copies(self) -> SegmentCopies:
-        """The CommitLog segments whose offsets are known as Kafka's copies: lookups by epoch.
-
-        Memory: some 500 bytes a segment. A request for each manifest that is not cached.
-        """
-        return SegmentCopies(
-            SegmentCopy(
-                one.path,
-                one.epochs[0].first_offset,
-                one.end_offset,
-                one.epochs,
-                one.state,
-                one.size_bytes or 0,
-                one.epochs[-1].epoch,
-            )
-            for one in await self.listed()
-            if one.type is SegmentType.COMMIT_LOG and one.epochs and one.end_offset is not None
-        )
 
     async def _by_unit(self, offset: QueueOffset) -> TieredSegment:
         """The segment that the unit of a message points into, of which no offset is known."""

@@ -13,7 +13,6 @@ from typing import cast
 from isal import isal_zlib
 
 from container.record.header import locate_parts
-from container.record.layout import PHYSICAL_OFFSET_AT
 from container.record.properties import NAME_END, PAIR_END, RECORD_CRC
 from provider.errors import Corrupt
 from provider.object_store import Buffer
@@ -77,10 +76,3 @@ def renew_record_crc(record: memoryview) -> bool:
         return False
     record[-RECORD_CRC_BYTES:] = encode_record_crc(record[:-RECORD_CRC_BYTES])
     return True
-
-
-def rewrite_physical_offset(record: bytearray | memoryview, physical_offset: int) -> None:
-    """Set bytes 28..35 of one whole record in place, and renew its checksum if it has one."""
-    view = memoryview(record)
-    _INT64.pack_into(view, PHYSICAL_OFFSET_AT, physical_offset)
-    renew_record_crc(view)

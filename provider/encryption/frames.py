@@ -50,12 +50,6 @@ class Cipher(Protocol):
         ...
 
 
-def sealed_bytes(content_bytes: int) -> int:
-    """Length of the object that holds so much content."""
-    full, tail = divmod(content_bytes, CONTENT_BYTES)
-    return (full + 1) * FRAME_BYTES + tail
-
-
 def content_bytes(object_bytes: int) -> int | None:
     """Length of the content of an object of that length; None if no encrypted one is so long."""
     frames, tail = divmod(object_bytes, FRAME_BYTES)

@@ -7,7 +7,7 @@ import pytest
 from container.names.queue_id import QueueId
 from fetcher.fetcher import TieredMessageFetcher
 from fetcher.options import FetcherOptions
-from fetcher.result import FetchResult, FetchStatus, PullStatus, offset_status, pull_status
+from fetcher.result import FetchResult, FetchStatus, offset_status
 from provider.errors import Closed
 from provider.ranges import QueueOffset
 from tests.support.read_tier import QUEUE, MemoryQueue, MemoryTier, filled
@@ -165,10 +165,3 @@ async def test_impossible_requests_are_refused(fetcher: TieredMessageFetcher) ->
     closed = TieredMessageFetcher(MemoryTier(filled(3)))
     with pytest.raises(Closed):
         await closed.get_message("g", "T", 0, 0, messages_max=1)
-
-
-def test_every_status_has_a_client_status() -> None:
-    assert {pull_status(status, 0) for status in FetchStatus} == set(PullStatus)
-    for status in (FetchStatus.NO_MATCHED_LOGIC_QUEUE, FetchStatus.NO_MESSAGE_IN_QUEUE):
-        assert pull_status(status, 0) is PullStatus.NO_NEW_MSG
-        assert pull_status(status, 1) is PullStatus.OFFSET_ILLEGAL

@@ -67,11 +67,6 @@ class QueueCursor:
                 self.offset += 1
         raise StopAsyncIteration
 
-    @property
-    def is_at_end(self) -> bool:
-        """Whether all that is published of the queue was read."""
-        return self.offset >= self._source.next_offset
-
     async def _seek(self) -> None:
         """Look up the times that were asked for."""
         wanted = self._wanted

@@ -59,7 +59,7 @@ async def test_every_offset_is_in_the_segment_that_its_unit_points_into(*, packe
     manifests = sum(ref.type == SegmentType.COMMIT_LOG for ref in record.manifests)
     assert packed or manifests > 1, "parts are gathered first"
     found = lookups(reader)
-    assert (found.first_offset, found.last_offset) == (0, 99)
+    assert found.first_offset == 0
     for offset in [*range(60), *range(70, 100)]:
         segment = await found.at(offset)
         assert segment is not None
@@ -74,21 +74,6 @@ async def test_every_offset_is_in_the_segment_that_its_unit_points_into(*, packe
     logs = [one for one in await found.listed() if one.type is SegmentType.COMMIT_LOG]
     covered = [range(one.first_offset or 0, one.end_offset or 0) for one in logs]
     assert [at for part in covered for at in part] == [*range(60), *range(70, 100)]
-    assert found.size_bytes == sum(one.size_bytes or 0 for one in await found.listed())
-
-
-async def test_lookups_by_epoch_know_which_owner_wrote_what() -> None:
-    world = OwnedWorld(OPTIONS, UPKEEP, packed=True)
-    async with world.owned() as tier:
-        await put(tier, 60)
-        await tier.record_gap(QUEUE, QueueOffset(60), QueueOffset(70), "a test")
-    async with world.owned() as tier:
-        await put(tier, 30)
-    copies = await lookups(await TierReader.open(world.memory)).copies()
-    assert (copies.last_offset(1), copies.last_offset(2), copies.last_offset(3)) == (59, 99, None)
-    for offset in range(100):
-        has = [copies.lookup(epoch, offset) is not None for epoch in (1, 2)]
-        assert has == [offset < 60, offset >= 70]
 
 
 async def test_what_an_owner_continues_in_a_part_of_its_own_has_two_epochs() -> None:
@@ -130,7 +115,6 @@ async def test_a_deletion_that_has_begun_is_listed_until_it_is_finished(*, packe
         await world.pass_time(7_200)
         await world.pass_time(100)
         assert lookups(tier).first_offset is None, "everything has expired"
-        assert lookups(tier).last_offset is None
         assert await lookups(tier).at(0) is None
         dying = await lookups(tier).listed({CopyState.DELETE_STARTED})
         assert {one.path for one in dying} == (set() if packed else published & await world.names())
@@ -144,16 +128,17 @@ async def test_a_deletion_that_has_begun_is_listed_until_it_is_finished(*, packe
 async def test_kafka_20977_segments_of_single_records_are_not_behind() -> None:
     world = OwnedWorld(TierOptions(commit_log_bytes_max=100), UpkeepOptions())
     async with world.owned() as tier:
-        for number in range(5):
+        for _ in range(5):
             await put(tier, 1)
-            pending = lookups(tier).pending(number + 1)
-            assert (pending.first_offset, pending.messages) == (number + 1, 0)
-        assert lookups(tier).pending(9).messages == 4
         sealed = [one for one in await lookups(tier).listed() if one.type == SegmentType.COMMIT_LOG]
         assert [(one.first_offset, one.end_offset) for one in sealed] == [
             (number, number + 1) for number in range(5)
         ]
         await tier.close()
+
+
+async def size_of(tier: Tier) -> int:
+    return sum(one.size_bytes or 0 for one in await lookups(tier).listed())
 
 
 async def test_kafka_seeding_the_first_expiration_of_a_new_owner_keeps_what_may_stay() -> None:
@@ -163,7 +148,7 @@ async def test_kafka_seeding_the_first_expiration_of_a_new_owner_keeps_what_may_
     world = OwnedWorld(OPTIONS, upkeep, packed=True)
     async with world.owned() as tier:
         await put(tier, 60)
-        size_bytes = lookups(tier).size_bytes
+        size_bytes = await size_of(tier)
         await tier.close()
     world.kill_all()
     log_bytes = size_bytes - 60 * UNIT_BYTES
@@ -172,5 +157,5 @@ async def test_kafka_seeding_the_first_expiration_of_a_new_owner_keeps_what_may_
                       expiry_interval_s=10, topic_bytes_max=log_bytes)
     ) as tier:  # fmt: skip
         await world.pass_time(100)
-        assert (lookups(tier).first_offset, lookups(tier).size_bytes) == (0, size_bytes)
+        assert (lookups(tier).first_offset, await size_of(tier)) == (0, size_bytes)
         await tier.close()

@@ -1,5 +1,7 @@
 """The batch kernels equal the single-record functions, and damage never leads them astray."""
 
+import struct
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -8,7 +10,7 @@ from numpy.typing import NDArray
 
 from container.record import kernels
 from container.record.batch import MessageBatch
-from container.record.checksum import record_crc_is_valid, rewrite_physical_offset
+from container.record.checksum import record_crc_is_valid, renew_record_crc
 from container.record.header import RecordHeader
 from container.record.kernels import (
     decode_units,
@@ -17,6 +19,7 @@ from container.record.kernels import (
     rewrite_positions,
     store_timestamps,
 )
+from container.record.layout import PHYSICAL_OFFSET_AT
 from container.record.unit import ConsumeQueueUnit
 from provider.errors import Corrupt
 from tests.support.messages import batch_of, batches, queue_records
@@ -49,7 +52,8 @@ def test_rewriting_a_batch_equals_rewriting_each_record(
     rewrite_positions(data, batch.starts + len(before), batch.sizes, positions)
     singles = [bytearray(raw) for raw in records]
     for raw, position in zip(singles, positions.tolist(), strict=True):
-        rewrite_physical_offset(raw, position)
+        struct.pack_into(">q", raw, PHYSICAL_OFFSET_AT, position)
+        renew_record_crc(memoryview(raw))
         assert record_crc_is_valid(raw)
     assert data.tobytes() == before + b"".join(singles)
 

@@ -8,10 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from container.record.checksum import (
-    RECORD_CRC_BYTES,
     has_record_crc,
     record_crc_is_valid,
-    rewrite_physical_offset,
 )
 from container.record.fields import MessageFields
 from container.record.header import RecordHeader
@@ -131,18 +129,6 @@ def test_what_does_not_fit_is_refused_on_writing() -> None:
         make_message(0)._replace(properties=bytes(32768)).encode()
     with pytest.raises(ValueError, match="topic"):
         make_message(0)._replace(topic="t" * 128).encode()
-
-
-@given(messages(), st.integers(0, 2**63 - 1))
-def test_a_rewrite_changes_eight_bytes_and_the_checksum(message: StoredMessage, to: int) -> None:
-    for raw in (message.encode(), with_record_crc(message)):
-        changed = bytearray(raw)
-        rewrite_physical_offset(changed, to)
-        assert decode(bytes(changed)).physical_offset == to
-        assert record_crc_is_valid(changed)
-        end = len(raw) - (RECORD_CRC_BYTES if has_record_crc(raw) else 0)
-        assert changed[:28] == raw[:28]
-        assert changed[36:end] == raw[36:end]
 
 
 @given(messages())

@@ -1,4 +1,4 @@
-"""TieredMessageStoreTest, line by line: a hot log that has lost the messages that the tier has."""
+"""The assertions of TieredMessageStoreTest: the tier has what the hot log has lost."""
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager

@@ -1,4 +1,4 @@
-"""IndexItemTest, IndexStoreFileTest and IndexStoreServiceTest, line by line."""
+"""The assertions of IndexItemTest, IndexStoreFileTest and IndexStoreServiceTest."""
 
 import struct
 

@@ -1,4 +1,4 @@
-"""MessageStoreFetcherImplTest, line by line: a queue with offsets 100 to 199, stored at 11."""
+"""The assertions of MessageStoreFetcherImplTest: a queue with offsets 100 to 199, stored at 11."""
 
 import pytest
 

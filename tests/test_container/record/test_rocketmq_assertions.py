@@ -1,4 +1,4 @@
-"""FileSegmentTypeTest, MessageFormatUtilTest and MessageStoreUtilTest, line by line."""
+"""The assertions of FileSegmentTypeTest, MessageFormatUtilTest and MessageStoreUtilTest."""
 
 import numpy as np
 import pytest
