@@ -332,7 +332,7 @@ class Appender:
             self._checkpoint = self._checkpoint_of(end, stamp)
             with suppress(OSError):  # old ones only make the next start slower
                 if self._ends.is_due(end):
-                    ends = DurableEnds(end, offsets, self.log.min_position)
+                    ends = DurableEnds(end, offsets, self._ends.min_position)
                     self._ends_file.write(ends)
                     self._ends = ends
                 self.directory.write_checkpoint(self._checkpoint)
@@ -374,7 +374,7 @@ class Appender:
         try:
             if not self.broken and self.directory.is_held:
                 self.flush_queues()
-                ends = DurableEnds(self.end, dict(self.next_offsets), self.log.min_position)
+                ends = DurableEnds(self.end, dict(self.next_offsets), self._ends.min_position)
                 try:
                     self._ends_file.write_both(ends)
                     self.directory.write_checkpoint(self._checkpoint)

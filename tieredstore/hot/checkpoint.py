@@ -31,6 +31,8 @@ class Checkpoint:
     """
     queues: int = -1
     """How many queues there were."""
+    is_foreign: bool = False
+    """Whether another program wrote the file after we did."""
     has_ends: bool = False
     """Whether `durableEnds` is there, too: it was not before that file was introduced."""
 
@@ -65,9 +67,10 @@ class Checkpoint:
         if len(raw) != cls.SIZE:
             return cls(*fields)
         magic, *copied, end, queues = cls.OURS.unpack_from(raw, cls.SIZE - cls.OURS.size)
-        is_ours = magic == cls.MAGIC and tuple(copied) == fields[:2]
-        if not is_ours:
+        if magic != cls.MAGIC:
             return cls(*fields)
+        if tuple(copied) != fields[:2]:
+            return cls(*fields, is_foreign=True)
         has_ends = raw[: -cls.OURS.size].endswith(cls.ENDS)
         return cls(*fields, durable_end=end, queues=queues, has_ends=has_ends)
 

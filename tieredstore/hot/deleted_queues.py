@@ -1,10 +1,12 @@
 """`config/deletedQueues.json`: deleted queues, of which the CommitLog may still have records.
 
 Of each it has the offset at which a queue of that name goes on, and the CommitLog position below
-which no record is a message of it any more. The file is ours; a Java broker does not look at it.
+which no record is a message of it any more. The file is ours; a Java broker does not look at it. It
+has a checksum, and a copy beside it. Older versions wrote neither.
 """
 
 import json
+import logging
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,7 +14,16 @@ from typing import Any, NamedTuple
 from container.names.queue_id import QueueId
 from provider.errors import Corrupt
 from provider.presence import is_there
+from tieredstore.hot.checked_json import (
+    NotSound,
+    copy_of,
+    decode_checked,
+    encode_checked,
+    is_checked,
+)
 from tieredstore.hot.files import replace_file
+
+LOGGER = logging.getLogger("tieredstore.hot")
 
 
 class DeletedQueue(NamedTuple):
@@ -28,14 +39,14 @@ class DeletedQueues(Mapping[QueueId, DeletedQueue]):
     """The file, replaced as a whole when queues are deleted. One thread at a time changes it."""
 
     def __init__(self, path: Path) -> None:
-        """Read it; there are none where it is not there.
+        """Read it, or its copy where it is damaged; there are none where neither is there.
 
         Raises:
-            Corrupt: it is not what was written.
-            OSError: it cannot be read.
+            Corrupt: neither is what was written.
+            OSError: one cannot be read.
         """
         self._path = path
-        self._queues = _parsed(path.read_bytes(), path) if is_there(path) else {}
+        self._queues = _read(path)
 
     def __repr__(self) -> str:
         return f"<DeletedQueues {self._path}: {len(self)} queues>"
@@ -64,8 +75,9 @@ class DeletedQueues(Mapping[QueueId, DeletedQueue]):
             {"topic": topic, "queueId": queue_id, "nextOffset": offset, "position": position}
             for (topic, queue_id), (offset, position) in sorted(queues.items())
         ]
-        raw = json.dumps({"queues": rows}, ensure_ascii=False, indent="\t").encode()
-        replace_file(self._path, raw)
+        raw = encode_checked({"queues": rows})
+        replace_file(copy_of(self._path), raw)
+        replace_file(self._path, raw)  # last: while it is sound, it is believed
         self._queues = dict(queues)
 
     def still_needed(
@@ -84,18 +96,46 @@ class DeletedQueues(Mapping[QueueId, DeletedQueue]):
         }
 
 
-def _parsed(raw: bytes, path: Path) -> dict[QueueId, DeletedQueue]:
+def _read(path: Path) -> dict[QueueId, DeletedQueue]:
+    copy = copy_of(path)
+    raws = {one: one.read_bytes() for one in (path, copy) if is_there(one)}
+    for one, raw in raws.items():
+        try:
+            found = _parsed(decode_checked(raw))
+        except NotSound:
+            continue
+        if one == copy:
+            LOGGER.warning("%s is damaged or missing; its copy %s is used", path, copy)
+        return found
+    if not raws:
+        return {}
+    raw = raws.get(path, b"")
     try:
-        rows: list[dict[str, Any]] = json.loads(raw)["queues"]
-        return {
-            QueueId(str(row["topic"]), int(row["queueId"])): DeletedQueue(
-                int(row["nextOffset"]), int(row["position"])
-            )
-            for row in rows
-        }
-    except (ValueError, KeyError, TypeError) as error:
+        if copy in raws or is_checked(raw):
+            raise NotSound("its checksum is wrong")
+        return _parsed(json.loads(raw))  # of an older version
+    except (ValueError, RecursionError) as error:
         raise Corrupt(
-            f"the deleted queues cannot be read ({type(error).__name__}: {error}): without them"
+            "the deleted queues cannot be read: the file is not as it was written. Without them"
             " their messages would be back; restore the file from a backup",
             str(path),
         ) from error
+
+
+def _parsed(document: dict[str, Any]) -> dict[QueueId, DeletedQueue]:
+    """The queues of a document.
+
+    Raises:
+        NotSound: it has other fields than it should, or of other types.
+    """
+    try:
+        rows = [
+            (row["topic"], row["queueId"], row["nextOffset"], row["position"])
+            for row in document["queues"]
+        ]
+    except (KeyError, TypeError) as error:
+        raise NotSound("a field is missing") from error
+    for topic, *numbers in rows:
+        if not isinstance(topic, str) or not all(type(n) is int and n >= 0 for n in numbers):
+            raise NotSound("a field has another type")
+    return {QueueId(topic, n): DeletedQueue(offset, at) for topic, n, offset, at in rows}

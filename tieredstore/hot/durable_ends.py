@@ -6,7 +6,8 @@ true as the newer one, but its position is lower.
 
 D1  Everything below `position` was synced: records, their units, the files' directory entries.
 D2  `next_offsets` has every queue with a record below `position`, with its next offset there.
-D3  A file whose `checkpoint` was written by another program since then is not believed.
+D3  Where another program may have written the `checkpoint` since, the records of the log have to
+    reach `position` exactly, or the file is not believed: that program went on.
 """
 
 import os

@@ -16,6 +16,8 @@ from tieredstore.hot.appender import Appender
 from tieredstore.hot.record_scan import good_record
 from tieredstore.hot.residency import is_estimated_resident
 
+CHECKED_UNITS = 64
+"""Units before a queue's first one that are looked at whether their records are gone."""
 HERE_UNITS_MAX = 64
 HERE_BYTES_MAX = 256 << 10
 """Most units, and bytes of records, that the loop itself reads: some 0.2 ms."""
@@ -59,13 +61,24 @@ Choose = Callable[[Sequence[ConsumeQueueUnit], int, int], Picks]
 def first_with_record(appender: Appender, queue: QueueId) -> int:
     """The first offset of a queue whose record was not deleted, or that is not written yet.
 
+    Reads some 100 units; all of them where damaged ones mislead the search.
+
     Raises:
         OSError: the units cannot be read.
     """
-    least = appender.log.min_position
-    return appender.queues.partition_point(
-        queue, lambda unit: unit.is_filler or (unit.size > 0 and unit.position < least)
-    )
+    least, queues = appender.log.min_position, appender.queues
+
+    def is_gone(unit: ConsumeQueueUnit) -> bool:
+        return unit.is_filler or (unit.size > 0 and unit.position < least)
+
+    found = queues.partition_point(queue, is_gone)
+    start = queues.first_offset(queue)
+    near = [found - back for back in range(2, CHECKED_UNITS)]
+    far = [found - (CHECKED_UNITS << power) for power in range(48)]
+    for offset in near + far:
+        if offset >= start and not is_gone(queues.unit(queue, offset)):
+            return next(at for at in range(start, found) if not is_gone(queues.unit(queue, at)))
+    return found
 
 
 def read_messages(

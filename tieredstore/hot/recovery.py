@@ -21,7 +21,7 @@ R6  What is scanned above the durable end is written again before it counts as d
 """
 
 import logging
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from container.names.queue_id import QueueId
@@ -49,7 +49,7 @@ LOGGED_MAX = 10
 """Places of damage that are logged one by one."""
 _pack_unit = ConsumeQueueUnit.LAYOUT.pack
 _unpack_units = ConsumeQueueUnit.LAYOUT.iter_unpack
-_log = logging.getLogger("tieredstore.hot")
+LOGGER = logging.getLogger("tieredstore.hot")
 
 
 @dataclass(slots=True)
@@ -85,10 +85,9 @@ class Directory:
     @property
     def durable_end(self) -> int:
         """Position before which records and units were durable; -1 if that is not known."""
-        known = self.checkpoint.durable_end
-        if known >= 0 and self.durable is not None:
-            return max(known, self.durable.position)
-        return known  # another program wrote the checkpoint since: it is not believed
+        return max(
+            self.checkpoint.durable_end, -1 if self.durable is None else self.durable.position
+        )
 
     @property
     def is_lacking(self) -> bool:
@@ -130,6 +129,8 @@ def recover(
             a file below the durable end is missing.
         OSError: files cannot be read or written; nothing is lost, and the next attempt goes on.
     """
+    if not _fits(log, found):
+        found = replace(found, durable=None)
     if not log.bases and (lost := _lost_end(queues, found, log.file_bytes)) > 0:
         return _after_lost_log(log, queues, found, lost)
     if found.durable_end > log.end:
@@ -151,12 +152,40 @@ def recover(
     queues.sync()
     queues.settle()
     _report(end)
+    if found.durable is not None and found.durable.min_position < log.min_position:
+        LOGGER.warning(
+            "the CommitLog lacks its files from position %d to %d (%s): their messages are gone"
+            " from the hot log",
+            found.durable.min_position,
+            log.min_position,
+            log.directory,
+        )
     return end
+
+
+def _fits(log: CommitLogWriter, found: Directory) -> bool:
+    """Whether `durableEnds` is of this log: no other program went on below its position.
+
+    Where another program may have written the `checkpoint` since, the records of one file have to
+    reach the position.
+    """
+    if found.durable is None or not found.checkpoint.is_foreign or not log.bases:
+        return True
+    end = found.durable.position
+    base = log.base_of(max(end - 1, 0))
+    if base not in log.bases:
+        return False
+    reached = base
+    for one in scan_file(log, base, base, durable_end=end):
+        if not isinstance(one, Damage) and one[1] < end:
+            message, position = one
+            reached = base + log.file_bytes if message is None else position + message.size
+    return reached == end
 
 
 def _scanned(log: CommitLogWriter, queues: QueueFiles, found: Directory, *, rescan: bool) -> _Found:
     """The records after the durable end, or all of them: R4."""
-    if found.durable is None or found.durable_end < 0:
+    if found.durable is None:
         if rescan or queues.irregular or found.is_lacking:
             return _by_all_records(log, queues, found, {})
         return _by_units(log, queues, found)
@@ -319,8 +348,7 @@ def _after_lost_log(
 ) -> LogEnd:
     """Go on after a log that is gone with all its files, as if its messages had expired."""
     position = -(-lost_end // log.file_bytes) * log.file_bytes
-    is_known = found.durable is not None and found.durable_end >= 0
-    known = found.next_offsets() if is_known else {}
+    known = found.next_offsets() if found.durable is not None else {}
     for queue in queues.bases.keys() | known.keys():
         written = _written(queues, queue)
         known[queue] = max(known.get(queue, 0), written)
@@ -329,7 +357,7 @@ def _after_lost_log(
     log.begin(position)
     queues.sync()
     queues.settle()
-    _log.warning(
+    LOGGER.warning(
         "the CommitLog %s is lost with all its files, up to position %d: its messages are gone from"
         " the hot log, and %d queues go on at their next offsets",
         log.directory,
@@ -458,9 +486,9 @@ def _without_rest(
 def _report(end: LogEnd) -> None:
     """Log damage, what was truncated, and files that are gone."""
     if end.truncation is not None:
-        _log.warning("%s", end.truncation)
+        LOGGER.warning("%s", end.truncation)
     for damage in end.damages[:LOGGED_MAX]:
-        _log.warning(
+        LOGGER.warning(
             "the CommitLog is damaged: %d bytes from position %d on hold no sound record (%s);"
             " reading their messages is an error, the others are there",
             damage.end - damage.position,
@@ -468,7 +496,7 @@ def _report(end: LogEnd) -> None:
             damage.path,
         )
     if (more := len(end.damages) - LOGGED_MAX) > 0:
-        _log.warning("the CommitLog is damaged at %d more places", more)
+        LOGGER.warning("the CommitLog is damaged at %d more places", more)
 
 
 def _with_codes_of(units: bytearray, there: bytes) -> bytearray:

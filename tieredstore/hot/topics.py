@@ -108,8 +108,31 @@ class TopicsFile:
 def _parsed(raw: bytes, path: Path) -> dict[str, Any]:
     try:
         document = json.loads(raw)
-    except ValueError as error:
-        raise Corrupt(f"the topics cannot be read: {error}", str(path)) from error
-    if not isinstance(document, dict):
-        raise Corrupt("the topics are not in an object", str(path))
+    except (ValueError, RecursionError):
+        document = None
+    if not _is_document(document):
+        raise Corrupt(
+            "the topics cannot be read: the file is not as it was written; restore it from a"
+            f" backup, such as {path.name}.bak",
+            str(path),
+        )
     return cast("dict[str, Any]", document)
+
+
+def _is_document(document: object) -> bool:
+    """Whether the fields that are read here have their types."""
+    if not isinstance(document, dict):
+        return False
+    found = cast("dict[str, Any]", document)
+    table: Any = found.get("topicConfigTable", {})
+    version: Any = found.get("dataVersion", {})
+    if not isinstance(table, dict) or not isinstance(version, dict):
+        return False
+    configs = list(cast("dict[str, Any]", table).values())
+    numbers: list[Any] = [cast("dict[str, Any]", version).get("counter", 0)]
+    for config in configs:
+        if not isinstance(config, dict):
+            return False
+        known = cast("dict[str, Any]", config)
+        numbers += [known.get(key, 0) for key in ("readQueueNums", "writeQueueNums")]
+    return all(type(number) is int for number in numbers)

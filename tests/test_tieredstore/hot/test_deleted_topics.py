@@ -19,6 +19,7 @@ from provider.errors import Corrupt, OutOfRange, Unavailable
 from tests.support.hot_store import SMALL, appender_at, contents, new_message, put
 from tieredstore.hot import HotLog, RetentionOptions, open_hot_log
 from tieredstore.hot.appender import Appender
+from tieredstore.hot.checked_json import is_checked
 
 KEPT, GONE, ALSO_GONE = QueueId("Kept", 0), QueueId("Gone", 0), QueueId("Gone", 3)
 CHANGES = ("open", "pwrite", "fsync", "fdatasync", "replace", "link", "unlink", "rmdir")
@@ -97,6 +98,7 @@ def steps_of_deletion(root: Path) -> int:
     return len(made)
 
 
+@pytest.mark.slow
 def test_a_deletion_that_is_killed_anywhere_is_not_begun_or_is_ended(tmp_path: Path) -> None:
     steps = steps_of_deletion(tmp_path / "whole")
     assert steps > 10
@@ -191,14 +193,69 @@ def test_a_damaged_file_of_deleted_queues_is_an_error_that_names_it(tmp_path: Pa
     with appender_at(tmp_path) as store:
         store.delete_topics({"Gone"})
     path = tmp_path / "config/deletedQueues.json"
-    for text in ("", "[]", '{"queues": [{"topic": "Gone"}]}'):
-        path.write_text(text)
+    copy = tmp_path / "config/deletedQueues.json.copy"
+    whole, of_older = path.read_bytes(), '{"queues": [{"topic": "Gone", "queueId": 0, '
+    for text in (
+        b"",
+        b"[]",
+        b"\xff",
+        b"[" * 100_000,
+        b'{"queues": [{"topic": "Gone"}]}',
+        of_older.encode() + b'"nextOffset": 3, "position": 1e400}]}',
+        of_older.encode() + b'"nextOffset": 3.0, "position": 1}]}',
+        of_older.encode() + b'"nextOffset": -1, "position": 1}]}',
+        whole[:-1],
+        whole.replace(b"30", b"20"),
+    ):
+        path.write_bytes(text)
+        if is_checked(text):
+            copy.write_bytes(text)
+        else:
+            copy.unlink(missing_ok=True)
         with (
             pytest.raises(Corrupt, match="messages would be back") as failure,
             appender_at(tmp_path),
         ):
             pass
         assert failure.value.path == str(path)
+        assert "Error" not in str(failure.value)
+
+
+@pytest.mark.parametrize("harm", ["lost", "rot", "empty", "no checksum"])
+@pytest.mark.parametrize("name", ["deletedQueues.json", "deletedQueues.json.copy"])
+def test_one_of_two_copies_of_the_deleted_queues_is_enough(
+    name: str, harm: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    filled(tmp_path)
+    with appender_at(tmp_path) as store:
+        store.delete_topics({"Gone"})
+    path = tmp_path / "config" / name
+    raw = path.read_bytes()
+    if harm == "lost":
+        path.unlink()
+    else:
+        changed = {"rot": raw.replace(b"30", b"31"), "empty": b"", "no checksum": b'{"queues":[]}'}
+        path.write_bytes(changed[harm])
+    with appender_at(tmp_path) as store:
+        assert bodies(store) == REST
+        assert put(store, [new_message(1, topic="Gone")])[0].queue_offset == 30
+    assert ("its copy" in caplog.text) == (not name.endswith("copy"))
+
+
+def test_deleted_queues_of_an_older_version_are_read(tmp_path: Path) -> None:
+    filled(tmp_path)
+    with appender_at(tmp_path) as store:
+        store.delete_topics({"Gone"})
+        rows = [
+            {"topic": topic, "queueId": n, "nextOffset": one.next_offset, "position": one.position}
+            for (topic, n), one in store.deleted.items()
+        ]
+    (tmp_path / "config/deletedQueues.json.copy").unlink()
+    path = tmp_path / "config/deletedQueues.json"
+    path.write_text(json.dumps({"queues": rows}, ensure_ascii=False, indent="\t"))
+    with appender_at(tmp_path) as store:
+        assert bodies(store) == REST
+        assert put(store, [new_message(1, topic="Gone")])[0].queue_offset == 30
 
 
 async def walked(log: HotLog, queue: QueueId) -> list[bytes]:

@@ -230,7 +230,8 @@ def test_a_java_broker_that_went_on_is_believed(tmp_path: Path) -> None:
     for name in ("commitlog", "consumequeue"):
         shutil.rmtree(root / name)
         shutil.copytree(other / name, root / name)
-    (root / "checkpoint").write_bytes(Checkpoint(1, 1).encode()[:40] + bytes(4056))
+    ours = (root / "checkpoint").read_bytes()
+    (root / "checkpoint").write_bytes(Checkpoint(5, 5).encode()[:40] + ours[40:])
     with appender_at(root) as store:
         assert readable(store) == ({BUSY: BODIES[:3]}, [])
         assert store.next_offsets == {BUSY: 3}

@@ -1,0 +1,36 @@
+"""A hot log whose files were mutated: what is lacking is said, and no offset is given twice."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.support.hot_mutations import Judge
+from tests.support.level import by_level
+
+MUTATIONS = (1, 1, 2, 4)
+"""How many there are in one store, in turn."""
+
+
+@pytest.mark.scales
+@pytest.mark.parametrize("seed", range(by_level(quick=1, full=5, nightly=50)))
+def test_mutations_of_every_file(
+    seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "fsync", lambda _fd: None)  # no power failure here
+    monkeypatch.setattr(os, "fdatasync", lambda _fd: None)
+    judge = Judge(tmp_path, seed)
+    for number in range(60):
+        judge.judge(number, mutations=MUTATIONS[number % 4])
+    assert judge.failures == []
+    assert judge.counts["lacking"] > 10
+    assert judge.counts["refused"] > 5
+    assert judge.counts["opened"] > 30
+
+
+def test_a_store_that_is_not_mutated_has_everything(tmp_path: Path) -> None:
+    judge = Judge(tmp_path, 0)
+    for number in range(8):
+        judge.judge(number, mutations=0)
+    assert judge.failures == []
+    assert judge.counts["lacking"] == judge.counts["refused"] == 0
