@@ -52,5 +52,9 @@ class Denied(StoreError):
     """Fix the permissions or the configuration: the storage refuses us on principle."""
 
 
+class Unauthorized(Denied):
+    """Fix credentials, permissions or the clock, or wait: a service refuses us for now."""
+
+
 class Closed(StoreError):
     """Open it again: this object was closed by its owner."""

@@ -18,6 +18,7 @@ from uuid import uuid4
 from fsspec.implementations.local import LocalFileSystem
 
 from provider.names import TEMPORARY_PREFIX
+from provider.posix_files import sync_directory
 from provider.presence import is_directory
 
 
@@ -50,13 +51,13 @@ class DurableLocalFileSystem(LocalFileSystem):
             target.hardlink_to(made)
         finally:
             made.unlink(missing_ok=True)
-            sync_directory(target.parent)
+            sync_directory(str(target.parent))
 
     def rm_file(self, path: str) -> None:
         """Unlink a file, durably."""
         target = Path(self._strip_protocol(path))
         target.unlink()
-        sync_directory(target.parent)
+        sync_directory(str(target.parent))
 
 
 def make_directory(directory: Path) -> None:
@@ -69,13 +70,4 @@ def make_directory(directory: Path) -> None:
     except FileExistsError as error:
         reason = "a file stands where a directory is needed"
         raise NotADirectoryError(errno.ENOTDIR, reason) from error
-    sync_directory(directory.parent)
-
-
-def sync_directory(directory: Path) -> None:
-    """Make the entries of a directory durable."""
-    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
+    sync_directory(str(directory.parent))

@@ -1,13 +1,21 @@
 """What file systems of fsspec raise, translated into verdicts. The only place that knows it."""
 
+import errno
 import re
 from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Final
 
-from provider.errors import AlreadyExists, Denied, NotFound, StoreError, Unavailable
+from provider.errors import (
+    AlreadyExists,
+    Denied,
+    NotFound,
+    StoreError,
+    Unauthorized,
+    Unavailable,
+)
 
-SAID_CHARACTERS_MAX: Final = 200
+SAID_CHARACTERS_MAX: Final = 500
 """What a foreign error says is cut here: servers answer with pages."""
 
 _SECRETS: Final = (
@@ -23,6 +31,10 @@ _SECRETS: Final = (
 )
 
 
+class NoPlace(FileNotFoundError):
+    """There is nothing to hold objects, such as no bucket."""
+
+
 def said(error: BaseException) -> str:
     """What an error says, in one line, short, and without what may be a secret. Pure."""
     text = getattr(error, "strerror", None) or str(error)
@@ -31,18 +43,21 @@ def said(error: BaseException) -> str:
         line = pattern.sub(shown, line)
     if len(line) > SAID_CHARACTERS_MAX:
         line = f"{line[:SAID_CHARACTERS_MAX]}..."
+    if isinstance(error, OSError) and error.strerror:
+        return line
     return f"{type(error).__name__}: {line}" if line else type(error).__name__
 
 
 _VERDICTS: Final[tuple[tuple[tuple[type[Exception], ...], type[StoreError], str], ...]] = (
+    ((NoPlace,), Denied, "{said}"),
     ((FileExistsError,), AlreadyExists, "the name is taken"),
     (
         (FileNotFoundError, NotADirectoryError, IsADirectoryError),
         NotFound,
         "there is no such object",
     ),
-    ((PermissionError,), Denied, "the storage refuses us: {said}"),
-    ((TimeoutError,), Unavailable, "the storage does not answer in time"),
+    ((PermissionError,), Unauthorized, "the storage refuses us: {said}"),
+    ((TimeoutError,), Unavailable, "the storage does not answer in time: {said}"),
     ((OSError,), Unavailable, "the storage failed: {said}"),
 )
 """The first row with a class that fits decides."""
@@ -54,6 +69,8 @@ def as_verdict(error: Exception, path: str, position: int = 0) -> StoreError | N
     Client libraries have classes of their own for what a server or a connection does. Errors that
     Python itself raises, such as `TypeError`, are bugs, so they are not called verdicts.
     """
+    if isinstance(error, OSError) and error.errno == errno.EOPNOTSUPP:
+        return Denied(f"the storage refuses us: {said(error)}", path, position)
     for kinds, verdict, reason in _VERDICTS:
         if isinstance(error, kinds):
             return verdict(reason.format(said=said(error)), path, position)

@@ -22,6 +22,7 @@ from fsspec.implementations.asyn_wrapper import AsyncFileSystemWrapper
 from fsspec.implementations.memory import MemoryFileSystem
 
 from provider.errors import Denied
+from provider.object.errors import NoPlace
 from provider.object_store import Buffer
 
 ResultT = TypeVar("ResultT")
@@ -297,7 +298,8 @@ async def collected(pages: AsyncIterator[Page]) -> Page:
 
 
 def _is_absent(error: BaseException) -> bool:
-    return isinstance(error, FileNotFoundError | NotADirectoryError)
+    is_not_there = isinstance(error, FileNotFoundError | NotADirectoryError)
+    return is_not_there and not isinstance(error, NoPlace)
 
 
 def _as_buffer(found: object) -> Buffer:

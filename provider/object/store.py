@@ -1,6 +1,7 @@
 """A store on any file system of fsspec that can create an object only if there is none."""
 
 import asyncio
+import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Generator, Sequence
 from contextlib import aclosing, asynccontextmanager, contextmanager
 from typing import Any, TypeVar
@@ -15,6 +16,9 @@ from provider.object.requests import RequestKind, RequestMeter
 from provider.object_store import Buffer, ObjectEntry
 from provider.ranges import ByteRange
 
+LOGGER = logging.getLogger("tieredstore.provider")
+STRANGE_MAX = 100
+"""Names that cannot be ours of which so many are logged."""
 ResultT = TypeVar("ResultT")
 WHOLE_BYTES = 64 << 20
 """What a read of a whole object is given time for; its length is not known before."""
@@ -45,6 +49,7 @@ class FsspecStore:
         self._slots = asyncio.Semaphore(self._options.requests_max)
         self._upload_slots = asyncio.Semaphore(self._options.uploads_max)
         self._is_closed = False
+        self._strange: set[str] = set()
         self.meter = RequestMeter()
         """Requests made so far."""
 
@@ -124,8 +129,24 @@ class FsspecStore:
         return [
             ObjectEntry(name, names[name])
             for name in sorted(names)
-            if name.startswith(prefix) and name > after and not _is_temporary(name)
+            if name.startswith(prefix) and name > after and self._is_object(name)
         ]
+
+    def _is_object(self, name: str) -> bool:
+        """Whether a listed name can be one of ours. Others are logged once."""
+        if _is_temporary(name):
+            return False
+        try:
+            check_name(name)
+        except ValueError:
+            if name not in self._strange and len(self._strange) < STRANGE_MAX:
+                self._strange.add(name)
+                where = self._root.rstrip("/")
+                LOGGER.warning(
+                    "%s holds %r, which is no name of an object: passed over", where, name
+                )
+            return False
+        return True
 
     async def directories(self, name: str = "") -> Sequence[str]:
         """Names of what has objects below it, directly below `name`, sorted; "" is the root.
@@ -192,6 +213,7 @@ class FsspecStore:
 
     def _undeleted(self, failed: Sequence[tuple[str, Exception]], number: int) -> StoreError:
         said: StoreError | None = None
+        kind: type[StoreError]
         for path, error in failed:
             verdict = as_verdict(error, path.removeprefix(self._root))
             if verdict is None:
@@ -200,7 +222,7 @@ class FsspecStore:
                 said = verdict
                 said.__cause__ = error
         assert said is not None, "nothing failed"
-        kind = Denied if isinstance(said, Denied) else Unavailable
+        kind = type(said) if isinstance(said, Denied) else Unavailable
         reason = f"{len(failed)} of {number} objects are not deleted: {said.reason}"
         undeleted = kind(reason, said.path)
         undeleted.__cause__ = said.__cause__

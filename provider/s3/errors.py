@@ -1,98 +1,307 @@
-"""What obstore raises, as the `OSError`s of a file system; the only place that knows it."""
+"""Failed requests as the `OSError`s of a file system; the only place that knows obstore's errors.
+
+HTTP status, error code and the kind of a transport failure decide; free text never does.
+"""
 
 import asyncio
 import errno
 import re
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
-from typing import Final
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import Final, Literal
 
-from obstore.exceptions import (
-    AlreadyExistsError,
-    BaseError,
-    PermissionDeniedError,
-    PreconditionError,
-    UnauthenticatedError,
-)
+from obstore.exceptions import BaseError
 
-SAID_CHARACTERS_MAX: Final = 200
-_STATUS: Final = re.compile(r"\b(?:status(?: code)?:? |code: )(\d{3})\b")
-_CODE: Final = re.compile(r"<Code>(\w{1,64})</Code>")
-_MEANINGS: Final = {
-    "AccessDenied": "these credentials may not do this (AccessDenied)",
-    "ExpiredToken": "the session's token is over (ExpiredToken)",
-    "InvalidAccessKeyId": "it knows no such access key (InvalidAccessKeyId)",
-    "InvalidToken": "the session's token is none (InvalidToken)",
-    "RequestTimeTooSkewed": "this host's clock is wrong, or its own is (RequestTimeTooSkewed)",
-    "SignatureDoesNotMatch": "the secret key is another one (SignatureDoesNotMatch)",
+from provider.object.errors import NoPlace
+from provider.s3.credentials import NoCredentials
+
+SAID_CHARACTERS_MAX: Final = 400
+Operation = Literal[
+    "PutObject", "GetObject", "HeadObject", "CopyObject", "ListObjectsV2", "DeleteObject"
+]
+_PERMISSIONS: Final[Mapping[Operation, str]] = {
+    "PutObject": "s3:PutObject",
+    "GetObject": "s3:GetObject, and s3:ListBucket, without which a missing object is a refusal",
+    "HeadObject": "s3:GetObject, and s3:ListBucket, without which a missing object is a refusal",
+    "CopyObject": "s3:GetObject and s3:PutObject",
+    "ListObjectsV2": "s3:ListBucket",
+    "DeleteObject": "s3:DeleteObject; object lock and retention of the bucket refuse it, too",
 }
-"""What a refusal is about, by its code."""
-_TIMED_OUT: Final = re.compile(r"timed? ?out", re.IGNORECASE)
+Trouble = Literal[
+    "",
+    "credentials",
+    "refused",
+    "host",
+    "timeout",
+    "untrusted",
+    "expired",
+    "plain",
+    "broken",
+    "odd",
+]
+"""Why there was no reply: no credentials were found, the connection was refused, the host is
+unknown, the time ran out, a certificate is not trusted or not valid now, the port has no TLS, the
+connection broke; or the reply is no reply of S3."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """What a sentence names."""
+
+    endpoint: str
+    """Empty: AWS."""
+    bucket: str
+    region: str = ""
+    """Requests are signed for it."""
+    proxy: str = ""
+    """URL of the proxy in between."""
+
+    def __str__(self) -> str:
+        return f"bucket {self.bucket!r} at {self.endpoint or 'AWS S3'}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """A request that did not succeed."""
+
+    status: int = 0
+    """Of HTTP; 0 without a reply."""
+    code: str = ""
+    region: str = ""
+    """The region that the service names as right."""
+    trouble: Trouble = ""
+    said: str = field(default="", compare=False)
+    """One line of the service or the library, for people."""
+
+
+_NEVER_HERE: Final[Mapping[str, str]] = {
+    "SecondLevelDomainForbidden": "the service wants the bucket in the host's name; set "
+    "objectStoreAddressing=VIRTUAL",
+    "InvalidObjectState": "the object was moved to an archive; restore it, and end the life-cycle "
+    "rule that moves objects below this prefix",
+    "MethodNotAllowed": "this endpoint does not do that; check objectStoreEndpoint",
+    "InvalidBucketName": "the bucket has a name that no bucket can have; check the URL of the tier",
+}
+"""Refusals that no waiting changes, and their cures."""
+_FOR_NOW: Final[Mapping[str, str]] = {
+    "ExpiredToken": "the session's token is over; renew it",
+    "TokenRefreshRequired": "the session's token is over; renew it",
+    "InvalidAccessKeyId": "it knows no such access key; check the credentials and their account",
+    "InvalidToken": "the session's token is not valid; check AWS_SESSION_TOKEN",
+    "RequestTimeTooSkewed": "this host's clock is wrong, or its own is; check NTP",
+    "RequestExpired": "this host's clock is wrong, or its own is; check NTP",
+    "SignatureDoesNotMatch": "the secret key is another one; check AWS_SECRET_ACCESS_KEY",
+    "QuotaExceeded": "the quota is used up; raise it",
+}
+"""Refusals that may end without a change here, and what else ends them."""
+_REGION: Final = frozenset(
+    {"PermanentRedirect", "AuthorizationHeaderMalformed", "IllegalLocationConstraintException"}
+)
+_PASSING: Final = frozenset(
+    {
+        "BadDigest",
+        "ChecksumMismatch",
+        "IncompleteBody",
+        "InvalidDigest",
+        "RequestTimeout",
+        "SlowDown",
+        "XAmzContentChecksumMismatch",
+        "XAmzContentSHA256Mismatch",
+    }
+)
+"""Codes with a status of 400 or 403 of requests that broke on their way, or came too fast."""
+_PASSING_STATUS: Final = frozenset({307, 408, 409, 425, 429, 499})
 
 
 @asynccontextmanager
-async def os_errors(path: str, where: str, total_s_max: float) -> AsyncGenerator[None]:
-    """Give the block `total_s_max` seconds; whatever it raises leaves as an `OSError`.
-
-    `where` names bucket and endpoint for a sentence about permissions.
+async def os_errors(
+    path: str, place: Place, operation: Operation, total_s_max: float
+) -> AsyncGenerator[None]:
+    """Give the block `total_s_max` seconds; failed requests leave as `OSError`s.
 
     Raises:
-        FileNotFoundError: there is no such object, or no such bucket.
+        NoPlace: there is no such bucket.
+        FileNotFoundError: there is no such object.
         FileExistsError: the condition of a write was refused for certain.
-        PermissionError: the service knows us not, or refuses us this.
+        PermissionError: the service refuses the credentials, or what they ask for.
+        OSError: EOPNOTSUPP where the service refuses such requests for good. All else: what a
+            write did is unknown.
         TimeoutError: nothing came in time; what a write did is unknown.
-        OSError: all else; what a write did is unknown.
     """
     try:
         async with asyncio.timeout(total_s_max):
             yield
     except TimeoutError as error:
-        raise TimeoutError(errno.ETIMEDOUT, "S3 did not answer in time", path) from error
-    except FileNotFoundError as error:
-        if _code(str(error)) == "NoSuchBucket":
-            raise FileNotFoundError(errno.ENOENT, f"there is no {where}", path) from error
-        raise FileNotFoundError(errno.ENOENT, "there is no such object", path) from error
-    except BaseError as error:
-        raise as_os_error(error, path, where) from error
+        raise failed(Failure(trouble="timeout"), path, place, operation) from error
+    except NoCredentials as error:
+        raise failed(
+            Failure(trouble="credentials", said=str(error)), path, place, operation
+        ) from error
+    except (BaseError, FileNotFoundError) as error:
+        if isinstance(error, FileNotFoundError) and error.errno is not None:
+            raise  # ours, or Python's
+        raise failed(failure_of(str(error)), path, place, operation) from error
 
 
-def as_os_error(error: BaseError, path: str, where: str) -> OSError:
-    """The `OSError` that means the same. Pure."""
-    text = str(error)
-    status, code = _status(text), _code(text)
-    denied = isinstance(error, PermissionDeniedError | UnauthenticatedError)
-    number, reason = errno.EIO, f"S3 failed: {said(text)}"
-    if isinstance(error, AlreadyExistsError | PreconditionError):
-        # A 409 means that another write was under way: nothing need be there now, or ever.
-        number, reason = errno.EAGAIN, f"S3 left open whether it wrote: {said(text)}"
-        if status == "412":
-            number, reason = errno.EEXIST, "the name is taken"
-    elif denied or status in {"401", "403"} or code in _MEANINGS:
-        why = _MEANINGS.get(code, "") or code or status or "no valid credentials"
-        number, reason = errno.EACCES, f"the {where} refuses us: {why}"
-    elif status == "416":
-        number, reason = errno.ERANGE, "the object ends before the range begins"
-    elif code == "NoSuchBucket":
-        number, reason = errno.ENOENT, f"there is no {where}"
-    elif _TIMED_OUT.search(text):
-        number, reason = errno.ETIMEDOUT, "S3 did not answer in time"
-    elif "error sending request" in text:
-        number, reason = errno.ECONNRESET, f"the connection to S3 failed: {said(text)}"
+def failed(failure: Failure, path: str, place: Place, operation: Operation) -> OSError:
+    """The `OSError` for a failed request. Pure."""
+    status, code = failure.status, failure.code
+    if status == HTTPStatus.NOT_FOUND or code == "NoSuchBucket":
+        if code == "NoSuchBucket" or operation in {"ListObjectsV2", "PutObject"}:
+            return NoPlace(
+                errno.ENOENT,
+                f"there is no {place}, which {operation} needs; create the bucket, or check the "
+                f"URL of the tier and objectStoreEndpoint",
+                path,
+            )
+        return FileNotFoundError(errno.ENOENT, "there is no such object", path)
+    if status == HTTPStatus.PRECONDITION_FAILED and operation == "PutObject":
+        return FileExistsError(errno.EEXIST, "the name is taken", path)
+    if status == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
+        return OSError(errno.ERANGE, "the object ends before the range begins", path)
+    number, why = _reason(failure, place, operation)
+    shown = " ".join(filter(None, (str(status or ""), code)))
+    reason = f"{operation} in {place} failed: {why}{f' ({shown})' if shown else ''}"
     return OSError(number, reason, path)  # Python makes the class that the number has
+
+
+def _reason(failure: Failure, place: Place, operation: Operation) -> tuple[int, str]:
+    """Error number, and the reason with its cure. Pure."""
+    status, code = failure.status, failure.code
+    said_why = failure.said or "it gives no reason"
+    if failure.trouble:
+        found = _unanswered(failure, place)
+    elif code in _REGION or (not code and status in {301, 302, 308}):
+        right = f"it is in region {failure.region!r}" if failure.region else "it is elsewhere"
+        signed = f", and requests are signed for {place.region!r}" if place.region else ""
+        found = errno.EOPNOTSUPP, f"{right}{signed}; set objectStoreRegion or AWS_REGION"
+    elif code in _NEVER_HERE:
+        found = errno.EOPNOTSUPP, _NEVER_HERE[code]
+    elif code in _FOR_NOW:
+        found = errno.EACCES, _FOR_NOW[code]
+    elif status == HTTPStatus.CONFLICT and operation == "PutObject":
+        # Another write was under way: nothing need be there now, or ever.
+        found = errno.EAGAIN, "S3 left open whether it wrote, for another write was under way"
+    elif code in _PASSING or status in _PASSING_STATUS:
+        found = errno.EAGAIN, f"it wants that request again: {said_why}"
+    elif status in {401, 403}:
+        found = (
+            errno.EACCES,
+            (
+                f"these credentials may not do this; allow {_PERMISSIONS[operation]}; "
+                f"objectStoreRequesterPays=true is for buckets whose readers pay"
+            ),
+        )
+    elif status == HTTPStatus.NOT_IMPLEMENTED or status // 100 in {2, 3, 4}:
+        cure = _CURES.get(operation, "check objectStoreEndpoint")
+        found = errno.EOPNOTSUPP, f"the service does not take such a request: {said_why}; {cure}"
+    else:
+        found = errno.EIO, f"the service has trouble: {said_why}"
+    return found
+
+
+_CURES: Final[Mapping[str, str]] = {
+    "PutObject": "objectStoreUploadChecksum=NONE may help; without create-if-absent "
+    "(If-None-Match) it can hold no tier"
+}
+
+
+def _unanswered(failure: Failure, place: Place) -> tuple[int, str]:
+    way = f" through the proxy {place.proxy}" if place.proxy else ""
+    proxy = ", HTTPS_PROXY" if place.proxy else ""
+    by_trouble: Mapping[str, tuple[int, str]] = {
+        "credentials": (errno.EACCES, f"nothing was sent, for {failure.said}"),
+        "timeout": (errno.ETIMEDOUT, f"S3 did not answer in time{way}"),
+        "refused": (
+            errno.ECONNREFUSED,
+            f"the connection{way} was refused; check objectStoreEndpoint{proxy}, and the service",
+        ),
+        "host": (
+            errno.EHOSTUNREACH,
+            f"the host is unknown{way}; check objectStoreEndpoint{proxy} and DNS",
+        ),
+        "untrusted": (
+            errno.EOPNOTSUPP,
+            "its TLS certificate is not trusted; set objectStoreCaBundle or AWS_CA_BUNDLE",
+        ),
+        "expired": (
+            errno.EACCES,
+            "its TLS certificate is not valid now; renew it, or check this host's clock",
+        ),
+        "plain": (
+            errno.EOPNOTSUPP,
+            "the port answers without TLS; check objectStoreEndpoint, which begins with https://",
+        ),
+        "odd": (errno.EOPNOTSUPP, f"its reply is none of S3: {failure.said}"),
+    }
+    broken = errno.ECONNRESET, f"the connection{way} broke: {failure.said}"
+    return by_trouble.get(failure.trouble, broken)
+
+
+# What obstore says
+
+_DEBUG: Final = "\n\nDebug source:"
+_STATUS: Final = re.compile(r"^\s+status: (\d{3}),$", re.MULTILINE)
+_CODE: Final = re.compile(r"<Code>([\w.]{1,64})</Code>")
+_OF_REGION: Final = re.compile(r"<Region>([\w-]{1,64})</Region>")
+_MESSAGE: Final = re.compile(r"<Message>([^<]{1,400})</Message>")
+_UNDELETED: Final = re.compile(
+    r'^\s+source: DeleteFailed \{$.*?^\s+code: "(\w+)"', re.MULTILINE | re.DOTALL
+)
+_PROVIDER: Final = re.compile(r'^Unauthenticated \{\n\s+path: "External AWS', re.MULTILINE)
+_KIND: Final = re.compile(r"^\s+inner: Http\(\n\s+HttpError \{\n\s+kind: (\w+),$", re.MULTILINE)
+_NOT_S3: Final = re.compile(r"^\s+source: (MissingEtag|Metadata|NotPartial)\b", re.MULTILINE)
+_TROUBLES: Final[tuple[tuple[re.Pattern[str], Trouble], ...]] = (
+    (re.compile(r"^\s+kind: ConnectionRefused,$", re.MULTILINE), "refused"),
+    (re.compile(r'^\s+"dns error",$', re.MULTILINE), "host"),
+    (re.compile(r"^\s+(Expired|NotValidYet)\w*\b", re.MULTILINE), "expired"),
+    (re.compile(r"^\s+(InvalidCertificate\(|CaUsedAsEndEntity)", re.MULTILINE), "untrusted"),
+    (re.compile(r"^\s+InvalidContentType,$", re.MULTILINE), "plain"),
+)
+"""Lines of the library's structured account; text from elsewhere has no lines of its own in it."""
+
+
+def failure_of(text: str) -> Failure:
+    """What failed, from the text of an obstore error: a sentence and a structured account. Pure."""
+    shown, _, debug = text.partition(_DEBUG)
+    line = said(shown)
+    if found := _STATUS.search(debug):
+        return reply_of(int(found[1]), shown.partition("status code:")[2])
+    if found := _UNDELETED.search(debug):
+        return Failure(status=HTTPStatus.FORBIDDEN, code=found[1], said=line)
+    if "inner: BareRedirect," in debug:
+        return Failure(status=HTTPStatus.MOVED_PERMANENTLY, said=line)
+    if _PROVIDER.search(debug):
+        return Failure(trouble="credentials", said=line.rpartition("NoCredentials: ")[2])
+    return Failure(trouble=_trouble(debug), said=line)
+
+
+def _trouble(debug: str) -> Trouble:
+    found = _KIND.search(debug)
+    if found is None:
+        return "odd" if _NOT_S3.search(debug) else "broken"
+    if found[1] == "Timeout":
+        return "timeout"
+    for pattern, kind in _TROUBLES:
+        if pattern.search(debug):
+            return kind
+    return "broken"
+
+
+def reply_of(status: int, body: str) -> Failure:
+    """What failed, from a reply. Pure."""
+    code, region, message = (one.search(body) for one in (_CODE, _OF_REGION, _MESSAGE))
+    return Failure(
+        status=status,
+        code=code[1] if code else "",
+        region=region[1] if region else "",
+        said=said(message[1]) if message else "",
+    )
 
 
 def said(text: str) -> str:
     """What a service or a library says, in one short line without queries and headers. Pure."""
-    first = text.partition("\n\nDebug source:")[0]
-    line = " ".join(re.sub(r"\?\S+", "?...", first).split())
+    line = " ".join(re.sub(r"\?\S+", "?...", text).split())
     return line if len(line) <= SAID_CHARACTERS_MAX else f"{line[:SAID_CHARACTERS_MAX]}..."
-
-
-def _status(text: str) -> str:
-    found = _STATUS.search(text)
-    return found[1] if found else ""
-
-
-def _code(text: str) -> str:
-    found = _CODE.search(text)
-    return found[1] if found else ""

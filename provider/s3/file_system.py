@@ -4,7 +4,7 @@
     >>> fs = fsspec.filesystem("tieredstore-s3", region="eu-central-1")
     >>> fs.pipe_file("bucket/once", b"first", mode="create")  # doctest: +SKIP
 
-Credentials come from the environment or the machine's role. What stock file systems get wrong, and
+Credentials come from boto3's chain. What stock file systems get wrong, and
 this one does not: `mode="create"` and `if_match` are conditions of the request itself; only a
 certain refusal is `FileExistsError`, and an unclear outcome is another `OSError`; a range is one
 request for these bytes alone; listings are never kept; requests under way are bounded; each call
@@ -20,23 +20,23 @@ has a deadline.
 import asyncio
 import errno
 import os
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import Any, Final, cast
 from weakref import WeakKeyDictionary
 
 from fsspec.asyn import AsyncFileSystem
 
-from provider.s3.client import Clients, check_process
-from provider.s3.errors import os_errors
-from provider.s3.keys import directory_of, parse, start_after
+from provider.object.errors import NoPlace
+from provider.s3.client import Clients, Credentials, check_process
+from provider.s3.credentials import ChainCredentials, credentials_of
+from provider.s3.errors import Failure, Operation, failed, os_errors
+from provider.s3.keys import directory_of, is_name, parse, start_after
+from provider.s3.listing import ListingFailed, Page
 from provider.s3.options import S3Options, endpoint_of
-from provider.s3.payload import Info, Part, directory, info_of, payload
+from provider.s3.payload import Info, Part, directory, info_of, info_of_listed, payload
 from provider.s3.whole_file import WholeFile
-
-if TYPE_CHECKING:
-    from obstore import ObjectMeta
 
 PROTOCOL: Final = "tieredstore-s3"
 PAGE_ENTRIES: Final = 1000
@@ -76,7 +76,8 @@ class S3FileSystem(AsyncFileSystem):
     ) -> None:
         """`options` are the fields of `S3Options`. No request.
 
-        `credentials` is a credential provider of obstore, a callable; None takes the environment's.
+        `credentials` is a credential provider of obstore, a callable that does not await; None
+        takes boto3's chain.
 
         Raises:
             TypeError: there is no such option.
@@ -94,8 +95,10 @@ class S3FileSystem(AsyncFileSystem):
         )
         self.options = S3Options(**options)
         endpoint_of(self.options, os.environ)
-        self._credentials = credentials
+        given = cast("Credentials | None", credentials)
+        self._credentials = given or credentials_of(os.environ)
         self._clients: dict[str, Clients] = {}
+        self._deletes_singly: set[str] = set()
         self._slots: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = (
             WeakKeyDictionary()
         )
@@ -105,6 +108,8 @@ class S3FileSystem(AsyncFileSystem):
 
     async def close(self) -> None:
         """Drop the connections. Requests under way end by themselves. Idempotent."""
+        for clients in self._clients.values():
+            clients.close()
         self._clients.clear()
 
     # Writing
@@ -135,7 +140,7 @@ class S3FileSystem(AsyncFileSystem):
         if size_bytes > self.options.object_bytes_max:
             raise ValueError(f"{size_bytes:,} bytes are too long for one request")
         is_conditional = mode == "create" or bool(if_match)
-        async with self._call(path) as (clients, key):
+        async with self._call(path, "PutObject") as (clients, key):
             client = clients.single if is_conditional else clients.uploading
             stored = await client.put_async(
                 key,
@@ -160,7 +165,7 @@ class S3FileSystem(AsyncFileSystem):
         if bucket != other:
             await self._pipe_file(path2, await self._cat_file(path1))
             return
-        async with self._call(path1) as (clients, source):
+        async with self._call(path1, "CopyObject") as (clients, source):
             await clients.repeating.copy_async(source, key)
 
     # Reading
@@ -185,7 +190,7 @@ class S3FileSystem(AsyncFileSystem):
             await self._object(path)  # it must be there
             return memoryview(b"")
         try:
-            async with self._call(path) as (clients, key):
+            async with self._call(path, "GetObject") as (clients, key):
                 if end is not None:
                     found = await clients.repeating.get_range_async(key, start=begin, end=end)
                 else:
@@ -222,8 +227,19 @@ class S3FileSystem(AsyncFileSystem):
         return directory(path)
 
     async def _object(self, path: str) -> Info:
-        async with self._call(path) as (clients, key):
-            return info_of(str(self._strip_protocol(path)), await clients.repeating.head_async(key))
+        """What is there. One request, and one more if nothing is: a HEAD cannot say what lacks.
+
+        Raises:
+            FileNotFoundError: there is no such object; NoPlace if there is no such bucket.
+        """
+        try:
+            async with self._call(path, "HeadObject") as (clients, key):
+                found = await clients.repeating.head_async(key)
+        except FileNotFoundError:
+            async with self._call(path, "GetObject") as (clients, key):
+                await clients.repeating.get_range_async(key, start=0, end=1)
+            raise
+        return info_of(str(self._strip_protocol(path)), found)
 
     # Listing
 
@@ -236,10 +252,10 @@ class S3FileSystem(AsyncFileSystem):
         del odd
         path = str(self._strip_protocol(path)).rstrip("/")
         bucket, key = parse(path)
-        async with self._call(path) as (clients, _):
-            found = await clients.repeating.list_with_delimiter_async(key or None)
-        entries = [directory(f"{bucket}/{name}") for name in found["common_prefixes"]]
-        entries += [info_of(f"{bucket}/{one['path']}", one) for one in found["objects"]]
+        entries: list[Info] = []
+        async for page in self._raw_pages(path, f"{key}/" if key else "", delimiter="/"):
+            entries += [directory(f"{bucket}/{one.rstrip('/')}") for one in page.prefixes]
+            entries += [info_of_listed(bucket, one) for one in page.objects if is_name(one.key)]
         if not entries and key:
             entries = [await self._object(path)]
         return entries if detail else [entry["name"] for entry in entries]
@@ -247,9 +263,12 @@ class S3FileSystem(AsyncFileSystem):
     async def _directories(self, path: str) -> list[str]:
         """Paths of what has objects below it, directly below `path`; [] if nothing has."""
         bucket, key = parse(str(self._strip_protocol(path)).rstrip("/"))
-        async with self._call(path) as (clients, _):
-            found = await clients.repeating.list_with_delimiter_async(key or None)
-        return [f"{bucket}/{name}" for name in found["common_prefixes"]]
+        return [
+            f"{bucket}/{one.rstrip('/')}"
+            async for page in self._raw_pages(path, f"{key}/" if key else "", delimiter="/")
+            for one in page.prefixes
+            if is_name(one.rstrip("/"))
+        ]
 
     async def _find(
         self,
@@ -282,24 +301,41 @@ class S3FileSystem(AsyncFileSystem):
     async def _pages(self, prefix: str, after: str) -> AsyncIterator[list[Info]]:
         bucket, wanted = parse(prefix)
         last = parse(after)[1] if after else ""
-        async with self._call(prefix) as (clients, _):
-            stream = aiter(
-                clients.repeating.list(
-                    directory_of(wanted) or None,
-                    offset=start_after(wanted, last) or None,
-                    chunk_size=PAGE_ENTRIES,
-                )
-            )
-        while True:
-            async with self._call(prefix):
-                page = await anext(stream, None)
-            if page is None:
-                return
+        above = directory_of(wanted)
+        start = start_after(wanted, last)
+        async for page in self._raw_pages(prefix, f"{above}/" if above else "", start=start):
             yield [
-                info_of(f"{bucket}/{one['path']}", one)
-                for one in cast("Iterable[ObjectMeta]", page)
-                if one["path"].startswith(wanted) and one["path"] > last
+                info_of_listed(bucket, one)
+                for one in page.objects
+                if one.key.startswith(wanted) and one.key > last and not one.key.endswith("/")
             ]
+
+    async def _raw_pages(
+        self, path: str, prefix: str, *, start: str = "", delimiter: str = ""
+    ) -> AsyncIterator[Page]:
+        """Replies to one listing, keys as they are, in the order of the service.
+
+        Raises:
+            OSError: EOPNOTSUPP where a page has no or an earlier page's token for the next one.
+        """
+        parameters = {"list-type": "2", "max-keys": str(PAGE_ENTRIES), "prefix": prefix}
+        parameters |= {"start-after": start} if start else {}
+        parameters |= {"delimiter": delimiter} if delimiter else {}
+        tokens: set[str] = set()
+        while True:
+            async with self._call(path, "ListObjectsV2") as (clients, _):
+                try:
+                    page = await clients.lister.page(parameters)
+                except ListingFailed as error:
+                    raise failed(error.failure, path, clients.place, "ListObjectsV2") from error
+                if page.next_token in tokens:
+                    again = Failure(trouble="odd", said="a listing goes round in a circle")
+                    raise failed(again, path, clients.place, "ListObjectsV2")
+            yield page
+            if not page.next_token:
+                return
+            tokens.add(page.next_token)
+            parameters = {**parameters, "continuation-token": page.next_token}
 
     async def _has_below(self, path: str) -> bool:
         async for page in self._pages(f"{path.rstrip('/')}/", ""):
@@ -310,9 +346,10 @@ class S3FileSystem(AsyncFileSystem):
     # Deleting
 
     async def _rm_file(self, path: str, **odd: object) -> None:
+        """Delete one object by a DELETE of its own."""
         del odd
-        async with self._call(path) as (clients, key):
-            await clients.repeating.delete_async(key)
+        async with self._call(path, "DeleteObject") as (clients, key):
+            await clients.deleting.delete_async(key)
 
     async def _rm(
         self,
@@ -331,7 +368,7 @@ class S3FileSystem(AsyncFileSystem):
         """Delete objects; returns those that failed, with why. What is not there is no failure.
 
         One request for 1,000. Where such a request fails, which says nothing about each of its
-        names, one more for each name.
+        names, one more for each name; where only such requests fail, no more of them are made.
         """
         by_bucket: dict[str, list[str]] = {}
         for path in paths:
@@ -340,12 +377,27 @@ class S3FileSystem(AsyncFileSystem):
         for of_bucket in by_bucket.values():
             for at in range(0, len(of_bucket), PAGE_ENTRIES):
                 part = of_bucket[at : at + PAGE_ENTRIES]
-                try:
-                    async with self._call(part[0]) as (clients, _):
-                        await clients.repeating.delete_async([parse(path)[1] for path in part])
-                except OSError:
-                    failed += await self._rm_singly(part)
+                failed += await self._rm_page(part)
         return failed
+
+    async def _rm_page(self, paths: Sequence[str]) -> list[tuple[str, OSError]]:
+        bucket = parse(paths[0])[0]
+        if len(paths) == 1 or bucket in self._deletes_singly:
+            return await self._rm_singly(paths)
+        for repeats in (False, True):  # a service without such requests is not asked again
+            try:
+                async with self._call(paths[0], "DeleteObject") as (clients, _):
+                    client = clients.repeating if repeats else clients.single
+                    await client.delete_async([parse(path)[1] for path in paths])
+            except OSError as error:
+                if error.errno not in {errno.EOPNOTSUPP, errno.EACCES}:
+                    continue
+                failed = await self._rm_singly(paths)
+                if not failed and error.errno == errno.EOPNOTSUPP:
+                    self._deletes_singly.add(bucket)
+                return failed
+            return []
+        return await self._rm_singly(paths)
 
     async def _rm_singly(self, paths: Sequence[str]) -> list[tuple[str, OSError]]:
         slots = asyncio.Semaphore(DELETES_AT_ONCE)
@@ -354,10 +406,9 @@ class S3FileSystem(AsyncFileSystem):
             try:
                 async with slots:
                     await self._rm_file(path)
-            except FileNotFoundError:
-                return path, None
             except OSError as error:
-                return path, error
+                is_gone = isinstance(error, FileNotFoundError) and not isinstance(error, NoPlace)
+                return path, None if is_gone else error
             return path, None
 
         async with asyncio.TaskGroup() as group:
@@ -368,20 +419,34 @@ class S3FileSystem(AsyncFileSystem):
     # One call
 
     @asynccontextmanager
-    async def _call(self, path: str) -> AsyncGenerator[tuple[Clients, str]]:
+    async def _call(self, path: str, operation: Operation) -> AsyncGenerator[tuple[Clients, str]]:
         """The clients of a path's bucket and its key, with a slot, a deadline and our errors."""
         check_process()
         bucket, key = parse(str(self._strip_protocol(path)))
-        where = f"bucket {bucket!r} at {self.options.endpoint or 'the S3 endpoint'}"
+        clients = self._clients.get(bucket)
+        if clients is None:
+            clients = await self._connect(bucket)
         slots = self._slots.setdefault(
             asyncio.get_running_loop(), asyncio.Semaphore(self.options.connections_max)
         )
-        async with os_errors(path, where, self.options.total_s_max), slots:
-            clients = self._clients.get(bucket)
-            if clients is None:
-                clients = Clients(bucket, self.options, credentials=self._credentials)
-                self._clients[bucket] = clients
-            yield clients, key
+        async with os_errors(path, clients.place, operation, self.options.total_s_max), slots:
+            try:
+                yield clients, key
+            except PermissionError:
+                self._forget(bucket, clients)
+                raise
+
+    async def _connect(self, bucket: str) -> Clients:
+        """Make the clients of a bucket in a thread, for that may read files."""
+        made = await asyncio.to_thread(Clients, bucket, self.options, credentials=self._credentials)
+        return self._clients.setdefault(bucket, made)
+
+    def _forget(self, bucket: str, refused: Clients) -> None:
+        """Let the next call ask for credentials: those that were refused may have been renewed."""
+        if isinstance(self._credentials, ChainCredentials) and (
+            self._clients.get(bucket) is refused
+        ):
+            del self._clients[bucket]
 
     def _open(self, path: str, mode: str = "rb", **options: Any) -> WholeFile:
         return WholeFile(self, path, mode, **options)

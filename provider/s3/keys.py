@@ -29,3 +29,8 @@ def start_after(prefix: str, after: str) -> str:
 
 def _without_last(key: str) -> str:
     return key[:-1] if len(key.rpartition("/")[2]) > 1 else directory_of(key)
+
+
+def is_name(key: str) -> bool:
+    """Whether a key is a path of segments that a file system can have."""
+    return not any(part in {"", ".", ".."} for part in key.split("/"))

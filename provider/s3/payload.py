@@ -1,10 +1,13 @@
 """What a write is given and a listing says, in the client's terms. Pure."""
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from obstore import ObjectMeta
+
+    from provider.s3.listing import Listed
 
 Part = bytes | bytearray | memoryview
 Info = dict[str, Any]
@@ -29,6 +32,17 @@ def info_of(path: str, found: "ObjectMeta") -> Info:
         "type": "file",
         "ETag": kept["e_tag"],
         "LastModified": kept["last_modified"],
+    }
+
+
+def info_of_listed(bucket: str, found: "Listed") -> Info:
+    """What fsspec says of a file that was listed."""
+    return {
+        "name": f"{bucket}/{found.key}",
+        "size": found.size,
+        "type": "file",
+        "ETag": found.e_tag,
+        "LastModified": datetime.fromisoformat(found.modified) if found.modified else None,
     }
 
 

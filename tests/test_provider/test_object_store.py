@@ -9,7 +9,15 @@ from fsspec.asyn import AsyncFileSystem
 from fsspec.implementations.local import LocalFileSystem
 
 from provider.clock import ManualClock, settle
-from provider.errors import AlreadyExists, Closed, Denied, NotFound, OutOfRange, Unavailable
+from provider.errors import (
+    AlreadyExists,
+    Closed,
+    Denied,
+    NotFound,
+    OutOfRange,
+    Unauthorized,
+    Unavailable,
+)
 from provider.object.errors import said
 from provider.object.files import files_of
 from provider.object.opening import open_object_store
@@ -99,7 +107,8 @@ async def test_a_request_that_hangs_is_given_up_and_frees_its_slot() -> None:
         assert reads[0].done()
         files.stalled.set()
         await settle()
-    assert reads[0].result() == "the storage does not answer in time"
+    silent = "the storage does not answer in time: TimeoutError: no answer within 13 s"
+    assert reads[0].result() == silent
     assert [read.result() for read in reads[1:]] == ["abc", "abc"]
     assert clock.sleeping == 0
 
@@ -129,7 +138,8 @@ async def test_uploads_that_hang_keep_no_reader_waiting() -> None:
 @pytest.mark.parametrize(
     ("raised", "verdict", "sentence"),
     [
-        (PermissionError(13, "Forbidden"), Denied, "the storage refuses us: PermissionError"),
+        (PermissionError(13, "Forbidden"), Unauthorized, "the storage refuses us: Forbidden"),
+        (OSError(95, "no such request"), Denied, "the storage refuses us: no such request"),
         (ConnectionResetError(104, "reset"), Unavailable, "the storage failed"),
         (TimeoutError(), Unavailable, "does not answer in time"),
         (FileNotFoundError(2, "NoSuchBucket"), Denied, "/bucket/tier does not exist"),
@@ -180,7 +190,7 @@ def test_what_is_told_of_an_error_has_no_secret(text: str) -> None:
 
 
 def test_what_is_told_of_an_error_is_one_short_line() -> None:
-    assert said(OSError(5, "<html>\n" + "x" * 500)) == f"OSError: <html> {'x' * 193}..."
+    assert said(OSError(5, "<html>\n" + "x" * 900)) == f"<html> {'x' * 493}..."
 
 
 async def test_a_listing_of_pages_in_any_order_is_sorted() -> None:

@@ -13,7 +13,6 @@ from provider.s3.options import S3Options, endpoint_of, is_loopback
         ("ftp://s3.example.com", "is https://host"),
         ("s3.example.com", "is https://host"),
         ("https://key:secret@s3.example.com", "holds credentials"),
-        ("https://s3.example.com/bucket", "more than a host"),
         ("https://s3.example.com?x=1", "more than a host"),
     ],
 )

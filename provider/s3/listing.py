@@ -1,0 +1,346 @@
+"""Listings of a bucket, page by page, with the checks that obstore's client does not make.
+
+obstore fails a whole listing for one key that it cannot express (an empty segment, `.`, a control
+character), and believes a page that says that more follows without saying where.
+"""
+
+import asyncio
+import http.client
+import os
+import socket
+import ssl
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from http import HTTPStatus
+from threading import Lock, Thread
+from typing import Any, Final, TypeVar
+from urllib.parse import unquote_plus, urlsplit
+from weakref import finalize
+from xml.parsers import expat
+
+from provider.clock import SystemClock
+from provider.s3.credentials import Credential
+from provider.s3.errors import Failure, Trouble, reply_of
+from provider.s3.options import S3Options, proxy_for
+from provider.s3.signing import query_text, signed_headers
+
+ResultT = TypeVar("ResultT")
+BODY_BYTES_MAX: Final = 32 << 20
+"""A page of 1,000 keys of 1,024 bytes, each byte escaped, has 4 MiB."""
+_AGAIN: Final = frozenset({429, 500, 502, 503, 504})
+_TRUE: Final = frozenset({"1", "true", "yes", "on"})
+
+
+class ListingFailed(Exception):
+    """A page that did not come; `failure` says why."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure)
+        self.failure = failure
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """One object of a page."""
+
+    key: str
+    size: int
+    e_tag: str
+    modified: str
+    """As the service writes it, such as `2026-01-01T00:00:00.000Z`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """One reply."""
+
+    objects: list[Listed]
+    prefixes: list[str]
+    """Common prefixes, with the delimiter."""
+    next_token: str
+    """Empty: the listing ends here."""
+
+
+class BucketLister:
+    """Asks one bucket for pages; connections are kept. Any loop and any thread may use it."""
+
+    def __init__(
+        self,
+        url: str,
+        options: S3Options,
+        *,
+        region: str,
+        credentials: Callable[[], Credential],
+        proxy: tuple[str, str],
+        trusted: str,
+    ) -> None:
+        """`url` is the bucket's; `trusted` has certificates (PEM) beside the system's."""
+        self._url = url
+        self._options = options
+        self._region = region
+        self._credentials = credentials
+        self._proxy = proxy_for(url, *proxy)
+        self._trusted = trusted
+        self._context: ssl.SSLContext | None = None
+        self._idle: list[http.client.HTTPConnection] = []
+        finalize(self, _close_all, self._idle)
+        self._lock = Lock()
+        self._escaped: dict[str, str] = {}
+        self._is_signed = os.environ.get("AWS_SKIP_SIGNATURE", "").lower() not in _TRUE
+
+    async def page(self, parameters: Mapping[str, str]) -> Page:
+        """One page. One request, and more while the service is busy or the connection breaks.
+
+        Raises:
+            ListingFailed: it is refused, or does not come.
+            NoCredentials: there are none.
+        """
+        for attempt in range(self._options.retries_max + 1):
+            try:
+                return await self._tried(parameters)
+            except ListingFailed as error:
+                failure = error.failure
+                passes = failure.status in _AGAIN or failure.trouble in {"broken", "refused"}
+                if not passes or attempt == self._options.retries_max:
+                    raise
+            await SystemClock().sleep(self._options.retry_s_min * 2**attempt)
+        raise AssertionError("the last attempt returns or raises")
+
+    async def _tried(self, parameters: Mapping[str, str]) -> Page:
+        status, body = await self._ask(query_text({**parameters, **self._escaped}))
+        if status != HTTPStatus.OK:
+            raise ListingFailed(reply_of(status, body.decode(errors="replace")))
+        try:
+            return parsed(body)
+        except ListingFailed as error:
+            if error.failure.trouble != "odd" or self._escaped:
+                raise
+        # A key with a control character is no XML; escaped it is. Not every service knows the
+        # parameter, so it is not sent before it is needed.
+        self._escaped = {"encoding-type": "url"}
+        return await self._tried(parameters)
+
+    def close(self) -> None:
+        """Drop the idle connections."""
+        with self._lock:
+            _close_all(self._idle)
+
+    async def _ask(self, query: str) -> tuple[int, bytes]:
+        """Send one request from a thread; cancelling closes its connection."""
+        used: list[http.client.HTTPConnection] = []
+        try:
+            return await _in_daemon(lambda: self._exchange(query, used))
+        except asyncio.CancelledError:
+            for connection in used:
+                _break(connection)
+            raise
+
+    def _exchange(self, query: str, used: list[http.client.HTTPConnection]) -> tuple[int, bytes]:
+        headers = self._headers(query)
+        while True:
+            with self._lock:
+                connection = self._idle.pop() if self._idle else None
+            is_new = connection is None
+            connection = connection or self._connection()
+            used[:] = [connection]
+            try:
+                connection.request("GET", self._target(query), headers=headers)
+                reply = connection.getresponse()
+                body = reply.read(BODY_BYTES_MAX)
+            except (OSError, http.client.HTTPException, ValueError) as error:
+                connection.close()
+                if not is_new and not isinstance(error, TimeoutError):
+                    continue  # the service closed it while it was idle
+                raise ListingFailed(Failure(trouble=_trouble(error), said=str(error))) from error
+            if reply.will_close:
+                connection.close()
+            else:
+                with self._lock:
+                    self._idle.append(connection)
+            return reply.status, body
+
+    def _headers(self, query: str) -> dict[str, str]:
+        more = {"x-amz-request-payer": "requester"} if self._options.requester_pays else {}
+        if not self._is_signed:
+            return more
+        found = self._credentials()
+        return signed_headers(
+            self._url,
+            query,
+            region=self._region,
+            key=found["access_key_id"],
+            secret=found["secret_access_key"],
+            token=found.get("token") or "",
+            more=more,
+            now=datetime.now(UTC),
+        )
+
+    def _target(self, query: str) -> str:
+        parts = urlsplit(self._url)
+        absolute = self._proxy and parts.scheme == "http"
+        return f"{self._url if absolute else parts.path or '/'}?{query}"
+
+    def _connection(self) -> http.client.HTTPConnection:
+        parts, timeout_s = (
+            urlsplit(self._url),
+            min(self._options.quiet_s_max, self._options.attempt_s_max),
+        )
+        proxy = urlsplit(self._proxy)
+        host, port = (
+            (proxy if self._proxy else parts).hostname or "",
+            (proxy if self._proxy else parts).port,
+        )
+        if parts.scheme == "http":
+            return http.client.HTTPConnection(host, port, timeout=timeout_s)
+        connection = http.client.HTTPSConnection(host, port, timeout=timeout_s, context=self._tls())
+        if self._proxy:
+            connection.set_tunnel(parts.hostname or "", parts.port)
+        return connection
+
+    def _tls(self) -> ssl.SSLContext:
+        if self._context is None:
+            self._context = ssl.create_default_context()
+            if self._trusted:
+                self._context.load_verify_locations(cadata=self._trusted)
+        return self._context
+
+
+def parsed(body: bytes) -> Page:
+    """A reply to ListObjectsV2. Keys are decoded where the service encoded them.
+
+    Raises:
+        ListingFailed: it is none, or says that more follows and not where.
+    """
+    reader = _PageReader()
+    try:
+        reader.read(body)
+    except (expat.ExpatError, ValueError, KeyError) as error:
+        raise ListingFailed(Failure(trouble="odd", said=f"no listing: {error}")) from error
+    fields = reader.fields
+    if reader.root != "ListBucketResult":
+        raise ListingFailed(Failure(trouble="odd", said=f"no listing, but {reader.root!r}"))
+    decode = unquote_plus if fields.get("EncodingType") == "url" else str
+    token = fields.get("NextContinuationToken", "")
+    if fields.get("IsTruncated", "false").strip().lower() != "true":
+        token = ""
+    elif not token:
+        raise ListingFailed(
+            Failure(trouble="odd", said="a page of a listing says that more follows, and not where")
+        )
+    return Page(
+        [Listed(decode(k), size, tag, modified) for k, size, tag, modified in reader.objects],
+        [decode(prefix) for prefix in reader.prefixes],
+        token,
+    )
+
+
+class _PageReader:
+    """Elements of a listing, whatever their namespace prefix."""
+
+    def __init__(self) -> None:
+        self.root = ""
+        self.fields: dict[str, str] = {}
+        self.objects: list[tuple[str, int, str, str]] = []
+        self.prefixes: list[str] = []
+        self._path: list[str] = []
+        self._text: list[str] = []
+        self._object: dict[str, str] = {}
+
+    def read(self, body: bytes) -> None:
+        parser = expat.ParserCreate()
+        parser.buffer_text = True
+        parser.StartElementHandler = self._start
+        parser.EndElementHandler = self._end
+        parser.CharacterDataHandler = self._text.append
+        parser.Parse(body, True)  # noqa: FBT003 - expat's own
+
+    def _start(self, name: str, attributes: dict[str, str]) -> None:
+        del attributes
+        name = name.rpartition(":")[2]
+        self.root = self.root or name
+        self._path.append(name)
+        self._text.clear()
+        if name == "Contents":
+            self._object = {}
+
+    def _end(self, name: str) -> None:
+        del name
+        text = "".join(self._text)
+        self._text.clear()
+        match self._path:
+            case [_, "Contents"]:
+                one = self._object
+                found = (
+                    one["Key"],
+                    int(one["Size"]),
+                    one.get("ETag", ""),
+                    one.get("LastModified", ""),
+                )
+                self.objects.append(found)
+            case [_, "Contents", field]:
+                self._object[field] = text
+            case [_, "CommonPrefixes", "Prefix"]:
+                self.prefixes.append(text)
+            case [_, field]:
+                self.fields[field] = text
+            case _:
+                pass
+        self._path.pop()
+
+
+def _close_all(connections: list[http.client.HTTPConnection]) -> None:
+    while connections:
+        connections.pop().close()
+
+
+def _trouble(error: Exception) -> Trouble:
+    """What a failed exchange means."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return "expired" if error.verify_code in {9, 10} else "untrusted"  # X509_V_ERR_CERT_*
+    if isinstance(error, ssl.SSLError) and error.reason in {
+        "WRONG_VERSION_NUMBER",
+        "RECORD_LAYER_FAILURE",
+        "HTTP_REQUEST",
+    }:
+        return "plain"
+    if isinstance(error, TimeoutError):
+        return "timeout"
+    if isinstance(error, socket.gaierror):
+        return "host"
+    return "refused" if isinstance(error, ConnectionRefusedError) else "broken"
+
+
+def _break(connection: http.client.HTTPConnection) -> None:
+    """Wake the thread that waits on a connection."""
+    sock: Any = connection.sock
+    if sock is not None:
+        with suppress(OSError):
+            sock.shutdown(socket.SHUT_RDWR)
+
+
+async def _in_daemon(call: Callable[[], ResultT]) -> ResultT:
+    """The call's result, from a thread that no exit waits for: a name server may be silent."""
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[ResultT] = loop.create_future()
+
+    def settle(result: ResultT | None, error: BaseException | None) -> None:
+        if future.done():
+            return
+        if error is None:
+            future.set_result(result)  # pyright: ignore[reportArgumentType] - the call's own
+        else:
+            future.set_exception(error)
+
+    def run() -> None:
+        result, failure = None, None
+        try:
+            result = call()
+        except BaseException as error:  # noqa: BLE001 - it leaves by the future
+            failure = error
+        with suppress(RuntimeError):  # the loop has ended
+            loop.call_soon_threadsafe(settle, result, failure)
+
+    Thread(target=run, name="s3-listing", daemon=True).start()
+    return await future
