@@ -1,45 +1,102 @@
 """Trying a storage out before anything of value is written to it."""
 
+import asyncio
+from collections.abc import Sequence
+from contextlib import suppress
 from random import Random
+from typing import Final
 
-from provider.errors import AlreadyExists, Denied
+from provider.errors import AlreadyExists, Denied, Unavailable
 from provider.object_store import ObjectStore
 from provider.ranges import ByteRange
 
 PROBE_PREFIX = "@probe/"
+DELETABLE: Final = "deletable"
+"""Name of the object by which deletions are tried: where they are denied, one is left for ever."""
+ROUNDS: Final = 3
+RIVALS: Final = 2
+"""Creates of one name at once, in each round."""
+BODY_BYTES: Final = 4 << 10
+"""Enough that a service that checks first and stores later is seen in between."""
 
 
 async def probe(store: ObjectStore, *, rng: Random, prefix: str = PROBE_PREFIX) -> None:
-    """Prove on a throw-away name that the storage keeps the promises that ownership rests on.
+    """Prove on throw-away names that the storage keeps the promises that ownership rests on.
 
-    Seven requests. A call that is interrupted may leave one small object under `prefix`, which
-    nobody reads.
+    Fifteen requests. A call that is interrupted may leave a few small objects under `prefix`,
+    which no reader reads and an owner's upkeep deletes.
 
     Raises:
         Denied: the storage refuses us, or breaks a promise: do not write to it.
         Unavailable: try again.
     """
-    name = f"{prefix}{rng.getrandbits(128):032x}"
-    body = name.encode()
-    await store.create(name, [body[:5], body[5:]])
+    await _prove_deletion(store, f"{prefix}{DELETABLE}")
+    names = [f"{prefix}{rng.getrandbits(128):032x}" for _ in range(ROUNDS)]
     try:
-        await store.create(name, [b"a second object of the same name"])
-    except AlreadyExists:
-        pass
-    else:
-        await store.delete([name])
+        for name in names[:-1]:
+            await _prove_create(store, name)
+        body = await _prove_create(store, names[-1])
+        await _prove_reads(store, prefix, names, body)
+    except Denied:
+        with suppress(Denied, Unavailable):  # the verdict on the storage counts
+            await store.delete(names)
+        raise
+    await store.delete(names)
+    if not {entry.name for entry in await store.list(prefix)}.isdisjoint(names):
+        raise Denied("the storage lists what was just deleted: use another one", names[0])
+
+
+async def _prove_deletion(store: ObjectStore, name: str) -> None:
+    # Another process may be trying just now, and an earlier one may not have been able to delete.
+    with suppress(AlreadyExists):
+        await store.create(name, [b"tieredstore tries whether it may delete this"])
+    await store.delete([name])
+
+
+async def _prove_create(store: ObjectStore, name: str) -> bytes:
+    """Let rivals create one name at once, and return what the winner stored.
+
+    Raises:
+        Denied: two of them succeeded, or something else is there.
+        Unavailable: none is known to have succeeded, and not because the name was taken.
+    """
+    bodies = [bytes([number]) * BODY_BYTES + name.encode() for number in range(RIVALS)]
+
+    async def outcome_of(body: bytes) -> AlreadyExists | Unavailable | None:
+        try:
+            await store.create(name, [body[:5], body[5:]])
+        except (AlreadyExists, Unavailable) as error:
+            return error
+        return None
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(outcome_of(body)) for body in bodies]
+    except BaseExceptionGroup as errors:
+        raise errors.exceptions[0] from None
+    outcomes = [task.result() for task in tasks]
+    won = [body for body, outcome in zip(bodies, outcomes, strict=True) if outcome is None]
+    unclear = [outcome for outcome in outcomes if isinstance(outcome, Unavailable)]
+    if not won and unclear:
+        raise unclear[0]
+    found = bytes(await store.read(name)) if len(won) <= 1 else b""
+    if len(won) > 1 or found not in (won or bodies):
         raise Denied(
-            "the storage ignores create-if-absent, so two owners could overwrite each other: "
-            "use another one",
+            "the storage ignores create-if-absent, or checks the condition before it stores, so "
+            "two owners could overwrite each other: use another one",
             name,
         )
-    if (
-        bytes(await store.read(name)) != body
-        or bytes(await store.read(name, ByteRange(5, len(body)))) != (body[5:])
-    ):
-        raise Denied("the storage does not give back what was just created: use another one", name)
-    if name not in [entry.name for entry in await store.list(prefix)]:
-        raise Denied("the storage does not list what was just created: use another one", name)
-    await store.delete([name])
-    if name in [entry.name for entry in await store.list(name)]:
-        raise Denied("the storage lists what was just deleted: use another one", name)
+    return found
+
+
+async def _prove_reads(store: ObjectStore, prefix: str, names: Sequence[str], body: bytes) -> None:
+    """Read a range of the last one, which holds `body`, and find all in a listing.
+
+    Raises:
+        Denied: the range has other bytes, or one is not listed.
+    """
+    start = len(body) // 3
+    if bytes(await store.read(names[-1], ByteRange(start, len(body)))) != body[start:]:
+        raise Denied("the storage reads other bytes of a range: use another one", names[-1])
+    if not {entry.name for entry in await store.list(prefix)}.issuperset(names):
+        raise Denied("the storage does not list what was just created: use another one", names[0])

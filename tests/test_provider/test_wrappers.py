@@ -1,6 +1,7 @@
 """Retrying, metering and probing, over a store that fails as told."""
 
 import asyncio
+from collections.abc import Sequence
 from random import Random
 
 import pytest
@@ -116,6 +117,25 @@ class IgnoresTheCondition(MemoryStore):
         await super().create(name, buffers)
 
 
+class ChecksFirst(MemoryStore):
+    """A storage that checks the condition, and stores a moment later."""
+
+    async def create(self, name: str, buffers: list[Buffer]) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
+        is_there = name in [entry.name for entry in await self.list(name)]
+        await settle()
+        if is_there:
+            raise AlreadyExists("the name is taken", name)
+        await self.delete([name])
+        await super().create(name, buffers)
+
+
+class KeepsAll(MemoryStore):
+    """A storage that denies deletions."""
+
+    async def delete(self, names: Sequence[str]) -> None:
+        raise Denied("allow s3:DeleteObject", names[0])
+
+
 class ListsLate(MemoryStore):
     """A storage whose listings lag behind."""
 
@@ -127,20 +147,35 @@ async def test_a_good_storage_passes_the_probe_and_keeps_nothing_of_it() -> None
     store = FaultyObjectStore(MemoryStore())
     await probe(store, rng=Random(1))
     assert await store.inner.list("") == []
-    assert sum(store.calls.values()) == 7
+    assert sum(store.calls.values()) == 15
 
 
 @pytest.mark.parametrize(
     ("store", "reason"),
-    [(IgnoresTheCondition(), "ignores create-if-absent"), (ListsLate(), "does not list")],
-    ids=["ignores the condition", "lists late"],
+    [
+        (IgnoresTheCondition(), "ignores create-if-absent"),
+        (ChecksFirst(), "checks the condition before it stores"),
+        (ListsLate(), "does not list"),
+    ],
+    ids=["ignores the condition", "checks first", "lists late"],
 )
 async def test_a_storage_that_breaks_a_promise_is_refused(store: MemoryStore, reason: str) -> None:
     with pytest.raises(Denied, match=reason):
         await probe(store, rng=Random(1))
 
 
-async def test_an_unavailable_storage_is_no_verdict_on_its_promises() -> None:
-    store = FaultyObjectStore(MemoryStore(), faults=[Fault("refused", "create", calls=(2,))])
+@pytest.mark.parametrize("calls", [(1,), (2, 3), (6, 7)])
+async def test_an_unavailable_storage_is_no_verdict_on_its_promises(
+    calls: tuple[int, ...],
+) -> None:
+    store = FaultyObjectStore(MemoryStore(), faults=[Fault("refused", "create", calls=calls)])
     with pytest.raises(Unavailable):
         await probe(store, rng=Random(1))
+
+
+async def test_where_deletions_are_denied_one_object_is_left_however_often_it_is_tried() -> None:
+    store = KeepsAll()
+    for _ in range(3):
+        with pytest.raises(Denied, match="s3:DeleteObject"):
+            await probe(store, rng=Random())
+    assert [entry.name for entry in await store.list("")] == ["@probe/deletable"]

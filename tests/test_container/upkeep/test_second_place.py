@@ -126,25 +126,27 @@ async def test_what_is_no_mark_of_ours_is_told() -> None:
 
 
 @pytest.mark.parametrize("kind", ["refused", "lost_reply"])
-async def test_a_first_offload_that_fails_at_any_request_is_ended_by_the_next(kind: Kind) -> None:
+@pytest.mark.parametrize("number", range(1, 17))
+async def test_a_first_offload_that_fails_at_any_request_is_ended_by_the_next(
+    kind: Kind, number: int
+) -> None:
     """The second store's requests up to the mark: the probe's, and its own."""
-    for number in range(1, 9):
-        it = world()
-        async with it.owned() as tier:
-            await put_each_minute(tier, it.clock, 6)
-            it.seconds[-1].faults = (Fault(kind, calls=(number,)),)
-            with suppress(StoreError):  # whether it matters what the probe's last call answers
-                await by_hand(tier)
-            assert it.seconds[-1].struck
-            it.seconds[-1].faults = ()
+    it = world()
+    async with it.owned() as tier:
+        await put_each_minute(tier, it.clock, 6)
+        it.seconds[-1].faults = (Fault(kind, calls=(number,)),)
+        with suppress(StoreError):  # whether it matters what the probe's last call answers
             await by_hand(tier)
-            assert await away(it) == len(await segments(it))
-            assert place_of(tier.state.attempts) == PLACE
-            assert await it.reads_back() == 6
-        it.kill_all()
-        async with it.owned():
-            await it.pass_time(1_500)
-            assert {PartName.parse(name) is None for name in in_second(it)} == {False}
+        assert it.seconds[-1].struck
+        it.seconds[-1].faults = ()
+        await by_hand(tier)
+        assert await away(it) == len(await segments(it))
+        assert place_of(tier.state.attempts) == PLACE
+        assert await it.reads_back() == 6
+    it.kill_all()
+    async with it.owned():
+        await it.pass_time(1_500)
+        assert {PartName.parse(name) is None for name in in_second(it)} == {False}
 
 
 @pytest.mark.parametrize("packed", [False, True])
