@@ -20,7 +20,7 @@ from provider.presence import is_there
 _REMEMBERED_MAX: Final = 65_536
 _AS_A_PLACE: Final = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
 
-_NOT_FOR_US: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.EINVAL})
+_NOT_FOR_US: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.EOPNOTSUPP})
 """What directories above the root answer in which nobody like us has made anything."""
 
 Identity = tuple[int, int]
@@ -157,6 +157,20 @@ class Directories:
                 return
             if found.st_dev != device:
                 return
+
+    def refuse_links(self, folder: str) -> None:
+        """Keep out of directories to which a symbolic link below the root leads.
+
+        One `lstat` for each directory below the root.
+
+        Raises:
+            OSError: ELOOP, there is one.
+        """
+        path = self.root
+        for component in folder.removeprefix(self.root).strip("/").split("/"):
+            path = f"{path}/{component}"
+            if component and os.path.islink(path):  # noqa: PTH114 - a plain string: hot
+                raise OSError(errno.ELOOP, "a symbolic link leads out of the store", path)
 
     def forget(self) -> None:
         """Look again at every directory: one was removed or replaced by somebody else."""

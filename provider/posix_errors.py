@@ -3,7 +3,7 @@
 import errno
 import os
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Final
 
 from provider.errors import AlreadyExists, Denied, NotFound, StoreError, Unavailable
@@ -39,6 +39,32 @@ _DENIED: Final[dict[int, str]] = {
     errno.ENOSYS: "the kernel lacks an operation that a store needs (CONTRACT.md)",
 }
 
+LACKING: Final = frozenset({errno.EINVAL, errno.EBADF, errno.EOPNOTSUPP, errno.ENOSYS})
+"""What file systems and kernels answer to a call that they do not have."""
+
+
+class Lacking(OSError):
+    """A call that a file system or the kernel does not have."""
+
+    def __init__(self, call: str, path: str) -> None:
+        """`call` names it for people, as in "fsync of directories"."""
+        reason = f"the file system of {path} lacks {call}, which a store needs: use another one"
+        super().__init__(errno.EOPNOTSUPP, reason, path)
+
+    @classmethod
+    def of(cls, error: OSError, call: str, fd: int) -> OSError:
+        """What a failed call on a descriptor means: this, or `error` itself."""
+        if error.errno not in LACKING:
+            return error
+        path = "this directory"
+        with suppress(OSError):  # no /proc
+            path = os.readlink(f"/proc/self/fd/{fd}")  # noqa: PTH115 - a plain string
+        return cls(call, path)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return OSError, (self.errno, self.strerror, self.filename)
+
+
 NO_INODES: Final = (
     "the file system has no inodes left, though it may have space: delete files, or make it with "
     "more of them, and it goes on"
@@ -70,7 +96,8 @@ def as_verdict(
     if number in _UNAVAILABLE:
         return Unavailable(_UNAVAILABLE[number], path, position)
     if number in _DENIED:
-        return Denied(_DENIED[number], path, position)
+        lacks = (error.strerror or "") if isinstance(error, Lacking) else ""
+        return Denied(lacks or _DENIED[number], path, position)
     return None
 
 

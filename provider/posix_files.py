@@ -12,6 +12,7 @@ from typing import Final
 
 from provider.buffer_pool import POOLED_BYTES_MIN, BufferPool
 from provider.object_store import Buffer
+from provider.posix_errors import Lacking
 
 _START_WRITE_BACK: Final = 2  # SYNC_FILE_RANGE_WRITE, linux/fs.h
 _NO_WRITE_BACK: Final = frozenset({errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.ESPIPE})
@@ -267,15 +268,32 @@ def start_write_back(fd: int, start: int = 0, length: int = 0) -> None:
             raise OSError(number, os.strerror(number))
 
 
+def sync_data(fd: int) -> None:
+    """Make the bytes and the length of an open file durable.
+
+    Raises:
+        Lacking: the file system cannot.
+        OSError: the device failed.
+    """
+    try:
+        os.fdatasync(fd)
+    except OSError as error:
+        raise Lacking.of(error, "fdatasync", fd) from error
+
+
 def sync_directory(path: str) -> os.stat_result:
     """Make the entries of a directory durable; returns which directory that was.
 
     Raises:
+        Lacking: the file system syncs no directories, as CIFS and some of Docker's.
         OSError: the directory cannot be opened or synced.
     """
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        os.fsync(fd)
+        try:
+            os.fsync(fd)
+        except OSError as error:
+            raise Lacking.of(error, "fsync of directories", fd) from error
         return os.fstat(fd)
     finally:
         os.close(fd)

@@ -12,6 +12,8 @@ import struct
 import zlib
 from typing import Final
 
+from provider.posix_errors import Lacking
+
 _F_OFD_GETLK: Final = 36  # linux/fcntl.h, the same on every architecture
 _F_OFD_SETLK: Final = 37
 _FLOCK: Final = struct.Struct("hhqqi4x")  # struct flock: type, whence, start, length, pid
@@ -173,5 +175,18 @@ def _is_free(fd: int, start: int, length: int) -> bool:
 
 
 def _call(fd: int, command: int, kind: int, start: int, length: int) -> int:
-    answer = fcntl.fcntl(fd, command, _FLOCK.pack(kind, os.SEEK_SET, start, length, 0))
+    answer = lock_call(fd, command, _FLOCK.pack(kind, os.SEEK_SET, start, length, 0))
     return int(_FLOCK.unpack(answer)[0])
+
+
+def lock_call(fd: int, command: int, asked: bytes) -> bytes:
+    """fcntl(2) for a lock of an open file description.
+
+    Raises:
+        Lacking: the kernel, or what stands for one, has no such locks.
+        OSError: another process holds the lock, or the file system has none.
+    """
+    try:
+        return fcntl.fcntl(fd, command, asked)
+    except OSError as error:
+        raise Lacking.of(error, "locks of open file descriptions (F_OFD_SETLK)", fd) from error

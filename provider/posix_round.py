@@ -11,7 +11,13 @@ from provider.object_store import Append
 from provider.options import PosixOptions
 from provider.posix_directories import Directories, Identity, identity
 from provider.posix_errors import is_full, posix_errors
-from provider.posix_files import OpenFile, OpenFiles, start_write_back, write_waiting
+from provider.posix_files import (
+    OpenFile,
+    OpenFiles,
+    start_write_back,
+    sync_data,
+    write_waiting,
+)
 
 _GROWING: Final = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
 _REMEMBERED_MAX: Final = 65_536
@@ -199,7 +205,7 @@ def _sync(files: Sequence[tuple[int, str, int]]) -> None:
     """Make files durable: descriptor, name, and position to be told if that fails."""
     for fd, name, position in files:
         with posix_errors(name, position):
-            os.fdatasync(fd)
+            sync_data(fd)
 
 
 def _give_back(files: Iterable[tuple[int, int]]) -> None:

@@ -141,6 +141,8 @@ class PosixWork:
             self.files.forget(path)
             folder = path.rpartition("/")[0]
             with posix_errors(name):
+                if folder not in folders:
+                    self._directories.refuse_links(folder)
                 try:
                     os.unlink(path)  # noqa: PTH108 - a plain string: this path is hot
                 except (FileNotFoundError, NotADirectoryError):

@@ -14,6 +14,7 @@ from typing import Self
 from provider.errors import Unavailable
 from provider.names import TEMPORARY_PREFIX, check_name
 from provider.posix_errors import posix_errors
+from provider.posix_files import sync_directory
 
 STAGING_NAME = f"{TEMPORARY_PREFIX}staged"
 LOCK_NAME = f"{TEMPORARY_PREFIX}staged.lock"
@@ -144,11 +145,7 @@ def _write_beginning(target: Path, data: bytes) -> None:
 def _sync_directories(directory: Path, root: Path) -> None:
     """Make names durable, up to the root."""
     while True:
-        fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
+        sync_directory(str(directory))
         if directory == root:
             return
         directory = directory.parent

@@ -2,6 +2,7 @@
 
 import signal
 from collections.abc import Iterator, Mapping
+from errno import ENOENT
 from itertools import islice
 
 import click
@@ -80,8 +81,9 @@ def explain(error: BaseException) -> tuple[int, str]:
             status, sentence = _verdict(error)
         case OSError():
             where = str(error.filename or "")
+            # Without a file it is no missing object, whatever Python calls the class.
             status, sentence = _verdict(
-                as_verdict(error, where)
+                (as_verdict(error, where) if where or error.errno != ENOENT else None)
                 or Unavailable((error.strerror or str(error)).lower(), where)
             )
         case _:

@@ -11,6 +11,7 @@ import click
 import orjson
 
 from provider.clock import SystemClock
+from provider.posix_files import sync_directory
 from tieredstore.cli.exit_status import FINDINGS
 from tieredstore.cli.failures import explain
 from tieredstore.cli.invocation import (
@@ -234,11 +235,7 @@ def _write(file: BinaryIO, rows: Sequence[Row]) -> None:
 def _sync(file: BinaryIO, directory: Path) -> None:
     """Make a new file durable, and its name."""
     os.fsync(file.fileno())
-    number = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(number)
-    finally:
-        os.close(number)
+    sync_directory(str(directory))
 
 
 def _row(cut: Cut) -> Row:

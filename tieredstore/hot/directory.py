@@ -10,7 +10,8 @@ from container.errors import InUse
 from container.names.rocketmq import parse_cluster_directory
 from provider.clock import Clock
 from provider.errors import Denied
-from provider.posix_files import sync_directory
+from provider.posix_files import sync_data, sync_directory
+from provider.posix_lock import lock_call
 from provider.presence import is_directory, is_there
 from tieredstore.hot.checkpoint import Checkpoint
 from tieredstore.hot.files import FLAGS, write_all
@@ -58,7 +59,7 @@ class StoreDirectory:
             _make_directory(path)
         self._lock_fd = os.open(root / LOCK, FLAGS | os.O_CREAT, 0o644)
         try:
-            fcntl.fcntl(self._lock_fd, _F_OFD_SETLK, _FLOCK.pack(fcntl.F_WRLCK, 0, 0, 1, 0))
+            lock_call(self._lock_fd, _F_OFD_SETLK, _FLOCK.pack(fcntl.F_WRLCK, 0, 0, 1, 0))
             if commit_log is not None:
                 self._log_fd = os.open(commit_log, os.O_RDONLY | os.O_CLOEXEC)
                 fcntl.flock(self._log_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -141,7 +142,7 @@ class StoreDirectory:
         fd = os.open(self.root / CHECKPOINT, FLAGS | os.O_CREAT, 0o644)
         try:
             write_all(fd, 0, checkpoint.encode())
-            os.fdatasync(fd)
+            sync_data(fd)
         finally:
             os.close(fd)
 
@@ -208,7 +209,7 @@ def refuse_if_written(root: Path) -> None:
     except FileNotFoundError:
         return
     try:
-        raw = fcntl.fcntl(fd, _F_OFD_GETLK, _FLOCK.pack(fcntl.F_WRLCK, 0, 0, 1, 0))
+        raw = lock_call(fd, _F_OFD_GETLK, _FLOCK.pack(fcntl.F_WRLCK, 0, 0, 1, 0))
     finally:
         os.close(fd)
     kind: int = _FLOCK.unpack(raw)[0]

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from provider.object_store import Buffer
-from provider.posix_files import sync_directory
+from provider.posix_files import sync_data, sync_directory
 from provider.presence import is_there
 
 CHUNK_BYTES = 1 << 20
@@ -155,7 +155,7 @@ def sync_written(fd: int, path: str, identity: Identity) -> None:
         FileGone: `path` leads to another file by now, or to none.
         OSError: the device failed; what was written may be lost.
     """
-    os.fdatasync(fd)
+    sync_data(fd)
     try:
         found = os.stat(path, follow_symlinks=False)  # noqa: PTH116 - a plain string: hot
     except (FileNotFoundError, NotADirectoryError) as error:

@@ -20,7 +20,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Protocol, Self
 
-from provider.errors import Unavailable
+from provider.errors import Denied, Unavailable
 
 ATTEMPTS_MAX = 3
 """Times that a job goes on after worker processes died, without one task done in between."""
@@ -140,6 +140,19 @@ class _ReduceTask:
         return _in_order(self.reducer(target, pieces))
 
 
+def _temporary() -> str:
+    """The directory for temporary files.
+
+    Raises:
+        Denied: none can be written.
+    """
+    try:
+        return tempfile.gettempdir()
+    except FileNotFoundError as error:
+        reason = "no directory for temporary files can be written: set TMPDIR to one that can"
+        raise Denied(reason, "") from error
+
+
 class LocalEngine:
     """The engine with worker processes on this machine. Close it, or use `with`.
 
@@ -193,7 +206,7 @@ class LocalEngine:
         progress: Progress | None = None,
     ) -> list[Piece]:
         """`Engine.map_group`; the first error of a worker ends the others."""
-        directory = tempfile.mkdtemp(prefix="tieredstore-job-", dir=self._staging)
+        directory = tempfile.mkdtemp(prefix="tieredstore-job-", dir=self._staging or _temporary())
         try:
             mapped = self._each(list(enumerate(items)), _MapTask(mapper, directory), progress)
             groups: dict[str, list[_Place]] = {}

@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from provider.posix_files import sync_directory
 from provider.presence import is_there
 
 DAY_MS = 86_400_000
@@ -179,7 +180,7 @@ class _OpenFile:
             os.fsync(file.fileno())
         size = self._path.stat().st_size
         self._path.replace(target)
-        sync_directory(target.parent)
+        sync_directory(str(target.parent))
         return self._rows, size
 
     def remove(self) -> None:
@@ -193,12 +194,3 @@ class _OpenFile:
             table = pa.Table.from_batches(self._held, self._schema)
             self._writer.write_table(table, row_group_size=self._held_rows)
         self._held, self._held_rows, self._held_bytes = [], 0, 0
-
-
-def sync_directory(path: Path) -> None:
-    """Make names in a directory durable."""
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

@@ -22,10 +22,11 @@ import orjson
 from container.errors import InUse
 from container.names.queue_id import QueueId
 from provider.errors import Corrupt
+from provider.posix_files import sync_directory
 from provider.presence import is_directory, is_there
 from tieredstore.config.sources import ConfigError
 from tieredstore.offline.export.continuing import Reached
-from tieredstore.offline.export.day_files import TEMPORARY_SUFFIX, WrittenFile, sync_directory
+from tieredstore.offline.export.day_files import TEMPORARY_SUFFIX, WrittenFile
 
 LEDGER = "_tieredstore"
 FORMAT = 1
@@ -207,7 +208,7 @@ def _write(path: Path, value: object) -> None:
         file.flush()
         os.fsync(file.fileno())
     hidden.replace(path)
-    sync_directory(path.parent)
+    sync_directory(str(path.parent))
 
 
 def _parsed(raw: bytes, path: Path) -> dict[str, Any]:
