@@ -47,6 +47,7 @@ from tieredstore.places import (
 from tieredstore.process_name import is_of_this_host, process_name, process_words
 from tieredstore.spending import Spending
 from tieredstore.storages import meters_of, owned_storage
+from tieredstore.waiting import when_usable
 
 LOGGER = logging.getLogger("tieredstore.owner")
 
@@ -64,7 +65,8 @@ async def open_owner(
     """The tier of the configured broker, taken from an owner that ended, or begun.
 
     With `take_over` it is taken from an owner that lives, too, which then ends with `Fenced`.
-    The journal is written only while `Tier.run` runs, which is the caller's to start. Requests to
+    A process that `serves` waits for a storage that is away or refuses it for now. The journal is
+    written only while `Tier.run` runs, which is the caller's to start. Requests to
     the storage are counted in `registry`. A tier is not begun among files that no journal of ours
     names, because it would write over them, unless they are `imported`: those become ours
     together with the tier.
@@ -82,7 +84,11 @@ async def open_owner(
     directory, rng = directory_of(config), rng or SystemRandom()
     await asyncio.to_thread(refuse_linked_stores, config)
     if not imported:
-        await asyncio.to_thread(_refuse_foreign_files, config, directory)
+        await when_usable(
+            lambda: asyncio.to_thread(_refuse_foreign_files, config, directory),
+            clock=clock,
+            start_s=config.start_s,
+        )
     metrics = ProviderMetrics(registry or CollectorRegistry())
     store = owned_storage(config, directory, clock=clock, rng=rng, metrics=metrics)
     if registry is not None and (meters := meters_of(store)):
@@ -90,9 +96,10 @@ async def open_owner(
         registry.register(Spending(meters, prices))
     lock = owner_lock_path(config, directory)
     takeover = Takeover(directory, lock, take_over=take_over)
-    try:
+
+    async def own() -> Tier:
         with whole_paths(directory, second_location(config)):
-            tier = await Tier.own(
+            return await Tier.own(
                 store,
                 TierIdentity(config.cluster, config.broker, process_name(clock)),
                 segments=segments_driver(config, directory, store, clock=clock, rng=rng),
@@ -105,6 +112,9 @@ async def open_owner(
                 permit=takeover.permit,
                 index=config.index if config.keeps_index else None,
             )
+
+    try:
+        tier = await when_usable(own, clock=clock, start_s=config.start_s)
         _log_start(takeover)
         try:
             with whole_paths(directory, second_location(config)):

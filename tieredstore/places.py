@@ -42,6 +42,7 @@ ResultT = TypeVar("ResultT")
 
 UPLOAD_BYTES = 64 << 20
 """Of the longest object that a round makes: so much may an attempt take, whatever it moves."""
+DEFAULT_TEMPORARY = "/tmp"  # noqa: S108 - a name, which is never made so
 LOCKS_MODE = 0o700
 """Of the directory with the locks of this user's owners: nobody else may make files in it."""
 
@@ -207,7 +208,10 @@ def owner_lock_path(config: Config, location: Location) -> Path:
         return location / LOCK_NAME
     whole = f"{config.storage.endpoint} {location}"
     name = hashlib.sha256(whole.encode()).hexdigest()[:32]
-    above = os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir()
+    try:
+        above = os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir()
+    except FileNotFoundError:  # none can be written: the owner goes on without the lock
+        above = DEFAULT_TEMPORARY
     return Path(above) / f"tieredstore-{os.getuid()}" / f"{name}.lock"
 
 
@@ -270,6 +274,11 @@ def s3_options(config: Config) -> Mapping[str, Any]:
         "allow_http": storage.allow_http,
         "server_side_encryption": storage.encryption,
         "kms_key_id": storage.kms_key_id,
+        "virtual_hosted": storage.virtual_hosted,
+        "requester_pays": storage.requester_pays,
+        "upload_checksum": storage.upload_checksum,
+        "ca_bundle": storage.ca_bundle,
+        "proxy": storage.proxy,
         "connections_max": objects.requests_max + objects.uploads_max,
         "attempt_s_max": longest_s,
         "total_s_max": longest_s,

@@ -94,7 +94,7 @@ def command(invocation: Invocation, *, puts: bool, take_over: bool, as_json: boo
       3  the tier's storage failed, and still fails at the end
       4  another process owns the store or the tier, or took the tier over
     """  # noqa: D301 - \b is click's mark of lines that stay
-    config = invocation.load_config()
+    config = invocation.load_config().serving()
     context, layers = plan_store(config, clock=SystemClock(), take_over=take_over)
     if layers.tiered is None:
         LOGGER.warning("nothing is tiered: messageStorePlugIn names no TieredMessageStore")

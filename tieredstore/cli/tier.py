@@ -71,6 +71,8 @@ def command(
     The next start continues where this one ended.
     """  # noqa: D301 - \b is click's mark of lines that stay
     config = invocation.load_config()
+    if follow:
+        config = config.serving()
     follower = Follower(
         lambda: config, store_dir or _configured_store(config), take_over=take_over, serves=follow
     )

@@ -110,6 +110,8 @@ class Config:
     index: IndexOptions
     limits: TransferLimits = field(default_factory=TransferLimits, compare=False)
     """Bytes a second to and from an object store: the part that may change while it is used."""
+    serves: bool = False
+    """Whether the process goes on until it is stopped, so that it waits for its storage."""
 
     @classmethod
     def load(
@@ -262,6 +264,15 @@ class Config:
             )
         return location_at(value)
 
+    def serving(self) -> "Config":
+        """The same, for a process that goes on until it is stopped."""
+        return replace(self, serves=True)
+
+    @property
+    def start_s(self) -> float:
+        """Longest wait for the storage at the start, in seconds; `tieredStoreStartTimeout`."""
+        return int(self.settings["tieredStoreStartTimeout"].value) / 1000 if self.serves else 0.0
+
     @property
     def remember_s(self) -> float:
         """Interval at which it is written down how far a log without queues was tiered."""
@@ -332,7 +343,10 @@ def machine(key: Key) -> Value:
     if key.name == "brokerName":
         return socket.gethostname() or "DEFAULT_BROKER"
     if key.name == "storePathRootDir":
-        return str(Path("~/store").expanduser())
+        try:
+            return str(Path("~/store").expanduser())
+        except RuntimeError:  # no HOME, and no entry for this user
+            return "store"
     return key.default
 
 

@@ -300,6 +300,14 @@ _HOT_TO_COLD = (
         "Address at which tieredStoreMetricsPort is served, such as 0.0.0.0 for every interface.",
     ),
     Key(
+        "tieredStoreStartTimeout",
+        Kind.MILLISECONDS,
+        300_000,
+        "Maximum time that `run` and `tier --follow` wait at their start for a storage that is "
+        "away, or refuses them for now.",
+        least=0,
+    ),
+    Key(
         "tieredStoreShutdownTimeout",
         Kind.MILLISECONDS,
         10_000,

@@ -6,9 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+from provider.names import check_name
 from tieredstore.config.sources import ConfigError
 
 _SCHEME = re.compile(r"([a-z][a-z0-9+.-]*)://", re.IGNORECASE)
+ALIASES = {"s3a": "s3", "s3n": "s3"}
+"""Schemes by which Hadoop and Spark name others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,13 +35,20 @@ Location = Path | TierUrl
 """A directory of this host, or a place in an object store."""
 
 
+def without_alias(place: str) -> str:
+    """The same URL by the usual scheme; anything else as it is. Pure."""
+    found = _SCHEME.match(place)
+    scheme = ALIASES.get(found[1].lower()) if found else None
+    return place if found is None or scheme is None else f"{scheme}://{place[found.end() :]}"
+
+
 def location_at(place: str | os.PathLike[str]) -> Location:
     """What a path or a URL names; nothing is looked at.
 
     Raises:
         ConfigError: the URL names no directory of this host, or no bucket, or holds a secret.
     """
-    text = os.fspath(place)
+    text = without_alias(os.fspath(place))
     found = _SCHEME.match(text)
     if found is None:
         return Path(text)
@@ -56,6 +66,11 @@ def location_at(place: str | os.PathLike[str]) -> Location:
     below = text[found.end() :].strip("/")
     if not below or not parts.netloc:
         raise ConfigError(f"{text} names no bucket: write {scheme}://bucket/prefix")
-    if "//" in below or parts.query or parts.fragment:
+    segments = below.split("/")
+    if {"", ".", ".."} & set(segments) or parts.query or parts.fragment:
         raise ConfigError(f"{text} is no place in an object store: write {scheme}://bucket/prefix")
+    try:
+        check_name(below)
+    except ValueError as error:
+        raise ConfigError(f"{text} is no place in an object store: {error}") from error
     return TierUrl(scheme, below)

@@ -14,7 +14,8 @@ OBJECT_STORE = (
         "objectStoreEndpoint",
         Kind.TEXT,
         "",
-        "URL of an object store that speaks S3, such as https://s3.example.com. Empty: AWS.",
+        "URL of an object store that speaks S3, such as https://s3.example.com; it may have a "
+        "path. Empty: AWS.",
     ),
     Key(
         "objectStoreBucket",
@@ -27,7 +28,7 @@ OBJECT_STORE = (
         "objectStoreRegion",
         Kind.TEXT,
         "",
-        "Region of the bucket. Empty: AWS_REGION of the environment, or us-east-1.",
+        "Region of the bucket. Empty: AWS_REGION, the region of the profile, or us-east-1.",
     ),
     Key(
         "objectStoreAccessKey",
@@ -53,6 +54,40 @@ OBJECT_STORE = (
             "True: an http:// endpoint may be on another host, where credentials and messages can "
             "be read on their way."
         ),
+    ),
+    Key(
+        "objectStoreAddressing",
+        Kind.CHOICE,
+        "PATH",
+        "Place of the bucket in a URL: PATH for https://host/bucket, VIRTUAL for "
+        "https://bucket.host.",
+        choices=("PATH", "VIRTUAL"),
+    ),
+    Key(
+        "objectStoreRequesterPays",
+        Kind.SWITCH,
+        default=False,
+        meaning="True: requests accept that their caller pays, as some buckets want it.",
+    ),
+    Key(
+        "objectStoreUploadChecksum",
+        Kind.CHOICE,
+        "CRC64NVME",
+        "Checksum that goes with each upload, for the service to verify; NONE: no such header.",
+        choices=("CRC64NVME", "SHA256", "NONE"),
+    ),
+    Key(
+        "objectStoreCaBundle",
+        Kind.PATH,
+        "",
+        "File of certificates (PEM) that are trusted beside the system's. Empty: AWS_CA_BUNDLE.",
+    ),
+    Key(
+        "objectStoreProxy",
+        Kind.TEXT,
+        "",
+        "URL of an HTTP proxy. Empty: HTTPS_PROXY or HTTP_PROXY. NO_PROXY and this host's own "
+        "addresses are excepted.",
     ),
     Key(
         "objectStoreServerSideEncryption",

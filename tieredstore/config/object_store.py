@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 from provider.encryption.keys import MasterKeys
 from tieredstore.config.building import Setting
+from tieredstore.config.location import without_alias
 from tieredstore.config.object_keys import SCHEME
 from tieredstore.config.second_store import second_place
 from tieredstore.config.sources import ConfigError, environment_name
@@ -21,6 +22,7 @@ MASTER_KEYS = "objectStoreEncryptionKeys"
 ENDPOINT, ALLOW_HTTP = "objectStoreEndpoint", "objectStoreAllowHttp"
 ENCRYPTION = "objectStoreServerSideEncryption"
 OF_BUCKET = "BUCKET"
+NO_CHECKSUM = "NONE"
 OBJECT_ORIGIN = "default in an object store"
 LOCALHOST = "localhost"
 
@@ -40,7 +42,7 @@ def tier_place(settings: Mapping[str, Setting]) -> str:
         ConfigError: a path and a bucket were given, or two buckets.
     """
     place, bucket = settings[PLACE], settings[BUCKET]
-    path, name = str(place.value), str(bucket.value)
+    path, name = without_alias(str(place.value)), str(bucket.value)
     if not name:
         return path
     if not path:
@@ -87,6 +89,12 @@ class ObjectStorage:
     kms_key_id: str = ""
     access_key: str = field(default="", repr=False)
     secret_key: str = field(default="", repr=False)
+    virtual_hosted: bool = False
+    requester_pays: bool = False
+    upload_checksum: str = "CRC64NVME"
+    """"" sends none."""
+    ca_bundle: str = ""
+    proxy: str = field(default="", repr=False)
     master_keys: MasterKeys | None = None
     """What objects are encrypted under before they are uploaded, if they are."""
 
@@ -115,6 +123,7 @@ class ObjectStorage:
         if "://" in (second := second_place(settings)):
             _load_drivers(second)
         encryption = str(settings[ENCRYPTION].value)
+        checksum = str(settings["objectStoreUploadChecksum"].value)
         return cls(
             endpoint,
             str(settings["objectStoreRegion"].value),
@@ -123,6 +132,11 @@ class ObjectStorage:
             str(settings["objectStoreKmsKeyId"].value),
             access_key=keys[0].strip(),
             secret_key=keys[1].strip(),
+            virtual_hosted=settings["objectStoreAddressing"].value == "VIRTUAL",
+            requester_pays=bool(settings["objectStoreRequesterPays"].value),
+            upload_checksum="" if checksum == NO_CHECKSUM else checksum,
+            ca_bundle=str(settings["objectStoreCaBundle"].value),
+            proxy=str(settings["objectStoreProxy"].value),
             master_keys=_master_keys(settings, environment.get(environment_name(MASTER_KEYS), "")),
         )
 
@@ -134,7 +148,7 @@ def _load_drivers(place: str) -> None:
     """
     with suppress(ImportError):
         import_module("provider.object.opening")
-        if place.startswith(f"{SCHEME}://"):
+        if without_alias(place).startswith(f"{SCHEME}://"):
             import_module("provider.s3.file_system")
 
 

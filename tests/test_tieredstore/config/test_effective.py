@@ -28,7 +28,13 @@ OTHER_VALUES = {
     Kind.SWITCH: {False: "true", True: "false"},
     Kind.LEVEL: {"NOT_IN_DISK": "FORCE"},
     Kind.BACKFILL: {"all": "36h"},
-    Kind.CHOICE: {"ASYNC_FLUSH": "SYNC_FLUSH", "KEEP": "DROP", "BUCKET": "AES256"},
+    Kind.CHOICE: {
+        "ASYNC_FLUSH": "SYNC_FLUSH",
+        "KEEP": "DROP",
+        "BUCKET": "AES256",
+        "PATH": "VIRTUAL",
+        "CRC64NVME": "SHA256",
+    },
     Kind.DAY_HOURS: {"04": "04;16"},
 }
 OWN_STORE = (HotWriteOptions, RetentionOptions, ReadLimits)

@@ -1,0 +1,280 @@
+"""Commands over an S3 that differs from AWS: exit status, sentence, and nothing lost."""
+
+import json
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from tests.support.cli import COMMAND, complaints
+from tests.support.fake_broker import FakeBroker
+from tests.support.lacking import lacks
+from tests.support.odd_s3 import OddS3, Refusal
+from tieredstore.cli.main import cli
+
+NAMED = ("-D", "brokerClusterName=C", "-D", "brokerName=broker-a")
+TIER = ("--tier", "s3://odd/t")
+PASSING = [
+    (403, "RequestTimeTooSkewed", "clock"),
+    (400, "ExpiredToken", "token"),
+    (403, "AccessDenied", "s3:"),
+    (403, "InvalidAccessKeyId", "access key"),
+]
+
+
+def invoke(*words: str | Path) -> Result:
+    return CliRunner().invoke(cli, list(map(str, words)))
+
+
+def sentence(result: Result, status: int) -> str:
+    assert result.exit_code == status, result.output
+    lines = complaints(result.stderr).splitlines()
+    assert len(lines) == 1, result.stderr
+    return lines[0]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    broker = FakeBroker(tmp_path / "store")
+    for number in range(10):
+        broker.put("Orders", 0, b"%d" % number)
+    return broker.directory
+
+
+@pytest.fixture
+def reach(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
+    """Serve with oddities, and let commands of this process find the server."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+
+    @contextmanager
+    def serving(**oddities: Any) -> Iterator[OddS3]:
+        with OddS3(**oddities) as server:
+            for name, value in server.environment.items():
+                monkeypatch.setenv(name, value)
+            yield server
+
+    return serving
+
+
+def assert_whole(*more: str) -> None:
+    read = invoke(*TIER, *more, "read", "Orders", "0", "--json")
+    assert [json.loads(line)["body"] for line in read.stdout.splitlines()] == list("0123456789")
+    assert invoke(*TIER, *more, "check", "--json").stdout == ""
+
+
+@pytest.mark.parametrize(("status", "code", "cure"), PASSING)
+def test_a_refusal_ends_a_command_that_runs_once_with_2(
+    reach: Any, store: Path, status: int, code: str, cure: str
+) -> None:
+    with reach(refusals=[Refusal(status=status, code=code)]):
+        for words in (["topics"], [*NAMED, "tier", store], ["check"]):
+            said = sentence(invoke(*TIER, *words), 2)
+            assert cure in said
+            assert "bucket 'odd' at http://127.0.0.1" in said
+
+
+@pytest.mark.parametrize(
+    "refusal",
+    [
+        Refusal(status=503, code="SlowDown"),
+        Refusal(status=500, code="InternalError"),
+        Refusal(status=507),
+    ],
+    ids=lambda one: str(one.status),
+)
+def test_what_a_later_try_may_cure_is_3(reach: Any, store: Path, refusal: Refusal) -> None:
+    with reach(refusals=[refusal]):
+        said = sentence(invoke(*TIER, *NAMED, "tier", store), 3)
+    assert str(refusal.status) in said
+
+
+@pytest.mark.parametrize(("status", "code", "cure"), PASSING)
+def test_a_follower_waits_a_refusal_out_and_ends_with_3(
+    reach: Any, store: Path, status: int, code: str, cure: str
+) -> None:
+    with reach(refusals=[Refusal(status=status, code=code)]) as server:
+        given = [*TIER, *NAMED, "-D", "tieredStoreStartTimeout=700"]
+        ended = invoke(*given, "tier", "--follow", store)
+        assert ended.exit_code == 3, ended.output
+        assert "not ready" in ended.stderr
+        assert "tieredStoreStartTimeout" in ended.stderr.splitlines()[-1]
+        assert cure in ended.stderr.splitlines()[-1]
+        server.odd.refusals.clear()
+        assert invoke(*TIER, *NAMED, "tier", store).exit_code == 0
+        assert_whole()
+
+
+def test_a_refusal_that_no_waiting_changes_ends_a_follower_at_once(reach: Any, store: Path) -> None:
+    with reach(region="eu-west-3"):
+        said = sentence(invoke(*TIER, *NAMED, "tier", "--follow", store), 2)
+    assert "AWS_REGION" in said
+
+
+def test_a_store_whose_condition_races_is_refused(reach: Any, store: Path) -> None:
+    with reach(race_s=0.03) as server:
+        said = sentence(invoke(*TIER, *NAMED, "tier", store), 2)
+        assert "checks the condition before it stores" in said
+        assert server.names() == []
+
+
+def test_a_store_that_keeps_what_is_deleted_grows_by_one_object(reach: Any, store: Path) -> None:
+    with reach(undeletable=".") as server:
+        for _ in range(3):
+            assert "s3:DeleteObject" in sentence(invoke(*TIER, *NAMED, "tier", store), 2)
+        assert len(server.names()) == 1
+
+
+def test_a_store_without_bulk_deletion_holds_a_tier(reach: Any, store: Path) -> None:
+    with reach(bulk_delete=False):
+        assert invoke(*TIER, *NAMED, "tier", store).exit_code == 0
+        assert_whole()
+
+
+def test_foreign_keys_stop_no_command(reach: Any, store: Path) -> None:
+    with reach() as server:
+        assert invoke(*TIER, *NAMED, "tier", store).exit_code == 0
+        root = next(iter(server.names())).partition("/@")[0]
+        for stray in ("x//y", "", "./y", "../z", "\x01q", "@parts//a", "@journal/./1", "@journal/"):
+            server.objects["odd"][f"{root}/{stray}"] = b"strange"
+        for words in (["tier", store], ["check"], ["scrub"], ["topics"]):
+            done = invoke(*TIER, *NAMED, *words)
+            assert done.exit_code == 0, done.output
+        assert "passed over" in invoke(*TIER, *NAMED, "check").stderr
+        assert_whole()
+
+
+@pytest.mark.parametrize("tokens", ["missing", "repeated", "circle"])
+def test_listings_without_an_end_are_refused(reach: Any, store: Path, tokens: str) -> None:
+    with reach() as server:
+        assert invoke(*TIER, *NAMED, "tier", store).exit_code == 0
+        server.odd.page_max, server.odd.tokens = 1, tokens
+        assert "listing" in sentence(invoke(*TIER, *NAMED, "check"), 2)
+        server.odd.page_max = 1000
+        assert_whole()
+
+
+@pytest.mark.parametrize("url", ["s3a://odd/t", "S3A://odd/t", "s3n://odd/t"])
+def test_hadoops_schemes_name_the_same_place(reach: Any, store: Path, url: str) -> None:
+    with reach():
+        assert invoke("--tier", url, *NAMED, "tier", store).exit_code == 0
+        assert_whole()
+
+
+@pytest.mark.parametrize("url", ["s3://odd/../x", "s3://odd/./x", "s3://../x", "s3://odd/a\nb"])
+def test_a_place_that_is_none_is_wrong_use(reach: Any, store: Path, url: str) -> None:
+    with reach():
+        for words in (["topics"], [*NAMED, "tier", store]):
+            assert "is no place in an object store" in sentence(invoke("--tier", url, *words), 2)
+
+
+def test_settings_reach_every_kind_of_service(reach: Any, store: Path) -> None:
+    """Virtual hosts behind a proxy, a path, requester pays and no checksum, all at once."""
+    odd = {
+        "virtual_host": "s3.example.test",
+        "requester_pays": True,
+        "checksum_status": 400,
+    }
+    with reach(**odd) as server:
+        given = [
+            "objectStoreEndpoint=http://s3.example.test",
+            "objectStoreAllowHttp=true",
+            f"objectStoreProxy={server.endpoint}",
+            "objectStoreAddressing=VIRTUAL",
+            "objectStoreRequesterPays=true",
+            "objectStoreUploadChecksum=NONE",
+        ]
+        defines = [word for one in given for word in ("-D", one)]
+        done = invoke(*TIER, *NAMED, *defines, "tier", store)
+        assert done.exit_code == 0, done.output
+        assert_whole(*defines)
+
+
+def test_a_profile_is_read_where_the_environment_has_no_key(
+    reach: Any, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = tmp_path / "home" / ".aws"
+    home.mkdir(parents=True)
+    (home / "credentials").write_text(
+        "[prod]\naws_access_key_id = of-prod\naws_secret_access_key = s\n"
+    )
+    (home / "config").write_text("[profile prod]\nregion = eu-west-3\n")
+    with reach(keys=("of-prod",), region="eu-west-3") as server:
+        for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_REGION"):
+            monkeypatch.delenv(name)
+        monkeypatch.setenv("HOME", str(tmp_path / "home"))
+        monkeypatch.setenv("AWS_PROFILE", "prod")
+        done = invoke(*TIER, *NAMED, "tier", store)
+        assert done.exit_code == 0, done.output
+        assert {one.access_key for one in server.seen} == {"of-prod"}
+        monkeypatch.setenv("AWS_PROFILE", "none")
+        said = sentence(invoke(*TIER, *NAMED, "tier", store), 2)
+        assert "none" in said
+        assert "AWS_PROFILE" in said
+        monkeypatch.delenv("AWS_PROFILE")
+        monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+        before = len(server.seen)
+        said = sentence(invoke(*TIER, *NAMED, "tier", store), 2)
+        assert "no credentials were found" in said
+        assert "AWS_ACCESS_KEY_ID" in said
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "half")
+        said = sentence(invoke(*TIER, *NAMED, "tier", store), 2)
+        assert "AWS_SECRET_ACCESS_KEY" in said
+        assert len(server.seen) == before, "nothing was sent"
+
+
+def _made_certificates(directory: Path) -> tuple[Path, Path]:
+    """The file of an authority, and one of a server's certificate with its key."""
+    if shutil.which("openssl") is None:
+        lacks("Certificates are made by the command openssl.")
+
+    def openssl(*words: str) -> None:
+        subprocess.run(["openssl", *words], cwd=directory, check=True, capture_output=True)
+
+    key = ["-newkey", "rsa:2048", "-nodes"]
+    openssl("req", "-x509", *key, "-keyout", "ca.key", "-out", "ca.pem", "-subj", "/CN=Our CA")
+    openssl("req", *key, "-keyout", "s.key", "-out", "s.csr", "-subj", "/CN=127.0.0.1")
+    (directory / "x").write_text("subjectAltName=IP:127.0.0.1\nbasicConstraints=CA:FALSE\n")
+    signing = ["-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-extfile", "x"]
+    openssl("x509", "-req", "-in", "s.csr", *signing, "-days", "30", "-out", "s.pem")
+    both = directory / "both.pem"
+    both.write_text((directory / "s.pem").read_text() + (directory / "s.key").read_text())
+    return directory / "ca.pem", both
+
+
+@pytest.mark.slow
+def test_certificates_of_an_authority_of_ones_own(
+    reach: Any, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    authority, certificate = _made_certificates(tmp_path)
+    with reach(certificate=certificate):
+        for words in (["topics"], [*NAMED, "tier", store]):
+            said = sentence(invoke(*TIER, *words), 2)
+            assert "certificate is not trusted" in said
+            assert "AWS_CA_BUNDLE" in said
+        setting = ("-D", f"objectStoreCaBundle={authority}")
+        assert invoke(*TIER, *NAMED, *setting, "tier", store).exit_code == 0
+        monkeypatch.setenv("AWS_CA_BUNDLE", str(authority))
+        assert_whole()
+        monkeypatch.setenv("AWS_CA_BUNDLE", str(tmp_path / "gone.pem"))
+        said = sentence(invoke(*TIER, "topics"), 2)
+        assert "gone.pem" in said
+        assert "AWS_CA_BUNDLE" in said
+
+
+@pytest.mark.slow
+def test_boto3_is_not_imported_where_the_environment_has_a_key(reach: Any, store: Path) -> None:
+    with reach() as server:
+        script = (
+            "import sys; from tieredstore.cli.main import cli\n"
+            "try: cli(sys.argv[1:])\n"
+            "finally: print(sorted(n for n in sys.modules if n.startswith(('boto', 'urllib3'))))"
+        )
+        words = [COMMAND[0], "-c", script, *TIER, *NAMED, "tier", str(store)]
+        done = subprocess.run(words, capture_output=True, text=True, check=True)
+        assert done.stdout.splitlines()[-1] == "[]"
+        assert server.counts["PUT"] > 0

@@ -1,0 +1,46 @@
+"""Waiting at a start for a storage that is away, or refuses us for now."""
+
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Final, TypeVar
+
+from provider.clock import Clock, backoff_s
+from provider.errors import Unauthorized, Unavailable
+
+LOGGER = logging.getLogger("tieredstore.owner")
+ResultT = TypeVar("ResultT")
+PAUSE_S_MIN: Final = 0.5
+PAUSE_S_MAX: Final = 10.0
+
+
+async def when_usable(
+    attempt: Callable[[], Awaitable[ResultT]], *, clock: Clock, start_s: float
+) -> ResultT:
+    """Call `attempt` until the storage can be used, for at most `start_s` seconds; 0 tries once.
+
+    A clock that is not set yet, a token that is being renewed, permissions that are not there yet
+    and outages pass. The first failure is logged at once, later ones if they differ.
+
+    Raises:
+        Unavailable: it could not be used in that time.
+        Unauthorized: `start_s` is 0, and the storage refuses us for now.
+        And what else `attempt` raises, at once.
+    """
+    began_s, failures, reported = clock.monotonic_s(), 0, ""
+    while True:
+        try:
+            return await attempt()
+        except (Unauthorized, Unavailable) as error:
+            left_s = began_s + start_s - clock.monotonic_s()
+            if not start_s:
+                raise
+            if left_s <= 0:
+                reason = f"not usable for {start_s:g} s (tieredStoreStartTimeout): {error.reason}"
+                raise Unavailable(reason, error.path, error.position) from error
+            if error.reason != reported:
+                reported = error.reason
+                text = "not ready: %s; tried again for %.0f s"
+                LOGGER.error(text, error, left_s)  # noqa: TRY400 - the sentence says it all
+        failures += 1
+        pause_s = backoff_s(failures, s_min=PAUSE_S_MIN, s_max=PAUSE_S_MAX)
+        await clock.sleep(min(pause_s, max(left_s, 0.01)))
