@@ -31,16 +31,16 @@ async def when_usable(
         try:
             return await attempt()
         except (Unauthorized, Unavailable) as error:
-            left_s = began_s + start_s - clock.monotonic_s()
             if not start_s:
                 raise
-            if left_s <= 0:
-                reason = f"not usable for {start_s:g} s (tieredStoreStartTimeout): {error.reason}"
-                raise Unavailable(reason, error.path, error.position) from error
+            left_s = max(0.0, began_s + start_s - clock.monotonic_s())
             if error.reason != reported:
                 reported = error.reason
                 text = "not ready: %s; tried again for %.0f s"
                 LOGGER.error(text, error, left_s)  # noqa: TRY400 - the sentence says it all
+            if not left_s:
+                reason = f"not usable for {start_s:g} s (tieredStoreStartTimeout): {error.reason}"
+                raise Unavailable(reason, error.path, error.position) from error
         failures += 1
         pause_s = backoff_s(failures, s_min=PAUSE_S_MIN, s_max=PAUSE_S_MAX)
-        await clock.sleep(min(pause_s, max(left_s, 0.01)))
+        await clock.sleep(min(pause_s, left_s))
