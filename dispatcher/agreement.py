@@ -13,12 +13,12 @@ from contextlib import aclosing
 from container.metadata.records import Queue
 from container.names.queue_id import QueueId
 from dispatcher.common_offsets import CommonOffsets
-from dispatcher.divergence import first_record, same_message
-from dispatcher.hot_log import HotLog, HotQueue, Wanted, WantedUnits
+from dispatcher.divergence import compare_sampled, first_record, same_message
+from dispatcher.hot_log import HotLog, HotQueue, HotQueueState, Wanted, WantedUnits
 from dispatcher.options import COMPARED_BYTES_MAX
 from dispatcher.queue_start import ResumeAt, TierIsAhead, decide_step
 from dispatcher.tier_port import ReadableTierPort
-from provider.errors import StoreError
+from provider.errors import Corrupt, OutOfRange, StoreError
 from provider.ranges import QueueOffset
 
 NEAR_MESSAGES = 64
@@ -64,6 +64,34 @@ async def find_agreeing(
             same = await _same_in(hot_log, tiered)
             agreeing.update((queue, published[queue]) for queue in same)
     return agreeing
+
+
+async def compare_all(
+    hot_log: HotLog, tier: ReadableTierPort, hots: Iterable[HotQueue], *, newest: int
+) -> tuple[dict[QueueId, Queue], dict[QueueId, QueueOffset]]:
+    """The queues that agree, and of those that differ the lowest offset where it was seen.
+
+    Compares as `find_agreeing`, then each that does not agree as `compare_sampled`. Queues that
+    are not to be compared, or that cannot be, are in neither. Changes nothing, so it may be
+    cancelled.
+
+    Raises:
+        Unavailable: one of the two cannot be read now.
+        Closed: the hot log was closed.
+    """
+    ready = [hot for hot in hots if hot.state is HotQueueState.READY]
+    agreeing = await find_agreeing(hot_log, tier, ready, newest=newest)
+    differing: dict[QueueId, QueueOffset] = {}
+    for hot in ready:
+        if hot.id in agreeing or tier.queue(hot.id) is None:
+            continue
+        try:
+            offset = await compare_sampled(hot_log, tier, hot, newest=newest)
+        except (Corrupt, OutOfRange):
+            continue  # the dispatcher meets it again, and reports it
+        if offset is not None:
+            differing[hot.id] = offset
+    return agreeing, differing
 
 
 def _known(offsets: Sequence[QueueOffset], records: Sequence[bytes | None]) -> TieredRecords:

@@ -6,11 +6,13 @@ now has landed. `work.py` says what the workers do, `round_plan.py` which queues
 
 import asyncio
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Executor
 from contextlib import suppress
 from random import Random
 
+from container.metadata.records import Queue
+from container.names.queue_id import QueueId
 from dispatcher.goal import Backlog, Goal
 from dispatcher.hot_log import HotLog
 from dispatcher.options import DRAIN_PATIENCE_S, DispatchOptions
@@ -38,18 +40,27 @@ class TieredDispatcher:
         topics: TopicFilter | None = None,
         executor: Executor | None = None,
         rng: Random | None = None,
+        agreed: Mapping[QueueId, Queue] | None = None,
     ) -> None:
         """Nothing is read or written before `run` or `drain`.
 
         `topics` says which topics are never tiered, whatever the hot log reports; None: all are.
         `executor` runs the tier's `plan_commit`; None is the event loop's own. `rng` spreads the
         tries during an outage of a tier that other dispatchers share; None: nothing does.
+        `agreed`: what `compare_all` returned, which spares the first comparison of these queues.
         """
         self._options = options
         self._clock = clock
         self._made_s = clock.monotonic_s()
         self._work = DispatchWork(
-            hot, tier, options=options, clock=clock, topics=topics, executor=executor, rng=rng
+            hot,
+            tier,
+            options=options,
+            clock=clock,
+            topics=topics,
+            executor=executor,
+            rng=rng,
+            agreed=agreed,
         )
         self._serving = False
         self._closing = False

@@ -1,8 +1,9 @@
 """Settling queues with the tier, many at a time as long as all is well with them. A thin shell."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from container.metadata.records import Queue
+from container.names.queue_id import QueueId
 from dispatcher.agreement import find_agreeing
 from dispatcher.hot_log import HotLog, HotQueue
 from dispatcher.last_look import LastLook
@@ -32,8 +33,13 @@ class QueueOpening:
         clock: Clock,
         counters: Counters,
         noted: Callable[[Reaction, StoreError], Reaction],
+        agreed: Mapping[QueueId, Queue] | None = None,
     ) -> None:
-        """`noted` keeps an error for the statistics, and raises it if it ends all dispatching."""
+        """`noted` keeps an error for the statistics, and raises it if it ends all dispatching.
+
+        `agreed`: what the tier had published of queues when they were compared and agreed.
+        """
+        self._agreed = dict(agreed or {})
         self._hot = hot
         self._tier = tier
         self._table = table
@@ -55,7 +61,8 @@ class QueueOpening:
             Fenced, Closed: it is the end of all dispatching.
         """
         if len(queues) == 1:
-            await self._open(queues[0], queues[0].hot)
+            (queue,) = queues
+            await self._open(queue, queue.hot, self._agreed.pop(queue.id, None))
         else:
             await self._open_together(queues)
 
@@ -63,10 +70,14 @@ class QueueOpening:
         """Open those that begin, or agree with the tier; the others are opened alone later."""
         hots = [queue.hot for queue in queues]
         newest = self._options.compared_messages_max
+        known = {
+            hot.id: record for hot in hots if (record := self._agreed.pop(hot.id, None)) is not None
+        }
+        asked = [hot for hot in hots if self._tier.queue(hot.id) != known.get(hot.id)]
         try:
-            agreeing = await find_agreeing(self._hot, self._tier, hots, newest=newest)
-        except StoreError:  # whoever opens one alone meets it again
-            agreeing = {}
+            agreeing = known | await find_agreeing(self._hot, self._tier, asked, newest=newest)
+        except StoreError:  # opening one alone meets it again
+            agreeing = known
         for queue, hot in zip(queues, hots, strict=True):
             agreed = agreeing.get(queue.id)
             begins = self._tier.queue(queue.id) is None and hot.deleted is None

@@ -1,12 +1,14 @@
 """The three kinds of workers: one polls, some open queues, some commit rounds. Thin shells."""
 
 import math
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from functools import partial
 from random import Random
 from typing import Any
 
+from container.metadata.records import Queue
+from container.names.queue_id import QueueId
 from container.queue.commit_plan import CommitPlan
 from container.record.unit import Units
 from dispatcher.alarm import Alarm
@@ -66,6 +68,7 @@ class DispatchWork:
         topics: TopicFilter | None,
         executor: Executor | None,
         rng: Random | None = None,
+        agreed: Mapping[QueueId, Queue] | None = None,
     ) -> None:
         self.table = QueueTable(options)
         self.alarm = Alarm(clock)
@@ -97,6 +100,7 @@ class DispatchWork:
             clock=clock,
             counters=self.counters,
             noted=self._noted,
+            agreed=agreed,
         )
 
     def workers(self) -> list[Callable[[], Worker]]:

@@ -136,6 +136,7 @@ async def delete_topics(
             take_over=take_over,
             tiers=places.has_tier,
             level=Level.DISABLE,
+            continues=False,
         )
     )
     async with opened(context, layers):

@@ -1,7 +1,7 @@
 """The calls that append: how much of them may wait, and who carries them out."""
 
 import asyncio
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 
 from provider.clock import Clock
 from provider.errors import Closed
@@ -96,23 +96,23 @@ class AppendCalls:
             await self._clock.sleep(0)
         return await request.acknowledged
 
-    async def delete_topics(
-        self, topics: Collection[str], gone: Callable[[Deletion], None]
-    ) -> None:
-        """Delete topics behind all that was handed in; `gone` is told, before later appends are.
+    async def delete(
+        self, delete: Callable[[], Deletion], gone: Callable[[Deletion], None]
+    ) -> Deletion:
+        """Delete queues behind all that was handed in; `gone` is told, before later appends are.
 
-        Cancelling does not take it back.
+        `delete` is called in the thread that appends. Cancelling does not take it back.
 
         Raises:
-            StoreError: as `Appender.delete_topics`; then `gone` is not told. Or something that was
-                deleted is still on the disk.
+            StoreError: as `delete`; then `gone` is not told. Or something that was deleted is
+                still on the disk.
         """
         outcome: list[Deletion | Exception] = []
         told: asyncio.Future[None] = self._loop.create_future()
 
         def work() -> None:
             try:
-                outcome.append(self._appender.delete_topics(topics))
+                outcome.append(delete())
             except Exception as error:  # noqa: BLE001 - told to the caller
                 outcome.append(error)
 
@@ -124,9 +124,11 @@ class AppendCalls:
 
         self._thread.send(Errand(work, done))
         await told
-        failed = outcome[0].failed if isinstance(outcome[0], Deletion) else outcome[0]
-        if failed is not None:
-            raise failed
+        if not isinstance(outcome[0], Deletion):
+            raise outcome[0]
+        if outcome[0].failed is not None:
+            raise outcome[0].failed
+        return outcome[0]
 
     def close(self) -> None:
         """Take no more; who waits for room is told."""

@@ -82,11 +82,11 @@ class Appender:
         """Position after the last record."""
         self.next_offsets = dict(self.recovered.next_offsets)
         """The offset of each queue's next message."""
-        self._begins: dict[QueueId, tuple[int, int]] = {}
-        """Where queues without a message begin, and what their next offset was when it was said."""
+        self._begins: dict[QueueId, int] = {}
+        """First offsets of queues without a message; none of these is in `next_offsets`."""
         self._left: set[QueueId] = set()
         """Deleted queues of which files may be there."""
-        self.begin_queues({queue: one.next_offset for queue, one in self.deleted.items()})
+        self._begin_deleted()
         stamp = self.recovered.store_timestamp or checkpoint.log_timestamp
         self._store_timestamp = stamp
         self._state = threading.Lock()
@@ -100,7 +100,8 @@ class Appender:
         self.broken = ""
         """Why nothing can be appended any more; "" while it can."""
         alive = {queue.topic for queue in self.next_offsets}
-        self._topics.forget({queue.topic for queue in left} - alive, clock.now_ms())
+        gone = {queue.topic for queue in left if not self.deleted[queue].keeps_topic}
+        self._topics.forget(gone - alive, clock.now_ms())
         self._topics.enter(self.next_offsets, options.topic_queues, clock.now_ms())
         self._ends_file.write_both(self._ends)
         directory.write_checkpoint(self._checkpoint)
@@ -115,8 +116,8 @@ class Appender:
 
     def next_offset(self, queue: QueueId) -> int:
         """The offset that the next message of a queue gets."""
-        _, begin = self._begins.get(queue, (0, 0))
-        return max(begin, self.next_offsets.get(queue, 0))
+        known = self.next_offsets.get(queue)
+        return self._begins.get(queue, 0) if known is None else known
 
     def append(self, messages: Sequence[Prepared]) -> AppendPlan:
         """`plan` and `carry_out`; returns what was done."""
@@ -225,30 +226,59 @@ class Appender:
             self.end = position + size
         return plan
 
-    def begin_queues(self, offsets: Mapping[QueueId, int]) -> None:
-        """Let queues that have no message yet begin at `offsets`, once they get one.
+    def _begin_deleted(self) -> None:
+        """Begin each deleted queue above its old end, unless it has a message there already.
 
-        Others, and those that are further, stay as they are. Nothing is written before the first
-        message, which costs the fillers of its file, as in Java. Any thread may call it.
+        Recovery never finds a lower end but where the log was lost, whole or in part. The records
+        that this log gets now lie below the positions of deletions then, and are messages.
 
         Raises:
-            OSError: a unit cannot be read.
+            OSError: the file of the deleted queues cannot be written.
         """
-        for queue, offset in offsets.items():
-            known = self.next_offsets.get(queue, 0)
-            if queue in self._begins and self._begins[queue][1] >= offset:
-                continue
-            if known < offset and self._is_empty(queue, known, offset):
-                self._begins[queue] = (known, offset)
+        if any(one.position > self.end for one in self.deleted.values()):
+            lowered = {
+                queue: one._replace(position=min(one.position, self.end))
+                for queue, one in self.deleted.items()
+            }
+            self.deleted.replace(lowered)
+        for queue, one in self.deleted.items():
+            if self.next_offsets.get(queue, 0) < one.next_offset:
+                self._begin(queue, one.next_offset)
 
-    def _is_empty(self, queue: QueueId, known: int, offset: int) -> bool:
-        """Whether a queue has no file, or fillers alone that its first message did not follow."""
-        bases = self.queues.bases.get(queue, [])
-        base = offset * UNIT_BYTES // self.options.queue_file_bytes * self.options.queue_file_bytes
-        if not bases:
-            return not known
-        is_unused = known == base // UNIT_BYTES or self.queues.unit(queue, known - 1).is_filler
-        return bases == [base] and is_unused
+    def _begin(self, queue: QueueId, offset: int) -> None:
+        """Begin a queue at `offset` with its first message. Files that it has are removed first.
+
+        Nothing is written before, and then the fillers of one file, as in Java.
+        """
+        self.next_offsets.pop(queue, None)
+        self._begins[queue] = offset
+        if queue in self.queues.bases:
+            self._left.add(queue)
+
+    def continue_queues(
+        self, offsets: Mapping[QueueId, int], compared: Mapping[QueueId, int] | None = None
+    ) -> Deletion:
+        """Continue queues that end below `offsets` there, in the thread that appends. Durable.
+
+        What this log has of such a queue is deleted as by `delete_topics`, for the tier that ends
+        at the offset has it. Topics stay in `config/topics.json`.
+
+        Args:
+            offsets: where the queues end in the tier.
+            compared: the next offsets for which hot log and tier were compared. A queue with
+                another one by now is left as it is. None: of any.
+
+        Raises:
+            Unavailable, Denied: the store cannot be written; nothing was changed.
+        """
+        self._refuse_if_broken()
+        behind = {
+            queue: offset
+            for queue, offset in offsets.items()
+            if self.next_offset(queue) < offset
+            and (compared is None or compared.get(queue, 0) == self.next_offset(queue))
+        }
+        return self._delete(behind) if behind else Deletion(self._flushed)
 
     def delete_topics(self, topics: Collection[str]) -> Deletion:
         """Delete all queues of topics, in the thread that appends.
@@ -261,28 +291,31 @@ class Appender:
             Unavailable, Denied: the store cannot be written; nothing was deleted.
         """
         self._refuse_if_broken()
-        ends = {queue: end for queue, end in self.next_offsets.items() if queue.topic in topics}
-        for queue, (_, begin) in self._begins.items():
-            if queue.topic in topics:
-                ends[queue] = max(begin, ends.get(queue, 0))
+        known = self.next_offsets | self._begins
+        ends = {queue: end for queue, end in known.items() if queue.topic in topics}
         left = {queue for queue in self._left if queue.topic in topics}
         if not (ends or left or self._topics.has(topics)):
             return Deletion(self._flushed)
+        return self._delete(ends, topics)
+
+    def _delete(self, ends: Mapping[QueueId, int], topics: Collection[str] = ()) -> Deletion:
+        """Delete queues, which go on at `ends`, and forget topics."""
         self.flush_queues()  # else a power failure could take the log's end below the position
-        gone = {queue: DeletedQueue(end, self.end) for queue, end in ends.items()}
+        gone = {
+            queue: DeletedQueue(end, self.end, keeps_topic=queue.topic not in topics)
+            for queue, end in ends.items()
+        }
         try:
-            alive = self.next_offsets
-            kept = self.deleted.still_needed(alive, self.log.min_position)
+            kept = self.deleted.still_needed(self.next_offsets, self.log.min_position)
             self.deleted.replace(kept | gone)
         except OSError as error:
             raise self._verdict(error) from error
         for queue, end in ends.items():
-            self.next_offsets.pop(queue, None)
-            self._begins[queue] = (0, end)
-        self._left |= ends.keys()
+            self._begin(queue, end)
+        left = {queue for queue in self._left if queue in ends or queue.topic in topics}
         try:
             self._topics.forget(topics, self._clock.now_ms())
-            self._drop(left | ends.keys())
+            self._drop(left)
         except OSError as error:
             return Deletion(self._flushed, frozenset(ends), self._verdict(error))
         return Deletion(self._flushed, frozenset(ends))
@@ -397,14 +430,11 @@ class Appender:
 
     def _starts_of(self, messages: Sequence[Prepared]) -> dict[QueueId, int]:
         """Where the queues of these messages begin that have none yet and begin above 0."""
-        found: dict[QueueId, int] = {}
-        for message in messages:
-            queue = message.queue
-            if message.has_unit and queue in self._begins and queue not in found:
-                known, offset = self._begins[queue]
-                if self.next_offsets.get(queue, 0) == known:
-                    found[queue] = offset
-        return found
+        return {
+            message.queue: self._begins[message.queue]
+            for message in messages
+            if message.has_unit and message.queue in self._begins
+        }
 
     def _take_back(self, plan: AppendPlan, written: Collection[QueueId]) -> None:
         known = {**self.next_offsets, **plan.starts}  # fillers before a first message may stay

@@ -33,6 +33,8 @@ class DeletedQueue(NamedTuple):
     """The offset after its last message: where the next queue of that name begins."""
     position: int
     """Where the CommitLog ended: records of the name below it are of deleted queues."""
+    keeps_topic: bool = False
+    """Whether the topic is not deleted: the queue goes on where its tier ends."""
 
 
 class DeletedQueues(Mapping[QueueId, DeletedQueue]):
@@ -73,7 +75,8 @@ class DeletedQueues(Mapping[QueueId, DeletedQueue]):
         """
         rows = [
             {"topic": topic, "queueId": queue_id, "nextOffset": offset, "position": position}
-            for (topic, queue_id), (offset, position) in sorted(queues.items())
+            | ({"keepsTopic": True} if keeps_topic else {})
+            for (topic, queue_id), (offset, position, keeps_topic) in sorted(queues.items())
         ]
         raw = encode_checked({"queues": rows})
         replace_file(copy_of(self._path), raw)
@@ -130,12 +133,21 @@ def _parsed(document: dict[str, Any]) -> dict[QueueId, DeletedQueue]:
     """
     try:
         rows = [
-            (row["topic"], row["queueId"], row["nextOffset"], row["position"])
+            (
+                row["topic"],
+                row["queueId"],
+                row["nextOffset"],
+                row["position"],
+                row.get("keepsTopic", False),
+            )
             for row in document["queues"]
         ]
-    except (KeyError, TypeError) as error:
+    except (KeyError, TypeError, AttributeError) as error:
         raise NotSound("a field is missing") from error
-    for topic, *numbers in rows:
-        if not isinstance(topic, str) or not all(type(n) is int and n >= 0 for n in numbers):
+    for topic, *numbers, keeps in rows:
+        is_right = isinstance(topic, str) and isinstance(keeps, bool)
+        if not is_right or not all(type(n) is int and n >= 0 for n in numbers):
             raise NotSound("a field has another type")
-    return {QueueId(topic, n): DeletedQueue(offset, at) for topic, n, offset, at in rows}
+    return {
+        QueueId(topic, n): DeletedQueue(offset, at, keeps) for topic, n, offset, at, keeps in rows
+    }

@@ -80,6 +80,8 @@ class HotLogFeed:
         self._seen: dict[QueueId, HotQueue] = {}
         self._told: dict[QueueId, HotQueue] = {}
         self._released: dict[QueueId, int] = {}
+        self._surveyed = False
+        """Whether the next poll returns all queues, as the first one does."""
 
     def __repr__(self) -> str:
         return f"<HotLogFeed of {self._log!r}>"
@@ -94,12 +96,24 @@ class HotLogFeed:
         for seen in await self._reader.poll():
             self._seen[seen.id] = seen
         changed: list[HotQueue] = []
+        is_first, self._surveyed = self._surveyed, False
         for queue, seen in self._seen.items():
             now = self._durable(seen)
-            if now != self._told.get(queue):
+            if is_first or now != self._told.get(queue):
                 self._told[queue] = now
                 changed.append(now)
         return changed
+
+    async def survey(self) -> Sequence[HotQueue]:
+        """All queues that the log has durable messages of; a later poll returns them all the same.
+
+        Raises:
+            Unavailable, Denied: the store directory cannot be read.
+        """
+        await self.poll()
+        found = list(self._told.values())
+        self._surveyed = True
+        return found
 
     async def look_anew(self, queues: Collection[QueueId]) -> Sequence[HotQueue]:
         """What the directory has of these queues by a look that keeps nothing; see `HotLog`."""

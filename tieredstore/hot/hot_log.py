@@ -123,6 +123,11 @@ class HotLog:
         """Bytes of the CommitLog that are there."""
         return self._appender.end - self._appender.log.min_position
 
+    @property
+    def is_new(self) -> bool:
+        """Whether nothing was ever put here, and no queue is known to continue anywhere."""
+        return not (self._ends.visible or self._appender.end or self._appender.deleted)
+
     def queues(self) -> list[QueueId]:
         """The queues that have or had messages, in order."""
         return sorted(self._ends.visible)
@@ -140,12 +145,28 @@ class HotLog:
         """The offset after the last message of a queue that can be read; 0 if it is not there."""
         return self._ends.visible.get(queue, 0)
 
-    async def begin_queues(self, offsets: Mapping[QueueId, int]) -> None:
-        """Let queues that have no message yet begin at `offsets`; see `Appender.begin_queues`.
+    def next_offset(self, queue: QueueId) -> int:
+        """The offset that the next message of a queue gets, also of one without messages."""
+        return self._appender.next_offset(queue)
 
-        Errors as `bounds`.
+    async def continue_queues(
+        self, offsets: Mapping[QueueId, int], compared: Mapping[QueueId, int] | None = None
+    ) -> frozenset[QueueId]:
+        """Continue queues that end below `offsets` there; see `Appender.continue_queues`.
+
+        Returns those of them. Messages that this log has of them cannot be read from it any more.
+
+        Raises:
+            Unavailable, Denied: the store cannot be written; nothing was changed, or files of
+                queues that were continued are still on the disk.
+            Closed: the log was closed.
         """
-        await self._do(lambda: self._appender.begin_queues(offsets))
+        self._refuse_if_closed()
+        async with self._trimming:
+            deletion = await self._calls.delete(
+                lambda: self._appender.continue_queues(offsets, compared), self._forget
+            )
+        return deletion.queues
 
     async def bounds(self, queue: QueueId) -> Bounds:
         """Which messages of a queue can be read; (0, 0) for one that is not there.
@@ -307,7 +328,7 @@ class HotLog:
         """
         self._refuse_if_closed()
         async with self._trimming:
-            await self._calls.delete_topics(topics, self._forget)
+            await self._calls.delete(lambda: self._appender.delete_topics(topics), self._forget)
 
     def _forget(self, deletion: Deletion) -> None:
         self._deletions += 1

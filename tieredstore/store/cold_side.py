@@ -7,6 +7,7 @@ from collections.abc import (
     Callable,
     Collection,
     Iterable,
+    Mapping,
     Sequence,
 )
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
@@ -34,6 +35,7 @@ from tieredstore.lifetime import cause, running
 from tieredstore.naming import refuse_other_store, refuse_unnamed
 from tieredstore.owner import refuse_living_owner, watch_ownership
 from tieredstore.owning import open_owner, refuse_overlap
+from tieredstore.store.continuing import continue_at_tier
 from tieredstore.store.joined import Span
 
 ResultT = TypeVar("ResultT")
@@ -48,8 +50,16 @@ class ColdSide:
     """What is open while a store has its tier. `open_cold_side` makes it."""
 
     def __init__(
-        self, log: HotLog, feed: HotLogFeed, tier: Tier, config: Config, clock: Clock
+        self,
+        log: HotLog,
+        feed: HotLogFeed,
+        tier: Tier,
+        config: Config,
+        clock: Clock,
+        *,
+        agreed: Mapping[QueueId, Queue] | None = None,
     ) -> None:
+        """`agreed`: what the tier has of queues that were compared with the hot log already."""
         self.feed = feed
         self.tier = tier
         self.fetcher = TieredMessageFetcher(tier, options=config.fetcher, clock=clock)
@@ -60,6 +70,7 @@ class ColdSide:
             clock=clock,
             topics=TopicFilter(config.cluster, config.broker),
             rng=SystemRandom() if config.in_object_store else None,
+            agreed=agreed,
         )
         self._log = log
         self._uploads = asyncio.Event()
@@ -149,8 +160,8 @@ class ColdSide:
         try:
             queues = await self._answer(self._settled(topics), "nothing was deleted")
             async with self.feed.without(topics):
-                # A queue that the tier alone has does not begin again below the tier's end.
-                await self._log.begin_queues({queue.id: queue.next_offset for queue in queues})
+                # No queue of such a name begins again below the tier's end.
+                await self._log.continue_queues({queue.id: queue.next_offset for queue in queues})
                 try:
                     await delete()
                 finally:
@@ -259,13 +270,15 @@ async def open_configured_tier(
 
 @asynccontextmanager
 async def open_cold_side(
-    config: Config, log: HotLog, open_tier: OpenTier, *, clock: Clock
+    config: Config, log: HotLog, open_tier: OpenTier, *, clock: Clock, continues: bool = True
 ) -> AsyncGenerator[ColdSide]:
     """Own a tier, and tier what `log` has, until the block is left; then what is left is tiered.
 
-    Queues of which the tier has messages, and `log` has none, go on in `log` at the tier's end.
+    Queues that end in `log` below the tier continue at the tier's end; see `continue_at_tier`.
+    `continues`: False leaves them as they are, for a block that only deletes topics.
 
     Raises:
+        Contradiction: hot log and tier have different messages at one offset.
         Denied, Unavailable: the hot log cannot be read.
         Fenced: at the end of the block: someone newer took the tier.
         And what `open_tier` raises.
@@ -276,10 +289,11 @@ async def open_cold_side(
                 open_feed(log, clock=clock, cluster=config.cluster, broker=config.broker)
             )
             tier = await stack.enter_async_context(open_tier())
-            # After a hot log was lost: what is put now goes on above the history.
-            ends = {one.id: one.next_offset for one in tier.state.queues.bounds()}
-            await log.begin_queues(ends)
-            cold = ColdSide(log, feed, tier, config, clock)
+            agreed: Mapping[QueueId, Queue] = {}
+            if continues:
+                newest = config.dispatch.compared_messages_max
+                agreed = await continue_at_tier(log, feed, tier, compared_messages=newest)
+            cold = ColdSide(log, feed, tier, config, clock, agreed=agreed)
             await stack.enter_async_context(cold.fetcher)
             watch = partial(
                 watch_ownership, tier.journal, clock=clock, interval_s=config.owner_check_s

@@ -1,10 +1,13 @@
 """The store of a configuration: hot log, plug-ins and tier, as all open it that configure one."""
 
+from functools import partial
+
 from provider.clock import Clock
 from tieredstore.config.building import build
 from tieredstore.config.effective import ROCKSDB, Config
 from tieredstore.config.sources import ConfigError
 from tieredstore.hot import HotWriteOptions, RetentionOptions
+from tieredstore.store.continuing import continue_unowned
 from tieredstore.store.levels import Level
 from tieredstore.store.local import LocalMessageStore
 from tieredstore.store.local_read import ReadLimits
@@ -23,6 +26,7 @@ def plan_store(
     take_over: bool = False,
     tiers: bool = True,
     level: Level | None = None,
+    continues: bool = True,
     hot: HotWriteOptions | None = None,
     retention: RetentionOptions | None = None,
     limits: ReadLimits | None = None,
@@ -35,6 +39,7 @@ def plan_store(
         take_over: take the tier from an owner that lives, too.
         tiers: False leaves the store out that tiers, so that no tier need be there.
         level: what is read from the tier; None: as configured, as for those that follow.
+        continues: False leaves queues that end in the hot log below the tier as they are.
         hot: how the hot log is written.
         retention: how long the hot log keeps what the tier has.
         limits: how much one read of the hot log returns.
@@ -59,9 +64,12 @@ def plan_store(
     )
     if not tiers and not set(OURS).isdisjoint(config.plug_ins):
         local.hold_back(lambda _: 0)  # nobody knows what the tier lacks
-    context = PluginContext(config, local, clock, take_over, level)
+    context = PluginContext(config, local, clock, take_over, level, continues)
     names = [name for name in config.plug_ins if tiers or name not in OURS]
-    return context, build_layers(context, names)
+    layers = build_layers(context, names)
+    if layers.tiered is None and continues and config.gives("tieredStoreFilePath"):
+        local.before_use(partial(continue_unowned, config, clock))
+    return context, layers
 
 
 def _refuse_what_is_only_read(config: Config) -> None:

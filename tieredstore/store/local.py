@@ -2,7 +2,7 @@
 
 import logging
 from collections import Counter
-from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from types import TracebackType
@@ -75,6 +75,7 @@ class LocalMessageStore:
         self._trim_interval_s = trim_interval_s
         self._clock = clock or SystemClock()
         self._holds_back: HoldsBack = lambda _: None
+        self._before_use: Callable[[HotLog], Awaitable[None]] | None = None
         self._stack: AsyncExitStack | None = None
         self._log: HotLog | None = None
         self._arrivals = Arrivals(self._clock)
@@ -100,6 +101,8 @@ class LocalMessageStore:
                 open_hot_log(self.root, options=self._options, clock=self._clock)
             )
             self._arrivals = Arrivals(self._clock)
+            if self._before_use is not None:
+                await self._before_use(log)
             log.tell(self._arrivals.told)
             self._log = log
             await stack.enter_async_context(running([self._trim_forever]))
@@ -140,6 +143,10 @@ class LocalMessageStore:
     def hold_back(self, holds_back: HoldsBack) -> None:
         """Say from which offset of a queue on nothing may be deleted; see `HotLog.trim`."""
         self._holds_back = holds_back
+
+    def before_use(self, prepare: Callable[[HotLog], Awaitable[None]] | None) -> None:
+        """Await `prepare` with the log when the store is opened, before a message is taken."""
+        self._before_use = prepare
 
     async def put_message(self, message: NewMessage) -> Appended:
         """Append one message; see `HotLog.append_many` for costs and errors."""

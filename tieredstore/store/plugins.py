@@ -64,6 +64,8 @@ class PluginContext:
     """Take the tier from an owner that lives, too."""
     level: Level | None = None
     """What is read from the tier; None: `tieredStorageLevel`."""
+    continues: bool = True
+    """Continue queues that end in the hot log below the tier at the tier's end."""
     registry: CollectorRegistry = field(default_factory=CollectorRegistry)
     """What is counted, and what the metrics page of `run` shows: a plug-in registers its metrics
     here, by names of its own. The page adds the labels cluster and node_id."""
@@ -215,6 +217,7 @@ def _tiered(context: PluginContext, inner: MessageStore) -> MessageStore:
         config=context.config,
         level=context.level,
         take_over=context.take_over,
+        continues=context.continues,
         clock=context.clock,
         registry=context.registry,
     )

@@ -30,6 +30,7 @@ from tieredstore.store.cold_side import (
     open_cold_side,
     open_configured_tier,
 )
+from tieredstore.store.continuing import continue_unowned
 from tieredstore.store.iteration import messages_of
 from tieredstore.store.keeping import TierKeeper
 from tieredstore.store.levels import Level
@@ -59,6 +60,7 @@ class TieredMessageStore:
         level: Level | str | int | None = None,
         take_over: bool = False,
         open_tier: OpenTier | None = None,
+        continues: bool = True,
         clock: Clock | None = None,
         registry: CollectorRegistry | None = None,
     ) -> None:
@@ -71,6 +73,8 @@ class TieredMessageStore:
             level: None: `tieredStorageLevel` of `config`. By DISABLE no tier is opened.
             take_over: take the tier from an owner that lives, too.
             open_tier: opens another tier than the directory that `config` names.
+            continues: continue queues that end in the hot log below the tier at the tier's end.
+                False for a block that deletes topics and puts nothing.
             clock: None: the machine's.
             registry: what requests to the storage are counted in; None: one of its own.
         """
@@ -81,6 +85,8 @@ class TieredMessageStore:
         self._clock = clock = clock or SystemClock()
         self.registry = registry or CollectorRegistry()
         self._has_tier = open_tier is not None or config.gives("tieredStoreFilePath")
+        self._reads_ends = open_tier is None and self._has_tier and continues
+        self._continues = continues
         self._own_topics = (config.cluster, config.broker)
         self._open_tier = open_tier or partial(
             open_configured_tier,
@@ -112,6 +118,8 @@ class TieredMessageStore:
             raise RuntimeError(f"{self!r} is open already")
         self._keeper = self._new_keeper()
         self._local.hold_back(self._holds_back)
+        if self._reads_ends and self._first_level is Level.DISABLE:
+            self._local.before_use(partial(continue_unowned, self._config, self._clock))
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(self._inner)
             await stack.enter_async_context(running([self._keeper.run]))
@@ -185,7 +193,11 @@ class TieredMessageStore:
     def _new_keeper(self) -> TierKeeper:
         return TierKeeper(
             lambda: open_cold_side(
-                self._config, self._local.log, self._open_tier, clock=self._clock
+                self._config,
+                self._local.log,
+                self._open_tier,
+                clock=self._clock,
+                continues=self._continues,
             ),
             self._reads,
         )

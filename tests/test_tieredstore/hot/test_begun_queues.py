@@ -38,7 +38,7 @@ def test_a_queue_begins_where_it_was_told_to_and_goes_on_there(
 ) -> None:
     with appender_at(tmp_path) as store:
         put(store, [new_message(0, queue_id=1)])
-        store.begin_queues({QUEUE: start, QueueId("Orders", 1): 70, QueueId("Orders", 2): 9})
+        store.continue_queues({QUEUE: start, QueueId("Orders", 2): 9})
         assert store.next_offsets == {QueueId("Orders", 1): 1}
         places = put(store, [new_message(n) for n in range(3)])
         places += put(store, [new_message(0, queue_id=1)])
@@ -50,9 +50,9 @@ def test_a_queue_begins_where_it_was_told_to_and_goes_on_there(
             path.unlink()
     with appender_at(tmp_path) as store:
         assert offsets_of(store) == [start, start + 1, start + 2]
-        store.begin_queues({QUEUE: 500})  # it has messages
         assert [one.queue_offset for one in put(store, [new_message(3)])] == [start + 3]
         assert QueueId("Orders", 2) not in store.next_offsets
+        assert store.next_offset(QueueId("Orders", 2)) == 9
 
 
 @pytest.mark.parametrize("start", STARTS)
@@ -62,7 +62,7 @@ def test_a_first_message_that_cannot_be_written_is_put_there_later(
     written_bytes: int, start: int, tmp_path: Path, *, is_reopened: bool
 ) -> None:
     with appender_at(tmp_path) as store:
-        store.begin_queues({QUEUE: start})
+        store.continue_queues({QUEUE: start})
         left = [written_bytes]
 
         def write_some(fd: int, position: int, data: Buffer) -> None:
@@ -82,16 +82,46 @@ def test_a_first_message_that_cannot_be_written_is_put_there_later(
             assert [one.queue_offset for one in put(store, [new_message(0)])] == [start]
             return
     with appender_at(tmp_path) as store:
-        store.begin_queues({QUEUE: start})
+        store.continue_queues({QUEUE: start})
         put(store, [new_message(0)])
         assert offsets_of(store) == [start]
 
 
-def test_a_queue_that_got_a_message_meanwhile_stays_as_it_is(tmp_path: Path) -> None:
+@pytest.mark.parametrize("start", [8, UNITS_OF_FILE, 3 * UNITS_OF_FILE + 4])
+@pytest.mark.parametrize("end", ["closed", "killed", "killed without queues"])
+def test_a_queue_with_messages_continues_above_them(start: int, end: str, tmp_path: Path) -> None:
     with appender_at(tmp_path) as store:
-        store.begin_queues({QUEUE: 7})
-        put(store, [new_message(0)])
-        store.begin_queues({QUEUE: 7, QueueId("Orders", 1): 0})
-        put(store, [new_message(1), new_message(2, queue_id=1)])
-        assert offsets_of(store) == [7, 8]
-        assert store.next_offsets[QueueId("Orders", 1)] == 1
+        put(store, [new_message(n) for n in range(7)])
+        assert not store.continue_queues({QUEUE: 7, QueueId("Orders", 1): 0}).queues
+        assert not store.continue_queues({QUEUE: start}, {QUEUE: 6}).queues  # compared too early
+        assert store.continue_queues({QUEUE: start}, {QUEUE: 7}).queues == {QUEUE}
+        put(store, [new_message(0, queue_id=1)])
+    with appender_at(tmp_path) as store:  # before the first message
+        assert store.next_offset(QUEUE) == start
+        assert "Orders" in (tmp_path / "config/topics.json").read_text()
+        put(store, [new_message(n) for n in range(3)])
+        if end == "closed":
+            store.close()
+    if end == "killed without queues":
+        for path in (tmp_path / "consumequeue/Orders/0").iterdir():
+            path.unlink()
+    with appender_at(tmp_path) as store:
+        assert offsets_of(store) == [start, start + 1, start + 2]
+        assert [one.queue_offset for one in put(store, [new_message(3)])] == [start + 3]
+
+
+def test_messages_of_a_log_that_was_lost_after_a_deletion_are_kept(tmp_path: Path) -> None:
+    with appender_at(tmp_path) as store:
+        put(store, [new_message(n) for n in range(30)])
+        store.delete_topics(["Orders"])
+        put(store, [new_message(30)])
+        store.close()
+    for path in (tmp_path / "commitlog").iterdir():
+        path.unlink()
+    with appender_at(tmp_path) as store:
+        assert store.next_offset(QUEUE) == 30
+        put(store, [new_message(31), new_message(32)])
+    for path in (tmp_path / "consumequeue/Orders/0").iterdir():
+        path.unlink()
+    with appender_at(tmp_path) as store:  # the log is read: its records lie below the old position
+        assert offsets_of(store) == [30, 31]

@@ -231,7 +231,7 @@ async def test_a_queue_that_was_looked_at_when_it_was_empty_begins_with_its_firs
     (tmp_path / "consumequeue/Orders/3").mkdir(parents=True)
     async with LocalMessageStore(tmp_path, options=SMALL) as store:
         assert await store.log.bounds(queue) == (0, 0)
-        await store.log.begin_queues({queue: 104})
+        await store.log.continue_queues({queue: 104})
         assert (await store.put_message(new_message(0, queue_id=3))).queue_offset == 104
         assert await store.log.bounds(queue) == (104, 105)
         assert not await store.is_in_store(*queue, 103)

@@ -1,0 +1,316 @@
+"""A hot log that ends below its tier, or contradicts it: by each way to lose, for each writer."""
+
+import asyncio
+import logging
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pyarrow as pa
+import pytest
+from click.testing import CliRunner, Result
+
+import tieredstore
+from container.names.queue_id import QueueId
+from provider.errors import Denied, Unavailable
+from tieredstore import HotWriteOptions, NewMessage
+from tieredstore.cli.main import cli
+from tieredstore.config.effective import Config
+from tieredstore.offline.writing.appending import StagedWrite, append_staged
+from tieredstore.offline.writing.staging import StagingOrder, stage
+from tieredstore.store import continuing
+from tieredstore.store.plugged import PluggedStore
+from tieredstore.store.tiered import TieredMessageStore
+
+pytestmark = pytest.mark.slow
+
+FILES = {"mappedFileSizeCommitLog": 8192, "mappedFileSizeConsumeQueue": 400}
+HOT = HotWriteOptions(commit_log_bytes=8192, consume_queue_bytes=400)
+KEPT = [QueueId("Orders", 0), QueueId("Orders", 1), QueueId("Idle", 0)]
+LATER = [QueueId("Orders", 2), QueueId("New", 0)]
+"""Queues that came after the copy was made."""
+Store = TieredMessageStore | PluggedStore
+
+
+class Place:
+    """One store directory with its tier, and what was acknowledged of each queue."""
+
+    def __init__(self, root: Path, tier: str) -> None:
+        self.root = root / "store"
+        self.copy = root / "copy"
+        self.settings = {
+            "storePathRootDir": str(self.root),
+            "tieredStoreFilePath": tier,
+            "brokerName": "b",
+            "tieredStoreGroupCommitTimeout": 0,
+            **FILES,
+        }
+        self.put: dict[QueueId, list[bytes]] = {}
+
+    def store(self, level: str | None = None) -> Store:
+        settings: dict[str, object] = {
+            key: value for key, value in self.settings.items() if key != "storePathRootDir"
+        }
+        return tieredstore.open_store(self.root, settings=settings, level=level)
+
+    def command(self, *words: str, status: int = 0) -> Result:
+        given = [part for key, value in self.settings.items() for part in ("-D", f"{key}={value}")]
+        result = CliRunner().invoke(cli, [*given, *words])
+        assert result.exit_code == status, (result.stdout, result.stderr)
+        return result
+
+    def body(self, queue: QueueId) -> bytes:
+        """The body of the next message of a queue."""
+        mine = self.put.setdefault(queue, [])
+        mine.append(f"{queue} message {len(mine)}".encode())
+        return mine[-1]
+
+    async def fill(self, store: Store, queues: list[QueueId], count: int) -> None:
+        for _ in range(count):
+            for queue in queues:
+                at = len(self.put.get(queue, ()))
+                done = await store.put_message(NewMessage(*queue, self.body(queue)))
+                assert done.queue_offset == at, queue
+
+    async def tiered(self, store: Store) -> None:
+        assert store.cold is not None
+        await store.cold.tier_now()
+
+    def lived(self, *, is_running: bool) -> None:
+        """A life in which the directory was copied, and a tier that has all of it."""
+        asyncio.run(self._live(KEPT, 15, copies=is_running))
+        if not is_running:
+            shutil.copytree(self.root, self.copy)
+        asyncio.run(self._live([*KEPT[:2], *LATER], 60))
+
+    async def _live(self, queues: list[QueueId], count: int, *, copies: bool = False) -> None:
+        async with self.store() as store:
+            await self.fill(store, queues, count)
+            await self.tiered(store)
+            if copies:
+                await asyncio.to_thread(shutil.copytree, self.root, self.copy)
+
+    async def opened(self, level: str | None = None) -> None:
+        """Open the store and close it; nothing is put."""
+        async with self.store(level):
+            pass
+
+    def verify(self) -> None:
+        """Each message that was acknowledged can be read at its offset, at each level, once."""
+        asyncio.run(self._verify())
+
+    async def _verify(self) -> None:
+        async with self.store() as store:
+            statistics = store.dispatch_statistics()
+            assert statistics is not None
+            await self.tiered(store)
+            assert not statistics.halted
+            assert not statistics.gaps
+            for level in ("NOT_IN_DISK", "NOT_IN_MEM", "FORCE"):
+                await store.set_level(level)
+                for queue, bodies in self.put.items():
+                    assert await read_all(store, queue) == bodies, level
+        async with tieredstore.open(str(self.settings["tieredStoreFilePath"])) as tier:
+            assert [finding async for finding in tier.check()] == []
+
+
+async def read_all(store: Store, queue: QueueId) -> list[bytes]:
+    bodies: list[bytes] = []
+    end = await store.max_offset(*queue)
+    async for message in store.messages("g", *queue, 0):
+        assert message.queue_offset == len(bodies)
+        bodies.append(message.body)
+        if len(bodies) == end:
+            break
+    return bodies
+
+
+def older(place: Place) -> None:
+    shutil.rmtree(place.root)
+    shutil.copytree(place.copy, place.root)
+
+
+def emptied(place: Place) -> None:
+    shutil.rmtree(place.root)
+
+
+def older_without_queues(place: Place) -> None:
+    older(place)
+    shutil.rmtree(place.root / "consumequeue")
+
+
+def without_log(place: Place) -> None:
+    shutil.rmtree(place.root / "commitlog")
+
+
+WAYS: dict[str, tuple[Callable[[Place], None], bool]] = {
+    "closed copy": (older, False),
+    "running copy": (older, True),
+    "empty directory": (emptied, False),
+    "closed copy without ConsumeQueues": (older_without_queues, False),
+    "running copy without ConsumeQueues": (older_without_queues, True),
+    "CommitLog gone": (without_log, False),
+}
+
+
+async def _fill(place: Place, level: str | None) -> None:
+    async with place.store(level) as store:
+        await place.fill(store, [*KEPT, *LATER], 3)
+
+
+def by_library(place: Place) -> None:
+    asyncio.run(_fill(place, None))
+
+
+def by_library_at_disable(place: Place) -> None:
+    asyncio.run(_fill(place, "DISABLE"))
+
+
+def by_put(place: Place) -> None:
+    for queue in [*KEPT, *LATER]:
+        at = len(place.put[queue])
+        words = ("put", queue.topic, place.body(queue).decode(), "--queue", str(queue.queue_id))
+        assert place.command(*words).stdout == f"{queue.topic}\t{queue.queue_id}\t{at}\n"
+
+
+def by_spark(place: Place) -> None:
+    config = Config.load(settings=place.settings, environment={})
+    rows = [
+        {"topic": queue.topic, "body": place.body(queue), "queue_id": queue.queue_id}
+        for queue in [*KEPT, *LATER]
+    ]
+    staged = str(place.root.parent / "staged")
+    order = StagingOrder(staged, "w", config.hot_write)
+    part = stage([pa.RecordBatch.from_pylist(rows)], order, 0)
+    assert append_staged(config, StagedWrite("w", staged, is_named=True), [part]) == len(rows)
+
+
+WRITERS: dict[str, Callable[[Place], None]] = {
+    "library": by_library,
+    "library at DISABLE": by_library_at_disable,
+    "put": by_put,
+    "Spark's writer": by_spark,
+}
+
+
+@pytest.fixture(params=["directory", "memory"])
+def place(request: pytest.FixtureRequest, tmp_path: Path):
+    if request.param == "directory":
+        yield Place(tmp_path, str(tmp_path / "tier"))
+        return
+    fsspec.filesystem("memory").store.clear()
+    yield Place(tmp_path, f"memory://bucket/{tmp_path.name}")
+    fsspec.filesystem("memory").store.clear()
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("writer", WRITERS)
+def test_a_log_below_its_tier_continues_at_the_tiers_end(
+    writer: str, way: str, place: Place, caplog: pytest.LogCaptureFixture
+) -> None:
+    lose, is_running = WAYS[way]
+    place.lived(is_running=is_running)
+    lose(place)
+    with caplog.at_level(logging.WARNING, "tieredstore"):
+        WRITERS[writer](place)
+    warnings = [one.getMessage() for one in caplog.records if "below its tier" in one.message]
+    assert len(warnings) == 1, caplog.text
+    assert str(place.root) in warnings[0]
+    assert "nothing is lost" in warnings[0]
+    place.verify()
+    by_library(place)
+    place.verify()
+
+
+def contradicted(place: Place) -> None:
+    """Messages were put into an older copy while no tier was configured."""
+    place.lived(is_running=False)
+    older(place)
+    asyncio.run(_put_others(place))
+
+
+async def _put_others(place: Place) -> None:
+    async with tieredstore.LocalMessageStore(place.root, options=HOT) as store:
+        for number in range(70):
+            await store.put_message(
+                NewMessage("Orders", 1, b"other %d" % number, {"KEYS": f"key-{number}"})
+            )
+
+
+@pytest.mark.parametrize("writer", WRITERS)
+def test_a_log_that_contradicts_its_tier_takes_nothing_until_it_is_repaired(
+    writer: str, place: Place
+) -> None:
+    contradicted(place)
+    before = {path: path.stat().st_size for path in place.root.rglob("*/0*") if path.is_file()}
+    if writer == "put":
+        words = ("put", "Orders", "x", "--queue", "0")
+        said = (place.command(*words, status=2)).stderr
+    else:
+        with pytest.raises(Denied) as raised:
+            WRITERS[writer](place)
+        said = str(raised.value)
+    assert "at offset 15 of Orders/1 the hot log has a message of 7 bytes" in said
+    assert "keys 'key-0' and the tier a message of 19 bytes stored at" in said
+    assert "`tieredstore repair Orders 1 --cut-to-hot`" in said
+    after = {path: path.stat().st_size for path in place.root.rglob("*/0*") if path.is_file()}
+    assert after == before
+    repaired = ("repair", "Orders", "1", "--cut-to-hot", "--yes")
+    place.command(*repaired)
+    queue = QueueId("Orders", 1)
+    place.put = asyncio.run(kept_of(place))
+    assert place.put[queue][15:] == [b"other %d" % number for number in range(70)]
+    by_library(place)
+    place.verify()
+
+
+async def kept_of(place: Place) -> dict[QueueId, list[bytes]]:
+    """What hot log and tier have after a repair."""
+    async with place.store() as store:
+        return {queue: await read_all(store, queue) for queue in place.put}
+
+
+def test_a_contradicting_topic_can_be_deleted(place: Place) -> None:
+    contradicted(place)
+    place.command("delete-topic", "Orders")
+    done = place.command("put", "Orders", "x", "--queue", "0")
+    assert done.stdout == "Orders\t0\t75\n", "above what the tier had"
+
+
+@pytest.mark.parametrize("writer", ["library at DISABLE", "put"])
+def test_with_the_tier_away_a_whole_log_takes_puts_and_an_empty_one_does_not(
+    writer: str, place: Place, caplog: pytest.LogCaptureFixture
+) -> None:
+    place.lived(is_running=False)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(continuing, "open_reader", _not_answering)
+        with caplog.at_level(logging.WARNING, "tieredstore"):
+            WRITERS[writer](place)
+        assert "the tier does not answer" in caplog.text
+        whole = place.root.rename(place.root.with_name("whole"))
+        if writer == "put":
+            result = place.command("put", "Orders", "x", status=3)
+            assert "the hot log is empty and its tier does not answer" in result.stderr
+        else:
+            with pytest.raises(Unavailable, match="the hot log is empty"):
+                by_library_at_disable(place)
+            place.put[KEPT[0]].pop()
+    shutil.rmtree(place.root)
+    whole.rename(place.root)
+    place.verify()
+
+
+def _not_answering(*_: Any, **__: Any) -> Any:
+    raise Unavailable("the storage does not answer", "tier")
+
+
+def test_ends_of_a_lost_log_are_remembered_for_an_outage_of_the_tier(place: Place) -> None:
+    place.lived(is_running=False)
+    emptied(place)
+    asyncio.run(place.opened())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(continuing, "open_reader", _not_answering)
+        by_put(place)
+    place.verify()
