@@ -1,4 +1,11 @@
-"""Which topics are never tiered: RocketMQ's rule, and a list that can grow while running."""
+"""The rule for topics: RocketMQ's names that are never tiered, and a list that can grow.
+
+All that writes, opens, tiers or deletes asks this module. Topics that are never tiered are refused
+where messages are put: no other copy of them would ever exist. Stores that have such topics from an
+older version or from a broker open, with a warning, and such topics can be deleted.
+"""
+
+from collections.abc import Collection
 
 SYSTEM_PREFIX = "rmq_sys_"
 LMQ_PREFIX = "%LMQ%"
@@ -19,18 +26,42 @@ SYSTEM_TOPICS = frozenset(
 """RocketMQ's own topics, as its class `TopicValidator` lists them."""
 
 
+QUEUE_ID_MAX = 65_535
+"""Largest queue id that messages are put to; RocketMQ's tools stop far below."""
+REPLY_SUFFIX = "_REPLY_TOPIC"
+"""Behind the cluster's name: a topic that each broker makes for itself."""
+
+
+def own_topics(cluster: str, broker: str) -> frozenset[str]:
+    """The topics that a broker makes for itself, named like its cluster and itself. Pure."""
+    return frozenset({cluster, f"{cluster}{REPLY_SUFFIX}", broker})
+
+
 def is_system_topic(topic: str) -> bool:
-    """Whether a topic is RocketMQ's own, or a light-weight queue, which no call deletes. O(1)."""
+    """Whether a topic is RocketMQ's own, or a light-weight queue. O(1)."""
     return topic in SYSTEM_TOPICS or topic.startswith((SYSTEM_PREFIX, LMQ_PREFIX))
 
 
-def is_excluded(topic: str, *, cluster: str, broker: str) -> bool:
-    """Whether a topic of this broker is never tiered. O(1).
+def untiered_reason(topic: str, own: Collection[str] = ()) -> str:
+    """Why a topic is never tiered; "" if it is tiered. Pure, O(1).
 
-    Excluded are blank names, system topics (by list and by prefix), light-weight queues, and the
-    topics named like the cluster and the broker. Retry and dead-letter topics are tiered.
+    Blank names, system topics (by list and by prefix), light-weight queues and the broker's own
+    topics are not. Retry and dead-letter topics are.
     """
-    return not topic.strip() or is_system_topic(topic) or topic in (cluster, broker)
+    if not topic.strip():
+        return "its name is blank"
+    if topic.startswith(LMQ_PREFIX):
+        return "it is a light queue of RocketMQ's"
+    if is_system_topic(topic):
+        return "it is a system topic of RocketMQ's"
+    if topic in own:
+        return "it is a system topic, named after the cluster or the broker"
+    return ""
+
+
+def is_excluded(topic: str, *, cluster: str, broker: str) -> bool:
+    """Whether a topic of this broker is never tiered; see `untiered_reason`. O(1)."""
+    return bool(untiered_reason(topic, own_topics(cluster, broker)))
 
 
 class TopicFilter:
@@ -41,8 +72,8 @@ class TopicFilter:
     """
 
     def __init__(self, cluster: str, broker: str, blacklist: frozenset[str] = frozenset()) -> None:
-        self._cluster = cluster
         self._broker = broker
+        self._own = own_topics(cluster, broker)
         self._blacklist = blacklist
 
     def __repr__(self) -> str:
@@ -50,5 +81,4 @@ class TopicFilter:
 
     def excludes(self, topic: str) -> bool:
         """Whether `topic` is not tiered. O(1)."""
-        excluded = is_excluded(topic, cluster=self._cluster, broker=self._broker)
-        return excluded or topic in self._blacklist
+        return bool(untiered_reason(topic, self._own)) or topic in self._blacklist

@@ -3,10 +3,11 @@
 import asyncio
 import logging
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from container.tier import Tier
+from dispatcher.topic_filter import own_topics
 from provider.clock import Clock
 from provider.errors import NotFound
 from provider.presence import is_directory
@@ -87,21 +88,29 @@ async def topics_in(places: Places, topics: Collection[str]) -> Sequence[Deleted
     """What there is of each topic, in order. Reads names in the store, and the tier's metadata.
 
     Raises:
-        ValueError: one of them is a system topic.
+        ValueError: one of them is a system topic that is not there.
         StoreError: the tier cannot be read.
     """
-    names = sorted(deletable(topics, (places.config.cluster, places.config.broker)))
-    local = {} if places.store is None else await asyncio.to_thread(_local, places.store, names)
-    if not places.has_tier:
-        return [DeletedTopic(name, local[name], 0, 0, 0) for name in names]
-    found: list[DeletedTopic] = []
-    async with ReadableTier(lambda: places.config) as tier:
-        for name in names:
-            queues = tier.queues(name) if name in tier.topics() else []
-            messages = sum(queue.messages for queue in queues)
-            size = sum(queue.commit_log_bytes for queue in queues)
-            found.append(DeletedTopic(name, local.get(name, 0), len(queues), messages, size))
+    wanted = sorted(deletable(topics, held=topics))
+    local = {} if places.store is None else await asyncio.to_thread(_local, places.store, wanted)
+    found = [DeletedTopic(name, local.get(name, 0), 0, 0, 0) for name in wanted]
+    if places.has_tier:
+        async with ReadableTier(lambda: places.config) as tier:
+            found = [_with_tier(tier, one) for one in found]
+    own = own_topics(places.config.cluster, places.config.broker)
+    deletable(topics, own, {one.topic for one in found if one.is_there})
     return found
+
+
+def _with_tier(tier: ReadableTier, one: DeletedTopic) -> DeletedTopic:
+    """The same with what the tier has of the topic."""
+    queues = tier.queues(one.topic) if one.topic in tier.topics() else []
+    return replace(
+        one,
+        tier_queues=len(queues),
+        tier_messages=sum(queue.messages for queue in queues),
+        tier_bytes=sum(queue.commit_log_bytes for queue in queues),
+    )
 
 
 def _local(store: Path, topics: Collection[str]) -> dict[str, int]:

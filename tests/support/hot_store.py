@@ -1,20 +1,24 @@
 """Our own store directories for tests: written without an event loop, and looked into."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
+from unittest.mock import patch
 
 from container.names.queue_id import QueueId
+from container.names.rocketmq import INT32_MAX
 from container.record.message import StoredMessage
 from container.record.unit import UNIT_BYTES, ConsumeQueueUnit
 from provider.clock import ManualClock
 from provider.errors import StoreError
+from tieredstore.hot import encoding, one_plan
 from tieredstore.hot.append_plan import Appended
 from tieredstore.hot.appender import Appender
 from tieredstore.hot.directory import StoreDirectory
 from tieredstore.hot.encoding import NewMessage, prepare
 from tieredstore.hot.options import HotWriteOptions
 from tieredstore.hot.reading import first_with_record, read_messages
+from tieredstore.store.local import LocalMessageStore
 
 SMALL = HotWriteOptions(commit_log_bytes=4096, consume_queue_bytes=200, files_open_max=3)
 """Files that a few messages fill."""
@@ -38,6 +42,20 @@ def as_new(
         reconsume_times=fields.reconsume_times,
         prepared_transaction_offset=fields.prepared_transaction_offset,
     )
+
+
+@asynccontextmanager
+async def of_older_version(
+    root: Path, options: HotWriteOptions = SMALL
+) -> AsyncIterator[LocalMessageStore]:
+    """A store that takes topics that are never tiered, and any queue id, as it did once."""
+    with patch.multiple(encoding, untiered_reason=lambda *_: "", QUEUE_ID_MAX=INT32_MAX):
+        try:
+            async with LocalMessageStore(root, options=options) as store:
+                yield store
+        finally:
+            for kept in (encoding.queue_of, one_plan._common):
+                kept.cache_clear()
 
 
 @contextmanager

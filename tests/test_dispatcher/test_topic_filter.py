@@ -7,6 +7,7 @@ from dispatcher.topic_filter import SYSTEM_TOPICS, TopicFilter, is_excluded
 from tests.support.dispatch_world import World
 
 EXCLUDED = ["", " ", "\t", "rmq_sys_INDEX", "rmq_sys_REVIVE_LOG_c", "%LMQ%q", "cluster", "broker"]
+EXCLUDED.append("cluster_REPLY_TOPIC")
 TIERED = ["Orders", "%RETRY%group", "%DLQ%group", "cluster2", "my_rmq_sys_x", "TBW1020", "RMQ_SYS"]
 
 

@@ -22,6 +22,7 @@ from container.record.shape import shape_of
 from container.record.unit import ConsumeQueueUnit
 from tieredstore.hot.append_plan import Appended, AppendPlan, FileAppend
 from tieredstore.hot.encoding import (
+    INNER_BATCH,
     TAGS_BEGIN,
     WITHOUT_UNIT,
     NewMessage,
@@ -81,9 +82,12 @@ def _plan(
     if set(map(type, bodies)) != {bytes}:  # `len` of others may count something else
         return None
     encoded = _encoded(properties)
-    if options.record_crc or encoded is None or sys_flags[0] & TRANSACTION_MASK in WITHOUT_UNIT:
+    is_special = sys_flags[0] & TRANSACTION_MASK in WITHOUT_UNIT or sys_flags[0] & INNER_BATCH
+    if options.record_crc or encoded is None or is_special or topics[0] in options.own_topics:
         return None
     texts, closing, tag_codes = encoded
+    if bool in set(map(type, queue_ids)):
+        return None
     queues = {queue_id: queue_of(topics[0], queue_id) for queue_id in set(queue_ids)}
     _, magic, topic = queues[queue_ids[0]]
     born_host = _host(born_hosts[0], options)

@@ -6,6 +6,7 @@ A3  After a failed sync, or a write that cannot be taken back, nothing is append
     what the disk holds is not known, and the next start finds it out.
 """
 
+import logging
 import threading
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
@@ -13,6 +14,7 @@ from dataclasses import dataclass, replace
 
 from container.names.queue_id import QueueId
 from container.record.unit import UNIT_BYTES
+from dispatcher.topic_filter import untiered_reason
 from provider.clock import Clock
 from provider.errors import Unavailable
 from provider.posix_errors import as_verdict
@@ -30,6 +32,8 @@ from tieredstore.hot.one_plan import OnePlan, plan_one
 from tieredstore.hot.options import HotWriteOptions
 from tieredstore.hot.recovery import Directory, LogEnd, finish_deletion, recover
 from tieredstore.hot.topics import TopicsFile
+
+LOGGER = logging.getLogger("tieredstore.hot")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +70,8 @@ class Appender:
         self.queues = QueueFiles(
             directory.consume_queue, options.queue_file_bytes, options.files_open_max
         )
-        directory.refuse_other_queues()
         self._topics = TopicsFile(directory.topics)
+        directory.refuse_other_queues(lambda topic: self._topics.has({topic}))
         was_closed, checkpoint = directory.was_closed, directory.checkpoint()
         self._ends_file = DurableEndsFile(directory.durable_ends)
         durable = self._ends_file.read()
@@ -105,6 +109,21 @@ class Appender:
         self._topics.enter(self.next_offsets, options.topic_queues, clock.now_ms())
         self._ends_file.write_both(self._ends)
         directory.write_checkpoint(self._checkpoint)
+        self._warn_of_untiered()
+
+    def _warn_of_untiered(self) -> None:
+        """Name topics that an older version of this program, or a broker, left here."""
+        own = self.options.own_topics
+        found = {queue.topic for queue in self.next_offsets if untiered_reason(queue.topic, own)}
+        if found:
+            names = ", ".join(map(repr, sorted(found)))
+            LOGGER.warning(
+                "the store %s has topics that are never tiered, whose messages exist nowhere else"
+                " and expire with the hot log: %s; read what is needed, then delete them with"
+                " `tieredstore delete-topic`",
+                self.directory.root,
+                names,
+            )
 
     def __repr__(self) -> str:
         return f"<Appender {self.directory.root} at {self.end}>"

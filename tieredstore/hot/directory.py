@@ -3,11 +3,13 @@
 import fcntl
 import os
 import struct
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
 from container.errors import InUse
 from container.names.rocketmq import parse_cluster_directory
+from dispatcher.topic_filter import LMQ_PREFIX
 from provider.clock import Clock
 from provider.errors import Denied
 from provider.posix_files import sync_data, sync_directory
@@ -31,7 +33,6 @@ OTHER_QUEUES: Final = {
     "consumequeue_ext": "extended ConsumeQueues",
     "consumequeue_rocksdb": "ConsumeQueues in RocksDB",
 }
-LIGHT_QUEUE_PREFIX: Final = "%LMQ%"
 
 
 class StoreDirectory:
@@ -109,8 +110,11 @@ class StoreDirectory:
         """Whether whoever wrote it last ended cleanly."""
         return not is_there(self.root / ABORT)
 
-    def refuse_other_queues(self) -> None:
+    def refuse_other_queues(self, is_entered: Callable[[str], bool]) -> None:
         """Refuse a directory with queues that are not written here; they would be destroyed.
+
+        Light queues whose topic is entered in `config/topics.json` (`is_entered`) were written by
+        an older version of this store: a broker never enters its own there.
 
         Raises:
             Denied: a Java broker keeps queues of other kinds in it.
@@ -121,7 +125,7 @@ class StoreDirectory:
                     f"{kind} are not written by this store; use another directory", str(path)
                 )
         for path in self.consume_queue.iterdir():
-            if path.name.startswith(LIGHT_QUEUE_PREFIX):
+            if path.name.startswith(LMQ_PREFIX) and not is_entered(path.name):
                 raise Denied("light queues are not written by this store", str(path))
 
     def checkpoint(self) -> Checkpoint:

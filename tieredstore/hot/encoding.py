@@ -10,7 +10,6 @@ from typing import NamedTuple, cast
 
 from container.names.path_component import check_path_component
 from container.names.queue_id import QueueId
-from container.names.rocketmq import INT32_MAX
 from container.record.blank import BlankRecord
 from container.record.checksum import RECORD_CRC_BYTES, body_crc_of
 from container.record.fields import TOPIC_BYTES_MAX, Host, magic_for
@@ -34,6 +33,7 @@ from container.record.properties import (
     encode_properties,
 )
 from container.record.shape import shape_of
+from dispatcher.topic_filter import QUEUE_ID_MAX, untiered_reason
 from tieredstore.hot.options import HotWriteOptions
 
 KEPT_MAX = 4096
@@ -45,6 +45,8 @@ _ZERO_PAGE = bytes(4096)
 """Recovery takes a page of zeros for one that never reached the disk."""
 TAGS_BEGIN = (TAGS + NAME_END).encode()
 """What stands before the tags in stored properties."""
+INNER_BATCH = 0x80
+"""RocketMQ's flag of a body that holds several messages under one offset each."""
 WITHOUT_UNIT = (TRANSACTION_PREPARED, TRANSACTION_ROLLBACK)
 """Transactions that never enter a ConsumeQueue."""
 
@@ -103,6 +105,8 @@ def prepare(message: NewMessage, now_ms: int, options: HotWriteOptions) -> Prepa
         MessageRefused: it breaks a limit of RocketMQ's or of the format; the text names it.
     """
     _refuse_other_types(message)
+    if message.topic in options.own_topics:
+        raise untiered(message.topic, untiered_reason(message.topic, options.own_topics))
     queue, magic, topic = queue_of(message.topic, message.queue_id)
     body = message.body
     if len(body) > options.message_bytes_max:
@@ -166,13 +170,27 @@ def _refuse_other_types(message: object) -> None:
         raise MessageRefused("The body is a view, but not of bytes in a row: say body.tobytes().")
     if not isinstance(topic, str):
         raise MessageRefused(f"The topic is of type {type(topic).__name__}, not str.")
-    if not isinstance(queue_id, int):
+    if not isinstance(queue_id, int) or isinstance(queue_id, bool):
         raise MessageRefused(f"The queue id is of type {type(queue_id).__name__}, not int.")
     if not isinstance(properties, bytes | Mapping):
         kind = type(properties).__name__
         raise MessageRefused(f"The properties are of type {kind}, neither a mapping nor bytes.")
+    _refuse_sys_flag(sys_flag)
+
+
+def _refuse_sys_flag(sys_flag: object) -> None:
+    """Refuse flags that no record of this store has.
+
+    Raises:
+        MessageRefused: it is no number, or says that the body is a batch.
+    """
     if not isinstance(sys_flag, int):
         raise MessageRefused(f"The sys_flag is of type {type(sys_flag).__name__}, not int.")
+    if sys_flag & INNER_BATCH:
+        raise MessageRefused(
+            "The sys_flag says that the body is a batch (0x80), which needs batch ConsumeQueues:"
+            " put its messages one by one."
+        )
 
 
 def kept_together(records: Sequence[Prepared], options: HotWriteOptions) -> list[Prepared]:
@@ -190,6 +208,11 @@ def kept_together(records: Sequence[Prepared], options: HotWriteOptions) -> list
     return [records[0]._replace(room=total), *records[1:]] if records else []
 
 
+def untiered(topic: str, reason: str) -> MessageRefused:
+    """The error for a message of a topic that is never tiered."""
+    return MessageRefused(f"The topic {topic!r} is never tiered, for {reason}: use another name.")
+
+
 @lru_cache(KEPT_MAX)
 def queue_of(topic: str, queue_id: int) -> tuple[QueueId, int, bytes]:
     """The queue, the magic number of its records, and the topic as they have it.
@@ -200,11 +223,13 @@ def queue_of(topic: str, queue_id: int) -> tuple[QueueId, int, bytes]:
     reason = check_path_component(topic)
     if reason is not None:
         raise MessageRefused(f"The topic {topic!r} names no directory: {reason}.")
-    if not 0 <= queue_id <= INT32_MAX:
-        raise MessageRefused(f"The queue id is {queue_id}, not within 0 to {INT32_MAX}.")
+    if reason := untiered_reason(topic):
+        raise untiered(topic, reason)
+    if not 0 <= queue_id <= QUEUE_ID_MAX:
+        raise MessageRefused(f"The queue id is {queue_id}, not within 0 to {QUEUE_ID_MAX}.")
     magic, encoded = magic_for(topic), topic.encode()
     assert len(encoded) <= TOPIC_BYTES_MAX[magic], "a path component is shorter"
-    # An equal number of another type (True, 1.0) would name another directory, and is kept.
+    # An equal number of another type (1.0) would name another directory, and is kept.
     return QueueId(topic, int(index(queue_id))), magic, encoded
 
 

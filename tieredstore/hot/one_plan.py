@@ -20,6 +20,7 @@ from container.record.shape import shape_of
 from container.record.unit import ConsumeQueueUnit
 from tieredstore.hot.append_plan import Appended
 from tieredstore.hot.encoding import (
+    INNER_BATCH,
     KEPT_MAX,
     WITHOUT_UNIT,
     NewMessage,
@@ -86,6 +87,7 @@ def _plan(
     file_bytes = options.commit_log_bytes
     if (
         offset is None
+        or topic in options.own_topics
         or options.record_crc
         or body_bytes > options.message_bytes_max
         or text_bytes > PROPERTIES_BYTES_MAX
@@ -108,7 +110,7 @@ def _plan(
 @lru_cache(KEPT_MAX)
 def _common(topic: str, queue_id: int, sys_flag: int, born_host: Host, store_host: Host):  # noqa: ANN202
     """What messages have in common that agree in these fields; None where they have no unit."""
-    if sys_flag & TRANSACTION_MASK in WITHOUT_UNIT:
+    if sys_flag & TRANSACTION_MASK in WITHOUT_UNIT or sys_flag & INNER_BATCH:
         return None
     queue, magic, encoded = queue_of(topic, queue_id)
     born, store = host_of(born_host), host_of(store_host)

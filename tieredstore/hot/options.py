@@ -44,6 +44,9 @@ class HotWriteOptions:
     """Address and port of the broker, which each record names."""
     topic_queues: int = 4
     """`defaultTopicQueueNums`: queues of a new topic in `config/topics.json`, at least."""
+    own_topics: frozenset[str] = frozenset()
+    """Topics named after cluster and broker, which RocketMQ keeps for itself: their messages are
+    refused. Set from the configuration."""
     group_bytes_max: int = 4 * MIB
     """Bytes of bodies and properties that are written together, beyond a first message."""
     waiting_bytes_max: int = 64 * MIB

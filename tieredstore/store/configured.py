@@ -2,6 +2,7 @@
 
 from functools import partial
 
+from dispatcher.topic_filter import own_topics
 from provider.clock import Clock
 from tieredstore.config.building import build
 from tieredstore.config.effective import ROCKSDB, Config
@@ -62,6 +63,7 @@ def plan_store(
         trim_interval_s=retention.interval_s,
         clock=clock,
     )
+    local.refuse_topics(own_topics(config.cluster, config.broker))
     if not tiers and not set(OURS).isdisjoint(config.plug_ins):
         local.hold_back(lambda _: 0)  # nobody knows what the tier lacks
     context = PluginContext(config, local, clock, take_over, level, continues)

@@ -4,6 +4,7 @@ import logging
 from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -143,6 +144,11 @@ class LocalMessageStore:
     def hold_back(self, holds_back: HoldsBack) -> None:
         """Say from which offset of a queue on nothing may be deleted; see `HotLog.trim`."""
         self._holds_back = holds_back
+
+    def refuse_topics(self, topics: Collection[str]) -> None:
+        """Take no messages of these topics, from the next time on that the store is opened."""
+        taken = self._options.own_topics.union(topics)
+        self._options = replace(self._options, own_topics=taken)
 
     def before_use(self, prepare: Callable[[HotLog], Awaitable[None]] | None) -> None:
         """Await `prepare` with the log when the store is opened, before a message is taken."""
@@ -342,8 +348,11 @@ class LocalMessageStore:
         return messages_of(self, group, topic, queue_id, start)
 
     async def delete_topics(self, topics: Collection[str]) -> None:
-        """Delete topics; see `HotLog.delete_topics`. ValueError for a system topic."""
-        await self.log.delete_topics(deletable(topics))
+        """Delete topics; see `HotLog.delete_topics`.
+
+        ValueError for a system topic that is not there.
+        """
+        await self.log.delete_topics(deletable(topics, held=self.topics()))
 
     async def clean_unused_topics(self, retained: Collection[str]) -> list[str]:
         """Delete every topic that is neither in `retained` nor a system topic; returns those."""

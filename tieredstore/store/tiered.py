@@ -14,7 +14,7 @@ from container.names.queue_id import QueueId
 from container.queue.time_boundary import Boundary, TimeRules
 from container.record.message import StoredMessage
 from dispatcher.statistics import DispatchStatistics
-from dispatcher.topic_filter import TopicFilter
+from dispatcher.topic_filter import TopicFilter, own_topics
 from provider.clock import Clock, SystemClock
 from provider.errors import Closed
 from provider.throttled import TransferLimits
@@ -87,7 +87,8 @@ class TieredMessageStore:
         self._has_tier = open_tier is not None or config.gives("tieredStoreFilePath")
         self._reads_ends = open_tier is None and self._has_tier and continues
         self._continues = continues
-        self._own_topics = (config.cluster, config.broker)
+        self._own_topics = own_topics(config.cluster, config.broker)
+        local.refuse_topics(self._own_topics)
         self._open_tier = open_tier or partial(
             open_configured_tier,
             config,
@@ -96,7 +97,7 @@ class TieredMessageStore:
             registry=self.registry,
             take_over=take_over,
         )
-        topics = TopicFilter(*self._own_topics)
+        topics = TopicFilter(config.cluster, config.broker)
         self._reads = TieredReads(inner, topics, ReadMeter(self.registry, clock))
         self._stack: AsyncExitStack | None = None
         self._keeper = self._new_keeper()
@@ -355,14 +356,16 @@ class TieredMessageStore:
         on above the old end. Where it fails or is cancelled, calling it again ends it.
 
         Raises:
-            ValueError: one of them is a system topic; none is deleted.
+            ValueError: one of them is a system topic that is not there; none is deleted.
             Unavailable, Denied: hot log or tier cannot be written now, or does not answer.
             ConfigError, Owned: the tier cannot be opened; nothing was deleted.
             Fenced, Closed: store or tier are not ours any more.
         """
-        names = topic_deletion.deletable(topics, self._own_topics)
+        topic_deletion.deletable(topics, self._own_topics, topics)  # else the tier is not opened
         async with self._keeper.changing:
             cold = await self._whole_tier()
+            held = topic_deletion.topics_of(self._inner, cold)
+            names = topic_deletion.deletable(topics, self._own_topics, held)
             await topic_deletion.delete_topics(names, self._inner, cold)
 
     async def clean_unused_topics(self, retained: Collection[str]) -> list[str]:

@@ -7,19 +7,23 @@ from tieredstore.store.cold_side import ColdSide
 from tieredstore.store.protocol import MessageStore
 
 
-def deletable(topics: Collection[str], own: Collection[str] = ()) -> frozenset[str]:
+def deletable(
+    topics: Collection[str], own: Collection[str] = (), held: Collection[str] = ()
+) -> frozenset[str]:
     """The topics that a call names, each once. Pure.
 
     Args:
         topics: what the call names.
-        own: topics that a broker makes for itself: those named like the cluster and the broker.
+        own: topics that a broker makes for itself; see `own_topics`.
+        held: topics of which the store has queues. Also system topics among them are deleted.
 
     Raises:
-        ValueError: one of them is a system topic, or the call names one text in place of several.
+        ValueError: one of them is a system topic that the store does not have, or the call names
+            one text in place of several.
     """
     names = _names(topics)
     for topic in sorted(names):
-        if is_system_topic(topic) or topic in own:
+        if topic not in held and (is_system_topic(topic) or topic in own):
             raise ValueError(f"{topic} is a system topic, which is not deleted")
     return names
 

@@ -16,14 +16,13 @@ from fetcher.result import FetchStatus
 from provider.clock import SystemClock
 from provider.errors import Unavailable
 from provider.testing.faulty import Fault
-from tests.support.hot_store import new_message
+from tests.support.hot_store import SMALL, new_message, of_older_version
 from tests.support.patience import Patience, until
 from tests.support.tiered_world import OUTAGE, TieredWorld
 from tieredstore.following.broker_hot_log import RocketMqHotLog
 from tieredstore.following.options import HotLogOptions
 from tieredstore.hot.encoding import NewMessage
 from tieredstore.store import cold_side
-from tieredstore.store.local import LocalMessageStore
 from tieredstore.store.tiered import TieredMessageStore
 
 LEVELS = ["NOT_IN_DISK", "NOT_IN_MEM", "FORCE"]
@@ -344,15 +343,17 @@ async def test_what_the_tier_alone_has_goes_and_is_made_again_above_it(
         assert place.queue_offset == 40
 
 
-async def test_unused_topics_go_and_system_topics_stay(world: TieredWorld, tmp_path: Path) -> None:
+async def test_unused_topics_go_and_system_topics_stay(world: TieredWorld) -> None:
     system = ["SCHEDULE_TOPIC_" + 4 * "X", "rmq_sys_wheel_timer", "TestCluster", "broker-a"]
+    async with of_older_version(world.root, world.options) as old:
+        for topic in system:
+            await old.put_messages(of(topic, range(3)))
     async with world.store() as store:
-        for topic in ["Gone", "Kept", "Other", *system]:
+        for topic in ["Gone", "Kept", "Other"]:
             await store.put_messages(of(topic, range(3)))
         await world.commit(store)
-        for topic in system:
-            with pytest.raises(ValueError, match="is a system topic"):
-                await store.delete_topics(["Gone", topic])
+        with pytest.raises(ValueError, match="is a system topic"):
+            await store.delete_topics(["Gone", "rmq_sys_other"])
         for call in (store.delete_topics, store.clean_unused_topics):
             with pytest.raises(ValueError, match="give a list of names"):
                 await call("Gone")
@@ -363,11 +364,18 @@ async def test_unused_topics_go_and_system_topics_stay(world: TieredWorld, tmp_p
         assert {queue.topic for queue in store.cold.tier.state.queues} == {"Kept"}  # type: ignore[union-attr]
         await store.delete_topics([])
         await store.delete_topics(["Never"])
-    async with LocalMessageStore(tmp_path / "local", options=world.options) as local:
+        await store.delete_topics(system)
+        assert set(store.topics()) == {"Kept"}
+
+
+async def test_a_hot_log_alone_keeps_its_system_topics_until_they_are_named(tmp_path: Path) -> None:
+    async with of_older_version(tmp_path, SMALL) as local:
         for topic in ("Gone", "Kept", "rmq_sys_x"):
             await local.put_messages(of(topic, range(3)))
         assert await local.clean_unused_topics(["Kept"]) == ["Gone"]
         assert set(local.topics()) == {"Kept", "rmq_sys_x"}
+        await local.delete_topics(["rmq_sys_x"])
+        assert set(local.topics()) == {"Kept"}
 
 
 async def test_who_follows_the_same_directory_is_told_by_its_files(world: TieredWorld) -> None:

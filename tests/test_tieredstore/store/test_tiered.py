@@ -15,7 +15,7 @@ from fetcher.result import FetchStatus
 from provider.clock import SystemClock
 from provider.errors import Closed, Fenced, Unavailable
 from provider.object.opening import open_object_store
-from tests.support.hot_store import new_message
+from tests.support.hot_store import new_message, of_older_version
 from tests.support.patience import Patience, until
 from tests.support.tiered_world import OUTAGE, FrozenClock, TieredWorld
 from tests.support.time_oracle import offset_by_scan
@@ -221,8 +221,9 @@ async def test_statuses_are_of_both_sides_together(world: TieredWorld) -> None:
 
 
 async def test_a_topic_that_is_never_tiered_is_served_by_the_hot_log(world: TieredWorld) -> None:
+    async with of_older_version(world.root, world.options) as old:
+        await old.put_message(new_message(0, topic="TBW102"))
     async with world.store("FORCE") as store:
-        await store.put_message(new_message(0, topic="TBW102"))
         await world.commit(store)
         result = await store.get_message("g", "TBW102", 0, 0)
         assert (result.status, len(result.messages)) == (FetchStatus.FOUND, 1)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from container.names.queue_id import QueueId
+from dispatcher.topic_filter import QUEUE_ID_MAX
 from provider.clock import SystemClock
 from provider.errors import NotFound, StoreError, Unavailable
 from provider.posix_errors import posix_errors
@@ -147,9 +148,9 @@ class _Appending:
         topics = sorted(set[str]().union(*(part.topics for part in self._parts)))
         named = set[QueueId]().union(*(part.queues for part in self._parts))
         counts = await asyncio.to_thread(self._queues_of, topics)
-        queues = named | {QueueId(topic, n) for topic in topics for n in range(counts[topic])}
+        held = {QueueId(topic, one) for topic in topics for one in store.queue_ids(topic)}
         starts: dict[str, dict[int, int]] = {topic: {} for topic in topics}
-        for topic, queue_id in sorted(queues):
+        for topic, queue_id in sorted(named | held):
             starts[topic][queue_id] = await store.max_offset(topic, queue_id)
         plan = WritePlan(
             write_id=self._write.write_id,
@@ -166,7 +167,8 @@ class _Appending:
         with posix_errors(str(path)):
             file = TopicsFile(path)
         least = self._config.hot_write.topic_queues
-        return {topic: file.write_queues(topic) or least for topic in topics}
+        most = QUEUE_ID_MAX + 1  # an older version entered any number
+        return {topic: min(file.write_queues(topic) or least, most) for topic in topics}
 
     async def _append(self, store: MessageStore, plan: WritePlan) -> None:
         """What the store does not have yet; files are read by a thread."""
@@ -201,7 +203,8 @@ async def appended_of(store: MessageStore, plan: WritePlan) -> int:
     """
     last, is_whole = -1, True
     for topic, offsets in plan.starts.items():
-        for queue_id, start in offsets.items():
+        for queue_id in sorted({*offsets, *store.queue_ids(topic)}):
+            start = offsets.get(queue_id, 0)  # one that had no message has none noted
             end = await store.max_offset(topic, queue_id)
             least = await store.min_offset(topic, queue_id)
             is_whole &= least <= start or least == end == start
