@@ -9,10 +9,12 @@ from pathlib import Path
 
 from container.names.tier_objects import JOURNAL_PREFIX
 from dispatcher.topic_filter import TopicFilter
+from provider.posix_errors import posix_errors
 from tieredstore.config.effective import Config, Setting
 from tieredstore.config.location import Location, TierUrl
 from tieredstore.config.sources import ConfigError
 from tieredstore.following.directory.topic_table import TOPICS, StoreNames, read_store_names
+from tieredstore.hot.identity import IDENTITY, StoreIdentity, read_identity, write_identity
 from tieredstore.places import directory_of, first_with_objects, names_below
 
 BROKER, CLUSTER = "brokerName", "brokerClusterName"
@@ -34,18 +36,40 @@ def refuse_other_store(config: Config, store_dir: Path) -> None:
     """
     if not config.checks_names:
         return
-    names = read_store_names(store_dir)
+    names, source = _names_of(store_dir)
     for key, found in ((BROKER, names.brokers), (CLUSTER, names.clusters)):
         setting = config.settings[key]
         if found and setting.value not in found:
             raise ConfigError(
-                f"the store {store_dir} is {_whose(names)}, as its {TOPICS} says, but {key} is "
+                f"the store {store_dir} is {_whose(names)}, as its {source} says, but {key} is "
                 f"{setting.value} ({_origin(config, setting)}): name the store of that broker, or "
                 f"the broker of this store with --conf or {_say(names)}; "
                 f"{SWITCH}=false switches this check off"
             )
     if not names.brokers:
         _refuse_stranger(config, store_dir)
+
+
+def remember_store(config: Config, store_dir: Path) -> None:
+    """Have a store of our own remember its broker. Blocks; the caller writes the store.
+
+    Raises:
+        Unavailable, Denied: it cannot be written.
+    """
+    identity = StoreIdentity(
+        config.cluster, config.broker, has_tier=config.gives("tieredStoreFilePath")
+    )
+    with posix_errors(str(store_dir)):
+        write_identity(store_dir, identity)
+
+
+def _names_of(store_dir: Path) -> tuple[StoreNames, str]:
+    """The names that a store has, and the file that has them."""
+    names = read_store_names(store_dir)
+    identity = None if names.brokers else read_identity(store_dir)
+    if identity is None:
+        return names, TOPICS
+    return StoreNames((identity.broker,), (identity.cluster,)), str(IDENTITY)
 
 
 def _refuse_stranger(config: Config, store_dir: Path) -> None:
@@ -73,7 +97,7 @@ def refuse_unnamed(config: Config, store_dir: Path) -> None:
     """
     if config.gives(BROKER) or _has_journal(config, directory_of(config)):
         return
-    names = read_store_names(store_dir)
+    names, _ = _names_of(store_dir)
     raise ConfigError(
         f"brokerName is not set, and no tier is begun under the host's name ({config.broker}): "
         f"give the broker's configuration with --conf, or say {_say(names)}"

@@ -169,6 +169,23 @@ _KEPT = (
         most=100,
     ),
     Key(
+        "diskSpaceCleanForciblyRatio",
+        Kind.PERCENT,
+        85,
+        "Share of the disk in use from which on messages that no tier takes are deleted before "
+        "fileReservedTime, too (see cleanFileForciblyEnable).",
+        "RetentionOptions.disk_forcible_ratio",
+        most=100,
+    ),
+    Key(
+        "cleanFileForciblyEnable",
+        Kind.SWITCH,
+        default=True,
+        meaning="Above diskSpaceCleanForciblyRatio, delete messages that no tier takes before "
+        "fileReservedTime.",
+        sets="RetentionOptions.clean_forcibly",
+    ),
+    Key(
         "diskSpaceWarningLevelRatio",
         Kind.PERCENT,
         90,

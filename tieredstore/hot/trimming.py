@@ -1,7 +1,7 @@
 """Deletes what `retention.py` chose; what threads do for `HotLog.trim`."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from datetime import UTC, datetime
 
 from container.names.queue_id import QueueId
@@ -30,6 +30,28 @@ def tiered_position(appender: Appender, offsets: dict[QueueId, int], end: int) -
     return position
 
 
+def oldest_position(appender: Appender, queues: Collection[QueueId]) -> int | None:
+    """Where the oldest record of these queues begins; None if they have none.
+
+    Some 20 units are read for each queue.
+
+    Raises:
+        OSError: a unit cannot be read.
+    """
+    found: list[int] = []
+    for queue in queues:
+        first = first_with_record(appender, queue)
+        if first < appender.next_offsets.get(queue, 0):
+            found.append(appender.queues.unit(queue, first).position)
+    return min(found, default=None)
+
+
+def share_in_use(usage: os.statvfs_result) -> float:
+    """Share of a disk in use, 0 to 1, as `df` and RocketMQ count it: without reserved blocks."""
+    used = usage.f_blocks - usage.f_bfree
+    return used / (used + usage.f_bavail) if used + usage.f_bavail > 0 else 0.0
+
+
 def trim(
     appender: Appender, holds_back: HoldsBack, options: RetentionOptions, now_s: float
 ) -> Trim:
@@ -44,14 +66,18 @@ def trim(
         for queue in list(appender.next_offsets)
         if (offset := holds_back(queue)) is not None
     }
-    usage = os.statvfs(log.directory)
+    disk_used = share_in_use(os.statvfs(log.directory))
+    only_position = None
+    if disk_used >= options.disk_clean_ratio:  # else files go by age alone
+        only_position = oldest_position(appender, appender.next_offsets.keys() - offsets.keys())
     files = [LogFile(base, log.path(base).stat().st_mtime) for base in list(log.bases)]
     planned = plan_trim(
         files,
         file_bytes=log.file_bytes,
         tiered_position=tiered_position(appender, offsets, end),
+        only_position=only_position,
         now_s=now_s,
-        disk_used=1 - usage.f_bavail / usage.f_blocks,
+        disk_used=disk_used,
         options=options,
         hour=datetime.fromtimestamp(now_s, UTC).astimezone().hour,
     )

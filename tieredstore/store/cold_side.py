@@ -32,7 +32,7 @@ from tieredstore.expiring import keep_topic_times, topic_hours
 from tieredstore.following.options import HotLogOptions
 from tieredstore.hot import HotLog, HotLogFeed, open_feed
 from tieredstore.lifetime import cause, running
-from tieredstore.naming import refuse_other_store, refuse_unnamed
+from tieredstore.naming import refuse_other_store, refuse_unnamed, remember_store
 from tieredstore.owner import refuse_living_owner, watch_ownership
 from tieredstore.owning import open_owner, refuse_overlap
 from tieredstore.store.continuing import continue_at_tier
@@ -262,6 +262,7 @@ async def open_configured_tier(
         async with open_owner(
             config, clock=clock, registry=counted.registry, take_over=take_over
         ) as tier:
+            await asyncio.to_thread(remember_store, config, store_dir)
             yield tier
     finally:
         if registry is not None:

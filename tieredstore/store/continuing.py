@@ -27,6 +27,7 @@ from provider.ranges import QueueOffset
 from tieredstore.config.effective import Config
 from tieredstore.config.sources import ConfigError
 from tieredstore.hot import HotLog, HotLogFeed, open_feed
+from tieredstore.naming import refuse_other_store, remember_store
 from tieredstore.opening import open_reader
 from tieredstore.process_name import moment_text
 
@@ -74,12 +75,20 @@ async def continue_at_tier(
 async def continue_unowned(config: Config, clock: Clock, log: HotLog) -> None:
     """`continue_at_tier` for a writer that does not own the configured tier.
 
-    If the tier does not answer, a log with messages continues at its own ends, with a warning.
+    If the tier does not answer, a log with messages continues at its own ends, with a warning. The
+    store remembers its broker.
 
     Raises:
+        ConfigError: the store is another broker's.
         Contradiction: as `continue_at_tier`.
         Unavailable: the tier does not answer, and the log is empty.
     """
+    await asyncio.to_thread(refuse_other_store, config, log.root)
+    await _ask_tier(config, clock, log)
+    await asyncio.to_thread(remember_store, config, log.root)
+
+
+async def _ask_tier(config: Config, clock: Clock, log: HotLog) -> None:
     try:
         async with (
             asyncio.timeout(ANSWER_S_MAX),

@@ -1,5 +1,6 @@
 """The hot log alone as a message store: what RocketMQ's DefaultMessageStore does."""
 
+import asyncio
 import logging
 from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
@@ -26,6 +27,7 @@ from tieredstore.hot import (
     Trim,
     open_hot_log,
 )
+from tieredstore.hot.identity import read_identity
 from tieredstore.hot.reading import Picks
 from tieredstore.hot.trimming import HoldsBack
 from tieredstore.lifetime import cause, running
@@ -53,7 +55,8 @@ class LocalMessageStore:
     """A store directory of our own as a `MessageStore`. Use it as `async with store:`.
 
     Files that are older than `retention` says are deleted every `trim_interval_s` seconds; a store
-    around this one may hold them back (`hold_back`). Calls are made on the loop that opened it.
+    around this one may hold them back (`hold_back`). A directory with a tier keeps all of them,
+    unless a store that tiers is around this one. Calls are made on the loop that opened it.
     """
 
     def __init__(
@@ -75,7 +78,9 @@ class LocalMessageStore:
         self._limits = limits or ReadLimits()
         self._trim_interval_s = trim_interval_s
         self._clock = clock or SystemClock()
-        self._holds_back: HoldsBack = lambda _: None
+        self._holds_back: HoldsBack | None = None
+        self._waits_for_tier = False
+        """Whether the store has a tier that this process does not tier into."""
         self._before_use: Callable[[HotLog], Awaitable[None]] | None = None
         self._stack: AsyncExitStack | None = None
         self._log: HotLog | None = None
@@ -102,6 +107,8 @@ class LocalMessageStore:
                 open_hot_log(self.root, options=self._options, clock=self._clock)
             )
             self._arrivals = Arrivals(self._clock)
+            identity = await asyncio.to_thread(read_identity, self.root)
+            self._waits_for_tier = identity is not None and identity.has_tier
             if self._before_use is not None:
                 await self._before_use(log)
             log.tell(self._arrivals.told)
@@ -391,7 +398,10 @@ class LocalMessageStore:
             Unavailable, Denied: a file cannot be read or deleted; a later call goes on.
             Closed: the store is not open.
         """
-        trimmed = await self.log.trim(self._holds_back, self._retention)
+        holds_back = self._holds_back
+        if holds_back is None:  # what the tier lacks is not known here
+            holds_back = _all if self._waits_for_tier else _nothing
+        trimmed = await self.log.trim(holds_back, self._retention)
         self._trimmed = trimmed
         self._counts["files_deleted"] += len(trimmed.files)
         self._counts["files_dropped"] += trimmed.dropped
@@ -413,3 +423,11 @@ class LocalMessageStore:
                 self._trim_error = str(error)
             else:
                 self._trim_error = ""
+
+
+def _all(_: QueueId) -> int | None:
+    return 0
+
+
+def _nothing(_: QueueId) -> int | None:
+    return None

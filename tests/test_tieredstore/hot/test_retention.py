@@ -4,6 +4,7 @@ import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from hypothesis import given
@@ -15,6 +16,7 @@ from provider.errors import OutOfRange
 from tests.support.hot_store import SMALL, new_message
 from tieredstore.hot import open_hot_log
 from tieredstore.hot.retention import LogFile, RetentionOptions, Trim, UntieredPolicy, plan_trim
+from tieredstore.hot.trimming import share_in_use
 
 HOUR_S = 3600.0
 FILES = [LogFile(base, written_s=base / 100 * HOUR_S) for base in range(0, 600, 100)]
@@ -44,6 +46,23 @@ CASES: dict[str, tuple[dict[str, Any], Trim]] = {
     "not full enough to drop": (
         {"disk_used": 0.89, "tiered_position": 0, "options": DROP},
         Trim((), 5),
+    ),
+    "only copies, three quarters full": ({"disk_used": 0.76, "only_position": 150}, Trim((0,))),
+    "only copies, not forcibly full": (
+        {"disk_used": 0.849, "only_position": 0, "now_s": 3 * HOUR_S},
+        Trim((0, 100)),
+    ),
+    "only copies, forcibly full": (
+        {"disk_used": 0.85, "only_position": 150, "now_s": 3 * HOUR_S},
+        Trim((0, 100, 200, 300, 400), 0, 3),
+    ),
+    "only copies, never forcibly": (
+        {
+            "disk_used": 0.99,
+            "only_position": 0,
+            "options": replace(OPTIONS, clean_forcibly=False),
+        },
+        Trim(),
     ),
     "few at once": ({"disk_used": 0.8, "options": replace(OPTIONS, files_max=2)}, Trim((0, 100))),
 }
@@ -123,3 +142,55 @@ async def test_files_that_the_tier_has_go_and_the_rest_stays_readable(tmp_path: 
             ends = [(await log.bounds(queue)).max_offset for queue in (first, second)]
             assert ends == [61, 60], "the offsets go on"
             assert (await log.bounds(second)).min_offset == low
+
+
+@pytest.mark.parametrize(
+    ("free", "available", "share"),
+    [(1000, 1000, 0), (400, 400, 0.6), (400, 100, 600 / 700), (270, 0, 1)],
+)
+def test_blocks_that_are_reserved_for_root_are_no_use(
+    free: int, available: int, share: float
+) -> None:
+    usage = os.statvfs_result([4096, 4096, 1000, free, available, 9, 9, 9, 0, 255])
+    assert share_in_use(usage) == pytest.approx(share)
+
+
+def test_a_file_system_without_blocks_is_not_full() -> None:
+    assert share_in_use(os.statvfs_result([4096, 4096, 0, 0, 0, 9, 9, 9, 0, 255])) == 0
+
+
+@pytest.mark.parametrize(("used", "goes"), [(0.74, False), (0.76, False), (0.86, True)])
+@pytest.mark.parametrize("is_old", [False, True])
+async def test_a_log_without_a_tier_loses_young_messages_on_a_disk_that_is_full_alone(
+    used: float, tmp_path: Path, *, goes: bool, is_old: bool
+) -> None:
+    clock = ManualClock()
+    blocks = [4096, 4096, 1000, int(1000 - 1000 * used), int(1000 - 1000 * used), 9, 9, 9, 0, 255]
+    options = RetentionOptions(reserved_s=HOUR_S)
+    async with open_hot_log(tmp_path, options=SMALL, clock=clock) as log:
+        for number in range(60):
+            await log.append(new_message(number))
+        written = clock.now_ms() / 1000 - (2 * HOUR_S if is_old else 0)
+        for path in (tmp_path / "commitlog").iterdir():
+            os.utime(path, (written, written))
+        with patch("tieredstore.hot.trimming.os.statvfs", lambda _: os.statvfs_result(blocks)):
+            found = await log.trim(lambda _queue: None, options)
+    assert bool(found.files) == (goes or is_old)
+    assert bool(found.dropped) == (goes and not is_old)
+
+
+async def test_an_untiered_topic_holds_what_is_young_and_a_tiered_one_does_not(
+    tmp_path: Path,
+) -> None:
+    full = [4096, 4096, 1000, 200, 200, 9, 9, 9, 0, 255]
+    tiered, untiered = QueueId("Orders", 0), QueueId("Orders", 1)
+    async with open_hot_log(tmp_path, options=SMALL, clock=ManualClock()) as log:
+        for number in range(120):
+            await log.append(new_message(number, queue_id=int(number >= 60)))
+        for path in (tmp_path / "commitlog").iterdir():
+            os.utime(path, (log._clock.now_ms() / 1000,) * 2)
+        with patch("tieredstore.hot.trimming.os.statvfs", lambda _: os.statvfs_result(full)):
+            found = await log.trim({tiered: 60}.get, RetentionOptions(reserved_s=HOUR_S))
+        assert found.files
+        assert (await log.bounds(untiered)).min_offset == 0
+        assert (await log.get(untiered, 0))[0].queue_offset == 0
