@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
-from container.names.queue_id import QueueId
+from container.names.queue_id import QueueId, named_queue, whole_number
 from container.queue.time_boundary import Boundary, TimeRules
 from container.record.kernels import store_timestamps
 from fetcher.cached_run import CachedRun, CacheKey
@@ -16,7 +16,14 @@ from fetcher.options import FetcherOptions
 from fetcher.plan import gap_at, stretch_end
 from fetcher.read_ahead import ReadAhead
 from fetcher.record_heads import load_store_timestamp
-from fetcher.result import FetchedMessages, FetchResult, FetchStatus, Selection, offset_status
+from fetcher.result import (
+    FetchedMessages,
+    FetchResult,
+    FetchStatus,
+    Selection,
+    offset_status,
+    refuse_bounds,
+)
 from fetcher.run_reads import RunReads
 from fetcher.source import Tier, TierQueue
 from fetcher.statistics import FetcherStatistics
@@ -157,14 +164,14 @@ class TieredMessageFetcher:
                 names queue and position.
             OutOfRange: metadata and storage disagree, even after a refresh of the metadata.
             Closed: the fetcher is not open.
-            ValueError: `messages_max` is not positive, or the subscription has no tag or is SQL92.
+            ValueError: an argument has another type, `messages_max` is not positive, `bytes_max` is
+                negative, or the subscription has no tag or is SQL92.
 
         Cancelling it does not stop a read that others share.
         """
-        queue = QueueId(topic, queue_id)
+        queue = named_queue(topic, queue_id)
         wanted = parse_subscription(subscription)
-        if messages_max <= 0:
-            raise ValueError(f"messages_max must be positive, not {messages_max}")
+        refuse_bounds(offset, messages_max, bytes_max)
         result = None
         if wanted is None:
             result = self._from_cache(group, queue, offset, messages_max, bytes_max)
@@ -205,6 +212,8 @@ class TieredMessageFetcher:
         Costs and errors as `time_search.search_time`, which says what holds where a broker's clock
         was set back.
         """
+        boundary, rules = Boundary(boundary), TimeRules(rules)
+        moment_ms = whole_number("moment", moment_ms)
 
         async def search() -> QueueOffset | None:
             source = self._tier.container(queue)

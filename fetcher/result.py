@@ -9,9 +9,24 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from container.names.queue_id import whole_number
 from container.record.message import StoredMessage
 from fetcher.cached_run import CachedRun
 from provider.ranges import QueueOffset
+
+
+def refuse_bounds(offset: int, messages_max: int, bytes_max: int | None) -> None:
+    """Refuse bounds of a read that mean nothing. Pure.
+
+    Raises:
+        ValueError: one is no whole number, `messages_max` is not positive, or `bytes_max` is
+            negative; 0 takes one message.
+    """
+    whole_number("offset", offset)
+    if whole_number("messages_max", messages_max) <= 0:
+        raise ValueError(f"messages_max must be positive, not {messages_max}")
+    if bytes_max is not None and whole_number("bytes_max", bytes_max) < 0:
+        raise ValueError(f"bytes_max must not be negative, as {bytes_max} is")
 
 
 class FetchStatus(Enum):

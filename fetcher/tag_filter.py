@@ -3,6 +3,7 @@
 import re
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +27,6 @@ class Subscription:
     """Signed 32-bit hashes of the tags."""
 
 
-@lru_cache(maxsize=1024)
 def parse_subscription(expression: str | None) -> Subscription | None:
     """Read `TagA || TagB`; None for what means every message: None, "" and `*`.
 
@@ -34,9 +34,20 @@ def parse_subscription(expression: str | None) -> Subscription | None:
 
     Raises:
         ValueError: the expression consists of `||` and blanks; or it is an SQL92 filter, which as
-            a tag would match nothing, without a word.
+            a tag would match nothing, without a word; or it is no text, such as a list of tags.
     """
-    if expression is None or expression in ("", "*"):
+    if expression is None:
+        return None
+    given = cast("object", expression)
+    if not isinstance(given, str):
+        kind = type(given).__name__
+        raise ValueError(f"the subscription is of type {kind}, not str: say 'TagA || TagB'")  # noqa: TRY004 - as other wrong arguments
+    return _parsed(expression)
+
+
+@lru_cache(maxsize=1024)
+def _parsed(expression: str) -> Subscription | None:
+    if expression in ("", "*"):
         return None
     tags = frozenset(filter(None, (piece.strip() for piece in expression.split("||"))))
     if not tags:

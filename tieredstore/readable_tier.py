@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Self
 
 from container.check.finding import Finding
-from container.names.queue_id import QueueId
+from container.names.queue_id import QueueId, named_queue
 from container.queue.time_boundary import Boundary, TimeRules
 from container.tier_reader import TierReader
 from fetcher.fetcher import TRANSFER_BYTES_MAX, TieredMessageFetcher
@@ -168,7 +168,7 @@ class ReadableTier(KeyQueries, SegmentLookups, WhoseTier):
             NotFound: the tier has no such queue; names the nearest.
             Corrupt, OutOfRange, Denied: nothing of the queue can be served (`queue_damage`).
         """
-        found = self.reader.queue(QueueId(topic, queue_id))
+        found = self.reader.queue(named_queue(topic, queue_id))
         if found is None:
             raise self.queue_damage.get(QueueId(topic, queue_id)) or self._absent(topic, queue_id)
         return QueueSummary.of(found)
@@ -216,7 +216,9 @@ class ReadableTier(KeyQueries, SegmentLookups, WhoseTier):
         """
         self.queue(topic, queue_id)
         at_ms = moment_ms(moment)
-        found = await self.fetcher.offset_by_time(QueueId(topic, queue_id), at_ms, boundary, rules)
+        found = await self.fetcher.offset_by_time(
+            named_queue(topic, queue_id), at_ms, boundary, rules
+        )
         if found is None:
             raise self._absent(topic, queue_id)
         return found
@@ -227,7 +229,7 @@ class ReadableTier(KeyQueries, SegmentLookups, WhoseTier):
         Two small requests, or none if it is cached; errors as `offset_by_time`.
         """
         self.queue(topic, queue_id)
-        return await self.fetcher.earliest_message_time(QueueId(topic, queue_id))
+        return await self.fetcher.earliest_message_time(named_queue(topic, queue_id))
 
     def messages(
         self,
@@ -300,7 +302,7 @@ class ReadableTier(KeyQueries, SegmentLookups, WhoseTier):
         """
         self.queue(topic, queue_id)
         wanted = Wanted.of(offset, messages_max, tags, since, until, on_damage, on_gap)
-        return self._cursor(QueueId(topic, queue_id), wanted, None)
+        return self._cursor(named_queue(topic, queue_id), wanted, None)
 
     def to_arrow(
         self,

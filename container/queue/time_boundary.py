@@ -1,10 +1,20 @@
 """Which queue offset a moment stands for: RocketMQ's two boundaries and its two sets of rules."""
 
 from enum import Enum
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 
-class Boundary(Enum):
+class _Named(Enum):
+    """An enumeration whose members are also taken by their names and values as text."""
+
+    @classmethod
+    def _missing_(cls, value: object) -> Self | None:
+        """Find a member by a text in any case, such as "UPPER"; others raise ValueError."""
+        text = value.lower() if isinstance(value, str) else None
+        return next((one for one in cls if one.value == text), None)
+
+
+class Boundary(_Named):
     """Which message next to a moment is meant (RocketMQ's BoundaryType)."""
 
     LOWER = "lower"
@@ -13,7 +23,7 @@ class Boundary(Enum):
     """The last message stored at the moment or before it."""
 
 
-class TimeRules(Enum):
+class TimeRules(_Named):
     """What UPPER means where no message was stored at exactly the moment. LOWER does not differ."""
 
     LOCAL = "local"

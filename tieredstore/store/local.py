@@ -11,10 +11,10 @@ from types import TracebackType
 from typing import Self
 
 from container.lookup.query import END_OF_TIME_MS, Found, KeyQuery, QueryResult
-from container.names.queue_id import QueueId
+from container.names.queue_id import QueueId, named_queue, whole_number
 from container.queue.time_boundary import Boundary, TimeRules
 from container.record.message import StoredMessage
-from fetcher.result import FetchStatus
+from fetcher.result import FetchStatus, refuse_bounds
 from fetcher.tag_filter import parse_subscription
 from provider.clock import Clock, SystemClock
 from provider.errors import Closed, OutOfRange, StoreError, Unavailable
@@ -191,12 +191,12 @@ class LocalMessageStore:
             Unavailable, Denied: the files cannot be read; this is never "no message".
             Corrupt: a record is not that of its message.
             Closed: the store is not open.
-            ValueError: `messages_max` is not positive, or the subscription has no tag or is SQL92.
+            ValueError: an argument has another type, `messages_max` is not positive, `bytes_max` is
+                negative, or the subscription has no tag or is SQL92.
         """
         del group  # the page cache reads ahead for all
-        if messages_max <= 0:
-            raise ValueError(f"messages_max must be positive, not {messages_max}")
-        log, queue = self.log, QueueId(topic, queue_id)
+        refuse_bounds(offset, messages_max, bytes_max)
+        log, queue = self.log, named_queue(topic, queue_id)
         wish = Wish(messages_max, bytes_max, parse_subscription(subscription), self._limits)
         if not log.has(queue):
             return GetMessageResult(FetchStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0)
@@ -239,11 +239,11 @@ class LocalMessageStore:
 
     async def min_offset(self, topic: str, queue_id: int) -> int:
         """First offset that can be read; 0 for a queue that is not there."""
-        return (await self.log.bounds(QueueId(topic, queue_id))).min_offset
+        return (await self.log.bounds(named_queue(topic, queue_id))).min_offset
 
     async def max_offset(self, topic: str, queue_id: int) -> int:
         """The offset after the last message; 0 for a queue that is not there."""
-        return self.log.end_offset(QueueId(topic, queue_id))
+        return self.log.end_offset(named_queue(topic, queue_id))
 
     async def offset_by_time(
         self,
@@ -257,10 +257,11 @@ class LocalMessageStore:
 
         LOWER: the first message stored then or later, or the queue's end. UPPER: the last one
         stored then or earlier, or the queue's first offset; `rules` change it. 0 for a queue that
-        is not there. Errors as `get_message`.
+        is not there. A boundary or rules may be a text, such as "UPPER". Errors as `get_message`.
         """
-        queue = QueueId(topic, queue_id)
-        return await self.log.offset_by_time(queue, timestamp_ms, boundary, rules)
+        queue = named_queue(topic, queue_id)
+        moment_ms = whole_number("timestamp_ms", timestamp_ms)
+        return await self.log.offset_by_time(queue, moment_ms, Boundary(boundary), TimeRules(rules))
 
     async def earliest_message_time(self, topic: str, queue_id: int) -> int | None:
         """Store time of the first message that can be read; None if there is none.
@@ -269,7 +270,7 @@ class LocalMessageStore:
             Unavailable, Corrupt, Denied, Closed: as `get_message`.
         """
         for _ in range(TRIES):
-            first, end = await self.log.bounds(QueueId(topic, queue_id))
+            first, end = await self.log.bounds(named_queue(topic, queue_id))
             if first == end:
                 return None
             found = await self.message_store_time(topic, queue_id, first)
@@ -283,7 +284,7 @@ class LocalMessageStore:
         Raises:
             Unavailable, Corrupt, Denied, Closed: as `get_message`.
         """
-        return await self.log.message_store_time(QueueId(topic, queue_id), offset)
+        return await self.log.message_store_time(named_queue(topic, queue_id), offset)
 
     async def query_message(
         self,
@@ -302,7 +303,14 @@ class LocalMessageStore:
         Raises:
             Unavailable, Corrupt, Denied, Closed: as `get_message`.
         """
-        query = KeyQuery(topic, key, messages_max, begin_ms, end_ms, newest_first)
+        query = KeyQuery(
+            topic,
+            key,
+            whole_number("messages_max", messages_max),
+            whole_number("begin_ms", begin_ms),
+            whole_number("end_ms", end_ms),
+            newest_first,
+        )
         found = Found(query)
         unsearched = 0
         if key and messages_max > 0:
@@ -315,7 +323,7 @@ class LocalMessageStore:
 
         RocketMQ says yes to every offset while nothing was deleted; here only to those there are.
         """
-        first, end = await self.log.bounds(QueueId(topic, queue_id))
+        first, end = await self.log.bounds(named_queue(topic, queue_id))
         return first <= offset < end
 
     async def is_in_memory(self, topic: str, queue_id: int, offset: int, messages: int = 1) -> bool:
@@ -327,7 +335,10 @@ class LocalMessageStore:
             Unavailable, Denied, Closed: as `get_message`.
         """
         return await self.log.is_resident(
-            QueueId(topic, queue_id), offset, messages, estimated_share=self._limits.memory_share
+            named_queue(topic, queue_id),
+            offset,
+            messages,
+            estimated_share=self._limits.memory_share,
         )
 
     async def wait_for_message(
@@ -340,7 +351,7 @@ class LocalMessageStore:
         Raises:
             Closed: the store is not open, or was closed meanwhile.
         """
-        queue = QueueId(topic, queue_id)
+        queue = named_queue(topic, queue_id)
         if self.log.end_offset(queue) > offset:
             return True
         return await self._arrivals.wait(queue, offset, timeout_s)

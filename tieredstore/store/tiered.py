@@ -10,11 +10,12 @@ from typing import Self
 from prometheus_client import CollectorRegistry
 
 from container.lookup.query import END_OF_TIME_MS, KeyQuery, QueryResult
-from container.names.queue_id import QueueId
+from container.names.queue_id import QueueId, named_queue, whole_number
 from container.queue.time_boundary import Boundary, TimeRules
 from container.record.message import StoredMessage
 from dispatcher.statistics import DispatchStatistics
 from dispatcher.topic_filter import TopicFilter, own_topics
+from fetcher.result import refuse_bounds
 from provider.clock import Clock, SystemClock
 from provider.errors import Closed
 from provider.throttled import TransferLimits
@@ -234,12 +235,12 @@ class TieredMessageStore:
         Raises:
             Unavailable, Corrupt, Denied: the message at `offset` is there, but no side can read it.
             Closed: the store is not open.
-            ValueError: `messages_max` is not positive, or the subscription has no tag or is SQL92.
+            ValueError: an argument has another type, `messages_max` is not positive, `bytes_max` is
+                negative, or the subscription has no tag or is SQL92.
         """
         self._check_open()
-        if messages_max <= 0:
-            raise ValueError(f"messages_max must be positive, not {messages_max}")
-        queue = QueueId(topic, queue_id)
+        refuse_bounds(offset, messages_max, bytes_max)
+        queue = named_queue(topic, queue_id)
         return await self._reads.get(
             Request(group, queue, offset, messages_max, subscription, bytes_max)
         )
@@ -247,7 +248,7 @@ class TieredMessageStore:
     async def min_offset(self, topic: str, queue_id: int) -> int:
         """First offset that can be read, in hot log or tier; 0 for a queue that is not there."""
         self._check_open()
-        return (await self._reads.joined(QueueId(topic, queue_id))).min_offset
+        return (await self._reads.joined(named_queue(topic, queue_id))).min_offset
 
     async def max_offset(self, topic: str, queue_id: int) -> int:
         """The offset after the last message; 0 for a queue that is not there.
@@ -255,12 +256,12 @@ class TieredMessageStore:
         That of the hot log, unless the tier knows more: after a hot log was lost.
         """
         self._check_open()
-        return (await self._reads.joined(QueueId(topic, queue_id))).max_offset
+        return (await self._reads.joined(named_queue(topic, queue_id))).max_offset
 
     async def commit_offset(self, topic: str, queue_id: int) -> int:
         """The offset after the last message that is in the tier; 0 if none is."""
         self._check_open()
-        span = None if self.cold is None else self.cold.span(QueueId(topic, queue_id))
+        span = None if self.cold is None else self.cold.span(named_queue(topic, queue_id))
         return 0 if span is None else span.end
 
     async def offset_by_time(
@@ -277,8 +278,11 @@ class TieredMessageStore:
         in UPPER. 0 for a queue that is not there. Errors as `get_message`.
         """
         self._check_open()
-        queue = QueueId(topic, queue_id)
-        return await self._reads.offset_by_time(queue, timestamp_ms, boundary, rules)
+        queue = named_queue(topic, queue_id)
+        moment_ms = whole_number("timestamp_ms", timestamp_ms)
+        return await self._reads.offset_by_time(
+            queue, moment_ms, Boundary(boundary), TimeRules(rules)
+        )
 
     async def earliest_message_time(self, topic: str, queue_id: int) -> int | None:
         """Store time of the first message that can be read; None if there is none.
@@ -287,7 +291,7 @@ class TieredMessageStore:
             Unavailable, Corrupt, Denied, Closed: as `get_message`.
         """
         self._check_open()
-        return await self._reads.earliest_time(QueueId(topic, queue_id))
+        return await self._reads.earliest_time(named_queue(topic, queue_id))
 
     async def message_store_time(self, topic: str, queue_id: int, offset: int) -> int | None:
         """Store time of one message; None if it is not there.
@@ -296,7 +300,7 @@ class TieredMessageStore:
             Unavailable, Corrupt, Denied, Closed: as `get_message`.
         """
         self._check_open()
-        return await self._reads.store_time(QueueId(topic, queue_id), offset)
+        return await self._reads.store_time(named_queue(topic, queue_id), offset)
 
     async def query_message(
         self,
@@ -316,7 +320,14 @@ class TieredMessageStore:
             Unavailable, Corrupt, Denied, Closed: as `get_message`.
         """
         self._check_open()
-        query = KeyQuery(topic, key, messages_max, begin_ms, end_ms, newest_first)
+        query = KeyQuery(
+            topic,
+            key,
+            whole_number("messages_max", messages_max),
+            whole_number("begin_ms", begin_ms),
+            whole_number("end_ms", end_ms),
+            newest_first,
+        )
         return await self._reads.query(query)
 
     async def is_in_store(self, topic: str, queue_id: int, offset: int) -> bool:
@@ -334,7 +345,7 @@ class TieredMessageStore:
 
         True at once where hot log or tier have messages above `offset`.
         """
-        if self._reads.is_tiered_above(QueueId(topic, queue_id), offset):
+        if self._reads.is_tiered_above(named_queue(topic, queue_id), offset):
             return True
         return await self._inner.wait_for_message(topic, queue_id, offset, timeout_s)
 

@@ -1,0 +1,102 @@
+"""Arguments of a store's calls mean what they say, or are refused with a sentence."""
+
+import datetime
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from container.queue.time_boundary import Boundary, TimeRules
+from provider.clock import SystemClock
+from tests.support.hot_store import new_message
+from tests.support.tiered_world import FrozenClock, TieredWorld
+from tieredstore import LocalMessageStore, MessageRefused
+from tieredstore.store.tiered import TieredMessageStore
+
+NOW = datetime.datetime.now(datetime.UTC)
+SYNC = ["hot log", "NOT_IN_DISK", "FORCE"]
+
+
+@pytest.fixture(params=SYNC)
+async def store(
+    request: pytest.FixtureRequest, tmp_path: Path
+) -> AsyncIterator[LocalMessageStore | TieredMessageStore]:
+    if request.param == "hot log":
+        async with LocalMessageStore(tmp_path, clock=SystemClock()) as local:
+            await local.put_messages([new_message(number) for number in range(5)])
+            yield local
+        return
+    world = TieredWorld(tmp_path / "store", FrozenClock())
+    async with world.store(request.param) as tiered:
+        await tiered.put_messages([new_message(number) for number in range(5)])
+        await world.commit(tiered)
+        yield tiered
+
+
+@pytest.mark.parametrize("boundary", Boundary)
+@pytest.mark.parametrize("rules", TimeRules)
+async def test_boundaries_and_rules_may_be_texts(
+    store: Any, boundary: Boundary, rules: TimeRules
+) -> None:
+    moment = await store.message_store_time("Orders", 0, 0) + 3_600_000
+    expected = await store.offset_by_time("Orders", 0, moment, boundary, rules)
+    for text in (boundary.value, boundary.name, boundary.name.title()):
+        found = await store.offset_by_time("Orders", 0, moment, text, rules.name)
+        assert found == expected, text
+    with pytest.raises(ValueError, match="is not a valid Boundary"):
+        await store.offset_by_time("Orders", 0, moment, "middle")
+
+
+@pytest.mark.parametrize(
+    ("call", "arguments", "named", "sentence"),
+    [
+        ("offset_by_time", ("Orders", 0, NOW), {}, "timestamp_ms is of type datetime, not int"),
+        ("offset_by_time", ("Orders", 0, 1.5), {}, "timestamp_ms is of type float, not int"),
+        ("get_message", ("g", "Orders", True, 0), {}, "queue id is of type bool, not int"),
+        ("get_message", ("g", "Orders", "0", 0), {}, "queue id is of type str, not int"),
+        ("get_message", ("g", b"Orders", 0, 0), {}, "topic is of type bytes, not str"),
+        ("get_message", ("g", "Orders", 0, 1.5), {}, "offset is of type float, not int"),
+        (
+            "get_message",
+            ("g", "Orders", 0, 0),
+            {"messages_max": 0},
+            "messages_max must be positive",
+        ),
+        ("get_message", ("g", "Orders", 0, 0), {"messages_max": 1.5}, "messages_max is of type"),
+        ("get_message", ("g", "Orders", 0, 0), {"bytes_max": -5}, "must not be negative, as -5 is"),
+        (
+            "get_message",
+            ("g", "Orders", 0, 0),
+            {"subscription": ["TagA"]},
+            "subscription is of type list, not str: say 'TagA || TagB'",
+        ),
+        ("min_offset", ("Orders", True), {}, "queue id is of type bool"),
+        ("max_offset", ("Orders", None), {}, "queue id is of type NoneType"),
+        ("message_store_time", ("Orders", 0.5, 0), {}, "queue id is of type float"),
+        ("query_message", ("Orders", "k"), {"begin_ms": NOW}, "begin_ms is of type datetime"),
+        ("query_message", ("Orders", "k"), {"messages_max": "9"}, "messages_max is of type str"),
+    ],
+)
+async def test_an_argument_of_another_kind_is_refused(
+    store: Any, call: str, arguments: tuple[Any, ...], named: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        await getattr(store, call)(*arguments, **named)
+
+
+async def test_no_bytes_are_enough_for_one_message(store: Any) -> None:
+    assert len((await store.get_message("g", "Orders", 0, 0, bytes_max=0)).messages) == 1
+
+
+@pytest.mark.parametrize("count", [1, 9])
+async def test_messages_with_a_queue_id_or_flag_that_means_nothing_are_refused(
+    store: Any, count: int
+) -> None:
+    await store.put_message(new_message(0, queue_id=1))
+    with pytest.raises(MessageRefused, match="queue id is of type bool, not int"):
+        await store.put_messages([new_message(0)._replace(queue_id=True)] * count)
+    with pytest.raises(MessageRefused, match="the body is a batch"):
+        await store.put_messages([new_message(0)._replace(sys_flag=0x80)] * count)
+    with pytest.raises(MessageRefused, match="queue id is of type bool, not int"):
+        await store.put_message(new_message(0)._replace(queue_id=True))
