@@ -44,18 +44,25 @@ def as_new(
     )
 
 
+@contextmanager
+def all_topics_taken() -> Iterator[None]:
+    """Messages of any topic and queue id are taken, as an older version and a broker do."""
+    with patch.multiple(encoding, untiered_reason=lambda *_: "", QUEUE_ID_MAX=INT32_MAX):
+        try:
+            yield
+        finally:
+            for kept in (encoding.queue_of, one_plan._common):
+                kept.cache_clear()
+
+
 @asynccontextmanager
 async def of_older_version(
     root: Path, options: HotWriteOptions = SMALL
 ) -> AsyncIterator[LocalMessageStore]:
-    """A store that takes topics that are never tiered, and any queue id, as it did once."""
-    with patch.multiple(encoding, untiered_reason=lambda *_: "", QUEUE_ID_MAX=INT32_MAX):
-        try:
-            async with LocalMessageStore(root, options=options) as store:
-                yield store
-        finally:
-            for kept in (encoding.queue_of, one_plan._common):
-                kept.cache_clear()
+    """A store of an older version, which takes topics that are never tiered."""
+    with all_topics_taken():
+        async with LocalMessageStore(root, options=options) as store:
+            yield store
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from container.record.header import RecordHeader
 from container.record.message import StoredMessage
 from provider.errors import Corrupt
 from tests.support.golden import GOLDEN_SETS, GoldenSet, GoldenTree, tree_name, unpacked
-from tests.support.hot_store import appender_at, as_new, put
+from tests.support.hot_store import all_topics_taken, appender_at, as_new, put
 from tieredstore.hot.encoding import NewMessage, kept_together, prepare
 from tieredstore.hot.options import HotWriteOptions
 from tieredstore.hot.recovery import SCHEDULE_TOPIC
@@ -60,7 +60,7 @@ def test_the_files_are_javas_byte_for_byte(golden: GoldenSet, tmp_path: Path) ->
     )
     messages = records_of(tree)
     assert len(messages) > 100
-    with appender_at(tmp_path / "store", options) as ours:
+    with all_topics_taken(), appender_at(tmp_path / "store", options) as ours:
         for batch in batches_of(messages):
             records = [
                 prepare(sent(m, has_crc=golden.has_record_crc), m.store_timestamp, options)

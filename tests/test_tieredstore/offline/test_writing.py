@@ -257,7 +257,7 @@ def test_with_a_tier_messages_are_in_it_when_the_write_ends(config: Config, tmp_
         ({"body": b"x" * 5_000_000}, "the body has 5000000 bytes, more than 4194304"),
         ({"topic": "a/b"}, "the topic 'a/b' names no directory"),
         ({"topic": ""}, "the topic '' names no directory: it is empty"),
-        ({"queue_id": -1}, "the queue id is -1, not within 0 to 2147483647"),
+        ({"queue_id": -1}, "the queue id is -1, not within 0 to 65535"),
         ({"keys": ["a b"]}, "a key is a text without blanks"),
         ({"tags": "a\x02b"}, "the properties cannot be stored: property 'TAGS' holds a separator"),
         ({"tags": "x" * 32_760}, "the properties have"),
