@@ -10,9 +10,8 @@ from container.tier import Tier
 from provider.clock import Clock
 from provider.errors import Unavailable
 from tieredstore.following.directory.topic_table import read_topic_table
+from tieredstore.hot.topics import RESERVE_TIME
 
-RESERVE_TIME = "reserve.time"
-"""RocketMQ's attribute of a topic: hours."""
 LOOK_S = 60.0
 """Interval between looks at the file, in seconds."""
 

@@ -62,6 +62,10 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
         "tieredstore.cli.delete_topic",
         "Delete topics from a store of our own, a tier, or both.",
     ),
+    "set-retention": (
+        "tieredstore.cli.set_retention",
+        "Set how long the tier keeps a topic of a store of our own.",
+    ),
     "offload": ("tieredstore.cli.offload", "Move a topic's closed segments to the second store."),
     "repair": ("tieredstore.cli.repair", "Cut a stopped queue back to what the broker still has."),
     "rewrap-keys": (

@@ -2,14 +2,17 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from provider.clock import Clock
 from provider.errors import Closed
 from tieredstore.hot.append_plan import Appended
 from tieredstore.hot.append_thread import AppendGroup, AppendRequest, AppendThread, Errand
-from tieredstore.hot.appender import Appender, Deletion
+from tieredstore.hot.appender import Appender
 from tieredstore.hot.encoding import NewMessage
 from tieredstore.hot.ends import QueueEnds
+
+ResultT = TypeVar("ResultT")
 
 HERE_BYTES_MAX = 64 << 10
 """The loop itself appends calls up to so many bytes, where that is quick: some 0.1 ms. A hop to a
@@ -96,38 +99,34 @@ class AppendCalls:
             await self._clock.sleep(0)
         return await request.acknowledged
 
-    async def delete(
-        self, delete: Callable[[], Deletion], gone: Callable[[Deletion], None]
-    ) -> Deletion:
-        """Delete queues behind all that was handed in; `gone` is told, before later appends are.
+    async def do(self, work: Callable[[], ResultT], done: Callable[[ResultT], None]) -> ResultT:
+        """Do something else behind all that was handed in, in the thread that appends.
 
-        `delete` is called in the thread that appends. Cancelling does not take it back.
+        `done` is called with what it returned, on the loop, before later appends are told of.
+        Cancelling does not take it back.
 
-        Raises:
-            StoreError: as `delete`; then `gone` is not told. Or something that was deleted is
-                still on the disk.
+        Raises: as `work`; then `done` is not called.
         """
-        outcome: list[Deletion | Exception] = []
+        outcome: list[ResultT] = []
+        errors: list[Exception] = []
         told: asyncio.Future[None] = self._loop.create_future()
 
-        def work() -> None:
+        def carry_out() -> None:
             try:
-                outcome.append(delete())
+                outcome.append(work())
             except Exception as error:  # noqa: BLE001 - told to the caller
-                outcome.append(error)
+                errors.append(error)
 
-        def done() -> None:
-            if isinstance(outcome[0], Deletion):
-                gone(outcome[0])
+        def tell() -> None:
+            if outcome:
+                done(outcome[0])
             if not told.done():
                 told.set_result(None)
 
-        self._thread.send(Errand(work, done))
+        self._thread.send(Errand(carry_out, tell))
         await told
-        if not isinstance(outcome[0], Deletion):
-            raise outcome[0]
-        if outcome[0].failed is not None:
-            raise outcome[0].failed
+        if errors:
+            raise errors[0]
         return outcome[0]
 
     def close(self) -> None:

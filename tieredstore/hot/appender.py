@@ -31,7 +31,7 @@ from tieredstore.hot.files import FileGone, NotSynced, SyncFailed
 from tieredstore.hot.one_plan import OnePlan, plan_one
 from tieredstore.hot.options import HotWriteOptions
 from tieredstore.hot.recovery import Directory, LogEnd, finish_deletion, recover
-from tieredstore.hot.topics import TopicsFile
+from tieredstore.hot.topics import RESERVE_TIME, TopicsFile
 
 LOGGER = logging.getLogger("tieredstore.hot")
 
@@ -298,6 +298,16 @@ class Appender:
             and (compared is None or compared.get(queue, 0) == self.next_offset(queue))
         }
         return self._delete(behind) if behind else Deletion(self._flushed)
+
+    def set_retention(self, topic: str, hours: int | None) -> None:
+        """Note a topic's hours in `config/topics.json`, in the thread that appends. Durable.
+
+        Raises:
+            NotFound: the topic is not there.
+            OSError: the file cannot be written.
+        """
+        text = None if hours is None else str(hours)
+        self._topics.set_attribute(topic, RESERVE_TIME, text, self._clock.now_ms())
 
     def delete_topics(self, topics: Collection[str]) -> Deletion:
         """Delete all queues of topics, in the thread that appends.

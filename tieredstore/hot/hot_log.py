@@ -163,10 +163,7 @@ class HotLog:
         """
         self._refuse_if_closed()
         async with self._trimming:
-            deletion = await self._calls.delete(
-                lambda: self._appender.continue_queues(offsets, compared), self._forget
-            )
-        return deletion.queues
+            return await self._delete(lambda: self._appender.continue_queues(offsets, compared))
 
     async def bounds(self, queue: QueueId) -> Bounds:
         """Which messages of a queue can be read; (0, 0) for one that is not there.
@@ -328,7 +325,32 @@ class HotLog:
         """
         self._refuse_if_closed()
         async with self._trimming:
-            await self._calls.delete(lambda: self._appender.delete_topics(topics), self._forget)
+            await self._delete(lambda: self._appender.delete_topics(topics))
+
+    async def _delete(self, delete: Callable[[], Deletion]) -> frozenset[QueueId]:
+        """Delete queues behind what was handed in; raises what kept something on the disk."""
+        deletion = await self._calls.do(delete, self._forget)
+        if deletion.failed is not None:
+            raise deletion.failed
+        return deletion.queues
+
+    async def set_retention(self, topic: str, hours: int | None) -> None:
+        """Note in `config/topics.json` for how many hours the tier keeps a topic. Durable.
+
+        `hours`: None: as long as `tieredStoreFileReservedTime` says.
+
+        Raises:
+            NotFound: the topic has no message yet.
+            Unavailable, Denied: the file cannot be written.
+            Closed: the log was closed.
+        """
+        self._refuse_if_closed()
+
+        def note() -> None:
+            with posix_errors(str(self.root)):
+                self._appender.set_retention(topic, hours)
+
+        await self._calls.do(note, lambda _: None)
 
     def _forget(self, deletion: Deletion) -> None:
         self._deletions += 1

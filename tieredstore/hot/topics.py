@@ -1,14 +1,19 @@
 """`config/topics.json`: the topics of a store, in RocketMQ's form. Pure but for `TopicsFile`."""
 
 import json
+import logging
 from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any, cast
 
 from container.names.queue_id import QueueId
-from provider.errors import Corrupt
+from provider.errors import Corrupt, NotFound
 from provider.presence import is_there
 from tieredstore.hot.files import replace_file
+
+LOGGER = logging.getLogger("tieredstore.hot")
+RESERVE_TIME = "reserve.time"
+"""RocketMQ's attribute of a topic: hours for which the tier keeps its messages."""
 
 
 def with_queues(document: dict[str, Any], queues: Iterable[QueueId], queues_min: int) -> bool:
@@ -52,10 +57,12 @@ class TopicsFile:
         self._path = path
         self._backup = path.with_name(path.name + ".bak")
         self._document: dict[str, Any] = {}
+        self._raw = b""
+        """The file as it was read or written last."""
         self._known: set[QueueId] = set()
         for found in (path, self._backup):
             if is_there(found) and (raw := found.read_bytes()).strip():
-                self._document = _parsed(raw, found)
+                self._document, self._raw = _parsed(raw, found), raw
                 break
 
     def enter(self, queues: Iterable[QueueId], queues_min: int, now_ms: int) -> None:
@@ -67,10 +74,46 @@ class TopicsFile:
         new = set(queues) - self._known
         if not new:
             return
-        document = json.loads(json.dumps(self._document))
-        if with_queues(document, new, queues_min):
+        document, is_ours = self._current()
+        wanted = new if is_ours else new | self._known
+        if with_queues(document, wanted, queues_min):
             self._write(document, now_ms)
         self._known |= new
+
+    def set_attribute(self, topic: str, name: str, value: str | None, now_ms: int) -> None:
+        """Give a topic an attribute of RocketMQ's, such as `reserve.time`; None: take it away.
+
+        Durable. All else in the file stays as it is.
+
+        Raises:
+            NotFound: there is no such topic in the file.
+            OSError: it cannot be written; the old file is there.
+        """
+        document, _ = self._current()
+        config = document.get("topicConfigTable", {}).get(topic)
+        if config is None:
+            raise NotFound("there is no such topic", topic)
+        attributes = dict(config.get("attributes") or {})
+        attributes.pop(name, None)
+        if value is not None:
+            attributes[name] = value
+        if config.get("attributes") != attributes:
+            config["attributes"] = attributes
+            self._write(document, now_ms)
+
+    def _current(self) -> tuple[dict[str, Any], bool]:
+        """A copy of what the file has now, and whether that is what was written last.
+
+        An operator may have changed it. A file that cannot be parsed counts for nothing.
+        """
+        try:
+            raw = self._path.read_bytes()
+            if raw.strip() and raw != self._raw:
+                return _parsed(raw, self._path), False
+        except (FileNotFoundError, Corrupt) as error:
+            if self._raw:
+                LOGGER.warning("%s is written as it was known: %s", self._path, error)
+        return json.loads(json.dumps(self._document)), True
 
     def has(self, topics: Collection[str]) -> bool:
         """Whether one of these topics is in the file."""
@@ -91,9 +134,9 @@ class TopicsFile:
         self._known = {queue for queue in self._known if queue.topic not in topics}
         if not self.has(topics):
             return
-        document = json.loads(json.dumps(self._document))
+        document, _ = self._current()
         for topic in topics:
-            document["topicConfigTable"].pop(topic, None)
+            document.get("topicConfigTable", {}).pop(topic, None)
         self._write(document, now_ms)
 
     def _write(self, document: dict[str, Any], now_ms: int) -> None:
@@ -102,7 +145,7 @@ class TopicsFile:
         version["timestamp"] = now_ms
         raw = json.dumps(document, ensure_ascii=False, indent="\t").encode()
         replace_file(self._path, raw, backup=self._backup)
-        self._document = document
+        self._document, self._raw = document, raw
 
 
 def _parsed(raw: bytes, path: Path) -> dict[str, Any]:

@@ -47,6 +47,8 @@ from tieredstore.store.topic_deletion import deletable, unused
 LOGGER = logging.getLogger("tieredstore.store")
 TRIM_INTERVAL_S = 10.0
 """RocketMQ's `cleanResourceInterval`."""
+HOURS_MAX = 999_999_999
+"""Most hours that a topic is kept for; RocketMQ's attribute has nine digits."""
 TRIES = 3
 """Reads of which the messages were deleted while they were read."""
 
@@ -371,6 +373,21 @@ class LocalMessageStore:
         ValueError for a system topic that is not there.
         """
         await self.log.delete_topics(deletable(topics, held=self.topics()))
+
+    async def set_retention(self, topic: str, hours: int | None) -> None:
+        """Have the tier keep a topic for so many hours; None: as long as the tier's default.
+
+        Notes `reserve.time` in `config/topics.json`, where RocketMQ's tools set it. Durable.
+
+        Raises:
+            ValueError: `hours` is no whole number from 1 to 10^9 - 1.
+            NotFound: the topic has no message yet.
+            Unavailable, Denied: the store cannot be written now.
+            Closed: the store is not open.
+        """
+        if hours is not None and not 1 <= whole_number("hours", hours) <= HOURS_MAX:
+            raise ValueError(f"hours is {hours}, not within 1 to {HOURS_MAX}")
+        await self.log.set_retention(topic, hours)
 
     async def clean_unused_topics(self, retained: Collection[str]) -> list[str]:
         """Delete every topic that is neither in `retained` nor a system topic; returns those."""

@@ -80,6 +80,10 @@ class PluggedStore(ForwardingMessageStore):
         """See `TieredMessageStore.commit_offset`."""
         return await self._tiered.commit_offset(topic, queue_id)
 
+    async def set_retention(self, topic: str, hours: int | None) -> None:
+        """See `TieredMessageStore.set_retention`."""
+        await self._tiered.set_retention(topic, hours)
+
     def dispatch_statistics(self) -> DispatchStatistics | None:
         """See `TieredMessageStore.dispatch_statistics`."""
         return self._tiered.dispatch_statistics()

@@ -1,7 +1,7 @@
 """A message store with a cold tier: any message store, and the tier of what it puts."""
 
 from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -17,9 +17,10 @@ from dispatcher.statistics import DispatchStatistics
 from dispatcher.topic_filter import TopicFilter, own_topics
 from fetcher.result import refuse_bounds
 from provider.clock import Clock, SystemClock
-from provider.errors import Closed
+from provider.errors import Closed, Unavailable
 from provider.throttled import TransferLimits
 from tieredstore.config.effective import Config
+from tieredstore.expiring import topic_hours
 from tieredstore.hot import Appended, NewMessage
 from tieredstore.lifetime import cause, running
 from tieredstore.metrics.reads import ReadMeter
@@ -378,6 +379,21 @@ class TieredMessageStore:
             held = topic_deletion.topics_of(self._inner, cold)
             names = topic_deletion.deletable(topics, self._own_topics, held)
             await topic_deletion.delete_topics(names, self._inner, cold)
+
+    async def set_retention(self, topic: str, hours: int | None) -> None:
+        """Have the tier keep a topic for so many hours; see `LocalMessageStore.set_retention`.
+
+        It holds at once if the tier is open; else from the next time on that it is opened.
+
+        Raises:
+            Fenced: a newer owner has the tier.
+            And what `LocalMessageStore.set_retention` raises.
+        """
+        self._check_open()
+        await self._local.set_retention(topic, hours)
+        if self.cold is not None and self._config.upkeep.expires:
+            with suppress(Unavailable):  # the next poll of the file tries again
+                await self.cold.tier.set_retention(await topic_hours(self._local.root))
 
     async def clean_unused_topics(self, retained: Collection[str]) -> list[str]:
         """Delete all topics but those in `retained` and system topics; as `delete_topics`."""
