@@ -32,7 +32,7 @@ from provider.errors import Corrupt
 from tieredstore.hot.commit_log import CommitLogWriter
 from tieredstore.hot.consume_queues import QueueFiles
 from tieredstore.hot.deleted_queues import DeletedQueues
-from tieredstore.hot.encoding import tag_code_of
+from tieredstore.hot.encoding import SCHEDULE_TOPIC, tag_code_of, unit_code
 
 PAGE_BYTES = 4096
 """What reaches a disk wholly or not at all."""
@@ -154,7 +154,11 @@ class Scan:
             expected = message.queue_offset
         _, units = self.units.setdefault(queue, (expected, bytearray()))
         self.fill(queue, message.queue_offset)
-        units += _pack_unit(position, message.size, tag_code_of(message.tags))
+        code = tag_code_of(message.tags)
+        if message.topic == SCHEDULE_TOPIC:
+            stored_ms = message.store_timestamp
+            code = unit_code(message.topic, message.tags, message.property_map, stored_ms)
+        units += _pack_unit(position, message.size, code)
 
     def fill(self, queue: QueueId, end: int) -> None:
         """Give units to offsets of `queue` below `end` that have no sound record.

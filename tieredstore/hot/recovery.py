@@ -32,6 +32,7 @@ from tieredstore.hot.commit_log import CommitLogWriter
 from tieredstore.hot.consume_queues import QueueFiles
 from tieredstore.hot.deleted_queues import DeletedQueues
 from tieredstore.hot.durable_ends import DurableEnds
+from tieredstore.hot.encoding import SCHEDULE_TOPIC
 from tieredstore.hot.record_scan import (
     FILLER,
     Damage,
@@ -43,8 +44,6 @@ from tieredstore.hot.record_scan import (
 )
 from tieredstore.hot.truncation import Truncation, truncate
 
-SCHEDULE_TOPIC = "SCHEDULE_TOPIC_" + 4 * "X"
-"""A Java broker's topic whose units hold a time of delivery in place of a tags code."""
 LOGGED_MAX = 10
 """Places of damage that are logged one by one."""
 _pack_unit = ConsumeQueueUnit.LAYOUT.pack

@@ -15,9 +15,8 @@ from container.record.message import StoredMessage
 from provider.errors import Corrupt
 from tests.support.golden import GOLDEN_SETS, GoldenSet, GoldenTree, tree_name, unpacked
 from tests.support.hot_store import all_topics_taken, appender_at, as_new, put
-from tieredstore.hot.encoding import NewMessage, kept_together, prepare
+from tieredstore.hot.encoding import SCHEDULE_TOPIC, NewMessage, kept_together, prepare
 from tieredstore.hot.options import HotWriteOptions
-from tieredstore.hot.recovery import SCHEDULE_TOPIC
 
 
 def records_of(tree: GoldenTree) -> list[StoredMessage]:
@@ -75,18 +74,16 @@ def test_the_files_are_javas_byte_for_byte(golden: GoldenSet, tmp_path: Path) ->
         path = ours.log.path(base)
         mine = path.read_bytes() if path.exists() else bytes(len(raw))  # made ahead, by Java
         assert mine == raw, base
-    compared = 0
+    compared = scheduled = 0
     for path in (tree.store / "consumequeue").glob("*/*/*"):
         topic, queue_id = path.parts[-3:-1]
-        if topic == SCHEDULE_TOPIC:
-            continue  # its units hold times of delivery, which only a broker that delivers has
+        scheduled += topic == SCHEDULE_TOPIC  # its units have times of delivery
         queue = QueueId(topic, int(queue_id))
         assert ours.queues.path(queue, int(path.name)).read_bytes() == path.read_bytes(), queue
         compared += 1
-    assert compared == sum(
-        len(bases) for queue, bases in ours.queues.bases.items() if queue.topic != SCHEDULE_TOPIC
-    )
+    assert compared == sum(len(bases) for bases in ours.queues.bases.values())
     assert compared > 5
+    assert (scheduled > 0) == any(one.topic == SCHEDULE_TOPIC for one in messages)
 
 
 @pytest.mark.parametrize("golden", GOLDEN_SETS, ids=tree_name)
@@ -119,3 +116,24 @@ def test_a_directory_of_java_is_opened_and_written_on(golden: GoldenSet, tmp_pat
         (queue, end), *_ = sorted(ends.items())
         appended = put(ours, [NewMessage(queue.topic, queue.queue_id, b"more")])
         assert appended[0].queue_offset == end
+
+
+@pytest.mark.parametrize("golden", GOLDEN_SETS, ids=tree_name)
+def test_units_of_a_javas_directory_that_are_lost_are_rebuilt_byte_for_byte(
+    golden: GoldenSet, tmp_path: Path
+) -> None:
+    tree = unpacked(golden)
+    store = tmp_path / "store"
+    shutil.copytree(tree.store, store)
+    shutil.rmtree(store / "consumequeue")
+    options = HotWriteOptions(
+        commit_log_bytes=golden.commit_log_file_bytes,
+        consume_queue_bytes=golden.consume_queue_file_bytes,
+    )
+    with appender_at(store, options) as ours:
+        ours.close()
+    for path in (tree.store / "consumequeue").glob("*/*/*"):
+        rebuilt = store / path.relative_to(tree.store)
+        raw = path.read_bytes()
+        if any(raw):
+            assert rebuilt.read_bytes() == raw, path
