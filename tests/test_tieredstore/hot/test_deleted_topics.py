@@ -24,7 +24,9 @@ from tieredstore.hot.checked_json import is_checked
 KEPT, GONE, ALSO_GONE = QueueId("Kept", 0), QueueId("Gone", 0), QueueId("Gone", 3)
 CHANGES = ("open", "pwrite", "fsync", "fdatasync", "replace", "link", "unlink", "rmdir")
 """Calls before which a process may die."""
-GREEDY = RetentionOptions(reserved_s=0, disk_clean_ratio=1e-9, files_max=1000)
+GREEDY = RetentionOptions(
+    reserved_s=0, disk_clean_ratio=1e-9, disk_forcible_ratio=1e-9, files_max=1000
+)
 
 
 class Dies(BaseException):

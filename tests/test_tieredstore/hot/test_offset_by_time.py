@@ -79,7 +79,7 @@ async def test_only_what_was_acknowledged_and_not_deleted_counts(tmp_path: Path)
         assert await log.message_store_time(QUEUE, 60) is None
         assert await log.message_store_time(QUEUE, -1) is None
 
-        options = RetentionOptions(disk_clean_ratio=1e-9, files_max=3)
+        options = RetentionOptions(disk_clean_ratio=1e-9, disk_forcible_ratio=1e-9, files_max=3)
         assert len((await log.trim(lambda _: None, options)).files) == 3
         first = (await log.bounds(QUEUE)).min_offset
         assert 0 < first < 60
