@@ -7,6 +7,7 @@ from collections.abc import Coroutine
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
+from unittest.mock import patch
 
 import pytest
 from hypothesis import settings
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
     initialize,
+    invariant,
     precondition,
     rule,
     run_state_machine_as_test,
@@ -24,12 +26,14 @@ from container.names.queue_id import QueueId
 from container.options import HOUR_MS, TierOptions
 from container.queue.time_boundary import Boundary
 from container.upkeep.options import UpkeepOptions
+from dispatcher.hot_log import HotQueue
 from fetcher.result import FetchStatus
 from provider.clock import SystemClock
 from provider.errors import Unavailable
 from tests.support.hot_store import SMALL, new_message
 from tests.support.patience import Patience, until
 from tests.support.tiered_world import OUTAGE, TieredWorld
+from tieredstore.hot import HotLogFeed
 from tieredstore.hot.options import Flush
 
 T = TypeVar("T")
@@ -86,8 +90,8 @@ class QueueModel:
 
 
 class History(RuleBasedStateMachine):
-    """Puts, reads at every level, keys, commits, expiry, deleted topics, restarts, crashes,
-    outages, clock jumps."""
+    """Puts, reads at every level, keys, commits, expiry, deleted topics, restarts, crashes, lost
+    disks, older copies, outages, clock jumps."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -99,11 +103,15 @@ class History(RuleBasedStateMachine):
         self.clock = JumpingClock()
         self.began_ms = self.clock.now_ms()
         self.number = self.stores = 0
+        self.opened: dict[QueueId, int] = {}
+        """Where the tier ended when the store was opened."""
         self.has_jumped = self.is_out = False
+        self.copy: Path | None = None
+        """An older copy of the store directory that may be put back."""
 
     @initialize(flush=st.sampled_from(["SYNC_FLUSH", "ASYNC_FLUSH"]))
-    def open(self, flush: Flush) -> None:
-        options = replace(SMALL, flush=flush)
+    def open(self, flush: Flush, flush_interval_s: float = 0.5) -> None:
+        options = replace(SMALL, flush=flush, flush_interval_s=flush_interval_s)
         self.world = TieredWorld(
             self.directory / "0",
             self.clock,
@@ -112,8 +120,7 @@ class History(RuleBasedStateMachine):
             upkeep=UPKEEP,
             index=INDEX,
         )
-        self.store = self.world.store()
-        self.run(self.store.__aenter__())
+        self.reopen()
 
     def run(self, work: Coroutine[None, None, T]) -> T:
         return self.runner.run(work)
@@ -236,6 +243,7 @@ class History(RuleBasedStateMachine):
     @rule()
     def expire(self) -> None:
         """Of the tier goes what is old, in whole segments; the hot log's own goes when it may."""
+        self.copy = None  # it has what is expired
         expired = self.run(self.world.expire(self.store))
         moment_ms = self.clock.now_ms() - RETENTION_HOURS * HOUR_MS
         for queue, there in self.model.items():
@@ -284,6 +292,7 @@ class History(RuleBasedStateMachine):
         self.deleted(topic)
 
     def deleted(self, topic: str) -> None:
+        self.copy = None  # it has the topic
         for queue in [queue for queue in self.model if queue.topic == topic]:
             self.begins[queue] = self.model.pop(queue).end
         assert topic not in self.store.topics()
@@ -326,9 +335,47 @@ class History(RuleBasedStateMachine):
         self.world.root = copy
         self.reopen()
 
+    @rule()
+    def keep_copy(self) -> None:
+        """Copy the directory of the store that is open, as a backup or a snapshot does."""
+        self.run(self.store.set_level("DISABLE"))  # else it goes on while it is copied
+        self.stores += 1
+        self.copy = self.directory / str(self.stores)
+        shutil.copytree(self.world.root, self.copy)
+        self.run(self.store.set_level("NOT_IN_DISK"))
+
+    @precondition(lambda self: not self.is_out)
+    @rule(way=st.sampled_from(["directory", "CommitLog", "copy", "copy without ConsumeQueues"]))
+    def lose_the_disk(self, way: str) -> None:
+        """The tier has all messages: none is lost, and no offset is given twice."""
+        if way.startswith("copy") and self.copy is None:
+            return
+        self.commit()
+        self.run(self.store.__aexit__(None, None, None))
+        self.stores += 1
+        lost, self.world.root = self.world.root, self.directory / str(self.stores)
+        if way == "CommitLog":
+            shutil.copytree(lost, self.world.root, ignore=shutil.ignore_patterns("commitlog"))
+        elif self.copy is not None and way != "directory":
+            left_out = () if way == "copy" else ("consumequeue",)
+            shutil.copytree(self.copy, self.world.root, ignore=shutil.ignore_patterns(*left_out))
+        else:
+            self.begins.clear()  # config/deletedQueues.json had them
+        self.reopen()
+
     def reopen(self) -> None:
         self.store = self.world.store()
         self.run(self.store.__aenter__())
+        self.opened = {queue: self.run(self.store.commit_offset(*queue)) for queue in QUEUES}
+
+    @invariant()
+    def the_tier_has_nothing_that_a_power_failure_takes_from_the_hot_log(self) -> None:
+        if not hasattr(self, "store"):
+            return
+        for queue in self.model:
+            durable = self.world.local.log.durable_offset(queue)
+            tiered = self.run(self.store.commit_offset(*queue))
+            assert tiered <= max(durable, self.opened[queue]), queue
 
     def teardown(self) -> None:
         if hasattr(self, "store"):
@@ -362,3 +409,25 @@ def test_the_visible_history_is_the_models() -> None:
     run_state_machine_as_test(
         History, settings=settings(max_examples=8, stateful_step_count=25, deadline=None)
     )
+
+
+@pytest.mark.parametrize("is_fed_early", [False, True])
+def test_a_tier_that_is_fed_before_the_sync_is_caught(is_fed_early: bool) -> None:  # noqa: FBT001
+    def all_of_it(_: HotLogFeed, seen: HotQueue) -> HotQueue:
+        return seen
+
+    history = History()
+    history.open("ASYNC_FLUSH", flush_interval_s=3600)
+    with patch.object(HotLogFeed, "_durable", all_of_it if is_fed_early else HotLogFeed._durable):
+        history.put(QUEUES[0], 5)
+        cold = history.store.cold
+        assert cold is not None
+        cold.feed.look_at_all()
+        history.run(cold.dispatcher.drain())
+        verify = history.the_tier_has_nothing_that_a_power_failure_takes_from_the_hot_log
+        if is_fed_early:
+            with pytest.raises(AssertionError, match="Orders"):
+                verify()
+        else:
+            verify()
+    history.teardown()
