@@ -1,4 +1,4 @@
-"""The rule for topics: RocketMQ's names that are never tiered, and a list that can grow.
+"""The rule for topics: RocketMQ's names that are never tiered, and a blacklist.
 
 All that writes, opens, tiers or deletes asks this module. Topics that are never tiered are refused
 where messages are put: no other copy of them would ever exist. Stores that have such topics from an

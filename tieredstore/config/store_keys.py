@@ -172,8 +172,8 @@ _KEPT = (
         "diskSpaceCleanForciblyRatio",
         Kind.PERCENT,
         85,
-        "Share of the disk in use from which on messages that no tier takes are deleted before "
-        "fileReservedTime, too (see cleanFileForciblyEnable).",
+        "Share of the disk in use from which on young messages that no tier takes go (see "
+        "cleanFileForciblyEnable).",
         "RetentionOptions.disk_forcible_ratio",
         most=100,
     ),
