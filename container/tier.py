@@ -187,6 +187,7 @@ class Tier(TierView):
         over: StoreError | None = None
         async with asyncio.TaskGroup() as group:
             upkeep = group.create_task(self._upkeep.run())
+            self._upkeep.expect_run()
             try:
                 await self._journal.run()
             except StoreError as error:

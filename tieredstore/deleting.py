@@ -124,8 +124,10 @@ def _local(store: Path, topics: Collection[str]) -> dict[str, int]:
 
 async def delete_topics(
     places: Places, topics: Collection[str], *, clock: Clock, take_over: bool
-) -> None:
-    """Delete topics where they are; nothing is tiered meanwhile. Calling it again ends it.
+) -> bool:
+    """Delete topics where they are; nothing is tiered meanwhile. Calling it again completes it.
+
+    Returns whether it deleted files that an interrupted deletion had left in the tier.
 
     Raises:
         InUse: another process writes the store.
@@ -136,8 +138,7 @@ async def delete_topics(
     if places.has_tier and not take_over:
         await refuse_living_owner(config, clock=clock)
     if places.store is None:
-        await _delete_from_tier(config, topics, clock=clock, take_over=take_over)
-        return
+        return await _delete_from_tier(config, topics, clock=clock, take_over=take_over)
     context, layers = await asyncio.to_thread(
         lambda: plan_store(
             config,
@@ -151,22 +152,31 @@ async def delete_topics(
     async with opened(context, layers):
         await layers.outermost.delete_topics(topics)
     if places.has_tier and layers.tiered is None:  # no plug-in of the configuration tiers
-        await _delete_from_tier(config, topics, clock=clock, take_over=take_over)
+        return await _delete_from_tier(config, topics, clock=clock, take_over=take_over)
+    return False
 
 
 async def _delete_from_tier(
     config: Config, topics: Collection[str], *, clock: Clock, take_over: bool
-) -> None:
+) -> bool:
     async with (
         open_owner(config, clock=clock, take_over=take_over) as tier,
         running([tier.run]),
     ):
+        due = _due(tier, now_ms=clock.now_ms())
         try:
             for topic in sorted(topics):
                 await tier.delete_topic(topic)
         finally:
             await tier.close()
         _tell_of_objects_left(tier, now_ms=clock.now_ms())
+        return bool(due) and not due & tier.state.tombstones.keys()
+
+
+def _due(tier: Tier, *, now_ms: int) -> set[str]:
+    """Objects that an earlier owner was to delete by now."""
+    dead = tier.state.tombstones.values()
+    return {one.object_name for one in dead if one.not_before_ms <= now_ms}
 
 
 def _tell_of_objects_left(tier: Tier, *, now_ms: int) -> None:

@@ -26,6 +26,8 @@ async def running(workers: Iterable[Worker]) -> AsyncGenerator[None]:
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(_call(worker)) for worker in workers]
         try:
+            # Each worker begins before the block does, so that a block may end what they run.
+            await asyncio.sleep(0)  # noqa: TID251 - one turn of the loop, no time
             yield
         except Exception as error:  # noqa: BLE001 - raised again below, outside the group
             block_failed = error

@@ -167,6 +167,7 @@ class Upkeep:
         self._scheduled = [_Scheduled(step) for step in steps]
         assert len({step.name for step in steps}) == len(steps), "the name of a step is unique"
         self._running = False
+        self._is_expected = False
         self._finishing = False
         self._ended = asyncio.Event()
 
@@ -253,7 +254,7 @@ class Upkeep:
         Only one call may run at a time; after a cancellation it may be called again.
         """
         assert not self._running, "one task runs upkeep"
-        self._running = True
+        self._running, self._is_expected = True, False
         self._ended.clear()
         now_s = self._clock.monotonic_s()
         for one in self._scheduled:
@@ -271,6 +272,11 @@ class Upkeep:
         finally:
             self._running = False
             self._ended.set()  # `finish` does not wait for what does not run
+
+    def expect_run(self) -> None:
+        """Let `finish` wait for a `run` whose task was created and has not begun."""
+        self._is_expected = not self._running
+        self._ended.clear()
 
     async def run_now(self, name: str) -> StoreError | None:
         """Run the step of this name once, after a run of it that is under way. Return its error."""
@@ -352,7 +358,7 @@ class Upkeep:
         Waits `finish_s_max` at most, and does not fail with the store: nothing depends on it.
         Does nothing unless `run` runs. Idempotent.
         """
-        if not self._running:
+        if not (self._running or self._is_expected):
             return
         self._finishing = True
         for one in self._scheduled:

@@ -7,6 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from click.testing import Result
+
 from container.options import HOUR_MS
 from container.tier_reader import TierReader
 from container.upkeep.retention import RetentionStep
@@ -16,6 +18,7 @@ from tests.support.cli import invoke
 from tests.support.fake_broker import FakeBroker
 from tieredstore import sync
 from tieredstore.config.effective import Config
+from tieredstore.lifetime import running
 from tieredstore.offline.engine import OneProcess
 from tieredstore.owning import open_owner
 from tieredstore.places import directory_of, storage_at
@@ -72,7 +75,7 @@ class LivingTier:
 
     def merge(self) -> None:
         """Merge small parts, whose objects go."""
-        self._command("compact")
+        self.command("compact")
         self.delete_unreferenced()
 
     def expire(self) -> None:
@@ -84,7 +87,7 @@ class LivingTier:
 
     def delete_topic(self, topic: str = "A") -> None:
         """Delete a topic from the tier."""
-        self._command("delete-topic", topic, "--tier-only")
+        self.command("delete-topic", topic, "--tier-only")
         self.rows = {row: None for row in self.rows if row[0] != topic}
         self.delete_unreferenced()
 
@@ -113,9 +116,20 @@ class LivingTier:
 
         return asyncio.run(listed())
 
-    def _command(self, *words: str) -> None:
+    def command(self, *words: str, status: int = 0) -> Result:
+        """A command on the tier, without grace times."""
         given = [part for key, value in SETTINGS.items() for part in ("-D", f"{key}={value}")]
-        invoke(self.url, *given, "-D", "tieredStoreJournalGraceTime=0", *words)
+        grace = ("-D", "tieredStoreJournalGraceTime=0")
+        return invoke(self.url, *given, *grace, *words, status=status)
+
+    async def unpublish(self, topic: str) -> None:
+        """Delete a topic as a process does that dies after its journal entry."""
+        async with (
+            open_owner(self.config, clock=SystemClock()) as tier,
+            running([tier.journal.run]),
+        ):
+            await tier.delete_topic(topic)
+            await tier.journal.close()
 
     async def _delete(self, names: list[str] | None) -> None:
         store = storage_at(self.config, directory_of(self.config), clock=SystemClock())

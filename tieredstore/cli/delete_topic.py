@@ -49,16 +49,20 @@ def command(
     records in the store's CommitLog when its files expire. A topic that is made again goes on above
     its old end. What was interrupted is ended by the same command.
 
-    Prints what there was of each topic. Exit status 1: of one of them there was nothing.
+    Prints what there was of each topic. Exit status 1: of one of them there was nothing,
+    and no interrupted deletion was completed.
     """
     places = places_of(invocation.load_config(), tier_only=tier_only)
-    found = asyncio.run(_delete(places, topics, dry_run=dry_run, take_over=take_over))
+    found, completed = asyncio.run(_delete(places, topics, dry_run=dry_run, take_over=take_over))
     if as_json:
         write_json(map(_row, found))
     else:
         numbers = frozenset(COLUMNS[1:])
         write_table(COLUMNS, map(_cells, found), numbers=numbers)
     absent = [one.topic for one in found if not one.is_there]
+    if completed:
+        click.echo("what an interrupted deletion had left is deleted", err=True)
+        return 0
     for topic in absent:
         click.echo(f"tieredstore: there is no topic {topic}", err=True)
     return FINDINGS if absent else 0
@@ -66,14 +70,15 @@ def command(
 
 async def _delete(
     places: Places, topics: Sequence[str], *, dry_run: bool, take_over: bool
-) -> Sequence[DeletedTopic]:
+) -> tuple[Sequence[DeletedTopic], bool]:
     try:
         found = await topics_in(places, topics)
     except ValueError as error:
         raise ConfigError(str(error)) from error
-    if not dry_run:  # also what is not there: an interrupted deletion may have left something
-        await delete_topics(places, topics, clock=SystemClock(), take_over=take_over)
-    return found
+    if dry_run:
+        return found, False
+    # Also what is not there: an interrupted deletion may have left something.
+    return found, await delete_topics(places, topics, clock=SystemClock(), take_over=take_over)
 
 
 def _row(one: DeletedTopic) -> Row:

@@ -1,5 +1,6 @@
 """Jobs beside an owner that merges, expires and deletes: absence is never taken for damage."""
 
+import asyncio
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -208,3 +209,15 @@ def test_a_worker_that_does_not_see_the_tier_is_an_error(tier: LivingTier) -> No
             tier.lose(one)
     with pytest.raises(NotFound, match="this process sees no tier there"):
         list(scan_split(splits[0], on_gap=lambda _: None))
+
+
+def test_an_interrupted_deletion_of_a_topic_is_completed_by_the_same_command(
+    tier: LivingTier,
+) -> None:
+    parts = set(tier.objects())
+    asyncio.run(tier.unpublish("A"))
+    assert set(tier.objects()) == parts, "the process died after its entry"
+    words = ("delete-topic", "A", "--tier-only")
+    assert "what an interrupted deletion had left is deleted" in tier.command(*words).stderr
+    assert len(tier.objects()) == len(parts) / 2
+    assert "there is no topic A" in tier.command(*words, status=1).stderr
