@@ -98,6 +98,7 @@ def tier_topics(tier: sync.SyncTier) -> set[str]:
     return {queue.topic for queue in tier.queues()}
 
 
+@pytest.mark.data
 def test_it_opens_in_duckdb_and_pandas(golden_tier: Path, tmp_path: Path) -> None:
     duckdb: Any = import_module("duckdb")
     pandas: Any = import_module("pandas")

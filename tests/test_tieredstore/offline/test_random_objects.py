@@ -33,7 +33,7 @@ from tieredstore.offline.remake import remake
 from tieredstore.offline.restore import restore
 from tieredstore.places import directory_of, storage_at
 
-pytestmark = [pytest.mark.scales, pytest.mark.timeout(HANGS_AFTER_S)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(HANGS_AFTER_S)]
 
 PARTS = "@parts/"
 KEPT = (PARTS, "@keys/")

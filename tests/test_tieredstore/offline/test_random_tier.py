@@ -15,7 +15,6 @@ from container.metadata.state import TierState
 from container.names.rocketmq import INDEX_QUEUE
 from container.tier_reader import TierReader
 from provider.posix import PosixStore
-from tests.support.level import by_level
 from tests.support.patience import HANGS_AFTER_S
 from tests.support.random_tier import Written, sizes_for, with_codas, write_random_tier
 from tests.test_tieredstore.offline.test_rebuild import remove_derived, remove_metadata
@@ -26,11 +25,9 @@ from tieredstore.offline.remake import remake
 from tieredstore.offline.restore import restore
 from tieredstore.places import directory_of
 
-pytestmark = [pytest.mark.scales, pytest.mark.timeout(HANGS_AFTER_S)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(HANGS_AFTER_S)]
 
-MESSAGES = int(
-    os.environ.get("RANDOM_MESSAGES") or by_level(quick=1_000, full=20_000, nightly=20_000)
-)
+MESSAGES = int(os.environ.get("RANDOM_MESSAGES", "20000"))
 SEED = int(os.environ.get("RANDOM_SEED", "7"))
 SPLIT_BYTES = (64 << 10, 1 << 20, 1 << 40)
 Hashes = dict[str, bytes]

@@ -300,7 +300,10 @@ async def test_a_moment_is_found_in_hot_log_and_tier_together(tmp_path: Path) ->
                         assert await store.offset_by_time("Orders", 0, moment, boundary) == found
         assert await store.offset_by_time("Nothing", 0, 0) == 0
         await store.set_level("DISABLE")
-        assert await store.offset_by_time("Orders", 0, 0) == hot_first
+        hot_first = await world.local.min_offset("Orders", 0)
+        found = await store.offset_by_time("Orders", 0, 0)
+        # What is tiered meanwhile may be deleted between the calls.
+        assert hot_first <= found <= await world.local.min_offset("Orders", 0)
         await store.set_level("FORCE")
         await world.move(store)
         assert await store.offset_by_time("Orders", 0, 0) == 0
