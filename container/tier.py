@@ -336,7 +336,8 @@ class Tier(TierView):
         """Unpublish all queues of a topic in one entry; returns how many there were.
 
         Its files may go at once, by upkeep's next run. A queue of that name begins again, in a
-        higher generation, once they are gone. One request for each manifest.
+        higher generation, once they are gone. One request for each manifest, and where segments
+        are files one for each queue.
 
         Raises:
             BytesMissing, Corrupt: a manifest is lost or damaged.
@@ -344,7 +345,12 @@ class Tier(TierView):
             Fenced: a newer owner has the tier.
         """
         return await delete_topic(
-            self._journal, self._store, topic, clock=self._clock, plans_max=CUT_PLANS_MAX
+            self._journal,
+            self._store,
+            topic,
+            has_segment_names=self._segments.has_segment_names,
+            clock=self._clock,
+            plans_max=CUT_PLANS_MAX,
         )
 
     async def set_retention(self, hours: Mapping[str, int]) -> None:

@@ -42,6 +42,7 @@ class PosixStore:
         self._writers = ThreadPoolExecutor(self._options.write_threads_max, "posix-write")
         self._nowait_works = True
         self._is_closed = False
+        self._has_cancelled_append = False
 
     def __repr__(self) -> str:
         state = "closed" if self._is_closed else repr(self._work.files)
@@ -84,10 +85,13 @@ class PosixStore:
         """Objects by name; `ObjectStore.list`. One thread hop, a stat for each object.
 
         Only directories that can hold a matching name are visited. Temporary files and symbolic
-        links are not objects.
+        links are not objects. What cancelled calls of `append` may still write lands before.
         """
         self._check()
         check_prefix(prefix)
+        if self._has_cancelled_append:
+            await self._in(self._appender, lambda: None)  # rounds run in the order of the calls
+            self._has_cancelled_append = False
         return await self._in(self._readers, lambda: self._work.list(prefix, after))
 
     async def delete(self, names: Sequence[str]) -> None:
@@ -106,7 +110,11 @@ class PosixStore:
         """
         self._check(*(piece.name for piece in appends))
         if appends:
-            await self._in(self._appender, lambda: self._work.append(appends))
+            try:
+                await self._in(self._appender, lambda: self._work.append(appends))
+            except asyncio.CancelledError:
+                self._has_cancelled_append = True
+                raise
 
     async def register(self, name: str) -> bool:
         """Register this store as present; true if it is the only one; `AppendingStore.register`.

@@ -31,6 +31,8 @@ from provider.file_segments import FileSegments
 
 KIND = "first files"
 """The kind of the attempts that announce them."""
+DROPPED = "dropped queue"
+"""The kind of the attempts that announce what a deleted queue may still leave."""
 
 
 def attempt_of(queue: QueueId) -> str:
@@ -45,7 +47,8 @@ def announcements(
     wanted: list[PutAttempt] = []
     for queue in queues:
         known = state.attempts.get(attempt_of(queue))
-        if queue not in state.queues and (known is None or known.epoch != epoch):
+        is_known = known is not None and (known.kind, known.epoch) == (KIND, epoch)
+        if queue not in state.queues and not is_known:
             wanted.append(PutAttempt(Attempt(attempt_of(queue), KIND, now_ms, epoch, f"{queue}/")))
     return wanted
 
@@ -69,7 +72,9 @@ def _directory_of(name: str) -> str:
 
 
 class FirstFilesStep(Step):
-    """Gives tombstones to first files that earlier owners have announced and not published.
+    """Gives tombstones to files that earlier owners have announced and not published.
+
+    Those are first files, and what a deleted queue has left.
 
     One request for each announced queue, after the first snapshot and at a clean end; at most
     `orphan_queues_per_step_max` in a run. Waits while the owner that announced them may still live.
@@ -127,7 +132,7 @@ class FirstFilesStep(Step):
         return (
             one
             for one in self.tier.state.attempts.values()
-            if one.kind == KIND
+            if one.kind in {KIND, DROPPED}
             and one.epoch < epoch
             and not (self._segments is not None and self._segments.must_roll(one.epoch))
         )

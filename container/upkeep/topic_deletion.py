@@ -1,23 +1,33 @@
 """Deleting a topic from the tier, on an explicit word: what is published, and what it frees.
 
-Bytes that were written for a queue and not published before its topic was deleted go, too: the
-announcement of the queue's first files says where they lie (`first_files.py`). It stays, for a
-request that was cancelled may still land; the next owner looks there again.
+Bytes that were written for a queue and not published before its topic was deleted go, too. Writes
+of cancelled commits have landed before the files are listed. Of a queue that was never published,
+the announcement of its first files says where they lie (`first_files.py`). It stays, and each
+deleted queue gets one: a commit that is under way may still land, and the next owner lists the
+files again.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 
 from container.errors import BytesMissing
 from container.journal.journal import Journal
 from container.metadata.object_names import own_file
-from container.metadata.operations import AddTombstones, DropQueue
+from container.metadata.operations import AddTombstones, DropQueue, Operation, PutAttempt
 from container.metadata.part_counts import references, release_of
-from container.metadata.records import ManifestRef, Queue, QueueBasis, Segment, Tombstone
+from container.metadata.records import (
+    Attempt,
+    ManifestRef,
+    Queue,
+    QueueBasis,
+    Segment,
+    Tombstone,
+)
 from container.metadata.state import TierState
 from container.names.queue_id import FLAT_FILES, QueueId
 from container.names.rocketmq import parse_segment_name
 from container.queue.manifest import ManifestReader
-from container.upkeep.first_files import KIND
+from container.upkeep.first_files import DROPPED, KIND, attempt_of
 from container.upkeep.offloading import OFFLOADED
 from provider.clock import Clock
 from provider.errors import Unavailable
@@ -28,7 +38,13 @@ DELETED = "topic deleted"
 
 
 async def delete_topic(
-    journal: Journal, store: ObjectStore, topic: str, *, clock: Clock, plans_max: int
+    journal: Journal,
+    store: ObjectStore,
+    topic: str,
+    *,
+    has_segment_names: bool,
+    clock: Clock,
+    plans_max: int,
 ) -> int:
     """Unpublish all queues of a topic in one entry, as `Tier.delete_topic` says.
 
@@ -41,6 +57,10 @@ async def delete_topic(
     missing: BytesMissing | None = None
     for _ in range(plans_max):
         left = await _never_published(journal.state, store, topic, now_ms=now_ms)
+        known = planned.queues.of_topic(topic) if has_segment_names else ()
+        files: dict[QueueId, Sequence[str]] = {}
+        with suppress(Unavailable):  # the next owner lists them again
+            files = {one.id: await _segment_files(store, f"{one.id}/") for one in known}
         for ref in _unlisted(planned.queues.of_topic(topic), listed):
             try:
                 listed[ref.object_name] = await manifests.segments(ref)
@@ -51,12 +71,23 @@ async def delete_topic(
         queues = planned.queues.of_topic(topic)  # no await from here on
         if _unlisted(queues, listed):
             continue
-        drops = [_drop(one, listed, planned.tombstones.values(), now_ms) for one in queues]
+        drops: list[Operation] = []
+        for one in queues:
+            unknown = [name for name in files.get(one.id, ()) if name not in planned.tombstones]
+            drops.append(_drop(one, listed, planned.tombstones.values(), now_ms, unknown))
+            if has_segment_names:
+                drops.append(_announced(one.id, journal.epoch, now_ms))
         if drops or left:
             await journal.publish([*drops, AddTombstones(left)] if left else drops)
         return len(queues)
     reason = "its manifests change faster than they can be read; try again"
     raise Unavailable(reason, topic) from missing
+
+
+async def _segment_files(store: ObjectStore, prefix: str) -> list[str]:
+    """Files of one queue, published or not. One request."""
+    entries = await store.list(prefix)
+    return [entry.name for entry in entries if parse_segment_name(entry.name) is not None]
 
 
 def _unlisted(
@@ -75,12 +106,13 @@ async def _never_published(
         for one in state.attempts.values()
         if one.kind == KIND and one.output_prefix.startswith(f"{topic}/")
     ]
-    names = [entry.name for prefix in prefixes for entry in await store.list(prefix)]
-    return tuple(
-        Tombstone(name, now_ms, DELETED)
-        for name in names
-        if parse_segment_name(name) is not None and name not in state.tombstones
-    )
+    names = [name for prefix in prefixes for name in await _segment_files(store, prefix)]
+    return tuple(Tombstone(name, now_ms, DELETED) for name in names if name not in state.tombstones)
+
+
+def _announced(queue: QueueId, epoch: int, now_ms: int) -> PutAttempt:
+    """The operation by which the next owner lists what a deleted queue has left."""
+    return PutAttempt(Attempt(attempt_of(queue), DROPPED, now_ms, epoch, f"{queue}/"))
 
 
 def _drop(
@@ -88,22 +120,26 @@ def _drop(
     listed: Mapping[str, Sequence[Segment]],
     tombstones: Iterable[Tombstone],
     now_ms: int,
+    files: Iterable[str],
 ) -> DropQueue:
     """The operation that unpublishes a queue. Pure; O(tombstones).
+
+    `files` are those in its directories, published or not, that have no tombstones.
 
     Its files may go at once, for no reader may read them any more; so may what was offloaded of
     it, and waits for the lag.
     """
     old = [segment for ref in queue.manifests for segment in listed[ref.object_name]]
     segments = [segment for kind in FLAT_FILES for segment in queue.segments(kind)] + old
-    files = [own_file(queue.id, segment) for segment in segments]
-    names = [name for name in files if name is not None]
+    own_files = [own_file(queue.id, segment) for segment in segments]
+    names = [name for name in own_files if name is not None]
     names += [ref.object_name for ref in queue.manifests]
-    own_files = f"{queue.id}/"
+    names += files
+    directory = f"{queue.id}/"
     names += [
         one.object_name
         for one in tombstones
-        if one.reason == OFFLOADED and one.object_name.startswith(own_files)
+        if one.reason == OFFLOADED and one.object_name.startswith(directory)
     ]
     dead = tuple(Tombstone(name, now_ms, DELETED) for name in dict.fromkeys(names))
     return DropQueue(queue.id, dead, QueueBasis.of(queue), release_of(references(old), now_ms))

@@ -6,6 +6,7 @@ import pytest
 
 from container.check.tier import check_tier
 from container.check.unpublished import UNKNOWN_QUEUE
+from container.metadata.object_names import names_of_queue
 from container.metadata.operations import AddTombstones, PutAttempt
 from container.metadata.records import Tombstone
 from container.metadata.state import TierState
@@ -13,7 +14,7 @@ from container.names.queue_id import QueueId, SegmentType
 from container.names.rocketmq import segment_name
 from container.options import TierOptions
 from container.tier import Tier
-from container.upkeep.first_files import announcements, taken_up
+from container.upkeep.first_files import DROPPED, KIND, announcements, taken_up
 from container.upkeep.options import UpkeepOptions
 from provider.clock import settle
 from provider.errors import Unavailable
@@ -211,6 +212,56 @@ async def test_parts_need_no_announcement() -> None:
     async with world.owned() as tier:
         await put(tier, 1)
         assert tier.state.sequence == 2
+
+
+async def test_files_that_a_cancelled_commit_began_go_with_their_topic() -> None:
+    world = World()
+    world.options = TierOptions(commit_log_bytes_max=1000)
+    async with world.owned() as tier:
+        await put(tier, 3)
+        await tier._segments.write(planned(tier, 20).slices)  # cancelled before it is published
+        left = await world.names(f"{QUEUE}/")
+        assert len(left) > len(set(names_of_queue(tier.state.queues[QUEUE])))
+        await tier.delete_topic(TOPIC)
+        assert left <= tier.state.tombstones.keys()
+        await world.pass_time(80)
+        assert await world.names(f"{QUEUE}/") == set()
+        assert await told(world, tier) == set()
+
+
+async def test_what_lands_after_its_topic_was_deleted_goes_with_the_next_owner() -> None:
+    world = World()
+    async with world.owned() as tier:
+        late = planned(tier, 3)
+        await put(tier, 3)
+        await tier.delete_topic(TOPIC)
+        await world.pass_time(80)
+        assert await world.names(f"{QUEUE}/") == set()
+        await tier._segments.write(late.slices)
+        assert await told(world, tier) == {UNKNOWN_QUEUE}
+    world.kill_all()
+    async with world.owned() as tier:
+        for _ in range(UPKEEP.snapshot_entries_max):
+            await put(tier, 1, NEVER)
+        await world.pass_time(120)
+        assert await world.names(f"{QUEUE}/") == set()
+        assert tier.state.attempts == {}
+        assert await told(world, tier) == set()
+
+
+async def test_a_queue_that_is_deleted_and_begun_again_is_announced_again() -> None:
+    world = World()
+    async with world.owned() as tier:
+        await put(tier, 3)
+        await tier.delete_topic(TOPIC)
+        (dropped,) = tier.state.attempts.values()
+        assert dropped.kind == DROPPED
+        await world.pass_time(80)
+        (put_attempt,) = announcements(tier.state, [QUEUE], epoch=dropped.epoch, now_ms=0)
+        assert put_attempt.attempt.kind == KIND
+        await put(tier, 2)
+        assert tier.state.attempts == {}
+        assert await world.reads_back(QUEUE) == 2
 
 
 def test_names_of_unknown_queues_that_had_tombstones_may_have_been_used() -> None:
