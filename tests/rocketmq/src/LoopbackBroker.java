@@ -12,7 +12,11 @@ public class LoopbackBroker {
     while (store instanceof AbstractPluginMessageStore) {
       store = ((AbstractPluginMessageStore) store).getNext();
     }
-    LoopbackReplication.install((DefaultMessageStore) store);
+    if (controller.getReplicasManager() == null) {
+      LoopbackReplication.install((DefaultMessageStore) store);
+    } else {
+      LoopbackSwitching.install((DefaultMessageStore) store, controller.getReplicasManager());
+    }
     BrokerStartup.start(controller);
   }
 }

@@ -25,7 +25,7 @@ class LoopbackReplication extends DefaultHAService {
     }
   }
 
-  private static void set(Class<?> type, String name, Object owner, Object value) throws ReflectiveOperationException {
+  static void set(Class<?> type, String name, Object owner, Object value) throws ReflectiveOperationException {
     Field field = type.getDeclaredField(name);
     field.setAccessible(true);
     field.set(owner, value);

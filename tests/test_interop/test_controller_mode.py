@@ -1,0 +1,111 @@
+"""Brokers in controller mode: alone, and a pair whose master dies and whose slave is promoted."""
+
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.support.controlled_brokers import ControlledBrokers
+from tests.support.patience import HANGS_AFTER_S, Patience, wait_until
+from tests.support.rocketmq_broker import BrokerInstall
+from tests.test_interop.tieredstore_process import Tieredstore, stop
+
+pytestmark = [pytest.mark.rocketmq, pytest.mark.timeout(2 * HANGS_AFTER_S)]
+
+QUICK_DROP = {"haMaxTimeSlaveNotCatchup": "3000", "checkSyncStateSetPeriod": "1000"}
+"""A silent replica is dropped after three seconds."""
+
+
+@contextmanager
+def sending(brokers: ControlledBrokers, messages: int, out: Path) -> Iterator[None]:
+    """Send messages in the background; the block ends the sender."""
+    command = brokers.sending("T", messages, 10, out, "m")
+    with (brokers.work / "send.log").open("wb") as log:
+        sender = subprocess.Popen(command, stdout=log, stderr=log)
+    try:
+        yield
+    finally:
+        sender.kill()
+        sender.wait()
+
+
+def acknowledged(out: Path) -> int:
+    """How many messages were sent."""
+    return len(out.read_text().splitlines()) if out.exists() else 0
+
+
+def tiered(tier: Tieredstore) -> int:
+    """How many messages of all queues are tiered."""
+    done = tier.attempt("topics", "--json")
+    return 0 if done.returncode else sum(row["commit_offset"] for row in tier.rows("topics"))
+
+
+def wait_for(reached, text: str, *marks) -> None:
+    """Wait while one of the numbers moves."""
+    wait_until(reached, Patience(text, marks=lambda: [mark() for mark in marks]), 0.5)
+
+
+def bodies_in(store: Path) -> bytes:
+    """The CommitLog of a replica."""
+    return b"".join(file.read_bytes() for file in sorted((store / "commitlog").iterdir()))
+
+
+def test_a_broker_that_is_alone_in_controller_mode_is_tiered(
+    rocketmq: BrokerInstall, tmp_path: Path
+) -> None:
+    """Its checkpoint never gets a confirm offset, for no replica acknowledges anything."""
+    out = tmp_path / "out"
+    with ControlledBrokers(rocketmq, tmp_path, QUICK_DROP) as brokers:
+        alone = brokers.add("a")
+        ours = Tieredstore(alone.conf, tmp_path / "tier")
+        with ours.following(alone.store, tmp_path / "follow.log") as follower:
+            with sending(brokers, 200, out):
+                wait_for(lambda: acknowledged(out) == 200, "not sent", lambda: acknowledged(out))
+            wait_for(lambda: tiered(ours) >= 200, "not tiered", lambda: tiered(ours))
+            assert stop(follower) == 0, (tmp_path / "follow.log").read_text()
+        with sending(brokers, 20, tmp_path / "more"):
+            more = tmp_path / "more"
+            wait_for(lambda: acknowledged(more) == 20, "not sent", lambda: acknowledged(more))
+        alone.server.stop()
+        ours.run("tier", str(alone.store))
+        assert tiered(ours) >= 220
+    assert ours.rows("check") == []
+
+
+def test_nothing_is_tiered_that_a_promoted_slave_lacks(
+    rocketmq: BrokerInstall, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    with ControlledBrokers(rocketmq, tmp_path) as brokers:
+        master = brokers.add("a")
+        slave = brokers.add("b")
+        ours = Tieredstore(master.conf, tmp_path / "tier")
+        with ours.following(master.store, tmp_path / "follow.log") as follower:
+            with sending(brokers, 100_000, out):
+                wait_for(lambda: tiered(ours) >= 300, "not tiered", lambda: tiered(ours))
+                master.server.kill()
+                sent = acknowledged(out)
+                wait_for(
+                    lambda: acknowledged(out) > sent + 300,
+                    "the slave is not promoted",
+                    lambda: acknowledged(out),
+                )
+            assert stop(follower) == 0, (tmp_path / "follow.log").read_text()
+        theirs = bodies_in(slave.store)
+        rows = [row for rows in ours.messages("T").values() for row in rows]
+        assert len(rows) >= 300
+        keys = [row["properties"]["UNIQ_KEY"].encode() for row in rows]
+        assert [key for key in keys if key not in theirs] == []
+        master.server.start()  # as the slave of the promoted one, whose messages it gets
+        with ours.following(master.store, tmp_path / "second.log") as follower:
+            count = len(rows)
+            wait_for(lambda: tiered(ours) >= count + 300, "not tiered", lambda: tiered(ours))
+            assert stop(follower) == 0, (tmp_path / "second.log").read_text()
+        theirs = bodies_in(slave.store)
+        keys = [
+            row["properties"]["UNIQ_KEY"] for rows in ours.messages("T").values() for row in rows
+        ]
+        assert [key for key in keys if key.encode() not in theirs] == []
+    assert ours.rows("check") == []
