@@ -7,7 +7,7 @@ import pytest
 from container.names.queue_id import QueueId
 from container.record.layout import TRANSACTION_PREPARED
 from container.record.unit import ConsumeQueueUnit
-from dispatcher.hot_log import HotQueueState, Wanted, records_of_queue
+from dispatcher.hot_log import HotQueue, HotQueueState, Wanted, records_of_queue
 from provider.clock import ManualClock
 from provider.errors import Closed, OutOfRange
 from provider.ranges import QueueOffset
@@ -271,6 +271,27 @@ async def test_queues_of_other_kinds_are_refused_with_a_sentence(
     ):
         assert word in seen.pop(queue).detail
     assert seen == {}
+
+
+async def test_a_topic_whose_kind_is_known_late_is_refused_once_with_what_was_tiered(
+    broker: FakeBroker, clock: ManualClock, logs: list[RocketMqHotLog]
+) -> None:
+    """A slave gets `config/topics.json` half a minute after the first messages."""
+    for _ in range(60):
+        broker.put("Late", 0)
+    late = QueueId("Late", 0)
+    log = await follow(broker, clock, logs)
+    assert [seen.state for seen in await log.poll()] == [HotQueueState.READY]
+    await log.release(late, QueueOffset(60))
+    broker.create_topic("Late", {"+cleanup.policy": "COMPACTION"})
+    refusals: list[HotQueue] = []
+    for _ in range(5):
+        await clock.advance(2.0)
+        broker.put("Late", 0)
+        refusals += await log.poll()
+    (refused,) = refusals
+    assert (refused.state, refused.max_offset) == (HotQueueState.REFUSED, 60)
+    assert "below offset 60 were tiered" in refused.detail
 
 
 async def test_few_files_stay_mapped_whatever_is_read(

@@ -17,7 +17,7 @@ def deletion_sentence(waiting: Mapping[QueueId, int], *, has_pins: bool) -> str:
     named = _named(list(dict.fromkeys(queue.topic for queue in waiting)))
     left = sum(waiting.values())
     if not left:
-        return f"{named} deleted on the broker; nothing of that waited to be tiered."
+        return f"{named} deleted on the broker; all that was seen of that is tiered."
     if has_pins:
         became = "is tiered all the same, from pinned files"
     else:

@@ -143,16 +143,28 @@ class FollowedQueues:
         self._deletions.scanned()
         self._deletions.tell_again(before.keys() - self._unscanned.keys())
         self._find_floors()
-        zero = QueueOffset(0)
-        refused = {
-            queue: HotQueue(queue, zero, zero, HotQueueState.REFUSED, sentence)
-            for queue, sentence in found.refused.items()
-        }
+        refused = {queue: self._refuse(queue, said) for queue, said in found.refused.items()}
         return refused | {
             queue: self._deletions.unreadable(queue, error)
             for queue, error in self._unscanned.items()
             if queue not in self._tails
         }
+
+    def _refuse(self, queue: QueueId, sentence: str) -> HotQueue:
+        """A queue that is not tiered; it may have been until its topic's kind was known."""
+        tail = self._tails.pop(queue, None)
+        if tail is not None:
+            tail.files.give_up()
+        known = self.told.known.get(queue)
+        if known is None:
+            zero = QueueOffset(0)
+            return HotQueue(queue, zero, zero, HotQueueState.REFUSED, sentence)
+        if known.state is HotQueueState.REFUSED and known.detail.startswith(sentence):
+            return known
+        tiered = self.told.released(queue)
+        more = f" Its messages below offset {tiered} were tiered before that was known."
+        detail = sentence + more if tiered else sentence
+        return replace(known, state=HotQueueState.REFUSED, detail=detail)
 
     def look_anew(self, queues: Collection[QueueId], moment: LookTime) -> dict[QueueId, HotQueue]:
         """As a scan and a look at these queues, with nothing kept of what was read before.
