@@ -86,9 +86,9 @@ def _plan(
     if options.record_crc or encoded is None or is_special or topics[0] in options.own_topics:
         return None
     texts, closing, tag_codes = encoded
-    if bool in set(map(type, queue_ids)):
-        return None
     queues = {queue_id: queue_of(topics[0], queue_id) for queue_id in set(queue_ids)}
+    if bool in map(type, queues):
+        return None
     _, magic, topic = queues[queue_ids[0]]
     born_host = _host(born_hosts[0], options)
     store_host = _host(store_hosts[0], options)

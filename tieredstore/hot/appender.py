@@ -227,7 +227,7 @@ class Appender:
         if self.broken:
             return None
         plan = plan_one(self.end, self.next_offsets, message, now_ms=now_ms, options=self.options)
-        if plan is None or plan.queue in self._begins:
+        if plan is None:  # as of a queue that has no message yet
             return None
         queue, record, unit, (offset, position, size, _) = plan
         queues = self.queues

@@ -88,7 +88,8 @@ def _plan(
     if (
         offset is None
         or topic in options.own_topics
-        or type(queue_id) is bool
+        or queue_id is True
+        or queue_id is False
         or options.record_crc
         or body_bytes > options.message_bytes_max
         or text_bytes > PROPERTIES_BYTES_MAX

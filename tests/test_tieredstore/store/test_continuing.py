@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 
 import tieredstore
 from container.names.queue_id import QueueId
-from provider.errors import Denied, Unavailable
+from provider.errors import Corrupt, Denied, Unavailable
 from tieredstore import HotWriteOptions, NewMessage
 from tieredstore.cli.main import cli
 from tieredstore.config.effective import Config
@@ -234,6 +234,20 @@ def test_a_log_below_its_tier_continues_at_the_tiers_end(
     place.verify()
     by_library(place)
     place.verify()
+
+
+@pytest.mark.parametrize("writer", WRITERS)
+def test_a_commit_log_that_lacks_its_newest_files_takes_nothing(writer: str, place: Place) -> None:
+    """It lies on a disk of its own, which was put back from a copy; the ConsumeQueues are newer."""
+    place.lived(is_running=False)
+    without_log(place)
+    shutil.copytree(place.copy / "commitlog", place.root / "commitlog")
+    if writer == "put":
+        said = place.command("put", "Orders", "x", status=1).stderr
+        assert "the file is missing, though the log was durable up to" in said
+    else:
+        with pytest.raises(Corrupt, match="the file is missing, though the log was durable up to"):
+            WRITERS[writer](place)
 
 
 def contradicted(place: Place) -> None:

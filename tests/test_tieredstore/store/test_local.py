@@ -9,6 +9,7 @@ from unittest.mock import patch
 import pytest
 
 from container.record.unit import FILLER_SIZE, ConsumeQueueUnit
+from dispatcher.topic_filter import QUEUE_ID_MAX
 from fetcher.result import FetchStatus
 from fetcher.tag_filter import parse_subscription
 from provider.clock import ManualClock, SystemClock
@@ -304,7 +305,7 @@ async def test_an_iteration_gives_what_is_there_and_what_comes(tmp_path: Path) -
 async def test_a_query_looks_at_the_queues_that_are_there_however_large_their_numbers(
     tmp_path: Path,
 ) -> None:
-    ids = [0, 7, 2**31 - 1]
+    ids = [0, 7, QUEUE_ID_MAX]
     async with local(tmp_path) as store:
         for queue_id in ids:
             await store.put_messages([new_message(1, queue_id=queue_id), new_message(2)])
