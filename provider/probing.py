@@ -6,7 +6,7 @@ from contextlib import suppress
 from random import Random
 from typing import Final
 
-from provider.errors import AlreadyExists, Denied, Unavailable
+from provider.errors import AlreadyExists, Denied, NotFound, Unavailable
 from provider.object_store import ObjectStore
 from provider.ranges import ByteRange
 
@@ -14,22 +14,40 @@ PROBE_PREFIX = "@probe/"
 DELETABLE: Final = "deletable"
 """Name of the object by which deletions are tried: where they are denied, one is left for ever."""
 ROUNDS: Final = 3
+TRIES: Final = 3
+"""A promise counts as broken if it is broken in each try."""
 RIVALS: Final = 2
 """Creates of one name at once, in each round."""
 BODY_BYTES: Final = 4 << 10
 """Enough that a service that checks first and stores later is seen in between."""
 
 
+class _Broken(Denied):
+    """The storage seems to break a promise."""
+
+
 async def probe(store: ObjectStore, *, rng: Random, prefix: str = PROBE_PREFIX) -> None:
     """Prove on throw-away names that the storage keeps the promises that ownership rests on.
 
-    Fifteen requests. A call that is interrupted may leave a few small objects under `prefix`,
-    which no reader reads and an owner's upkeep deletes.
+    Fifteen requests, and as many for each further try where a promise seems to be broken: another
+    owner's upkeep may have deleted what a paused start had created. A call that is interrupted may
+    leave a few small objects under `prefix`, which no reader reads and an owner's upkeep deletes.
 
     Raises:
         Denied: the storage refuses us, or breaks a promise: do not write to it.
         Unavailable: try again.
     """
+    for left in reversed(range(TRIES)):
+        try:
+            await _probe_once(store, rng, prefix)
+        except (_Broken, NotFound):
+            if not left:
+                raise
+        else:
+            return
+
+
+async def _probe_once(store: ObjectStore, rng: Random, prefix: str) -> None:
     await _prove_deletion(store, f"{prefix}{DELETABLE}")
     names = [f"{prefix}{rng.getrandbits(128):032x}" for _ in range(ROUNDS)]
     try:
@@ -37,13 +55,13 @@ async def probe(store: ObjectStore, *, rng: Random, prefix: str = PROBE_PREFIX) 
             await _prove_create(store, name)
         body = await _prove_create(store, names[-1])
         await _prove_reads(store, prefix, names, body)
-    except Denied:
+    except (Denied, NotFound):
         with suppress(Denied, Unavailable):  # the verdict on the storage counts
             await store.delete(names)
         raise
     await store.delete(names)
     if not {entry.name for entry in await store.list(prefix)}.isdisjoint(names):
-        raise Denied("the storage lists what was just deleted: use another one", names[0])
+        raise _Broken("the storage lists what was just deleted: use another one", names[0])
 
 
 async def _prove_deletion(store: ObjectStore, name: str) -> None:
@@ -81,7 +99,7 @@ async def _prove_create(store: ObjectStore, name: str) -> bytes:
         raise unclear[0]
     found = bytes(await store.read(name)) if len(won) <= 1 else b""
     if len(won) > 1 or found not in (won or bodies):
-        raise Denied(
+        raise _Broken(
             "the storage ignores create-if-absent, or checks the condition before it stores, so "
             "two owners could overwrite each other: use another one",
             name,
@@ -97,6 +115,6 @@ async def _prove_reads(store: ObjectStore, prefix: str, names: Sequence[str], bo
     """
     start = len(body) // 3
     if bytes(await store.read(names[-1], ByteRange(start, len(body)))) != body[start:]:
-        raise Denied("the storage reads other bytes of a range: use another one", names[-1])
+        raise _Broken("the storage reads other bytes of a range: use another one", names[-1])
     if not {entry.name for entry in await store.list(prefix)}.issuperset(names):
-        raise Denied("the storage does not list what was just created: use another one", names[0])
+        raise _Broken("the storage does not list what was just created: use another one", names[0])

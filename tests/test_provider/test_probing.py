@@ -1,0 +1,69 @@
+"""The probe of a storage, beside an owner whose upkeep deletes old probes."""
+
+from random import Random
+
+import pytest
+
+from provider.errors import Denied
+from provider.memory import MemoryStore
+from provider.probing import PROBE_PREFIX, probe
+
+REQUESTS = 15
+
+
+class Swept(MemoryStore):
+    """Loses everything below `@probe/` before the requests with these numbers."""
+
+    def __init__(self, *sweeps: int) -> None:
+        super().__init__()
+        self.sweeps = sweeps
+        self.requests = 0
+
+    async def _request(self) -> None:
+        if self.requests in self.sweeps:
+            names = [one.name for one in await super().list(PROBE_PREFIX)]
+            await super().delete(names)
+        self.requests += 1
+
+    async def create(self, name, buffers) -> None:
+        await self._request()
+        await super().create(name, buffers)
+
+    async def read(self, name, wanted=None):
+        await self._request()
+        return await super().read(name, wanted)
+
+    async def list(self, prefix, *, after=""):
+        await self._request()
+        return await super().list(prefix, after=after)
+
+    async def delete(self, names) -> None:
+        await self._request()
+        await super().delete(names)
+
+
+@pytest.mark.parametrize("moment", range(REQUESTS))
+async def test_a_probe_that_another_owner_deletes_is_repeated_under_another_name(
+    moment: int,
+) -> None:
+    store = Swept(moment)
+    await probe(store, rng=Random(1))
+    assert await store.list("") == []
+
+
+async def test_a_probe_whose_promises_hold_takes_fifteen_requests() -> None:
+    store = Swept()
+    await probe(store, rng=Random(1))
+    assert store.requests == REQUESTS
+
+
+async def test_a_promise_that_is_broken_on_every_name_is_told() -> None:
+    class Forgetful(Swept):
+        async def list(self, prefix, *, after=""):
+            await super().list(prefix, after=after)
+            return []
+
+    store = Forgetful()
+    with pytest.raises(Denied, match="does not list what was just created"):
+        await probe(store, rng=Random(1))
+    assert store.requests > 2 * REQUESTS, "it tries more than once"
