@@ -15,6 +15,11 @@ from provider.object_store import ObjectStore
 class RefreshedMetadata(MetadataView, Protocol):
     """Where a reader's metadata comes from: a follower of the journal, or a fixed state."""
 
+    @property
+    def histories(self) -> int:
+        """How often the tier was found to be put back from a copy."""
+        ...
+
     async def refresh(self) -> bool:
         """Look for newer metadata; True if there was some."""
         ...
@@ -30,6 +35,11 @@ class FixedMetadata:
     def state(self) -> TierState:
         """What was loaded."""
         return self._state
+
+    @property
+    def histories(self) -> int:
+        """There is one."""
+        return 0
 
     async def refresh(self) -> bool:
         """Nothing changes."""
@@ -73,6 +83,9 @@ class TierReader(TierView):
         """
         follower = await JournalFollower.open(store, damaged=damaged)
         return cls(store, follower, verify=verify, damage=follower.damage)
+
+    def _history(self) -> int:
+        return self._metadata.histories
 
     def __repr__(self) -> str:
         broker = self.state.broker

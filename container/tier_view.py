@@ -68,7 +68,18 @@ class TierView:
         if queue not in self.state.queues:
             return None
         verify = self._verify if verify is None else verify
-        return MessageQueueContainer(queue, self.queue, self._store, self._manifests, verify=verify)
+        return MessageQueueContainer(
+            queue,
+            self.queue,
+            self._store,
+            self._manifests,
+            verify=verify,
+            history=self._history,
+        )
+
+    def _history(self) -> int:
+        """Number of the history that the metadata belong to; see `JournalFollower.histories`."""
+        return 0
 
     def segments(self, queue: QueueId) -> TieredSegments | None:
         """Where a queue's messages lie, as its newest metadata say; None if the tier lacks it."""

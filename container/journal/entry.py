@@ -60,6 +60,21 @@ def decode_entry(raw: Buffer, name: EntryName) -> tuple[Frame, bytes]:
     return frame, bytes(raw[:length])
 
 
+def follows(raw: Buffer, name: EntryName, last: bytes) -> bool:
+    """Whether the entry `name` was written after `last`, the own bytes of the one applied before.
+
+    It was not where its whole copy of the entry before it differs: the tier was put back from a
+    copy, and numbers and epochs came again. True where it has no whole copy, or `last` is empty.
+    """
+    if not last or raw[-len(last) :] == last:
+        return True
+    try:
+        copy = copy_in(raw, name)
+    except (Corrupt, NewerVersion):
+        return True  # judged where the entry is applied
+    return copy is None or copy == last
+
+
 def copy_in(raw: Buffer, name: EntryName) -> bytes | None:
     """The copy of the entry before it that the entry `name` holds; None if it holds none.
 

@@ -19,6 +19,7 @@ class JournalFollower:
         self._reader = reader
         self._loaded = loaded
         self._reloads = 0
+        self._histories = 0
         self._refreshing = asyncio.Lock()
 
     @classmethod
@@ -55,6 +56,11 @@ class JournalFollower:
         return self._loaded.state
 
     @property
+    def histories(self) -> int:
+        """How often the tier was found to be put back from a copy, which began another history."""
+        return self._histories
+
+    @property
     def damage(self) -> Corrupt | None:
         """Why the state was older than it could be when it was loaded; None if it was not."""
         return self._loaded.damage
@@ -67,8 +73,9 @@ class JournalFollower:
     async def refresh(self) -> bool:
         """Apply new entries; whether there were any. One request where there are none.
 
-        Loads the newest snapshot where entries that it needs were deleted. Then, and only then,
-        `state` is another object. A failure leaves the state as of this entry or a later one.
+        Loads the newest snapshot where entries that it needs were deleted, or the tier was put back
+        from a copy: the state may then be older than before. Then, and only then, `state` is
+        another object. A failure leaves the state as of this entry or a later one.
         Concurrent calls run one after another.
 
         Raises:
@@ -79,9 +86,12 @@ class JournalFollower:
 
     async def _refresh(self) -> bool:
         before = self.state.sequence
-        if not await self._reader.catch_up(self._loaded):
-            loaded = await self._reader.load()
-            if loaded.state.sequence >= before:
-                self._loaded = loaded
-                self._reloads += 1
-        return self.state.sequence > before
+        if await self._reader.catch_up(self._loaded):
+            return self.state.sequence > before
+        loaded = await self._reader.load()
+        is_other = self._loaded.is_other_history and loaded.state.sequence > 0
+        if is_other or loaded.state.sequence >= before:
+            self._loaded = loaded
+            self._reloads += 1
+            self._histories += is_other
+        return is_other or self.state.sequence > before

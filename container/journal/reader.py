@@ -9,7 +9,7 @@ missing, the copy of it in the next one stands in (decision 0015).
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from container.journal.entry import apply_entry, copy_in
+from container.journal.entry import apply_entry, copy_in, follows
 from container.journal.options import JournalOptions
 from container.journal.snapshot import decode_in_turns
 from container.metadata.state import TierState
@@ -42,6 +42,8 @@ class Loaded:
     """Newer snapshots that are damaged; nothing is lost by them."""
     last: bytes = b""
     """The newest entry applied, without its copy of another; empty if a snapshot was all."""
+    is_other_history: bool = False
+    """Whether the journal goes on otherwise than the state does: it was put back from a copy."""
     damage: Corrupt | None = None
     """Why the state is older than it could be; only `load_whole_part` leaves it so."""
 
@@ -136,6 +138,12 @@ class JournalReader:
                 return loaded
             if whole:
                 return loaded
+            if loaded.is_other_history and attempt == RELOADS_MAX - 1:
+                path = str(EntryName(loaded.state.sequence + 1))
+                loaded.damage = Corrupt("it follows another entry than the one before it", path)
+                return loaded
+            if loaded.is_other_history:  # it is being put back just now
+                continue
             if attempt and loaded.snapshot == last:  # not replaced: there is no other
                 reason = "entries were deleted, and no snapshot holds them"
                 lost = Corrupt(reason, SNAPSHOT_PREFIX)
@@ -172,13 +180,23 @@ class JournalReader:
         per `catch_up_bytes_max`; two more for each entry whose copy stands in. The state changes
         entry by entry, never within one.
 
+        False also where the journal does not have the state's own entry, or goes on from another
+        one (`is_other_history`): it was put back from a copy.
+
         Raises:
             Corrupt: an entry is damaged or missing, and so is its copy; the state is as it was
                 before that entry.
             NewerVersion: a newer program wrote it.
             Unavailable: try again.
         """
-        return await self._catch_up(loaded, await self._entries(after=loaded.state.sequence))
+        held = loaded.state.sequence
+        if not held:
+            return await self._catch_up(loaded, await self._entries(after=0))
+        found = await self._entries(after=held - 1)
+        if not found:  # the newest entry is never deleted
+            loaded.is_other_history = True
+            return False
+        return await self._catch_up(loaded, [one for one in found if one[0].sequence > held])
 
     async def _catch_up_while_it_gets_on(self, loaded: Loaded) -> bool:
         """As `_catch_up_from_its_own`; a request that fails costs only the batch that it was for.
@@ -259,6 +277,9 @@ class JournalReader:
         read = iter(raws)
         for name, size in batch:
             raw = next(read) if size > 0 else b""
+            if not follows(raw, name, loaded.last):
+                loaded.is_other_history = True
+                return False
             try:
                 loaded.last = apply_entry(loaded.state, raw, name)
             except Corrupt as damage:
@@ -281,6 +302,9 @@ class JournalReader:
         if raw is None:
             missing = Corrupt("a journal entry is missing, and later ones exist", str(name))
             return await self._stand_in(loaded, name, missing)
+        if not follows(raw, name, loaded.last):
+            loaded.is_other_history = True
+            return False
         try:
             loaded.last = apply_entry(loaded.state, raw, name)
         except Corrupt as damage:

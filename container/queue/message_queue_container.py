@@ -19,6 +19,9 @@ from provider.errors import Corrupt, NotFound, OutOfRange
 from provider.object_store import Buffer, ObjectStore
 from provider.ranges import ByteRange, QueueOffset
 
+HISTORY_SHIFT = 48
+"""Bits of a generation below the number of the history."""
+
 
 class Manifests(Protocol):
     """Where sealed segments are found that left the snapshot."""
@@ -43,8 +46,13 @@ class MessageQueueContainer:
         manifests: Manifests,
         *,
         verify: bool = False,
+        history: Callable[[], int] = lambda: 0,
     ) -> None:
-        """`verify`: check the CRC-32C of every extent touched, reading extents whole for it."""
+        """`verify`: check the CRC-32C of every extent touched, reading extents whole for it.
+
+        `history`: the number of the tier's history, which a reader raises (`generation`).
+        """
+        self._history = history
         self._id = queue
         self._lookup = lookup
         self._store = store
@@ -74,13 +82,21 @@ class MessageQueueContainer:
     def as_of(self, queue: Queue) -> "MessageQueueContainer":
         """The same, but with one record of the queue for ever, whatever is published meanwhile."""
         return MessageQueueContainer(
-            self._id, lambda _: queue, self._store, self._manifests, verify=self._verify
+            self._id,
+            lambda _: queue,
+            self._store,
+            self._manifests,
+            verify=self._verify,
+            history=self._history,
         )
 
     @property
     def generation(self) -> int:
-        """Raised by every cut: what was read in another one may not be published."""
-        return self.record.generation
+        """Raised by every cut: what was read in another one may not be published.
+
+        Raised for a reader, too, where the tier was put back from a copy.
+        """
+        return self.record.generation + (self._history() << HISTORY_SHIFT)
 
     @property
     def min_offset(self) -> QueueOffset:
