@@ -1,11 +1,13 @@
 """Takes the ownership of a tier: writes a fence at the first free number."""
 
+import asyncio
+import itertools
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 
 from container.errors import Refused
 from container.journal.claims import Claims
-from container.journal.entry import apply_entry, encode_entry
+from container.journal.entry import apply_entry, copy_in, encode_entry
 from container.journal.entry_writer import EntryWriter, Outcome
 from container.journal.frame import NONCE_BYTES, Frame, FrameKind
 from container.journal.options import JournalOptions, RandomSource
@@ -16,9 +18,12 @@ from container.metadata.records import Broker
 from container.metadata.state import TierState
 from container.names.tier_objects import JOURNAL_PREFIX, EntryName
 from provider.clock import Clock
-from provider.errors import Denied
-from provider.object_store import ObjectStore
+from provider.errors import AlreadyExists, Corrupt, Denied, NotFound, Unavailable
+from provider.object_store import Buffer, ObjectStore
 
+READ_AHEAD = 64
+"""Entries that a taker reads by name at once; four times as many where all of them are there."""
+READ_AHEAD_MAX = 1024
 Permit = Callable[[Broker], Awaitable[None]]
 """Called with what the tier says of its owner just before each fence; raises to forbid it."""
 
@@ -42,9 +47,9 @@ async def take_ownership(
         limit = options.transaction_bytes_max
         raise Refused(f"{len(import_payload)} bytes, the limit is {limit}", JOURNAL_PREFIX)
     reader = JournalReader(store, options, clock=clock)
-    writer = EntryWriter(store, clock=clock, rng=rng, options=options)
+    race = _Race(store, reader, EntryWriter(store, clock=clock, rng=rng, options=options))
     loaded = await reader.load()
-    claims = Claims(store, fence.owner, rng=rng)
+    claims = Claims(store, fence.owner, clock=clock, rng=rng, pause_s=options.claim_s_max)
     while True:
         state = loaded.state
         _refuse_other_broker(state.broker, fence)
@@ -55,21 +60,99 @@ async def take_ownership(
         _refuse_inapplicable(state, [numbered, *imported])
         payload = join_operations([encode_operations([numbered]), import_payload])
         name = EntryName(state.sequence + 1)
-        nonce = rng.randbytes(NONCE_BYTES)
-        frame = Frame(FrameKind.ENTRY, epoch, name.sequence, nonce, payload)
+        frame = Frame(FrameKind.ENTRY, epoch, name.sequence, rng.randbytes(NONCE_BYTES), payload)
         raw, _ = encode_entry(frame, loaded.last)
-        written = await writer.write(name, raw)
-        if written.outcome == Outcome.LANDED:
-            loaded.last = apply_entry(state, written.found, name)
+        outcome = await race.enter(loaded, name, raw)
+        if outcome == Outcome.LANDED:
             await claims.withdraw()
             return loaded
-        if written.outcome == Outcome.TAKEN:
-            loaded.last = apply_entry(state, written.found, name)
-        # An owner that is busy would always be faster: it stands back once it sees the claim.
-        await claims.make(state.broker.epoch + 1)
-        # After `STALE` the journal was cut while we read it.
-        if written.outcome == Outcome.STALE or not await reader.catch_up(loaded):
+        # A busy owner would always be faster: it stands back once it sees the claim.
+        is_claimed = await claims.make(state.broker.epoch + 1)
+        if is_claimed and outcome == Outcome.TAKEN:
+            outcome = await race.follow(loaded)
+        if outcome == Outcome.STALE:  # the journal was truncated while it was read
             loaded = await reader.load()
+
+
+class _Race:
+    """Attempts of one taker at the number after the newest entry, in few round trips.
+
+    An attempt is one create, and where the number is taken one round of reads by name, side by
+    side. Entries that are read without a listing of the boundary after them are believed as one
+    chain only: each holds a copy of the entry before it. The newest entry of a journal is never
+    deleted, so a fence that lands above the boundary follows a real entry, and with it the chain
+    that its epoch was counted from. Failures and breaks of the chain take the slow way.
+    """
+
+    def __init__(self, store: ObjectStore, reader: JournalReader, writer: EntryWriter) -> None:
+        self._store = store
+        self._reader = reader
+        self._writer = writer
+        self._width = READ_AHEAD
+
+    async def enter(self, loaded: Loaded, name: EntryName, raw: bytes) -> Outcome:
+        """Try to create the fence, and apply it, or the entries that are there instead."""
+        try:
+            await self._store.create(str(name), [raw])
+            if (await self._reader.posted()).boundary >= name.sequence:
+                return Outcome.STALE
+        except AlreadyExists:
+            ahead = await self._ahead(name)
+            if not ahead or bytes(ahead[0]) != raw:
+                return await self._apply(loaded, ahead)
+        except (Unavailable, Denied):
+            pass  # unknown: settled below
+        else:
+            loaded.last = apply_entry(loaded.state, raw, name)
+            return Outcome.LANDED
+        written = await self._writer.write(name, raw)
+        if written.outcome != Outcome.STALE:
+            loaded.last = apply_entry(loaded.state, written.found, name)
+        return written.outcome
+
+    async def follow(self, loaded: Loaded) -> Outcome:
+        """Apply the entries that were written meanwhile."""
+        ahead = await self._ahead(EntryName(loaded.state.sequence + 1))
+        return await self._apply(loaded, ahead) if ahead else Outcome.TAKEN
+
+    async def _ahead(self, first: EntryName) -> list[Buffer]:
+        """Entries from a number on, as far as they are dense. Reads side by side; no listing."""
+        entries: list[Buffer] = []
+        while True:
+            found = await self._side_by_side(first.sequence + len(entries), self._width)
+            dense = list(itertools.takewhile(lambda raw: raw is not None, found))
+            entries += [raw for raw in dense if raw is not None]
+            if len(dense) < len(found):
+                return entries
+            self._width = min(4 * self._width, READ_AHEAD_MAX)
+
+    async def _side_by_side(self, first: int, count: int) -> list[Buffer | None]:
+        async def read(sequence: int) -> Buffer | None:
+            try:
+                return await self._store.read(str(EntryName(sequence)))
+            except (NotFound, Unavailable):
+                return None
+
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(read(first + number)) for number in range(count)]
+        return [task.result() for task in tasks]
+
+    async def _apply(self, loaded: Loaded, entries: Sequence[Buffer]) -> Outcome:
+        """Apply a chain of entries; `STALE` where they are no chain, or there are none."""
+        if not entries:
+            return Outcome.STALE
+        for raw in entries:
+            name = EntryName(loaded.state.sequence + 1)
+            try:
+                copy = copy_in(raw, name)
+                is_chained = not loaded.last or copy == loaded.last
+                if not is_chained:
+                    return Outcome.STALE
+                loaded.last = apply_entry(loaded.state, raw, name)
+            except Corrupt:  # the next entry may hold a copy
+                is_whole = await self._reader.catch_up(loaded)
+                return Outcome.TAKEN if is_whole else Outcome.STALE
+        return Outcome.TAKEN
 
 
 def _refuse_other_broker(known: Broker, fence: TakeOwnership) -> None:

@@ -1,6 +1,7 @@
 """Taking a tier from an owner that never stops writing, over a store where requests take long."""
 
 import asyncio
+from collections.abc import Sequence
 from contextlib import suppress
 from itertools import count
 from random import Random
@@ -13,6 +14,8 @@ from container.metadata.operations import AddTombstones, PutTopic
 from container.metadata.records import Tombstone, Topic
 from container.names.tier_objects import BOUNDARY_PREFIX, ClaimName
 from provider.errors import Fenced
+from provider.object_store import Buffer
+from provider.ranges import ByteRange
 from tests.support.rival_store import RivalObjects, RivalStore, Weather
 from tests.support.simulated_time import SimulatedClock, simulated
 
@@ -24,16 +27,20 @@ ENTRIES_MAX = 3
 
 
 class ClaimedObjects(RivalObjects):
-    """Tells when a claim appears."""
+    """Tells when a claim, or a fence, appears."""
 
     def __init__(self) -> None:
         super().__init__()
         self.claimed = lambda: None
+        self.fenced = lambda: None
 
     def create(self, name: str, raw: bytes) -> None:
+        before = self.epoch
         super().create(name, raw)
         if ClaimName.parse(name) is not None:
             self.claimed()
+        if self.epoch > before:
+            self.fenced()
 
 
 class Contest:
@@ -47,10 +54,12 @@ class Contest:
         self.acknowledged = 0
         self.fenced = 0
 
-    async def own(self, number: int, **options: object) -> Journal:
+    async def own(
+        self, number: int, *, store: RivalStore | None = None, **options: object
+    ) -> Journal:
         rng = Random(f"{self.seed} {number}")
         return await Journal.take_ownership(
-            RivalStore(self.shared, rng, self.weather),
+            store or RivalStore(self.shared, rng, self.weather),
             clock=self.clock,
             rng=rng,
             owner=f"owner {number}",
@@ -106,6 +115,71 @@ def test_a_busy_owner_is_overtaken_within_bounded_rounds(seed: int) -> None:
         marks = taker.state.tombstones.keys()
         assert len(marks) >= contest.acknowledged
         assert contest.shared.names(f"{BOUNDARY_PREFIX}claim-") == set()
+
+    simulated(run())
+
+
+class SideBySide(RivalStore):
+    """Reads of one call run side by side, as in a real store."""
+
+    async def read_many(self, wanted: Sequence[tuple[str, ByteRange]]) -> list[Buffer]:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(self.read(name, part)) for name, part in wanted]
+        return [task.result() for task in tasks]
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(
+    ("owner_s", "taker_s"),
+    [(0.0, 0.0), (0.015, 0.1), (0.015, 0.5), (0.015, 1.0), (0.1, 1.0), (1.0, 0.015), (1.0, 1.0)],
+)
+def test_a_saturated_owner_is_fenced_within_three_round_trips_of_the_slower_side_and_a_commit(
+    seed: int, owner_s: float, taker_s: float
+) -> None:
+    """`owner_s`, `taker_s`: the longest time of either way of a request, in seconds."""
+
+    async def run() -> None:
+        contest = Contest(seed, request_s_max=owner_s)
+        moments: dict[str, float] = {}
+
+        def note(what: str) -> None:
+            moments.setdefault(what, contest.clock.monotonic_s())
+
+        async with asyncio.TaskGroup() as group:
+            busy = await contest.own(0)
+            group.create_task(contest.be_busy(busy))
+            await asyncio.sleep(3.0 if owner_s else 0.0)
+            contest.shared.claimed = lambda: note("claim")
+            contest.shared.fenced = lambda: note("fence")
+            rng = Random(f"taker {seed}")
+            store = SideBySide(contest.shared, rng, Weather(delay_s_max=taker_s))
+            async with asyncio.timeout(120):
+                taker = await contest.own(1, store=store)
+            await taker.close()
+        commit_s = 2 * 2 * owner_s
+        bound_s = 3 * 2 * max(owner_s, taker_s) + commit_s
+        assert moments["fence"] - moments.get("claim", moments["fence"]) <= bound_s
+        assert busy.statistics().stood_back <= 1
+
+    simulated(run())
+
+
+@pytest.mark.slow
+def test_a_taker_that_lost_after_the_pause_claims_again_and_the_next_pause_is_longer() -> None:
+    async def run() -> None:
+        contest = Contest(5, request_s_max=0.015)
+        claims: list[float] = []
+        contest.shared.claimed = lambda: claims.append(contest.clock.monotonic_s())
+        async with asyncio.TaskGroup() as group:
+            busy = await contest.own(0)
+            group.create_task(contest.be_busy(busy))
+            await asyncio.sleep(1.0)
+            store = SideBySide(contest.shared, Random(5), Weather(delay_s_max=3.0))
+            async with asyncio.timeout(240):
+                taker = await contest.own(1, store=store)
+            await taker.close()
+        assert len(claims) >= 2, "each way takes up to 3 s: the first pause of 5 s is too short"
+        assert len(claims) <= 4
 
     simulated(run())
 
