@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
@@ -33,6 +34,10 @@ settings.load_profile(LEVEL)
 if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
     # Under nohup, commands that tests start would ignore it, too; a handler ends with `exec`.
     signal.signal(signal.SIGHUP, lambda *_: None)
+
+_STATE = TemporaryDirectory(prefix="tieredstore-state-")
+os.environ["XDG_STATE_HOME"] = _STATE.name
+"""Followers keep the identity of their tiers there; no run of the tests meets another's."""
 
 QueueTable.checks_every_change = True
 

@@ -293,6 +293,8 @@ def follow(
     conf: str | os.PathLike[str] | None = None,
     settings: Mapping[str, object] | None = None,
     take_over: bool = False,
+    standby: bool = False,
+    new_tier: bool = False,
 ) -> "Follower":
     """What tiers a broker's store: `async with tieredstore.follow("store", "tier") as follower`.
 
@@ -309,13 +311,19 @@ def follow(
         settings: further keys with their values; they win over `conf` and the environment.
         take_over: take the tier from an owner that lives, too, which then ends with `Fenced`;
             otherwise `Owned` is raised.
+        standby: wait while another process owns the tier, and take over when it ends.
+        new_tier: use another tier than was remembered for this store, or begin an empty one.
     """
-    from pathlib import Path  # noqa: PLC0415 - loaded on first use
+    from dataclasses import replace  # noqa: PLC0415 - loaded on first use
+    from pathlib import Path  # noqa: PLC0415 - likewise
 
+    from tieredstore.config.effective import StartWords  # noqa: PLC0415 - likewise
     from tieredstore.follower import Follower  # noqa: PLC0415 - likewise
 
     return Follower(
-        lambda: _config(where, cluster, broker, conf, settings),
+        lambda: replace(
+            _config(where, cluster, broker, conf, settings), start=StartWords(standby, new_tier)
+        ),
         Path(store_dir),
         take_over=take_over,
     )
@@ -334,6 +342,7 @@ def open_store(
     retention: "RetentionOptions | None" = None,
     limits: "ReadLimits | None" = None,
     take_over: bool = False,
+    new_tier: bool = False,
 ) -> "TieredMessageStore | PluggedStore":
     """A message store with a cold tier: `async with tieredstore.open_store("store", "tier", ...)`.
 
@@ -354,19 +363,25 @@ def open_store(
         retention: how long the hot log keeps what the tier has; None: as configured.
         limits: how much one read of the hot log returns; None: as configured.
         take_over: take the tier from an owner that lives, too.
+        new_tier: use another tier than the store remembers, or begin an empty one.
 
     Raises:
         ConfigError: a setting is wrong, or a plug-in fails.
         ValueError: there is no such level.
     """
-    from provider.clock import SystemClock  # noqa: PLC0415 - loaded on first use
+    from dataclasses import replace  # noqa: PLC0415 - loaded on first use
+
+    from provider.clock import SystemClock  # noqa: PLC0415 - likewise
+    from tieredstore.config.effective import StartWords  # noqa: PLC0415 - likewise
     from tieredstore.store.configured import plan_store  # noqa: PLC0415 - likewise
     from tieredstore.store.levels import Level  # noqa: PLC0415 - likewise
     from tieredstore.store.plugged import PluggedStore, tiering_of  # noqa: PLC0415 - likewise
 
     given = {"storePathRootDir": os.fspath(directory), **(settings or {})}
     context, layers = plan_store(
-        _config(where, cluster, broker, conf, given),
+        replace(
+            _config(where, cluster, broker, conf, given), start=StartWords(is_new_tier=new_tier)
+        ),
         clock=SystemClock(),
         take_over=take_over,
         level=None if level is None else Level.of(level),

@@ -28,6 +28,7 @@ from tieredstore.config.sources import ConfigError
 from tieredstore.expiring import keep_topic_times, topic_hours
 from tieredstore.following.broker_hot_log import RocketMqHotLog
 from tieredstore.following.statistics import ScanStatistics
+from tieredstore.known_tier import memory_of_follower
 from tieredstore.lifetime import cause, running
 from tieredstore.metrics.moment import Moment
 from tieredstore.metrics.serving import metrics_of, served_metrics
@@ -131,13 +132,20 @@ class Follower:
                 open_hot_log(config, self._store_dir, clock=clock)
             )
             await asyncio.to_thread(refuse_unnamed, config, self._store_dir)
+            memory = await asyncio.to_thread(memory_of_follower, config, self._store_dir)
             if not self._take_over:
                 await refuse_living_owner(config, clock=clock)
             if self._serves:
                 await stack.enter_async_context(served_metrics(config, self._moment, registry))
             # All that can fail has been tried: from here on the tier is ours.
             tier = await stack.enter_async_context(
-                open_owner(config, clock=clock, registry=counted, take_over=self._take_over)
+                open_owner(
+                    config,
+                    clock=clock,
+                    registry=counted,
+                    take_over=self._take_over,
+                    memory=memory,
+                )
             )
             dispatcher = TieredDispatcher(
                 hot,
@@ -147,8 +155,8 @@ class Follower:
                 topics=TopicFilter(config.cluster, config.broker),
                 rng=SystemRandom() if config.in_object_store else None,
             )
-            memory = FollowedMemory(hot, tier, kept_every_s=config.remember_s)
-            is_known = await memory.recall()
+            followed = FollowedMemory(hot, tier, kept_every_s=config.remember_s)
+            is_known = await followed.recall()
             before = tier.state.queues.copy()
             # of a log that is read from a known record on, no topic but the newest ones are seen
             topics = frozenset[str]() if is_known else frozenset(one.topic for one in before)
@@ -158,14 +166,14 @@ class Follower:
             watch = partial(
                 watch_ownership, tier.journal, clock=clock, interval_s=config.owner_check_s
             )
-            remember = partial(memory.run, clock)
+            remember = partial(followed.run, clock)
             tasks = [tier.run, watch, reporter.run, remember]
             if config.upkeep.expires:
                 tier.upkeep.topic_hours.update(await topic_hours(self._store_dir))
                 tasks.append(partial(keep_topic_times, self._store_dir, tier, clock))
             await stack.enter_async_context(running(tasks))
             stack.push_async_callback(tier.close)
-            stack.push_async_callback(memory.keep)
+            stack.push_async_callback(followed.keep)
             self._open = opened
             self._stack = stack.pop_all()
         return self

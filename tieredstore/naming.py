@@ -95,7 +95,7 @@ def refuse_unnamed(config: Config, store_dir: Path) -> None:
     Raises:
         ConfigError: says what the store's broker is called, if the store says it.
     """
-    if config.gives(BROKER) or _has_journal(config, directory_of(config)):
+    if config.gives(BROKER) or has_journal(config, directory_of(config)):
         return
     names, _ = _names_of(store_dir)
     raise ConfigError(
@@ -119,7 +119,8 @@ def _some(topics: Collection[str]) -> str:
     return f"{said} and {more} more" if more > 0 else said
 
 
-def _has_journal(config: Config, where: Location) -> bool:
+def has_journal(config: Config, where: Location) -> bool:
+    """Whether a place has a tier of ours; False where a directory cannot be read. Blocks."""
     if isinstance(where, TierUrl):
         return first_with_objects(config, where, [JOURNAL_PREFIX.rstrip("/")]) is not None
     try:

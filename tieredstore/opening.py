@@ -3,11 +3,13 @@
 from collections.abc import AsyncGenerator, Callable, Generator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
+from random import SystemRandom
 
-from container.check.second_store import refuse_other_second_store
+from container.check.second_store import refuse_other_second_store, register_at_second_store
 from container.java.metadata import JavaMetadata, parse_java_metadata
 from container.java.tier import load_java_tier
-from container.metadata.offloading import place_of
+from container.journal.frame import NONCE_BYTES
+from container.metadata.offloading import home_of, place_of
 from container.metadata.records import Attempt
 from container.names.rocketmq import parse_cluster_directory
 from container.names.tier_objects import JOURNAL_PREFIX
@@ -188,6 +190,7 @@ async def know_second_store(
     stores.recorded_place = place_of(attempts())
     if stores.second is None:
         return
+    nonce, where = SystemRandom().randbytes(NONCE_BYTES).hex(), str(directory_of(config))
 
     async def look(second: ObjectStore) -> bool:
         both, known = TwoStores(stores.inner, second), attempts()
@@ -197,6 +200,10 @@ async def know_second_store(
                 f"a tier lies in {second_location(config)}: give the second store "
                 f"({OFFLOAD_PATH}) a place of its own",
                 OFFLOAD_PREFIX,
+            )
+        if owns and place_of(known):
+            await register_at_second_store(
+                both, home_of(known), nonce, where=where, is_new=config.start.is_new_tier
             )
         return owns or bool(place_of(known))
 

@@ -11,16 +11,26 @@ from random import Random, SystemRandom
 
 from prometheus_client import CollectorRegistry
 
+from container.journal.heartbeat import Heartbeat
+from container.journal.ownership import Permit
 from container.metadata.operations import Operation
+from container.metadata.records import Broker
 from container.names.rocketmq import parse_cluster_directory
-from container.names.tier_objects import BOUNDARY_PREFIX, JOURNAL_PREFIX, SNAPSHOT_PREFIX
+from container.names.tier_objects import (
+    BOUNDARY_PREFIX,
+    JOURNAL_PREFIX,
+    SNAPSHOT_PREFIX,
+    made_again_name,
+)
 from container.tier import Tier, TierIdentity
 from provider.clock import Clock
 from provider.errors import Fenced
 from provider.metered import ProviderMetrics
 from provider.names import TEMPORARY_PREFIX
+from provider.object_store import ObjectStore
 from provider.packed_segments import PARTS_PREFIX
 from provider.presence import is_directory, is_regular_file
+from provider.two_stores import TwoStores
 from tieredstore.config.effective import Config
 from tieredstore.config.location import Location, TierUrl
 from tieredstore.config.second_store import refuse_linked_stores, second_location
@@ -33,7 +43,8 @@ from tieredstore.following.directory.log_directories import (
     split_paths,
 )
 from tieredstore.following.options import HotLogOptions
-from tieredstore.lifetime import cause
+from tieredstore.known_tier import TierMemory
+from tieredstore.lifetime import cause, running
 from tieredstore.naming import refuse_other_store
 from tieredstore.opening import know_second_store, whole_paths
 from tieredstore.owner import Takeover, name_successor
@@ -41,10 +52,9 @@ from tieredstore.places import (
     directory_of,
     first_with_objects,
     names_below,
-    owner_lock_path,
     segments_driver,
 )
-from tieredstore.process_name import is_of_this_host, process_name, process_words
+from tieredstore.process_name import is_of_this_host, owner_name, process_words
 from tieredstore.spending import Spending
 from tieredstore.storages import meters_of, owned_storage
 from tieredstore.waiting import when_usable
@@ -61,6 +71,7 @@ async def open_owner(
     registry: CollectorRegistry | None = None,
     imported: Sequence[Operation] = (),
     take_over: bool = False,
+    memory: TierMemory | None = None,
 ) -> AsyncGenerator[Tier]:
     """The tier of the configured broker, taken from an owner that ended, or begun.
 
@@ -68,67 +79,130 @@ async def open_owner(
     A process that `serves` waits for a storage that is away or refuses it for now. The journal is
     written only while `Tier.run` runs, which is the caller's to start. Requests to
     the storage are counted in `registry`. A tier is not begun among files that no journal of ours
-    names, because it would write over them, unless they are `imported`: those become ours
-    together with the tier.
+    names, unless they are `imported` with it. `memory`: the tier that the store is known to have.
 
     Raises:
-        ConfigError: there are files of a tier, and no journal; or the second store lies in the
-            first.
+        ConfigError: there are files of a tier, and no journal; or the store has another tier; or
+            the second store lies in the first.
         Refused: there is something to be imported, and the tier has queues already.
-        Owned: the tier's owner lives, as far as locks tell; nothing was changed.
-        Denied: the storage cannot keep a tier, or the tier is another broker's, or the second store
-            is not this tier's.
+        Owned: the tier's owner lives; nothing was changed. Takes up to the lease to be found
+            (`tieredStoreOwnerLease`) where that owner ran elsewhere.
+        Denied: as `Tier.own`, or the second store is not this tier's.
         Corrupt, Unavailable: as `Tier.own`.
         Fenced: at the end of the block, naming who took the tier meanwhile.
     """
     directory, rng = directory_of(config), rng or SystemRandom()
     await asyncio.to_thread(refuse_linked_stores, config)
-    if not imported:
-        await when_usable(
-            lambda: asyncio.to_thread(_refuse_foreign_files, config, directory),
-            clock=clock,
-            start_s=config.start_s,
-        )
-    metrics = ProviderMetrics(registry or CollectorRegistry())
-    store = owned_storage(config, directory, clock=clock, rng=rng, metrics=metrics)
-    if registry is not None and (meters := meters_of(store)):
-        prices = await asyncio.to_thread(lambda: config.prices)
-        registry.register(Spending(meters, prices))
-    lock = owner_lock_path(config, directory)
-    takeover = Takeover(directory, lock, take_over=take_over)
+    await when_usable(
+        lambda: asyncio.to_thread(_refuse_place, config, memory, is_import=bool(imported)),
+        clock=clock,
+        start_s=config.start_s,
+    )
+    store = await _metered_storage(config, clock=clock, rng=rng, registry=registry)
+    waits, options = config.start.stands_by, config.journal
+    takeover = Takeover(
+        directory, store, options, clock=clock, take_over=take_over, stands_by=waits
+    )
+    owner = await asyncio.to_thread(owner_name, clock, beat_s=options.heartbeat_s)
+
+    async def permit(broker: Broker) -> None:
+        if memory is not None:
+            await memory.refuse_other(store, broker)
+        await takeover.permit(broker)
 
     async def own() -> Tier:
         with whole_paths(directory, second_location(config)):
-            return await Tier.own(
-                store,
-                TierIdentity(config.cluster, config.broker, process_name(clock)),
-                segments=segments_driver(config, directory, store, clock=clock, rng=rng),
-                clock=clock,
-                rng=rng,
-                options=config.tier,
-                journal_options=config.journal,
-                upkeep_options=config.upkeep,
-                imported=imported,
-                permit=takeover.permit,
-                index=config.index if config.keeps_index else None,
+            identity = TierIdentity(config.cluster, config.broker, owner)
+            return await _own_tier(
+                config, store, identity, clock=clock, rng=rng, imported=imported, permit=permit
             )
 
     try:
         tier = await when_usable(own, clock=clock, start_s=config.start_s)
+        takeover.own(tier.journal.epoch)
         _log_start(takeover)
-        try:
+        async with _showing_life(tier, store, owner, config, clock=clock, memory=memory):
+            if imported:
+                await store.create(made_again_name(tier.state.broker.begun_ms), [])
             with whole_paths(directory, second_location(config)):
                 await know_second_store(config, store, lambda: tier.state.attempts, owns=True)
             yield tier
-        except Exception as error:
-            if isinstance(fenced := cause(error), Fenced):
-                await name_successor(fenced, store, config.journal, clock=clock)
-            raise
-        finally:
-            await tier.journal.close()
     finally:
         await store.close()
         takeover.close()
+
+
+def _refuse_place(config: Config, memory: TierMemory | None, *, is_import: bool) -> None:
+    if not is_import:
+        _refuse_foreign_files(config, directory_of(config))
+    if memory is not None:
+        memory.refuse_empty()
+
+
+async def _own_tier(
+    config: Config,
+    store: TwoStores,
+    identity: TierIdentity,
+    *,
+    clock: Clock,
+    rng: Random,
+    imported: Sequence[Operation],
+    permit: Permit,
+) -> Tier:
+    return await Tier.own(
+        store,
+        identity,
+        segments=segments_driver(config, directory_of(config), store, clock=clock, rng=rng),
+        clock=clock,
+        rng=rng,
+        options=config.tier,
+        journal_options=config.journal,
+        upkeep_options=config.upkeep,
+        imported=imported,
+        permit=permit,
+        index=config.index if config.keeps_index else None,
+    )
+
+
+async def _metered_storage(
+    config: Config, *, clock: Clock, rng: Random, registry: CollectorRegistry | None
+) -> TwoStores:
+    metrics = ProviderMetrics(registry or CollectorRegistry())
+    store = owned_storage(config, directory_of(config), clock=clock, rng=rng, metrics=metrics)
+    if registry is not None and (meters := meters_of(store)):
+        prices = await asyncio.to_thread(lambda: config.prices)
+        registry.register(Spending(meters, prices))
+    return store
+
+
+@asynccontextmanager
+async def _showing_life(
+    tier: Tier,
+    store: ObjectStore,
+    owner: str,
+    config: Config,
+    *,
+    clock: Clock,
+    memory: TierMemory | None,
+) -> AsyncGenerator[None]:
+    """Show signs of life while the block runs, and the sign of a clean end after the journal's."""
+    interval_s = config.journal.heartbeat_s
+    heartbeat = Heartbeat(tier.journal, store, owner, clock=clock, interval_s=interval_s)
+    if memory is not None:
+        memory.tell_of_copy(tier.state)
+        await asyncio.to_thread(memory.keep, tier.state)
+    try:
+        async with running([heartbeat.begin, heartbeat.run]):
+            yield
+    except Exception as error:
+        if isinstance(fenced := cause(error), Fenced):
+            await name_successor(fenced, store, config.journal, clock=clock)
+        raise
+    finally:
+        await tier.journal.close()
+        await heartbeat.end()
+        if memory is not None and not tier.journal.is_fenced:
+            await asyncio.to_thread(memory.keep, tier.state)
 
 
 def _log_start(takeover: Takeover) -> None:

@@ -1,14 +1,11 @@
 """What differs between a tier in a directory and one in an object store, in one place.
 
-A directory has files that grow in place, and locks that say who lives. An object store has parts
-that many queues share, and no locks: there the journal alone decides who owns a tier.
+A directory has files that grow in place, and locks. An object store has parts that many queues
+share, and no locks.
 """
 
 import asyncio
-import hashlib
 import os
-import stat
-import tempfile
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -23,7 +20,7 @@ from provider.encryption.keys import Rewrapped, rewrap
 from provider.encryption.store import EncryptedStore, PlainStore
 from provider.errors import Denied, StoreError
 from provider.file_segments import SegmentsDriver
-from provider.in_place_segments import LOCK_NAME, InPlaceDriver
+from provider.in_place_segments import InPlaceDriver
 from provider.object_store import AppendingStore, ObjectStore
 from provider.packed_segments import OFFLOAD_PREFIX, PackedDriver, PartName
 from provider.posix import PosixStore
@@ -42,9 +39,6 @@ ResultT = TypeVar("ResultT")
 
 UPLOAD_BYTES = 64 << 20
 """Of the longest object that a round makes: so much may an attempt take, whatever it moves."""
-DEFAULT_TEMPORARY = "/tmp"  # noqa: S108 - a name, which is never made so
-LOCKS_MODE = 0o700
-"""Of the directory with the locks of this user's owners: nobody else may make files in it."""
 
 
 def directory_of(config: Config) -> Location:
@@ -196,35 +190,6 @@ def brokers_in(config: Config) -> list[tuple[str, str]]:
         if cluster is not None
         for broker in names_below(config, root / name)
     )
-
-
-def owner_lock_path(config: Config, location: Location) -> Path:
-    """The file whose locks say which owners live; none is made.
-
-    An object store has none. Two owners on one host, the likeliest mistake, find each other by a
-    file of this host; an owner on another host is not seen, and learns that it was fenced.
-    """
-    if isinstance(location, Path):
-        return location / LOCK_NAME
-    whole = f"{config.storage.endpoint} {location}"
-    name = hashlib.sha256(whole.encode()).hexdigest()[:32]
-    try:
-        above = os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir()
-    except FileNotFoundError:  # none can be written: the owner goes on without the lock
-        above = DEFAULT_TEMPORARY
-    return Path(above) / f"tieredstore-{os.getuid()}" / f"{name}.lock"
-
-
-def make_lock_directory(path: Path) -> None:
-    """Make the directory of an object store's lock, which only this user may write.
-
-    Raises:
-        OSError: it cannot be made, or is somebody else's.
-    """
-    path.parent.mkdir(mode=LOCKS_MODE, exist_ok=True)
-    found = path.parent.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
-        raise PermissionError(f"{path.parent} is not ours")
 
 
 async def rewrap_keys(

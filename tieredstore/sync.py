@@ -77,6 +77,8 @@ def follow(
     conf: str | os.PathLike[str] | None = None,
     settings: Mapping[str, object] | None = None,
     take_over: bool = False,
+    standby: bool = False,
+    new_tier: bool = False,
 ) -> "SyncFollower":
     """Own a tier and open a broker's store, at once; arguments and errors as `tieredstore.follow`.
 
@@ -91,6 +93,8 @@ def follow(
             conf=conf,
             settings=settings,
             take_over=take_over,
+            standby=standby,
+            new_tier=new_tier,
         )
     )
 

@@ -11,6 +11,7 @@ from container.journal.snapshot import decode_snapshot
 from container.metadata.offloading import home_of, mark_name
 from container.metadata.state import TierState
 from container.names.tier_objects import (
+    OWNER_PREFIX,
     BoundaryName,
     ClaimName,
     EntryName,
@@ -18,8 +19,11 @@ from container.names.tier_objects import (
     KeptName,
     ManifestName,
     MetadataName,
+    RegistrationName,
     ScrubName,
+    SignName,
     SnapshotName,
+    made_again_name,
     parse_name,
 )
 from container.tier_view import TierView
@@ -215,14 +219,19 @@ def _check_known(state: TierState, sizes: Mapping[str, int]) -> Iterator[Finding
     for name in sorted(referenced - sizes.keys()):
         yield Finding("manifest-missing", name, 0, "a queue refers to it")
     home = home_of(state.attempts)
-    ours = {LOCK_NAME, mark_name(home)}
-    probes = (PROBE_PREFIX, f"{parts_prefix(home)}{PROBE_PREFIX}")
+    ours = {LOCK_NAME, made_again_name(state.broker.begun_ms), mark_name(home)}
+    probes = (
+        PROBE_PREFIX,
+        f"{parts_prefix(home)}{PROBE_PREFIX}",
+        f"{parts_prefix(home)}{OWNER_PREFIX}",
+    )
     for name in sorted(sizes):
         if not name.startswith("@") or name in state.tombstones:
             continue
         parsed = parse_name(name) or KeptName.parse(name) or PartName.parse(name)
         parsed = parsed or FollowedName.parse(name) or ClaimName.parse(name)
-        parsed = parsed or ScrubName.parse(name)
+        parsed = parsed or ScrubName.parse(name) or SignName.parse(name)
+        parsed = parsed or RegistrationName.parse(name)
         if parsed is None and name not in ours and not name.startswith(probes):
             detail = f"nothing in a tier is called so: {sizes[name]} bytes"
             yield Finding("unknown-object", name, 0, detail)

@@ -5,14 +5,17 @@ A place without that object is another one: without a look, all that was offload
 """
 
 from collections.abc import Mapping
+from contextlib import suppress
 
 import orjson
 
 from container.errors import NewerVersion
 from container.metadata.offloading import home_of, mark_name, place_of
 from container.metadata.records import Attempt, Broker
-from provider.errors import Corrupt, Denied, NotFound
+from container.names.tier_objects import OWNER_PREFIX, RegistrationName
+from provider.errors import AlreadyExists, Corrupt, Denied, NotFound
 from provider.object_store import ObjectStore
+from provider.packed_segments import parts_prefix
 
 FORMAT = 1
 
@@ -58,6 +61,55 @@ async def refuse_other_second_store(
         raise NewerVersion("a newer program has offloaded this tier; upgrade this one", name)
     if told != home:
         raise Corrupt("this says that another tier has its home here", name)
+
+
+async def register_at_second_store(
+    store: ObjectStore, home: str, nonce: str, *, where: str, is_new: bool
+) -> None:
+    """Register the owner of a tier at its second store, and refuse the owner of another copy.
+
+    Each owner leaves the same nonce in both stores, first in the tier's own, and removes older
+    ones. A copy of the tier lacks the nonces of later owners of the original, and lies at another
+    place. Two listings, two creates and two deletes.
+
+    Args:
+        store: both stores.
+        home: of the tier in the second one.
+        nonce: of this owner.
+        where: the place of the tier's first store; content of the registration.
+        is_new: accept this copy, whatever is registered there; the others are refused from then on.
+
+    Raises:
+        Denied: another copy of the tier uses this second store.
+        Unavailable: a store does not answer.
+    """
+    far_prefix = f"{parts_prefix(home)}{OWNER_PREFIX}"
+    near = await _registered(store, OWNER_PREFIX)
+    far = {one.name: one.name.removeprefix(far_prefix) for one in await store.list(far_prefix)}
+    if not is_new:
+        for name, other in far.items():
+            place = bytes(await store.read(name)).decode(errors="replace").strip()
+            if other not in near or place != where:
+                raise Denied(_copy_text(place, where), name)
+    ours = {str(RegistrationName(nonce)): nonce, f"{far_prefix}{nonce}": nonce}
+    for name in ours:
+        with suppress(AlreadyExists):
+            await store.create(name, [f"{where}\n".encode()])
+    old = [*far, *(str(RegistrationName(one)) for one in near)]
+    await store.delete([name for name in old if name not in ours])
+
+
+async def _registered(store: ObjectStore, prefix: str) -> set[str]:
+    names = [RegistrationName.parse(one.name) for one in await store.list(prefix)]
+    return {name.nonce for name in names if name is not None}
+
+
+def _copy_text(place: str, where: str) -> str:
+    return (
+        f"the second store is in use by another copy of this tier, at {place}, and this one at "
+        f"{where} would delete its messages: give each copy a second store of its own; if this is "
+        f"the only copy that is left, or it was moved, say --new-tier once"
+    )
 
 
 def lacking_text(given: str) -> str:

@@ -158,6 +158,11 @@ class Journal:
         """Whether the journal was closed, fenced or found damaged: nothing is published then."""
         return self._over is not None
 
+    @property
+    def is_fenced(self) -> bool:
+        """Whether a newer owner has ended the journal."""
+        return isinstance(self._over, Fenced)
+
     def subscribe(self, listener: Listener) -> None:
         """Have `listener` called after each entry, at once, with the changes that it published."""
         self._listeners.append(listener)

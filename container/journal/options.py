@@ -47,7 +47,21 @@ class JournalOptions:
     claim_s_max: float = 5.0
     """How long an owner stands back for somebody who has claimed the tier, in seconds, once for
     each claim: long enough for some ten requests of the taker's, which may have died since."""
+    heartbeat_s: float = 30.0
+    """Interval of the signs of life of an owner that writes no entries, in seconds."""
+    lease_s: float = 90.0
+    """Time without a sign of life after which an owner counts as dead, in seconds of the observer's
+    monotonic clock. At least twice `heartbeat_s`."""
     listing_s_max: float = 60.0
     """A listing that took longer is made again where something depends on what it lacks. A boundary
     that was replaced stays for twice as long (snapshots and entries: `UpkeepOptions.grace_s`), so
     that a listing which is believed shows that boundary or the newer one."""
+
+    def __post_init__(self) -> None:
+        """Reject a lease within which a living owner may show no sign of life.
+
+        Raises:
+            ValueError: `lease_s` is less than twice `heartbeat_s`.
+        """
+        if self.lease_s < 2 * self.heartbeat_s:
+            raise ValueError("lease_s must be at least twice heartbeat_s")

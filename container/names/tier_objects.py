@@ -18,6 +18,9 @@ BOUNDARY_PREFIX = "@boundary/"
 KEPT_PREFIX = "@cut/"
 FOLLOWED_PREFIX = "@followed/"
 SCRUB_PREFIX = "@scrub/"
+OWNER_PREFIX = "@owner/"
+MADE_AGAIN = f"{OWNER_PREFIX}made-again-"
+"""Begins the name of an empty object of a tier that was made of the files of an earlier one."""
 
 SEQUENCE_DIGITS = 20
 EPOCH_DIGITS = 10
@@ -110,6 +113,9 @@ _MANIFEST = re.compile(
 )
 _FOLLOWED = re.compile(r"@followed/([0-9]{10})-([0-9]{20})-([0-9]{20})\Z")
 _SCRUB = re.compile(r"@scrub/([0-9]{20})\Z")
+ENDED = "ended"
+_SIGN = re.compile(r"@owner/([0-9]{10})-([0-9]{20}|ended)\Z")
+_REGISTRATION = re.compile(r"@owner/second-([0-9a-f]{32})\Z")
 _KEPT = re.compile(r"@cut/([0-9]{10})-([0-9]{20})/(.+)\Z")
 
 
@@ -170,6 +176,49 @@ class ScrubName(NamedTuple):
         """What a name says; None if it is not such an object's."""
         found = _SCRUB.match(name)
         return None if found is None else cls(int(found[1]))
+
+
+class SignName(NamedTuple):
+    """Sign of life of an owner: `@owner/<epoch>-<number>`, or `@owner/<epoch>-ended`.
+
+    Numbers grow. `ended` is the last sign of an owner that closed the tier.
+    """
+
+    epoch: int
+    number: int | None
+    """None: the owner has ended."""
+
+    def __str__(self) -> str:
+        number = ENDED if self.number is None else f"{self.number:0{SEQUENCE_DIGITS}d}"
+        return f"{OWNER_PREFIX}{self.epoch:0{EPOCH_DIGITS}d}-{number}"
+
+    @classmethod
+    def parse(cls, name: str) -> Self | None:
+        """What a name says; None if it is not a sign's."""
+        found = _SIGN.match(name)
+        if found is None:
+            return None
+        return cls(int(found[1]), None if found[2] == ENDED else int(found[2]))
+
+
+class RegistrationName(NamedTuple):
+    """An owner's registration at the second store: `@owner/second-<nonce>` in the first one."""
+
+    nonce: str
+
+    def __str__(self) -> str:
+        return f"{OWNER_PREFIX}second-{self.nonce}"
+
+    @classmethod
+    def parse(cls, name: str) -> Self | None:
+        """What a name says; None if it is not a registration's."""
+        found = _REGISTRATION.match(name)
+        return None if found is None else cls(found[1])
+
+
+def made_again_name(begun_ms: int) -> str:
+    """`@owner/made-again-<when the tier was begun, Unix ms>`."""
+    return f"{MADE_AGAIN}{begun_ms}"
 
 
 def _when(epoch: int, sequence: int) -> str:

@@ -19,9 +19,7 @@ from tests.support.golden import GOLDEN_TREES, GoldenSet, expected, tree_name, u
 from tests.support.golden_reads import normal, read_all, without
 from tieredstore import sync
 from tieredstore.cli.main import cli
-from tieredstore.config.effective import Config
 from tieredstore.config.sources import ConfigError
-from tieredstore.places import directory_of, make_lock_directory, owner_lock_path
 
 BROKER: dict[str, Any] = {"cluster": "C", "broker": "broker-a"}
 NAMED = ("-D", "brokerClusterName=C", "-D", "brokerName=broker-a")
@@ -29,9 +27,8 @@ AT_ONCE = {"tieredStoreGroupCommitTimeout": 100}
 
 
 @pytest.fixture
-def url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """A place of its own; no lock of this test meets another's."""
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+def url(tmp_path: Path) -> Iterator[str]:
+    """A place of its own."""
     memory = fsspec.filesystem("memory")
     memory.store.clear()
     yield f"memory://bucket/{tmp_path.name}"
@@ -76,7 +73,7 @@ async def test_a_store_of_our_own_tiers_there_and_reads_back(tmp_path: Path, url
             b"%d" % number for number in range(10)
         ]
         assert [finding async for finding in tier.check(bodies=True)] == []
-    assert {name.split("/")[0] for name in objects_of(url)} == {"@journal", "@parts"}
+    assert {name.split("/")[0] for name in objects_of(url)} == {"@journal", "@owner", "@parts"}
 
 
 async def test_a_followed_broker_is_tiered_there_and_goes_on_after_a_restart(
@@ -161,23 +158,16 @@ async def test_two_owners_on_one_host_find_each_other(tmp_path: Path, url: str) 
         pass
 
 
-async def test_a_start_goes_on_where_this_host_gives_no_place_for_locks(
-    tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+async def test_the_environment_of_a_start_hides_no_owner(
+    tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "absent"))
     await tiered(tmp_path / "store", url)
-    assert "other owners on this host will not see this one" in caplog.text
-
-
-def test_a_directory_of_locks_that_others_made_is_not_used(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    config = Config.load(defines=["tieredStoreFilePath=memory://b/t"], environment={})
-    path = owner_lock_path(config, directory_of(config))
-    path.parent.symlink_to(tmp_path, target_is_directory=True)
-    with pytest.raises(PermissionError):
-        make_lock_directory(path)
+    async with tieredstore.follow(tmp_path / "store", url, **BROKER):
+        monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "another session"))
+        monkeypatch.setenv("TMPDIR", str(tmp_path))
+        with pytest.raises(tieredstore.Owned, match="owns the tier and lives"):
+            async with tieredstore.follow(tmp_path / "store", url, **BROKER):
+                pass
 
 
 async def test_no_tier_is_begun_among_files_of_another(tmp_path: Path, url: str) -> None:
@@ -275,8 +265,8 @@ def test_config_says_which_defaults_are_those_of_an_object_store(url: str) -> No
 def test_config_says_what_the_settings_cost(url: str) -> None:
     shown = invoke(url, "-D", "objectStoreUploadRateMax=67108864", "config").output
     assert "by the prices of Amazon S3 Standard, us-east-1:" in shown
-    assert "    idle: 0.017 requests a second, 0.22 USD a month\n" in shown
-    assert "    busy, by age: 0.029 requests a second, 0.37 USD a month\n" in shown
+    assert "    idle: 0.083 requests a second, 0.65 USD a month\n" in shown
+    assert "    busy, by age: 0.082 requests a second, 0.72 USD a month\n" in shown
     assert "    uploading all it may: 2.002 requests a second, 25.95 USD a month\n" in shown
     assert "    each TiB that is stored: 23.55 USD a month\n" in shown
     rows = [json.loads(row) for row in invoke(url, "config", "--json").stdout.splitlines()]

@@ -5,6 +5,8 @@ import os
 import signal
 import socket
 import subprocess
+from collections.abc import Coroutine
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
 
@@ -13,18 +15,26 @@ from click.testing import CliRunner, Result
 
 import tieredstore
 from container.errors import Owned
+from container.journal.heartbeat import Heartbeat
 from container.journal.journal import Journal
+from container.journal.options import JournalOptions
 from container.metadata.records import Broker
 from provider.clock import ManualClock, settle
 from provider.errors import Fenced, Unavailable
-from provider.in_place_segments import LOCK_NAME
 from provider.memory import MemoryStore
 from tests.support.cli import COMMAND, run
 from tests.support.fake_broker import FakeBroker
 from tests.support.patience import communicated
 from tieredstore.cli.main import cli
-from tieredstore.owner import Takeover, watch_ownership
-from tieredstore.process_name import process_name, process_words
+from tieredstore.config.location import location_at
+from tieredstore.owner import Takeover, process_life, watch_ownership
+from tieredstore.process_name import (
+    Life,
+    ProcessName,
+    owner_name,
+    process_name,
+    process_words,
+)
 
 assert tieredstore.Follower  # its imports read files, so they are not left to a running loop
 
@@ -122,9 +132,13 @@ def test_a_repair_without_a_cut_takes_nothing(broker: FakeBroker) -> None:
     assert epochs(broker) == 2
 
 
+def takeover(where: Path, *, take_over: bool = False) -> Takeover:
+    options, clock = JournalOptions(), ManualClock()
+    return Takeover(where, MemoryStore(), options, clock=clock, take_over=take_over)
+
+
 async def test_a_start_that_comes_second_sees_the_one_that_came_first(tmp_path: Path) -> None:
-    lock = tmp_path / LOCK_NAME
-    first, second = (Takeover(tmp_path, lock, take_over=False) for _ in range(2))
+    first, second = (takeover(tmp_path) for _ in range(2))
     for one in (first, second):  # both read that nobody has the tier
         await one.permit(Broker("C", "b"))
     with pytest.raises(Owned):  # the fence of the first landed
@@ -136,8 +150,7 @@ async def test_a_start_that_comes_second_sees_the_one_that_came_first(tmp_path: 
 
 
 async def test_a_stopped_owner_before_the_last_one_is_not_taken_for_it(tmp_path: Path) -> None:
-    lock = tmp_path / LOCK_NAME
-    stopped, dead, start = (Takeover(tmp_path, lock, take_over=one) for one in (False, True, False))
+    stopped, dead, start = (takeover(tmp_path, take_over=one) for one in (False, True, False))
     await stopped.permit(Broker("C", "b"))
     await dead.permit(Broker("C", "b", 1, "host:1"))
     dead.close()
@@ -159,6 +172,150 @@ async def test_a_stopped_owner_before_the_last_one_is_not_taken_for_it(tmp_path:
 def test_an_owner_is_named_for_people(owner: str, words: str) -> None:
     assert process_words(owner) == words
     assert US in process_words(process_name(ManualClock()))
+
+
+def elsewhere(name: str) -> str:
+    """The name of an owner, as if it ran in another PID namespace of this host."""
+    said = ProcessName.parse(name)
+    assert said is not None
+    return name.replace(f";pidns={said.pid_namespace}", ";pidns=1")
+
+
+@dataclass
+class Rival:
+    """An owner elsewhere, and a start that meets it, on one clock."""
+
+    stands_by: bool = False
+    clock: ManualClock = field(default_factory=ManualClock)
+    store: MemoryStore = field(default_factory=MemoryStore)
+    heartbeat: Heartbeat | None = None
+
+    async def begin(self) -> Journal:
+        owner = await asyncio.to_thread(lambda: elsewhere(owner_name(self.clock, beat_s=30.0)))
+        journal = await Journal.take_ownership(
+            self.store, clock=self.clock, rng=Random(1), owner=owner, cluster="C", broker="b"
+        )
+        self.heartbeat = Heartbeat(journal, self.store, owner, clock=self.clock, interval_s=30.0)
+        return journal
+
+    def start(self) -> Takeover:
+        where = location_at("memory://bucket/lease")
+        return Takeover(
+            where,
+            self.store,
+            JournalOptions(),
+            clock=self.clock,
+            take_over=False,
+            stands_by=self.stands_by,
+        )
+
+
+async def test_a_living_owner_elsewhere_is_found_within_its_heartbeat() -> None:
+    rival = Rival()
+    journal = await rival.begin()
+    assert rival.heartbeat is not None
+    async with asyncio.TaskGroup() as group:
+        beats = group.create_task(rival.heartbeat.run())
+        await settle()
+        asked = group.create_task(raised(rival.start().permit(journal.state.broker)))
+        await rival.clock.advance(29.0)
+        assert not asked.done()
+        await rival.clock.advance(2.0)
+        await threads_rest(asked, rival.clock)
+        assert isinstance(asked.result(), Owned)
+        assert f"process {os.getpid()} on " in str(asked.result())
+        beats.cancel()
+    await journal.close()
+
+
+async def test_a_dead_owner_elsewhere_keeps_the_tier_for_its_lease() -> None:
+    rival = Rival()
+    journal = await rival.begin()
+    asked = asyncio.create_task(raised(rival.start().permit(journal.state.broker)))
+    began_s = rival.clock.monotonic_s()
+    await threads_rest(asked, rival.clock)
+    assert asked.result() is None
+    assert 90.0 <= rival.clock.monotonic_s() - began_s <= 95.0
+    await journal.close()
+
+
+async def test_a_standby_waits_for_a_living_owner_and_takes_over_within_twice_the_lease(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO")
+    rival = Rival(stands_by=True)
+    journal = await rival.begin()
+    assert rival.heartbeat is not None
+    beats = asyncio.create_task(rival.heartbeat.run())
+    await settle()
+    asked = asyncio.create_task(raised(rival.start().permit(journal.state.broker)))
+    for _ in range(600):
+        await step(rival.clock)
+    assert not asked.done()
+    assert f"standing by: process {os.getpid()} on " in caplog.text
+    beats.cancel()
+    ended_s = rival.clock.monotonic_s()
+    await threads_rest(asked, rival.clock)
+    assert asked.result() is None
+    assert rival.clock.monotonic_s() - ended_s <= 180.0
+    await journal.close()
+
+
+async def test_a_clean_end_is_believed_at_once() -> None:
+    rival = Rival()
+    journal = await rival.begin()
+    assert rival.heartbeat is not None
+    await journal.close()
+    await rival.heartbeat.end()
+    await rival.start().permit(journal.state.broker)
+    assert rival.clock.monotonic_s() == 0.0
+
+
+def test_the_life_of_a_process_is_told_on_its_own_host_alone() -> None:
+    ours = owner_name(ManualClock(), beat_s=30.0)
+    said = ProcessName.parse(ours)
+    assert said is not None
+    assert (said.pid, said.host, said.beat_s) == (os.getpid(), socket.gethostname(), 30.0)
+    assert said.is_ours
+    assert said.life() == Life.LIVES
+    ended = subprocess.run(["/bin/sh", "-c", "echo $$"], capture_output=True, check=True, text=True)
+    assert replace(said, pid=int(ended.stdout)).life() == Life.GONE
+    assert replace(said, start="1").life() == Life.GONE, "another process has the number now"
+    for other in ("host", "boot", "pid_namespace"):
+        assert replace(said, **{other: "another"}).life() == Life.UNKNOWN  # type: ignore[arg-type]
+
+
+def test_an_owner_of_an_older_program_is_judged_by_what_it_wrote(tmp_path: Path) -> None:
+    here, url = socket.gethostname(), location_at("memory://bucket/t")
+    gone = f"{here}:{2**22} since 2026-11-22T11:42:11Z"
+    assert process_life(tmp_path, gone, 1) == Life.GONE, "its lock is not held"
+    assert process_life(url, gone, 1) == Life.GONE
+    assert process_life(url, f"{here}:{os.getppid()} since 2026-11-22T11:42:11Z", 1) == Life.UNKNOWN
+    assert process_life(url, "elsewhere:1 since 2026-11-22T11:42:11Z", 1) == Life.UNKNOWN
+
+
+async def raised(work: Coroutine[None, None, None]) -> Exception | None:
+    try:
+        await work
+    except Owned as error:
+        return error
+    return None
+
+
+async def step(clock: ManualClock) -> None:
+    """Move the clock by a second once every task waits for it; evidence is found in a thread."""
+    await asyncio.to_thread(lambda: None)
+    await settle()
+    await clock.advance(1.0)
+
+
+async def threads_rest(task: asyncio.Task[Exception | None], clock: ManualClock) -> None:
+    """Advance the clock until the task is done."""
+    for _ in range(400):
+        if task.done():
+            return
+        await step(clock)
+    raise AssertionError("it does not end")
 
 
 class Listings(MemoryStore):

@@ -190,3 +190,14 @@ take_over_option = click.option(
     is_flag=True,
     help="Take the tier from its owner, too, if that lives; it ends with exit status 4.",
 )
+standby_option = click.option(
+    "--standby",
+    is_flag=True,
+    help="Wait while another process owns the tier, and take over within twice its lease "
+    "(tieredStoreOwnerLease) when it ends or shows no sign of life.",
+)
+new_tier_option = click.option(
+    "--new-tier",
+    is_flag=True,
+    help="Use a tier that is another than the store remembers, or begin an empty one there.",
+)

@@ -9,11 +9,10 @@ import click
 from container.journal.cut import JournalCut, cut_journal, find_journal_cut
 from container.journal.options import JournalOptions
 from container.journal.reader import JournalReader, Loaded
-from provider.clock import SystemClock
+from provider.clock import Clock, SystemClock
 from provider.errors import NotFound
 from provider.in_place_segments import LOCK_NAME
 from provider.object_store import AppendingStore
-from provider.posix_lock import OwnerLock
 from tieredstore.cli.failures import NOTHING_WHOLE
 from tieredstore.cli.invocation import Invocation, WholeNumber, json_option, pass_invocation
 from tieredstore.cli.output import Row, count_text, write_json
@@ -21,7 +20,8 @@ from tieredstore.config.effective import Config
 from tieredstore.config.location import TierUrl
 from tieredstore.config.sources import ConfigError
 from tieredstore.opening import existing_tier, whole_paths
-from tieredstore.places import directory_of, owner_lock_path, storage_at
+from tieredstore.owner import sign_of_life
+from tieredstore.places import directory_of, storage_at
 
 OPTION = "--journal-to"
 ENTRY_MAX = 10**19
@@ -88,7 +88,7 @@ async def _work(config: Config, entry: int, *, agreed: JournalCut | None) -> Jou
             reader = JournalReader(store, JournalOptions(), clock=clock)
             _refuse(await reader.load_whole_part(), entry)
             # Whoever takes the tier from here on finds a damaged journal, and writes nothing.
-            if await _is_owned(config, store):
+            if await _is_owned(config, store, clock=clock):
                 raise ConfigError(
                     f"a process that owns the tier in {directory} lives and knows what the "
                     f"damaged entry said: leave it running, and its next snapshot, within "
@@ -106,13 +106,12 @@ async def _work(config: Config, entry: int, *, agreed: JournalCut | None) -> Jou
     return cut
 
 
-async def _is_owned(config: Config, store: AppendingStore) -> bool:
-    """Whether an owner lives, as far as locks tell: those of an object store are this host's."""
+async def _is_owned(config: Config, store: AppendingStore, *, clock: Clock) -> bool:
+    """Whether an owner lives. In an object store this takes up to the lease."""
     where = directory_of(config)
-    if isinstance(where, TierUrl):
-        lock = OwnerLock(str(owner_lock_path(config, where)))
-        return await asyncio.to_thread(lock.is_held)
-    return not await store.register(LOCK_NAME)
+    if not isinstance(where, TierUrl):
+        return not await store.register(LOCK_NAME)
+    return await sign_of_life(store, where, config.journal, clock=clock) is not None
 
 
 def _refuse(loaded: Loaded, entry: int) -> None:

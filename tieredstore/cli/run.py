@@ -5,7 +5,7 @@ import logging
 import sys
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import click
@@ -19,7 +19,9 @@ from tieredstore.cli.invocation import (
     TEXT,
     Invocation,
     json_option,
+    new_tier_option,
     pass_invocation,
+    standby_option,
     take_over_option,
 )
 from tieredstore.cli.live_table import live_table
@@ -29,7 +31,7 @@ from tieredstore.cli.put import line_bytes_max
 from tieredstore.cli.signals import EndingSignals, Signalled
 from tieredstore.cli.tier import hindrance_of
 from tieredstore.cli.topic_rows import COLUMNS, NUMBERS, cells_of, row_of
-from tieredstore.config.effective import Config
+from tieredstore.config.effective import Config, StartWords
 from tieredstore.lifetime import running
 from tieredstore.metrics.moment import Moment
 from tieredstore.metrics.serving import metrics_of, served_metrics
@@ -74,9 +76,19 @@ class Running:
     "with its topic. Each line is answered by an object with its number.",
 )
 @take_over_option
+@standby_option
+@new_tier_option
 @json_option
 @pass_invocation
-def command(invocation: Invocation, *, puts: bool, take_over: bool, as_json: bool) -> int:
+def command(
+    invocation: Invocation,
+    *,
+    puts: bool,
+    take_over: bool,
+    standby: bool,
+    new_tier: bool,
+    as_json: bool,
+) -> int:
     """Open the store in storePathRootDir as it is configured, until SIGINT, SIGTERM or SIGHUP.
 
     It opens our own hot log and the plug-ins around it (messageStorePlugIn), tiers what is there
@@ -94,7 +106,8 @@ def command(invocation: Invocation, *, puts: bool, take_over: bool, as_json: boo
       3  the tier's storage failed, and still fails at the end
       4  another process owns the store or the tier, or took the tier over
     """  # noqa: D301 - \b is click's mark of lines that stay
-    config = invocation.load_config().serving()
+    words = StartWords(standby, new_tier)
+    config = replace(invocation.load_config().serving(), start=words)
     context, layers = plan_store(config, clock=SystemClock(), take_over=take_over)
     if layers.tiered is None:
         LOGGER.warning("nothing is tiered: messageStorePlugIn names no TieredMessageStore")

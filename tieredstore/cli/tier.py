@@ -4,7 +4,7 @@ import asyncio
 import errno
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import click
@@ -18,7 +18,9 @@ from tieredstore.cli.invocation import (
     TEXT,
     Invocation,
     json_option,
+    new_tier_option,
     pass_invocation,
+    standby_option,
     take_over_option,
 )
 from tieredstore.cli.live_table import live_table
@@ -27,7 +29,7 @@ from tieredstore.cli.progress import Show, progress_bar
 from tieredstore.cli.signals import EndingSignals, Signalled
 from tieredstore.cli.standard_output import give_up_output
 from tieredstore.cli.topic_rows import COLUMNS, NUMBERS, cells_of, row_of
-from tieredstore.config.effective import Config
+from tieredstore.config.effective import Config, StartWords
 from tieredstore.config.sources import ConfigError
 from tieredstore.follower import Follower
 from tieredstore.lifetime import running
@@ -45,10 +47,19 @@ LOGGER = logging.getLogger("tieredstore.cli")
     "--follow", is_flag=True, help="Continue with new messages until SIGINT, SIGTERM or SIGHUP."
 )
 @take_over_option
+@standby_option
+@new_tier_option
 @json_option
 @pass_invocation
 def command(
-    invocation: Invocation, store_dir: Path | None, *, follow: bool, take_over: bool, as_json: bool
+    invocation: Invocation,
+    store_dir: Path | None,
+    *,
+    follow: bool,
+    take_over: bool,
+    standby: bool,
+    new_tier: bool,
+    as_json: bool,
 ) -> int:
     """Copy every message in STORE_DIR into the tier.
 
@@ -70,7 +81,7 @@ def command(
       4  another process owns the tier, or took it over
     The next start continues where this one ended.
     """  # noqa: D301 - \b is click's mark of lines that stay
-    config = invocation.load_config()
+    config = replace(invocation.load_config(), start=StartWords(standby, new_tier))
     if follow:
         config = config.serving()
     follower = Follower(

@@ -86,6 +86,16 @@ OPTIONS = (
 
 
 @dataclass(frozen=True, slots=True)
+class StartWords:
+    """Explicit words of one start; no configuration file has them."""
+
+    stands_by: bool = False
+    """Wait for the end of a living owner, then take over."""
+    is_new_tier: bool = False
+    """Use another or an empty tier than the store remembers."""
+
+
+@dataclass(frozen=True, slots=True)
 class Config:
     """Everything that is configured; nothing is opened by it."""
 
@@ -112,6 +122,7 @@ class Config:
     """Bytes a second to and from an object store: the part that may change while it is used."""
     serves: bool = False
     """Whether the process goes on until it is stopped, so that it waits for its storage."""
+    start: StartWords = StartWords()
 
     @classmethod
     def load(
@@ -322,6 +333,7 @@ class Config:
             round_bytes=self.dispatch.round_bytes_due or self.dispatch.round_bytes_max,
             snapshot_age_s=self.upkeep.snapshot_age_s_max,
             owner_check_s=self.owner_check_s,
+            heartbeat_s=self.journal.heartbeat_s,
             upload_bytes_per_s=self.limits.upload_bytes_per_s,
             download_bytes_per_s=self.limits.download_bytes_per_s,
             offload_object_bytes=self.upkeep.repack_bytes_max,

@@ -129,6 +129,30 @@ _TIER = (
         object_default=60_000,
     ),
     Key(
+        "tieredStoreOwnerHeartbeatInterval",
+        Kind.MILLISECONDS,
+        30_000,
+        "Interval of the signs of life of an owner that writes nothing; each is one request.",
+        "JournalOptions.heartbeat_s",
+        least=100,
+    ),
+    Key(
+        "tieredStoreOwnerLease",
+        Kind.MILLISECONDS,
+        90_000,
+        "Time without a sign of life after which a start replaces an owner; at least twice the "
+        "heartbeat interval.",
+        "JournalOptions.lease_s",
+        least=200,
+    ),
+    Key(
+        "tieredStoreStatePath",
+        Kind.PATH,
+        "",
+        "Directory in which a follower without pins keeps the identity of its tier; empty: that of "
+        "systemd or of the user.",
+    ),
+    Key(
         "tieredStoreJournalSnapshotCount",
         Kind.COUNT,
         1000,

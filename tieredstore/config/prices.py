@@ -1,5 +1,6 @@
 """What an object store bills: a table of prices, and what the configured limits come to. Pure."""
 
+import math
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
@@ -98,6 +99,7 @@ class Limits:
     snapshot_age_s: float
     owner_check_s: float
     """0: the journal is not looked at."""
+    heartbeat_s: float
     upload_bytes_per_s: int
     """0: no limit."""
     download_bytes_per_s: int
@@ -119,9 +121,12 @@ def estimates(limits: Limits, prices: PriceTable) -> list[Estimate]:
 
     Tiering at a limit is what it costs beside reading, and reading beside tiering.
     """
-    idle: dict[RequestKind, float] = {}
+    idle: dict[RequestKind, float] = {
+        "PUT": 1 / limits.heartbeat_s,
+        "DELETE": 1 / limits.heartbeat_s,
+    }
     if limits.owner_check_s:
-        idle = {"LIST": 1 / limits.owner_check_s}
+        idle["LIST"] = 1 / limits.owner_check_s
     aged = 1 / limits.round_age_s if limits.round_age_s else 0.0
     found = [_estimate("idle", idle, 0, 0, prices)]
     if aged:
@@ -159,7 +164,10 @@ def _downloading(bytes_per_s: float, prices: PriceTable) -> Estimate:
 
 
 def _tiering(rounds_per_s: float, limits: Limits) -> dict[RequestKind, float]:
-    return {"PUT": ROUND_PUTS * rounds_per_s + SNAPSHOT_PUTS / limits.snapshot_age_s}
+    between_s = 1 / rounds_per_s if rounds_per_s else 0.0
+    beats = max(0, math.ceil(between_s / limits.heartbeat_s) - 1) * rounds_per_s
+    puts = ROUND_PUTS * rounds_per_s + SNAPSHOT_PUTS / limits.snapshot_age_s
+    return {"PUT": puts + beats, "DELETE": beats}
 
 
 def _estimate(

@@ -7,7 +7,7 @@ makes units and index files in new objects, and the journal's first entry publis
 
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from collections.abc import Set as AbstractSet
-from contextlib import asynccontextmanager, closing, suppress
+from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass, replace
 from random import SystemRandom
 from typing import NamedTuple
@@ -16,10 +16,9 @@ import orjson
 from anyio.from_thread import start_blocking_portal
 
 from container.check.finding import Finding
-from container.errors import Owned
 from container.metadata.operations import AddTombstones, Operation, PutIndexFile, PutQueue
 from container.metadata.part_counts import references_of
-from container.metadata.records import Tombstone
+from container.metadata.records import Broker, Tombstone
 from container.names.index_base import INDEX_PREFIX, IndexBase
 from container.names.queue_id import QueueId
 from container.names.rocketmq import INT64_MAX
@@ -37,7 +36,6 @@ from provider.clock import SystemClock
 from provider.errors import Corrupt, NotFound
 from provider.object_store import ObjectEntry, ObjectStore
 from provider.packed_segments import NONCE_BYTES, PARTS_PREFIX
-from provider.posix_lock import OwnerLock
 from provider.sequential import ByteSource, ObjectRange
 from tieredstore.config.effective import Config
 from tieredstore.config.location import Location
@@ -54,8 +52,9 @@ from tieredstore.offline.remake_job import LogFile, RemakeJob
 from tieredstore.offline.report import RebuildReport
 from tieredstore.offline.sources import place_of, source_of, store_at
 from tieredstore.offline.split import LogPiece, TierPlace
+from tieredstore.owner import owned_error, sign_of_life
 from tieredstore.owning import open_owner
-from tieredstore.places import directory_of, owner_lock_path, storage_at
+from tieredstore.places import directory_of, storage_at
 
 LEFT_BEHIND = "the metadata that named it are lost"
 """The reason in tombstones of objects that nothing refers to any more."""
@@ -152,7 +151,7 @@ def remake_objects(
         NotFound: there is no part, or no record in any.
         ConfigError: it has a journal.
         Unavailable: workers died again and again, or the storage does not answer.
-        Owned: a process of this host owns the tier and lives.
+        Owned: a process owns the tier and lives.
         Refused: another process has begun the tier meanwhile.
         Denied: the storage refuses.
     """
@@ -193,15 +192,24 @@ def _left_out(logs: Logs, operations: Sequence[Operation]) -> set[str]:
 
 
 def _refuse_living_owner(config: Config, where: Location) -> None:
-    """Refuse while an owner of this host lives: it would go on with the journal that is lost.
+    """Refuse while an owner lives: it would go on with the journal that is lost. Blocks.
 
     Raises:
         Owned: there is one, whatever its epoch.
     """
-    lock = OwnerLock(str(owner_lock_path(config, where)))
-    with suppress(OSError):  # without locks nothing can be told; other hosts' are not seen either
-        if lock.is_held():
-            raise Owned("a process owns the tier and lives: end it first", str(where))
+
+    async def look() -> Broker | None:
+        clock = SystemClock()
+        store = storage_at(config, where, clock=clock)
+        try:
+            return await sign_of_life(store, where, config.journal, clock=clock)
+        finally:
+            await store.close()
+
+    with start_blocking_portal() as portal:
+        owner = portal.call(look)
+    if owner is not None:
+        raise owned_error(owner, where)
 
 
 async def _listed(store: ObjectStore) -> list[ObjectEntry]:

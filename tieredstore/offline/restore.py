@@ -21,6 +21,7 @@ from container.names.queue_id import QueueId, SegmentType
 from container.names.rocketmq import segment_name
 from container.record.unit import UNIT_BYTES
 from container.tier_reader import TierReader
+from provider.in_place_segments import LOCK_NAME
 from provider.posix_lock import OwnerLock
 from provider.sequential import ByteSource
 from provider.staged_files import StagedFiles
@@ -42,7 +43,7 @@ from tieredstore.offline.restore_objects import restore_objects
 from tieredstore.offline.sources import place_of, source_of
 from tieredstore.offline.split import TierPlace
 from tieredstore.opening import AS_OPTIONS, existing_tier, open_reader
-from tieredstore.places import directory_of, owner_lock_path
+from tieredstore.places import directory_of
 
 OWNED_FAULT = "its owner lives and continues it: end that process first"
 
@@ -91,7 +92,7 @@ def restore(
 
     with start_blocking_portal() as portal:
         state, todo = portal.call(wanted)
-    lock = OwnerLock(str(owner_lock_path(found, root)))
+    lock = OwnerLock(str(root / LOCK_NAME))
     with closing(lock):
         if todo.growing and not _holds(lock, state):
             _leave_out_growing(todo)

@@ -31,6 +31,7 @@ from tieredstore.config.effective import Config
 from tieredstore.expiring import keep_topic_times, topic_hours
 from tieredstore.following.options import HotLogOptions
 from tieredstore.hot import HotLog, HotLogFeed, open_feed
+from tieredstore.known_tier import memory_of_store
 from tieredstore.lifetime import cause, running
 from tieredstore.naming import refuse_other_store, refuse_unnamed, remember_store
 from tieredstore.owner import refuse_living_owner, watch_ownership
@@ -253,6 +254,7 @@ async def open_configured_tier(
     await asyncio.to_thread(refuse_overlap, store_dir, where, config.tier_root)
     await asyncio.to_thread(refuse_other_store, config, store_dir)
     await asyncio.to_thread(refuse_unnamed, config, store_dir)
+    memory = await asyncio.to_thread(memory_of_store, config, store_dir)
     if not take_over:
         await refuse_living_owner(config, clock=clock)
     counted = _Counted()
@@ -260,7 +262,7 @@ async def open_configured_tier(
         registry.register(counted)
     try:
         async with open_owner(
-            config, clock=clock, registry=counted.registry, take_over=take_over
+            config, clock=clock, registry=counted.registry, take_over=take_over, memory=memory
         ) as tier:
             await asyncio.to_thread(remember_store, config, store_dir)
             yield tier

@@ -18,6 +18,7 @@ LIMITS = Limits(
     round_bytes=64 << 20,
     snapshot_age_s=900.0,
     owner_check_s=60.0,
+    heartbeat_s=30.0,
     upload_bytes_per_s=0,
     download_bytes_per_s=0,
 )
@@ -53,10 +54,10 @@ def test_what_was_requested_is_added_up() -> None:
 
 def test_an_idle_tier_and_a_busy_one_cost_what_their_requests_do() -> None:
     idle, busy = estimates(LIMITS, PriceTable.read(""))
-    assert idle.requests_per_s == pytest.approx(1 / 60)
-    assert idle.currency_a_month == pytest.approx(0.216)
-    assert busy.requests_per_s == pytest.approx(2 / 75 + 2 / 900)
-    assert busy.currency_a_month == pytest.approx(0.3744)
+    assert idle.requests_per_s == pytest.approx(1 / 60 + 2 / 30)
+    assert idle.currency_a_month == pytest.approx(0.648)
+    assert busy.requests_per_s == pytest.approx(2 / 75 + 2 / 900 + 2 * 2 / 75)
+    assert busy.currency_a_month == pytest.approx(0.72)
 
 
 def test_limits_of_bytes_are_costs_of_bytes() -> None:

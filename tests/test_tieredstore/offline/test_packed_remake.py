@@ -11,14 +11,16 @@ import pytest
 
 from container.check.tier import check_tier
 from container.errors import Owned
+from container.journal.options import JournalOptions
 from container.names.index_base import INDEX_PREFIX, IndexBase
 from container.names.queue_id import SegmentType
 from container.names.rocketmq import index_name
+from container.names.tier_objects import SignName
 from container.record.unit import UNIT_BYTES
 from container.tier_reader import TierReader
 from container.upkeep.options import UpkeepOptions
+from provider.clock import SystemClock
 from provider.errors import NotFound, Unavailable
-from provider.posix_lock import OwnerLock
 from tests.support.cli import invoke
 from tests.support.fake_broker import FakeBroker
 from tests.support.golden import ROCKETMQ_533, expected, unpacked
@@ -34,7 +36,9 @@ from tieredstore.offline.engine import OneProcess
 from tieredstore.offline.made_objects import ObjectSink
 from tieredstore.offline.remake import remake
 from tieredstore.offline.sources import place_of
-from tieredstore.places import directory_of, make_lock_directory, owner_lock_path
+from tieredstore.owner import Takeover
+from tieredstore.places import directory_of
+from tieredstore.process_name import owner_name
 
 SPLIT_BYTES = (64 << 10, 1 << 40)
 
@@ -140,14 +144,15 @@ async def test_a_dry_run_and_one_that_is_killed_leave_no_tier(tier: PackedTier) 
 def test_an_owner_that_lives_is_told(tier: PackedTier) -> None:
     tier.put(without_metadata(tier))
     left = tier.objects
-    path = owner_lock_path(tier.config, directory_of(tier.config))
-    make_lock_directory(path)
-    owner = OwnerLock(str(path))
-    owner.hold(3)
+    where, clock = directory_of(tier.config), SystemClock()
+    sign = {str(SignName(3, 1)): owner_name(clock, beat_s=30.0).encode()}
+    tier.put(left | sign)
+    owner = Takeover(where, tier.store, JournalOptions(), clock=clock, take_over=False)
+    owner.own(3)
     with pytest.raises(Owned, match="owns the tier and lives"):
         remake(tier.config, OneProcess())
     owner.close()
-    assert tier.objects == left
+    assert tier.objects == left | sign
 
 
 def test_a_target_that_is_made_twice_is_one_object(tier: PackedTier) -> None:

@@ -18,7 +18,6 @@ from container.tier_reader import TierReader
 from provider.clock import SystemClock
 from provider.errors import Fenced
 from provider.packed_segments import PackedDriver
-from provider.posix_lock import OwnerLock
 from tests.support.cli import invoke
 from tests.support.golden import ROCKETMQ_533, unpacked
 from tests.support.packed_objects import PackedTier, in_thread
@@ -28,7 +27,7 @@ from tieredstore.offline.audit import audit
 from tieredstore.offline.engine import OneProcess
 from tieredstore.offline.remake import remake
 from tieredstore.offline.restore import restore
-from tieredstore.places import directory_of, make_lock_directory, owner_lock_path
+from tieredstore.owning import open_owner
 
 SPLIT_BYTES = (64 << 10, 1 << 40)
 
@@ -186,20 +185,11 @@ async def extents_published(reader: TierReader) -> Any:
 @pytest.mark.leaves_findings("checksum", why="the test stops what would repair it")
 async def test_a_living_owner_and_a_newer_one_are_told(tier: PackedTier) -> None:
     await lose_all(tier)
-    where = directory_of(tier.config)
-    path = owner_lock_path(tier.config, where)
-    owner = OwnerLock(str(path))
-
-    def hold() -> None:
-        make_lock_directory(path)
-        owner.hold(1)
-
-    await in_thread(hold)
-    left = tier.objects
-    with pytest.raises(Owned, match="owns the tier and lives"):
-        await in_thread(lambda: restore(tier.config, OneProcess()))
-    assert tier.objects == left
-    await in_thread(owner.close)
+    async with open_owner(tier.config, clock=SystemClock()):
+        journal = [name for name in tier.objects if name.startswith("@journal/")]
+        with pytest.raises(Owned, match="owns the tier and lives"):
+            await in_thread(lambda: restore(tier.config, OneProcess()))
+        assert [name for name in tier.objects if name.startswith("@journal/")] == journal
 
     class TakesOver(OneProcess):
         """An engine beside which another process takes the tier."""

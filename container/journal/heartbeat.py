@@ -1,0 +1,221 @@
+"""Signs of life of an owner, and their observation by processes that want its tier (0051).
+
+An owner shows that it lives by its journal entries. While it writes none, it creates an object
+`@owner/<epoch>-<number>` at intervals, and deletes the one before. A clean end leaves
+`@owner/<epoch>-ended`. Signs decide no conflict: the journal's fence does.
+"""
+
+from contextlib import suppress
+from enum import Enum
+
+from container.journal.frame import Frame, FrameKind
+from container.journal.journal import Journal
+from container.names.tier_objects import (
+    JOURNAL_PREFIX,
+    OWNER_PREFIX,
+    EntryName,
+    SignName,
+    parse_name,
+)
+from provider.clock import Clock, wait_at_most
+from provider.errors import AlreadyExists, Corrupt, NotFound, StoreError
+from provider.object_store import ObjectStore
+
+RETRIES_PER_INTERVAL = 6
+"""A sign that failed is tried again after this fraction of the interval."""
+END_S_MAX = 5.0
+"""Seconds that the sign of a clean end may take."""
+LOOKS_PER_LEASE = 3
+"""Looks of an observer within one lease."""
+NAME_BYTES_MAX = 4096
+
+
+class Heartbeat:
+    """The signs of life of one owner, while its journal is open."""
+
+    def __init__(
+        self, journal: Journal, store: ObjectStore, owner: str, *, clock: Clock, interval_s: float
+    ) -> None:
+        """`owner`: the content of each sign; the same text as in the fence."""
+        self._journal = journal
+        self._store = store
+        self._owner = owner
+        self._clock = clock
+        self._interval_s = interval_s
+        self._number = 0
+        self._made: list[SignName] = []
+        self._shown_s = clock.monotonic_s()
+        """Monotonic time of the last sign, entries included."""
+        journal.subscribe(lambda _: self._note())
+
+    def __repr__(self) -> str:
+        return f"<Heartbeat of {self._journal!r}: {self._number} signs>"
+
+    async def run(self) -> None:
+        """Show one sign now, then one whenever the journal was quiet for the interval.
+
+        One create and one delete each; none while entries are written. A failure is tried again.
+        Returns once the journal is over.
+        """
+        is_due = True
+        while not self._journal.is_over:
+            wait_s = 0.0 if is_due else self._shown_s + self._interval_s - self._clock.monotonic_s()
+            if wait_s > 0:
+                await self._clock.sleep(wait_s)
+                continue
+            is_due = False
+            if not await self._show():
+                await self._clock.sleep(self._interval_s / RETRIES_PER_INTERVAL)
+
+    async def begin(self) -> None:
+        """Delete the signs of other owners. One listing, and one delete if there are any.
+
+        Those of higher epochs belong to a journal that was lost or replaced by a copy.
+        """
+        with suppress(StoreError):
+            signs = await _signs(self._store)
+            old = [str(one) for one in signs if one.epoch != self._journal.epoch]
+            if old:
+                await self._store.delete(old)
+
+    async def end(self) -> None:
+        """Leave the sign of a clean end, within `END_S_MAX`; nothing where a newer owner is."""
+        if not self._journal.is_fenced:
+            await wait_at_most(self._clock, END_S_MAX, self._end())
+
+    async def _end(self) -> None:
+        with suppress(StoreError):
+            await self._create(SignName(self._journal.epoch, None))
+            await self._delete_all()
+
+    async def _show(self) -> bool:
+        """Create the next sign and delete those before it; whether it was created."""
+        before = list(self._made)
+        self._number += 1
+        name = SignName(self._journal.epoch, self._number)
+        self._made.append(name)  # also where the outcome stays unknown
+        try:
+            await self._create(name)
+        except StoreError:
+            return False
+        self._note()
+        with suppress(StoreError):
+            await self._store.delete([str(one) for one in before])
+            self._made = [one for one in self._made if one not in before]
+        return True
+
+    async def _create(self, name: SignName) -> None:
+        with suppress(AlreadyExists):  # the reply of an earlier attempt was lost
+            await self._store.create(str(name), [f"{self._owner}\n".encode()])
+
+    async def _delete_all(self) -> None:
+        if self._made:
+            await self._store.delete([str(one) for one in self._made])
+
+    def _note(self) -> None:
+        self._shown_s = self._clock.monotonic_s()
+
+
+class Seen(Enum):
+    """The result of one look of an observer."""
+
+    NOTHING = "nothing"
+    """No sign of life since the look before, or the first look."""
+    ALIVE = "alive"
+    ENDED = "ended"
+    """The owner has closed the tier."""
+    REPLACED = "replaced"
+    """A newer owner has the tier."""
+
+
+class OwnerWatch:
+    """Signs of life of the owner of one epoch, as one observer sees them."""
+
+    def __init__(self, store: ObjectStore, epoch: int) -> None:
+        self._store = store
+        self._epoch = epoch
+        self._sign: SignName | None = None
+        self._sequence = -1
+
+    def __repr__(self) -> str:
+        return f"<OwnerWatch of epoch {self._epoch}>"
+
+    async def look(self) -> Seen:
+        """Compare with the look before. Two listings, and one read if there is a new entry.
+
+        Raises:
+            Denied, Unavailable: as the store.
+        """
+        signs = await _signs(self._store)
+        ours = [one for one in signs if one.epoch == self._epoch]
+        if SignName(self._epoch, None) in ours:
+            return Seen.ENDED
+        is_first = self._sequence < 0
+        newest = max(ours, key=lambda one: one.number or 0, default=self._sign)
+        is_new = newest != self._sign
+        self._sign = newest
+        entry = await self._newest_entry()
+        if entry == Seen.REPLACED or (entry == Seen.ALIVE and not is_first):
+            return entry
+        return Seen.ALIVE if is_new and not is_first else Seen.NOTHING
+
+    async def _newest_entry(self) -> Seen:
+        after = str(EntryName(self._sequence)) if self._sequence > 0 else ""
+        listed = await self._store.list(JOURNAL_PREFIX, after=after)
+        names = [name for one in listed if isinstance(name := parse_name(one.name), EntryName)]
+        if not names:
+            self._sequence = max(self._sequence, 0)
+            return Seen.NOTHING
+        newest = max(names)
+        self._sequence = newest.sequence
+        try:
+            raw = await self._store.read(str(newest))
+            epoch = Frame.decode(raw, FrameKind.ENTRY, path=str(newest)).epoch
+        except (NotFound, Corrupt):  # deleted by an owner, or damaged: its writer lived
+            return Seen.ALIVE
+        return Seen.REPLACED if epoch > self._epoch else Seen.ALIVE
+
+
+class Lease:
+    """The time that an owner may stay silent, by the observer's monotonic clock.
+
+    A pause of the observer counts as one interval between looks: the owner may have slept too.
+    """
+
+    def __init__(self, lease_s: float, now_s: float) -> None:
+        self.interval_s = lease_s / LOOKS_PER_LEASE
+        self._left_s = lease_s
+        self._lease_s = lease_s
+        self._looked_s = now_s
+
+    def renew(self, now_s: float) -> None:
+        """Begin again: there was a sign of life."""
+        self._left_s, self._looked_s = self._lease_s, now_s
+
+    def pass_time(self, now_s: float) -> bool:
+        """Count the time until a look that showed no sign; whether the lease has passed."""
+        self._left_s -= min(now_s - self._looked_s, self.interval_s)
+        self._looked_s = now_s
+        return self._left_s <= 0
+
+
+async def last_sign(store: ObjectStore) -> tuple[SignName, str] | None:
+    """The newest sign of the newest owner, and the owner's text. One listing and one read.
+
+    Raises:
+        Denied, Unavailable: as the store.
+    """
+    signs = await _signs(store)
+    if not signs:
+        return None
+    newest = max(signs, key=lambda one: (one.epoch, one.number is None, one.number or 0))
+    try:
+        raw = await store.read(str(newest))
+    except NotFound:  # replaced meanwhile
+        return newest, ""
+    return newest, bytes(raw[:NAME_BYTES_MAX]).decode(errors="replace").strip()
+
+
+async def _signs(store: ObjectStore) -> list[SignName]:
+    listed = await store.list(OWNER_PREFIX)
+    return [sign for one in listed if (sign := SignName.parse(one.name)) is not None]

@@ -1,0 +1,131 @@
+"""A store knows its tier: another tier, or an empty place, is refused without an explicit word."""
+
+import asyncio
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+import tieredstore
+from tests.support.fake_broker import FakeBroker
+from tieredstore.cli.main import cli
+from tieredstore.config.sources import ConfigError
+
+assert tieredstore.TieredMessageStore  # its imports read files, so they are not left to a loop
+
+AT_ONCE = {"tieredStoreGroupCommitTimeout": 50}
+
+
+async def life(
+    store: Path, tier: Path, count: int = 1, *, broker: str = "b1", new_tier: bool = False
+) -> int:
+    """One life of a store of our own; its next offset."""
+    async with tieredstore.open_store(
+        store, tier, broker=broker, settings=AT_ONCE, new_tier=new_tier
+    ) as opened:
+        for number in range(count):
+            await opened.put_message(tieredstore.NewMessage("Orders", 0, b"%d" % number))
+        return await opened.max_offset("Orders", 0)  # leaving the block tiers them
+
+
+def tiered(store: Path, tier: Path, count: int = 1, **given: Any) -> int:
+    return asyncio.run(life(store, tier, count, **given))
+
+
+def test_a_volume_that_is_not_mounted_is_no_new_tier(tmp_path: Path) -> None:
+    store, mount = tmp_path / "hot", tmp_path / "mnt"
+    assert tiered(store, mount / "tier", 3) == 3
+    mount.rename(tmp_path / "away")
+    mount.mkdir()
+    with pytest.raises(ConfigError, match=r"there is no tier in .*mount that volume") as raised:
+        tiered(store, mount / "tier")
+    assert "--new-tier" in str(raised.value)
+    assert not list(mount.iterdir()), "nothing was begun there"
+    mount.rmdir()
+    (tmp_path / "away").rename(mount)
+    assert tiered(store, mount / "tier") == 4
+
+
+def test_another_tier_in_its_place_is_refused(tmp_path: Path) -> None:
+    store, tier = tmp_path / "hot", tmp_path / "tier"
+    tiered(store, tier, 3)
+    tiered(tmp_path / "other hot", tmp_path / "other", 3)
+    tier.rename(tmp_path / "kept")
+    (tmp_path / "other").rename(tier)
+    with pytest.raises(ConfigError, match="is another one than the store"):
+        tiered(store, tier)
+    shutil.rmtree(tier)
+    (tmp_path / "kept").rename(tier)
+    assert tiered(store, tier) == 4
+
+
+def test_the_place_of_the_tier_may_change_but_not_its_broker(tmp_path: Path) -> None:
+    store = tmp_path / "hot"
+    tiered(store, tmp_path / "tier", 3)
+    (tmp_path / "tier").rename(tmp_path / "moved")
+    assert tiered(store, tmp_path / "moved") == 4
+    with pytest.raises(ConfigError, match="is that of b1 of cluster DefaultCluster"):
+        tiered(store, tmp_path / "moved", broker="b2")
+
+
+def test_a_new_tier_is_begun_on_an_explicit_word_once(tmp_path: Path) -> None:
+    store = tmp_path / "hot"
+    tiered(store, tmp_path / "tier", 3)
+    shutil.rmtree(tmp_path / "tier")
+    assert tiered(store, tmp_path / "tier", new_tier=True) == 4
+    assert tiered(store, tmp_path / "tier") == 5, "it is known from then on"
+
+
+def test_a_tier_that_was_put_back_from_a_copy_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store, tier = tmp_path / "hot", tmp_path / "tier"
+    tiered(store, tier, 3)
+    shutil.copytree(tier, tmp_path / "copy")
+    tiered(store, tier, 3)
+    assert "put back from a copy" not in caplog.text
+    shutil.rmtree(tier)
+    (tmp_path / "copy").rename(tier)
+    assert tiered(store, tier) == 7
+    assert "the tier was put back from a copy: it ended at entry" in caplog.text
+
+
+def invoke(*words: str) -> Result:
+    return CliRunner().invoke(cli, words)
+
+
+@pytest.mark.parametrize("pins", [True, False])
+def test_a_follower_knows_its_tier_with_and_without_pins(tmp_path: Path, *, pins: bool) -> None:
+    broker = FakeBroker(tmp_path / "store")
+    broker.put_many("A", 0, [b"body"] * 10)
+    given = ["-D", f"tieredStorePinPath={tmp_path / 'pins'}"] if pins else []
+    where = ["-D", "brokerName=b", "-D", f"tieredStoreFilePath={tmp_path / 'mnt' / 'tier'}"]
+    words = [*where, *given, "tier", str(broker.directory)]
+    assert invoke(*words).exit_code == 0
+    (tmp_path / "mnt").rename(tmp_path / "away")
+    done = invoke(*words)
+    assert (done.exit_code, "mount that volume" in done.stderr) == (2, True)
+    assert "--new-tier" in done.stderr
+    assert invoke(*words, "--new-tier").exit_code == 0
+    shutil.rmtree(tmp_path / "mnt")
+    (tmp_path / "away").rename(tmp_path / "mnt")
+    assert "is another one than the store" in invoke(*words).stderr
+
+
+@pytest.mark.slow
+def test_a_tier_that_was_made_again_from_its_messages_is_the_same(tmp_path: Path) -> None:
+    broker = FakeBroker(tmp_path / "store")
+    broker.put_many("A", 0, [b"body"] * 10)
+    where = ["-D", "brokerName=b", "-D", f"tieredStoreFilePath={tmp_path / 'tier'}"]
+    words = [*where, "tier", str(broker.directory)]
+    assert invoke(*words).exit_code == 0
+    for name in ("@journal", "@snapshot", "@boundary", "@manifest"):
+        for path in (tmp_path / "tier").glob(f"*/*/{name}"):
+            shutil.rmtree(path)
+    assert invoke(*where, "rebuild", "--metadata").exit_code == 0
+    broker.put_many("A", 0, [b"body"] * 5)
+    again = invoke(*words)
+    assert again.exit_code == 0, again.stderr
+    assert invoke(*where, "check").exit_code == 0
