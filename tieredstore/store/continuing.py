@@ -9,7 +9,7 @@ import asyncio
 import logging
 import shlex
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from typing import cast
 
 from container.errors import BytesMissing
@@ -19,7 +19,7 @@ from container.record.message import StoredMessage
 from container.tier_view import TierView
 from dispatcher.agreement import compare_all
 from dispatcher.divergence import find_common_end, first_record
-from dispatcher.hot_log import Wanted, records_of_queue
+from dispatcher.hot_log import HotQueue, Wanted, records_of_queue
 from dispatcher.options import COMPARED_BYTES_MAX
 from provider.clock import Clock
 from provider.errors import Corrupt, Denied, NotFound, OutOfRange, StoreError, Unavailable
@@ -32,8 +32,10 @@ from tieredstore.opening import open_reader
 from tieredstore.process_name import moment_text
 
 LOGGER = logging.getLogger("tieredstore.store")
-ANSWER_S_MAX = 30.0
-"""Longest wait for a tier that is only read, in seconds."""
+ANSWER_S_MAX = 60.0
+"""Longest wait for the metadata of a tier that is only read, in seconds."""
+COMPARED_QUEUES_MAX = 1_000
+"""Queues that a writer which does not own the tier compares all of: some 0.2 ms each."""
 NAMED_MAX = 4
 """Queues that a warning names."""
 
@@ -43,12 +45,18 @@ class Contradiction(Denied):
 
 
 async def continue_at_tier(
-    log: HotLog, feed: HotLogFeed, tier: TierView, *, compared_messages: int
+    log: HotLog,
+    feed: HotLogFeed,
+    tier: TierView,
+    *,
+    compared_messages: int,
+    compared_queues: int | None = None,
 ) -> Mapping[QueueId, Queue]:
     """Compare a hot log with its tier, and continue queues that end below the tier at its end.
 
     Returns the queues that agree with what the tier has published of them. Costs `compare_all`.
-    Cancelling it may leave queues continued, which is durable.
+    Cancelling it may leave queues continued, which is durable. Of a log with more queues than
+    `compared_queues` only those are compared that end below the tier; None: all.
 
     Raises:
         Contradiction: they have different messages at one offset; nothing was changed.
@@ -56,6 +64,8 @@ async def continue_at_tier(
     """
     compared = {queue: log.next_offset(queue) for queue in log.queues()}
     surveyed = await feed.survey()
+    if compared_queues is not None and len(surveyed) > compared_queues:
+        surveyed = [hot for hot in surveyed if _is_below(tier.queue(hot.id), hot)]
     agreeing, differing = await compare_all(feed, tier, surveyed, newest=compared_messages)
     if differing:
         raise Contradiction(await _contradiction(feed, tier, differing), str(log.root))
@@ -89,14 +99,16 @@ async def continue_unowned(config: Config, clock: Clock, log: HotLog) -> None:
 
 
 async def _ask_tier(config: Config, clock: Clock, log: HotLog) -> None:
+    opening = open_feed(log, clock=clock, cluster=config.cluster, broker=config.broker)
     try:
-        async with (
-            asyncio.timeout(ANSWER_S_MAX),
-            open_reader(config) as tier,
-            open_feed(log, clock=clock, cluster=config.cluster, broker=config.broker) as feed,
-        ):
+        async with AsyncExitStack() as stack:
+            async with asyncio.timeout(ANSWER_S_MAX):
+                tier = await stack.enter_async_context(open_reader(config))
+            feed = await stack.enter_async_context(opening)
             newest = config.dispatch.compared_messages_max
-            await continue_at_tier(log, feed, tier, compared_messages=newest)
+            await continue_at_tier(
+                log, feed, tier, compared_messages=newest, compared_queues=COMPARED_QUEUES_MAX
+            )
     except Contradiction:
         raise
     except (StoreError, ConfigError, TimeoutError) as error:
@@ -110,6 +122,10 @@ async def _ask_tier(config: Config, clock: Clock, log: HotLog) -> None:
                 str(log.root),
             ) from error
         LOGGER.warning("the tier does not answer, offsets continue from the hot log alone: %s", why)
+
+
+def _is_below(tiered: Queue | None, hot: HotQueue) -> bool:
+    return tiered is not None and hot.max_offset < tiered.next_offset
 
 
 def _continued_sentence(
