@@ -125,8 +125,9 @@ class HotLog:
 
     @property
     def is_new(self) -> bool:
-        """Whether nothing was ever put here, and no queue is known to continue anywhere."""
-        return not (self._ends.visible or self._appender.end or self._appender.deleted)
+        """Whether nothing was put here, as far as is known, and no queue continues anywhere."""
+        appender = self._appender
+        return not (any(self._ends.visible.values()) or appender.end or appender.deleted)
 
     def queues(self) -> list[QueueId]:
         """The queues that have or had messages, in order."""

@@ -146,8 +146,9 @@ def without_log(place: Place) -> None:
 
 
 def without_log_as_an_older_version_left_it(place: Place) -> None:
+    """That version zeroed the units and the checkpoint before it failed to open the store."""
     without_log(place)
-    for path in place.root.glob("durableEnds*"):
+    for path in [*place.root.glob("durableEnds*"), place.root / "checkpoint"]:
         path.unlink()
     for path in (place.root / "consumequeue").rglob("0*"):
         if path.is_file():
@@ -336,6 +337,17 @@ def test_with_the_tier_away_a_whole_log_takes_puts_and_an_empty_one_does_not(
                 by_library_at_disable(place)
     shutil.rmtree(place.root)
     whole.rename(place.root)
+    place.verify()
+
+
+def test_with_the_tier_away_a_log_that_knows_none_of_its_ends_takes_nothing(place: Place) -> None:
+    place.lived(is_running=False)
+    without_log_as_an_older_version_left_it(place)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(continuing, "open_reader", _not_answering)
+        said = place.command("put", "Orders", "x", status=3).stderr
+    assert "the hot log is empty and its tier does not answer" in said
+    by_put(place)
     place.verify()
 
 
