@@ -136,7 +136,7 @@ def names_below(config: Config, location: Location) -> list[str]:
         async def names(store: "FsspecStore") -> list[str]:
             return list(await store.directories())
 
-        return asyncio.run(_asked(config, location, names))
+        return asyncio.run(asked_store(config, location, names))
     try:
         return sorted(entry.name for entry in os.scandir(location) if entry.is_dir())
     except FileNotFoundError:
@@ -159,12 +159,18 @@ def first_with_objects(config: Config, location: TierUrl, names: Sequence[str]) 
                 return name
         return None
 
-    return asyncio.run(_asked(config, location, first)) if names else None
+    return asyncio.run(asked_store(config, location, first)) if names else None
 
 
-async def _asked(
+async def asked_store(
     config: Config, location: TierUrl, question: Callable[["FsspecStore"], Awaitable[ResultT]]
 ) -> ResultT:
+    """The answer of an object store to a question; errors name whole paths.
+
+    Raises:
+        Denied: nothing is installed for such URLs.
+        And what `question` raises.
+    """
     store = _object_store(config, location, SystemClock())
     try:
         return await question(store)
@@ -216,7 +222,7 @@ async def rewrap_keys(
 
     found: list[tuple[TierUrl, Rewrapped]] = []
     for work in (tried,) if dry_run else (tried, done):
-        found = [(one, key) for one in locations for key in await _asked(config, one, work)]
+        found = [(one, key) for one in locations for key in await asked_store(config, one, work)]
     return found
 
 

@@ -82,6 +82,11 @@ class ChainCredentials:
             "expires_at": datetime.now(UTC) + timedelta(seconds=REFRESH_S),
         }
 
+    @property
+    def source(self) -> str:
+        """Where the last credentials came from, as boto3 names it."""
+        return str(getattr(self._credentials, "method", "") or "boto3's chain")
+
     def region(self) -> str:
         """The region of the profile; "" if it has none, or is not there. Blocks."""
         from botocore.exceptions import BotoCoreError  # noqa: PLC0415 - a tenth of a second

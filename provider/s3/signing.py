@@ -8,7 +8,7 @@ from typing import Final
 from urllib.parse import quote, urlsplit
 
 _ALGORITHM: Final = "AWS4-HMAC-SHA256"
-_UNSIGNED: Final = "UNSIGNED-PAYLOAD"
+_EMPTY: Final = hashlib.sha256(b"").hexdigest()
 
 
 def query_text(parameters: Mapping[str, str]) -> str:
@@ -35,14 +35,14 @@ def signed_headers(
     time, day = now.strftime("%Y%m%dT%H%M%SZ"), now.strftime("%Y%m%d")
     headers = {
         "host": parts.netloc,
-        "x-amz-content-sha256": _UNSIGNED,
+        "x-amz-content-sha256": _EMPTY,
         "x-amz-date": time,
         **({"x-amz-security-token": token} if token else {}),
         **(more or {}),
     }
     names = ";".join(sorted(headers))
     lines = "".join(f"{name}:{headers[name]}\n" for name in sorted(headers))
-    request = f"GET\n{parts.path or '/'}\n{query}\n{lines}\n{names}\n{_UNSIGNED}"
+    request = f"GET\n{parts.path or '/'}\n{query}\n{lines}\n{names}\n{_EMPTY}"
     scope = f"{day}/{region}/s3/aws4_request"
     digest = hashlib.sha256(request.encode()).hexdigest()
     signing = f"AWS4{secret}".encode()

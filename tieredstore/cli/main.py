@@ -76,6 +76,10 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
         "tieredstore.cli.config",
         "Print every effective setting with its origin and meaning.",
     ),
+    "doctor": (
+        "tieredstore.cli.doctor",
+        "Report whether a place can keep a tier, and what to change.",
+    ),
     "bench": (
         "tieredstore.cli.bench",
         "Measure tiering and reading beside the machine's limits.",

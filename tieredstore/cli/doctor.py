@@ -1,0 +1,74 @@
+"""`tieredstore doctor`: whether a place can keep a tier, and what to change."""
+
+import asyncio
+from pathlib import Path
+
+import click
+
+from tieredstore.cli.exit_status import FINDINGS
+from tieredstore.cli.invocation import GivenPath, Invocation, json_option, pass_invocation
+from tieredstore.cli.output import write_json, write_table
+from tieredstore.config.effective import Config
+from tieredstore.config.location import Location
+from tieredstore.config.object_store import PLACE
+from tieredstore.config.sources import ConfigError
+from tieredstore.diagnosis.directory import diagnose_directory
+from tieredstore.diagnosis.finding import Grade, Line
+from tieredstore.places import asked_store
+
+
+@click.command("doctor")
+@click.argument("place", type=GivenPath(), required=False)
+@json_option
+@pass_invocation
+def command(invocation: Invocation, place: str | None, *, as_json: bool) -> int:
+    """Report whether PLACE can keep a tier: a directory, or a URL such as s3://bucket/prefix.
+
+    Without PLACE, the configured tier. Each line is good, a note, or bad with what to do. Of a
+    bucket: identity, region, permissions one by one, conditional writes, versioning, object lock,
+    life-cycle rules, unfinished uploads, clock and latency. Of a directory: owner, file system,
+    free space, locks, syncs and conditional writes. Small objects are created and deleted.
+
+    \b
+    Exit status, besides those of `tieredstore --help`:
+      1  a line is bad
+    """  # noqa: D301 - \b is click's mark of lines that stay
+    if place is not None:
+        invocation.defines = (*invocation.defines, f"{PLACE}={place}")
+    config = invocation.load_config()
+    lines = diagnose(config, config.tier_root)
+    if as_json:
+        write_json(
+            {
+                "check": one.check,
+                "grade": one.grade.value,
+                "detail": one.detail,
+                "advice": one.advice,
+            }
+            for one in lines
+        )
+    else:
+        cells = [(one.grade.value, one.check, _text(one)) for one in lines]
+        write_table(("", "check", "finding"), cells)
+    return FINDINGS if any(one.grade is Grade.BAD for one in lines) else 0
+
+
+def diagnose(config: Config, place: Location) -> list[Line]:
+    """All lines about a place. Blocks.
+
+    Raises:
+        ConfigError: it is neither a directory nor a bucket.
+        Denied, Unavailable: nothing could be asked.
+    """
+    if isinstance(place, Path):
+        return diagnose_directory(place)
+    if place.scheme != "s3":
+        raise ConfigError(f"doctor looks at directories and s3:// URLs, not at {place}")
+    from tieredstore.diagnosis.s3 import diagnose_bucket, diagnose_requests  # noqa: PLC0415 - an extra
+
+    made = asyncio.run(asked_store(config, place, diagnose_requests))
+    return [*diagnose_bucket(config, place), *made]
+
+
+def _text(line: Line) -> str:
+    return f"{line.detail}: {line.advice}" if line.advice else line.detail

@@ -1,0 +1,1 @@
+"""What `tieredstore doctor` finds out about a place before a tier is trusted to it."""

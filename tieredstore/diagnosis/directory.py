@@ -1,0 +1,122 @@
+"""Diagnosis of a directory: owner, space, and what the file system can do."""
+
+import asyncio
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from random import SystemRandom
+
+from provider.clock import SystemClock
+from provider.errors import StoreError
+from provider.names import TEMPORARY_PREFIX
+from provider.posix import PosixStore
+from provider.presence import is_directory
+from tieredstore.diagnosis.finding import Grade, Line
+from tieredstore.diagnosis.promises import tried_calls, tried_promises
+
+SPACE_BYTES_MIN = 1 << 30
+SYNC_MS_MAX = 100.0
+
+
+def diagnose_directory(path: Path) -> list[Line]:
+    """All lines about a directory. Blocks; what it writes there, it removes.
+
+    Raises:
+        Unavailable: the file system fails, such as one that is full.
+    """
+    lines = [_identity(path)]
+    if not is_directory(path):
+        absent = "make it, or check the path; a mount may be missing"
+        return [*lines, Line("directory", Grade.BAD, f"there is no directory {path}", absent)]
+    lines += [_file_system(path), *_space(path)]
+    try:
+        work = tempfile.mkdtemp(prefix=f"{TEMPORARY_PREFIX}doctor-", dir=path)
+    except OSError as error:
+        why = (error.strerror or str(error)).lower()
+        advice = "give this user the directory, or run as its owner"
+        return [*lines, Line("create files", Grade.BAD, f"{path}: {why}", advice)]
+    try:
+        return lines + asyncio.run(_tried(Path(work)))
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def _identity(path: Path) -> Line:
+    try:
+        found = path.stat()
+        owner = f"; {path} belongs to user {found.st_uid}, mode {found.st_mode & 0o7777:o}"
+    except OSError:
+        owner = ""
+    return Line("who we are", Grade.GOOD, f"user {os.getuid()}, group {os.getgid()}{owner}")
+
+
+def _file_system(path: Path) -> Line:
+    kind, where = "", ""
+    try:
+        mounts = [line.split() for line in Path("/proc/self/mounts").read_text().splitlines()]
+    except OSError:
+        mounts = []
+    whole = str(path.resolve())
+    for words in mounts:
+        point = words[1].replace("\\040", " ")
+        if whole == point or whole.startswith(point.rstrip("/") + "/"):
+            kind, where = words[2], point
+    detail = f"{kind or 'unknown'}, mounted at {where or '?'}"
+    if kind in {"tmpfs", "ramfs"}:
+        return Line("file system", Grade.BAD, detail, "it is gone after a restart: use a disk")
+    return Line("file system", Grade.GOOD, detail)
+
+
+def _space(path: Path) -> list[Line]:
+    found = os.statvfs(path)
+    free = found.f_bavail * found.f_frsize
+    total = max(1, found.f_blocks * found.f_frsize)
+    detail = f"{free / (1 << 30):,.1f} GiB free, {100 * free / total:.0f} %"
+    is_enough = free >= SPACE_BYTES_MIN
+    lines = [
+        Line(
+            "free space",
+            Grade.GOOD if is_enough else Grade.BAD,
+            detail,
+            "" if is_enough else "free space, or set retention (tieredStoreDeleteFileEnable)",
+        )
+    ]
+    if found.f_files:
+        share = 100 * found.f_favail / found.f_files
+        is_low = share < 1
+        advice = "delete files, or make the file system with more inodes" if is_low else ""
+        grade = Grade.BAD if is_low else Grade.GOOD
+        lines.append(Line("inodes", grade, f"{share:.0f} % free", advice))
+    return lines
+
+
+async def _tried(work: Path) -> list[Line]:
+    store, clock, rng = PosixStore(work), SystemClock(), SystemRandom()
+    try:
+        lines = [await _locks(store)]
+        began_s = clock.monotonic_s()
+        lines += await tried_calls(store)
+        if any(line.grade is Grade.BAD for line in lines):
+            return lines
+        took_ms = (clock.monotonic_s() - began_s) * 1000
+        is_slow = took_ms > SYNC_MS_MAX
+        lines.append(
+            Line(
+                "sync of files and directories",
+                Grade.NOTE if is_slow else Grade.GOOD,
+                f"a file that is created, synced and deleted takes {took_ms:.1f} ms",
+                "a faster disk tiers sooner" if is_slow else "",
+            )
+        )
+        return [*lines, await tried_promises(store, rng=rng)]
+    finally:
+        await store.close()
+
+
+async def _locks(store: PosixStore) -> Line:
+    try:
+        await store.register("@lock")
+    except StoreError as error:
+        return Line("locks", Grade.BAD, error.reason, "use another file system")
+    return Line("locks", Grade.GOOD, "locks of open file descriptions work")
