@@ -71,6 +71,8 @@ class Tier(TierView):
         self._options = options
         self._keys = keys
         self._new_topics: dict[str, Topic] = {}
+        """Topics that have an id, and are perhaps not accepted by the journal."""
+        self._next_topic_id = 0
 
     @classmethod
     async def own(
@@ -262,6 +264,8 @@ class Tier(TierView):
                 self._segments.forsake(placed)
                 self._explain(plans, error)
                 raise
+            if self._new_topics:
+                self._forget_known_topics()
             if self._keys is not None:
                 self._keys.committed(plans)
 
@@ -283,6 +287,12 @@ class Tier(TierView):
                 raise Unavailable(
                     "it was changed meanwhile; plan again", str(plan.queue)
                 ) from error
+
+    def _forget_known_topics(self) -> None:
+        """Forget the ids of topics that the journal has accepted."""
+        known = self._journal.planned.topics
+        for name in [name for name in self._new_topics if name in known]:
+            del self._new_topics[name]
 
     async def _announce(self, queues: Sequence[QueueId]) -> None:
         """Publish that we make the first files of those that the tier does not have."""
@@ -309,14 +319,16 @@ class Tier(TierView):
         return Queue(queue, first, first, used_below=self.state.used_below_of_new_queues)
 
     def _beginning_of(self, queue: QueueId, first: QueueOffset) -> list[Operation]:
-        """What must be published before the first commit of a queue."""
+        """What must be published before the first commit of a queue. O(1).
+
+        The id of a new topic is higher than each that was given, also to a round that failed.
+        """
         begun: list[Operation] = [PutQueue(self._new_queue(queue, first))]
-        name = queue.topic
-        if name not in self.state.topics:
+        planned, name = self._journal.planned, queue.topic
+        if name not in planned.topics:
             if name not in self._new_topics:
-                topic_id = self.state.next_topic_id + sum(
-                    1 for topic in self._new_topics if topic not in self.state.topics
-                )
+                topic_id = max(self._next_topic_id, planned.next_topic_id)
+                self._next_topic_id = topic_id + 1
                 self._new_topics[name] = Topic(name, topic_id, updated_ms=self._clock.now_ms())
             begun.insert(0, PutTopic(self._new_topics[name]))
         return begun

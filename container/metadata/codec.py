@@ -195,7 +195,8 @@ def _state_of(fields: dict[str, Any], queues: Iterator[Any]) -> Generator[None, 
             continue
         key = TABLES[name].key
         records = map(codec.decode, json_list(fields.pop(name, None)))
-        setattr(state, name, {getattr(record, key): record for record in records})
+        table = {getattr(record, key): record for record in records}
+        setattr(state, name, type(getattr(state, name))(table))
     state.extra = fields
     if not counted:
         _count_without_manifests(state)

@@ -14,9 +14,10 @@ from container.metadata import part_counts
 from container.metadata.invariants import check_queue, queue_path, refuse_unless
 from container.metadata.operations import IMPORTED, Operation, TakeOwnership
 from container.metadata.queue_table import QueueTable
-from container.metadata.records import Attempt, Broker, IndexFile, Part, Tombstone, Topic
-from container.metadata.state_change import BROKER_PATH, StateChange, apply_operation
+from container.metadata.records import Attempt, Broker, IndexFile, Part, Topic
+from container.metadata.state_change import BROKER_PATH, StateChange, apply_operation, uncover
 from container.metadata.tables import TABLES
+from container.metadata.tombstone_table import TombstoneTable
 
 NO_BROKER = Broker("", "")
 """That of a tier that has no owner yet."""
@@ -41,7 +42,7 @@ class TierState:
     broker: Broker = NO_BROKER
     topics: dict[str, Topic] = field(default_factory=dict[str, Topic])
     queues: QueueTable = field(default_factory=QueueTable)
-    tombstones: dict[str, Tombstone] = field(default_factory=dict[str, Tombstone])
+    tombstones: TombstoneTable = field(default_factory=TombstoneTable)
     attempts: dict[str, Attempt] = field(default_factory=dict[str, Attempt])
     index_files: dict[str, IndexFile] = field(default_factory=dict[str, IndexFile])
     parts: dict[str, Part] = field(default_factory=dict[str, Part])
@@ -87,6 +88,7 @@ class TierState:
             elif change.broker is not self.broker:
                 refuse_unless(isinstance(operation, IMPORTED), ALONE, BROKER_PATH)
             apply_operation(change, operation)
+        uncover(change)
         return change
 
     def install(self, change: StateChange) -> None:

@@ -3,9 +3,11 @@
 `TierState.plan` makes one, `TierState.install` carries it out. Nothing here changes the state.
 """
 
+from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from container.errors import Refused
@@ -38,9 +40,10 @@ from container.metadata.operations import (
 )
 from container.metadata.overlay import Overlay
 from container.metadata.queue_table import QueueOverlay
-from container.metadata.records import IndexFile, Queue, Tombstone, Topic
+from container.metadata.records import Coverage, IndexFile, Queue, Tombstone, Topic
 from container.metadata.repacking import repack
 from container.metadata.tables import TABLES
+from container.metadata.tombstone_table import TombstoneOverlay
 from container.names.queue_id import QueueId
 from container.names.rocketmq import parse_segment_name
 from provider.ranges import QueueOffset
@@ -55,7 +58,14 @@ BROKER_PATH = "@journal"
 class StateChange:
     """What a transaction does to a state: made by `TierState.plan`, carried out by `install`."""
 
-    __slots__ = ("broker", "next_generation", "next_topic_id", "parts_counted", *TABLES)
+    __slots__ = (
+        "broker",
+        "next_generation",
+        "next_topic_id",
+        "parts_counted",
+        "uncovered",
+        *TABLES,
+    )
 
     def __init__(self, state: "TierState") -> None:
         self.broker = state.broker
@@ -63,11 +73,14 @@ class StateChange:
         self.next_generation = state.next_generation
         self.topics = Overlay(state.topics)
         self.queues = QueueOverlay(state.queues)
-        self.tombstones = Overlay(state.tombstones)
+        self.tombstones = TombstoneOverlay(state.tombstones)
         self.attempts = Overlay(state.attempts)
         self.index_files = Overlay(state.index_files)
         self.parts = Overlay(state.parts)
         self.parts_counted = state.parts_counted
+        self.uncovered: dict[QueueId, QueueOffset] = {}
+        """Queues that were cut or dropped, with their new ends: no index file has the keys of a
+        queue from there on any more, for those offsets may come again. See `uncover`."""
 
     def __repr__(self) -> str:
         records = sum(len(getattr(self, name).changed) for name in TABLES)
@@ -92,7 +105,7 @@ def apply_operation(change: StateChange, operation: Operation) -> None:
         case CutQueue():
             queue = _queue(change, operation.queue.id)
             _replace(change, queue, queue_changes.cut(queue, operation), operation.release)
-            _uncover(change, queue.id, operation.queue.next_offset)
+            change.uncovered[queue.id] = operation.queue.next_offset
             _bury(change, operation.tombstones)
         case MoveToManifest():
             queue = _queue(change, operation.queue)
@@ -107,7 +120,7 @@ def apply_operation(change: StateChange, operation: Operation) -> None:
             queue_changes.refuse_other_basis(queue, operation.planned_on, operation.release)
             change.next_generation = max(change.next_generation, queue.generation + 1)
             _replace(change, queue, None, operation.release)
-            _uncover(change, queue.id, 0)
+            change.uncovered[queue.id] = QueueOffset(0)
             _bury(change, operation.tombstones)
         case _:
             _apply_to_broker(change, operation)
@@ -135,6 +148,7 @@ def _apply_to_broker(change: StateChange, operation: Operation) -> None:
         case PutIndexFile():
             _put_index_file(change, operation.index_file)
         case DropIndexFile():
+            uncover(change)
             known = change.index_files.get(operation.object_name)
             refuse_unless(known is not None, "no such index file", operation.object_name)
             change.index_files.drop(operation.object_name)
@@ -222,26 +236,48 @@ def _exhume(change: StateChange, names: Iterable[str]) -> None:
         change.tombstones.drop(name)
 
 
-def _uncover(change: StateChange, queue: QueueId, next_offset: int) -> None:
-    """No index file has the keys of a queue from `next_offset` on any more.
+def uncover(change: StateChange) -> None:
+    """Take what was cut or dropped so far out of the coverage of all index files, in one pass.
 
-    Those offsets may come again, with other messages.
+    O(log coverage) for each such queue and file, and a copy of the rows of a file that has some.
     """
-    for file in change.index_files.found(
-        lambda one: any(name == queue and end > next_offset for name, _, end in one.coverage)
-    ):
-        coverage = tuple(
-            (name, start, end if name != queue else min(end, QueueOffset(next_offset)))
-            for name, start, end in file.coverage
-            if name != queue or start < next_offset
+    if not change.uncovered:
+        return
+    ends = dict(sorted(change.uncovered.items()))
+    change.uncovered.clear()
+    for file in change.index_files.found(lambda one: bool(one.coverage)):
+        coverage, cuts = _without_ends(file.coverage, ends)
+        if coverage is not file.coverage:
+            # Where nothing is left of a queue, its items are told by that.
+            after = replace(file, coverage=coverage, cuts=file.cuts + cuts)
+            change.index_files.put(file.object_name, after)
+
+
+def _without_ends(rows: Coverage, ends: Mapping[QueueId, QueueOffset]) -> tuple[Coverage, int]:
+    """Ordered rows below the ends of queues, and of how many queues a part stays. Pure."""
+    kept: list[Coverage] = []
+    at = cuts = 0
+    for queue, end in ends.items():
+        first = bisect_left(rows, (queue,), at)
+        last = first
+        while last < len(rows) and rows[last][0] == queue:
+            last += 1
+        if first == last or all(row[2] <= end for row in rows[first:last]):
+            continue
+        below = tuple(
+            (name, start, min(stop, end)) for name, start, stop in rows[first:last] if start < end
         )
-        # Where nothing is left of the queue, its items are told by that.
-        cuts = file.cuts + any(name == queue for name, _, _ in coverage)
-        change.index_files.put(file.object_name, replace(file, coverage=coverage, cuts=cuts))
+        kept += (rows[at:first], below)
+        at = last
+        cuts += bool(below)
+    if not kept:
+        return rows, 0
+    return tuple(chain.from_iterable((*kept, rows[at:]))), cuts
 
 
 def _put_index_file(change: StateChange, file: IndexFile) -> None:
     """Publish an index file; older programs did not put the rows of its coverage in order."""
+    uncover(change)  # of the files before it: what it covers is as its writer knows it
     ordered = tuple(sorted(file.coverage))
     change.index_files.put(file.object_name, replace(file, coverage=ordered))
 
@@ -303,8 +339,7 @@ def _put_queue(change: StateChange, operation: PutQueue) -> None:
     )
     check_queue(queue)
     if known is None:
-        own_files = f"{path}/"
-        dying = change.tombstones.any(lambda dead: dead.object_name.startswith(own_files))
+        dying = change.tombstones.has_in_directory(path)
         refuse_unless(not dying, "files of a dropped queue of that name wait for deletion", path)
         generation, used_below = change.next_generation, None if change.next_generation else (0, 0)
     else:

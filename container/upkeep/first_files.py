@@ -62,13 +62,16 @@ def taken_up(state: TierState, queues: Iterable[QueueId]) -> list[Operation]:
     announced = {str(queue): queue for queue in queues if attempt_of(queue) in state.attempts}
     begun = {str(queue) for queue in queues if queue not in state.queues}
     ended: list[Operation] = [EndAttempt(attempt_of(queue)) for queue in announced.values()]
-    left = [name for name in state.tombstones if _directory_of(name) in begun] if begun else []
+    left = [
+        name for queue in sorted(begun) for name in sorted(state.tombstones.in_directory(queue))
+    ]
     return [*ended, DropTombstones(tuple(left))] if left else ended
 
 
-def _directory_of(name: str) -> str:
-    """The queue's directory that a segment's name begins with; anything else for other names."""
-    return name.rsplit("/", 2)[0]
+def _queue_of(attempt: Attempt) -> QueueId:
+    """The queue that an attempt has announced."""
+    topic, number = attempt.output_prefix.rstrip("/").rsplit("/", 1)
+    return QueueId(topic, int(number))
 
 
 class FirstFilesStep(Step):
@@ -118,7 +121,7 @@ class FirstFilesStep(Step):
             if planned.attempts.get(attempt.attempt_id) != attempt:
                 continue  # a commit of ours has taken it up meanwhile
             operations.append(EndAttempt(attempt.attempt_id))
-            if not any(f"{queue}/" == attempt.output_prefix for queue in planned.queues):
+            if _queue_of(attempt) not in planned.queues:
                 found += [name for name in names if name not in planned.tombstones]
         if found:
             dead = (self.tier.tombstone(name, NEVER_PUBLISHED) for name in found)

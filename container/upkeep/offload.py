@@ -82,7 +82,7 @@ class OffloadStep(Step):
         if not options.offload_age_hours and not options.offload_topic_bytes:
             return
         first: StoreError | None = None
-        for topic in self.tier.state.queues.by_topic():
+        for topic in sorted(self.tier.state.queues.topics()):
             async with self._one_at_a_time:
                 try:
                     done = await self._offload_topic(topic)

@@ -13,14 +13,15 @@ from container.metadata import queue_changes
 from container.metadata.operations import CommitQueue, TrimQueue
 from container.metadata.part_counts import release_of
 from container.metadata.records import ManifestRef, Queue, Segment
-from container.metadata.state import TierState
+from container.metadata.state import StateChange, TierState
 from container.names.queue_id import QueueId, SegmentType
 from container.options import HOUR_MS
 from container.queue.head_trim import HeadTrim, is_rolled, oldest_segments, plan_trim, roll
 from container.queue.manifest import ManifestReader
+from container.upkeep.due_queues import DueQueues
 from container.upkeep.manifest_writer import ManifestWriter
 from container.upkeep.options import UpkeepOptions
-from container.upkeep.step import OwnedTier, Step
+from container.upkeep.step import QUEUES_PER_TURN, OwnedTier, Step
 from provider.errors import Corrupt, Denied, OutOfRange, StoreError
 
 _Oldest = tuple[int, QueueId, Segment, AsyncIterator[Segment]]
@@ -62,6 +63,11 @@ class RetentionStep(Step):
         self.interval_s = tier.options.expiry_interval_s
         self._manifests = ManifestReader(tier.store, extents_max=10_000)
         self._writer = ManifestWriter(tier)
+        self._queues = DueQueues(tier.state.queues)
+        self._grown: dict[str, None] = {}
+        """Topics that have changed since their size was looked at, where it is bounded."""
+        self._hours: dict[str, int] = {}
+        """The tier's `topic_hours` by which queues are due."""
         self._left_some = False
         self._messages = 0
         self._bytes = 0
@@ -71,8 +77,15 @@ class RetentionStep(Step):
         """Whether the last run left what has expired, because it was too much at once."""
         return self._left_some
 
+    def published(self, changes: Sequence[StateChange]) -> None:
+        """Look again at the queues of these changes, and of topics whose records changed."""
+        for change in changes:
+            self._queues.note(change.queues.changed)
+            for topic in change.topics.changed:
+                self._queues.note(self.tier.state.queues.names_of_topic(topic))
+
     async def step(self) -> None:
-        """Trim what has expired.
+        """Trim what has expired. O(queues that changed or are due), whatever the tier has.
 
         Raises:
             Unavailable: the next run goes on.
@@ -83,68 +96,128 @@ class RetentionStep(Step):
         if not self.tier.options.expires:
             return
         await self._writer.bury_tried()
+        await self._note_times()
+        due: dict[str, list[QueueId]] = {topic: [] for topic in self._grown}
+        self._grown.clear()
+        for queue in self._queues.take_due(self.tier.clock.now_ms()):
+            due.setdefault(queue.topic, []).append(queue)
         first: StoreError | None = None
-        for topic, queues in self.tier.state.queues.by_topic().items():
-            try:
-                await self._expire(topic, queues)
-            except (Corrupt, Denied, OutOfRange) as error:
-                first = first or error
+        left = sorted(due)
+        try:
+            while left:
+                try:
+                    await self._expire(left[0], due[left[0]])
+                except (Corrupt, Denied, OutOfRange) as error:
+                    first = first or error
+                    self._again(left[0], due[left[0]])
+                del left[0]
+        finally:
+            for topic in left:  # an interrupted run loses none
+                self._again(topic, due[topic])
         if first is not None:
             raise first
 
     async def finish(self) -> None:
         """Nothing: a clean end is no time to expire."""
 
-    async def _expire(self, topic: str, names: Sequence[QueueId]) -> None:
-        state, options = self.tier.state, self.tier.options
-        kept_ms = retention_ms(state, topic, options, self.tier.topic_hours)
-        assert kept_ms is not None, "nothing expires otherwise"
-        before_ms = self.tier.clock.now_ms() - kept_ms
-        queues = [queue for one in names if (queue := state.queues.get(one)) is not None]
-        keep: dict[QueueId, int] = {}
-        for queue in queues:
-            place = await self._place_of(queue, before_ms)
-            if place is not None:
-                keep[queue.id] = place
-        if options.topic_bytes_max:
-            await self._shrink(queues, keep, options.topic_bytes_max)
-        for queue in queues:
-            if queue.id in keep:
-                await self._trim(queue.id, queue.generation, keep[queue.id])
+    def _again(self, topic: str, queues: Sequence[QueueId]) -> None:
+        """Look at a topic's queues in the next run, whatever happens to them."""
+        self._queues.note(queues)
+        if self.tier.options.topic_bytes_max:
+            self._grown[topic] = None
 
-    async def _place_of(self, queue: Queue, before_ms: int) -> int | None:
-        """Where the CommitLog begins without what was stored before a time; None if it does."""
+    async def _note_times(self) -> None:
+        """Work out when the queues are due that have changed, or whose topic's hours have."""
+        hours, known = self.tier.topic_hours, self.tier.state.queues
+        if hours != self._hours:
+            for topic in {name for name, _ in hours.items() ^ self._hours.items()}:
+                self._queues.note(known.names_of_topic(topic))
+            self._hours = dict(hours)
+        for number, queue_id in enumerate(self._queues.changed):
+            if number % QUEUES_PER_TURN == QUEUES_PER_TURN - 1:
+                await self.tier.clock.sleep(0)
+            queue = known.peek(queue_id)
+            self._queues.set(queue_id, None if queue is None else self._due_ms(queue))
+            if queue is not None and self.tier.options.topic_bytes_max:
+                self._grown[queue_id.topic] = None
+
+    def _due_ms(self, queue: Queue) -> int | None:
+        """The earliest time at which something of a queue may have expired. O(manifests)."""
+        logs = (ref for ref in queue.manifests if ref.type == SegmentType.COMMIT_LOG)
+        oldest = next(logs, None)
+        if oldest is not None:
+            stamp: int | None = oldest.min_timestamp
+        else:
+            stamp = queue.commit_log[0].end_timestamp if queue.commit_log else None
+        return None if stamp is None else stamp + self._kept_ms(queue.id.topic) + 1
+
+    def _kept_ms(self, topic: str) -> int:
+        kept_ms = retention_ms(self.tier.state, topic, self.tier.options, self.tier.topic_hours)
+        assert kept_ms is not None, "nothing expires otherwise"
+        return kept_ms
+
+    async def _expire(self, topic: str, due: Sequence[QueueId]) -> None:
+        """Trim the queues of a topic that are due, and by its size all of them."""
+        state, options = self.tier.state, self.tier.options
+        kept_ms = self._kept_ms(topic)
+        before_ms = self.tier.clock.now_ms() - kept_ms
+        keep: dict[QueueId, tuple[int, int]] = {}
+        for number, queue_id in enumerate(due):
+            if number % QUEUES_PER_TURN == QUEUES_PER_TURN - 1:
+                await self.tier.clock.sleep(0)
+            queue = state.queues.get(queue_id)
+            if queue is None:
+                continue
+            place, stays_ms = await self._place_of(queue, before_ms)
+            if place is not None:
+                keep[queue_id] = queue.generation, place
+            if state.queues.get(queue_id) is queue and place is None:
+                self._queues.set(queue_id, None if stays_ms is None else stays_ms + kept_ms + 1)
+            else:
+                self._queues.note([queue_id])
+        if options.topic_bytes_max:
+            await self._shrink(state.queues.of_topic(topic), keep, options.topic_bytes_max)
+        for queue_id, (generation, place) in keep.items():
+            self._queues.note([queue_id])
+            await self._trim(queue_id, generation, place)
+
+    async def _place_of(self, queue: Queue, before_ms: int) -> tuple[int | None, int | None]:
+        """Where the CommitLog begins without what was stored before a time; None if it does.
+
+        And the newest store time of the first part that stays; None if nothing stays that has
+        messages.
+        """
         place: int | None = None
         count = 0
         async for part in _oldest(queue, self._manifests, before_ms):
             if part.max_timestamp >= before_ms:
-                return place
+                return place, part.max_timestamp
             count += part.segments
             if count > SEGMENTS_MAX and place is not None:
                 self._left_some = True
-                return place
+                return place, part.max_timestamp
             place = part.end
         last = queue.commit_log[-1] if queue.commit_log else None
         newest_ms = None if last is None else last.end_timestamp
         if newest_ms is not None and newest_ms < before_ms:
-            place = queue.flat_end(SegmentType.COMMIT_LOG)
-        return place
+            return queue.flat_end(SegmentType.COMMIT_LOG), None
+        return place, newest_ms
 
     async def _shrink(
-        self, queues: Sequence[Queue], keep: dict[QueueId, int], bytes_max: int
+        self, queues: Sequence[Queue], keep: dict[QueueId, tuple[int, int]], bytes_max: int
     ) -> None:
         """Move the places on, oldest segments first, until a topic keeps so many bytes."""
-        total = 0
+        total, generations = 0, {one.id: one.generation for one in queues}
         heap: list[_Oldest] = []
         for queue in queues:
-            begin = keep.get(queue.id, queue.flat_begin(SegmentType.COMMIT_LOG))
+            _, begin = keep.get(queue.id, (0, queue.flat_begin(SegmentType.COMMIT_LOG)))
             total += queue.flat_end(SegmentType.COMMIT_LOG) - begin
             segments = oldest_segments(queue, self._manifests)
             await _push_next(heap, queue.id, segments, begin)
         count = 0
         while total > bytes_max and heap and count < SEGMENTS_MAX:
             _, queue_id, segment, segments = heappop(heap)
-            keep[queue_id] = segment.end
+            keep[queue_id] = generations[queue_id], segment.end
             total -= segment.size
             count += 1
             await _push_next(heap, queue_id, segments, segment.end)

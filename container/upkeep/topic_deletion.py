@@ -24,6 +24,7 @@ from container.metadata.records import (
     Tombstone,
 )
 from container.metadata.state import TierState
+from container.metadata.tombstone_table import TombstoneTable
 from container.names.queue_id import FLAT_FILES, QueueId
 from container.names.rocketmq import parse_segment_name
 from container.queue.manifest import ManifestReader
@@ -74,7 +75,7 @@ async def delete_topic(
         drops: list[Operation] = []
         for one in queues:
             unknown = [name for name in files.get(one.id, ()) if name not in planned.tombstones]
-            drops.append(_drop(one, listed, planned.tombstones.values(), now_ms, unknown))
+            drops.append(_drop(one, listed, planned.tombstones, now_ms, unknown))
             if has_segment_names:
                 drops.append(_announced(one.id, journal.epoch, now_ms))
         if drops or left:
@@ -118,11 +119,11 @@ def _announced(queue: QueueId, epoch: int, now_ms: int) -> PutAttempt:
 def _drop(
     queue: Queue,
     listed: Mapping[str, Sequence[Segment]],
-    tombstones: Iterable[Tombstone],
+    tombstones: TombstoneTable,
     now_ms: int,
     files: Iterable[str],
 ) -> DropQueue:
-    """The operation that unpublishes a queue. Pure; O(tombstones).
+    """The operation that unpublishes a queue. Pure.
 
     `files` are those in its directories, published or not, that have no tombstones.
 
@@ -135,22 +136,19 @@ def _drop(
     names = [name for name in own_files if name is not None]
     names += [ref.object_name for ref in queue.manifests]
     names += files
-    directory = f"{queue.id}/"
-    names += [
-        one.object_name
-        for one in tombstones
-        if one.reason == OFFLOADED and one.object_name.startswith(directory)
-    ]
+    waiting = tombstones.in_directory(str(queue.id))
+    names += sorted(name for name in waiting if tombstones[name].reason == OFFLOADED)
     dead = tuple(Tombstone(name, now_ms, DELETED) for name in dict.fromkeys(names))
     return DropQueue(queue.id, dead, QueueBasis.of(queue), release_of(references(old), now_ms))
 
 
-def still_dying(tombstones: Mapping[str, Tombstone], queues: Iterable[QueueId]) -> QueueId | None:
-    """One of `queues` of which files of a deleted topic are still there. Pure, O(tombstones)."""
-    wanted = {str(queue): queue for queue in queues}
-    if not wanted:
-        return None
-    for name, one in tombstones.items():
-        if one.reason == DELETED and (queue := wanted.get(name.rsplit("/", 2)[0])) is not None:
+def still_dying(tombstones: TombstoneTable, queues: Iterable[QueueId]) -> QueueId | None:
+    """One of `queues` of which files of a deleted topic are still there. Pure.
+
+    O(tombstones of the queues).
+    """
+    for queue in queues:
+        names = tombstones.in_directory(str(queue))
+        if any(tombstones[name].reason == DELETED for name in names):
             return queue
     return None

@@ -87,6 +87,7 @@ async def test_a_topic_is_deleted_beside_commits_to_all_of_its_queues(
     assert await world.findings() == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("short", ["AShort", "Zshort"])
 async def test_counting_goes_on_where_manifests_of_own_files_expire_beside_offloaded_ones(
     short: str,
