@@ -13,10 +13,11 @@ from container.errors import Refused
 from container.metadata import queue_changes
 from container.metadata.operations import CommitQueue
 from container.metadata.records import Queue
-from container.metadata.state import TierState
-from container.names.queue_id import QueueId, SegmentType
+from container.metadata.state import StateChange, TierState
+from container.names.queue_id import FLAT_FILES, QueueId, SegmentType
 from container.options import HOUR_MS
 from container.queue.manifest import ManifestReader
+from container.upkeep.due_queues import DueQueues
 from container.upkeep.offload_plan import (
     Held,
     HeldSegments,
@@ -31,7 +32,7 @@ from container.upkeep.offloaded_parts import OffloadedParts
 from container.upkeep.offloading import Offloader
 from container.upkeep.options import UpkeepOptions
 from container.upkeep.retention import retention_ms
-from container.upkeep.step import OwnedTier, Step
+from container.upkeep.step import QUEUES_PER_TURN, OwnedTier, Step
 from provider.errors import Corrupt, Denied, OutOfRange, StoreError
 from provider.object_store import ObjectStore
 from provider.two_stores import is_offloaded
@@ -51,8 +52,9 @@ class OffloadedQueue:
 class OffloadStep(Step):
     """Offloads the queues of all topics by age and size, where the options say so.
 
-    A run costs no request where nothing is due, but one for each manifest that lists something in
-    the first store and is not cached; else those of `Offloader`.
+    A run looks at queues that changed or are due. It costs no request where nothing is due, but one
+    for each manifest that lists something in the first store and is not cached; else those of
+    `Offloader`.
     """
 
     name = "offload"
@@ -66,6 +68,9 @@ class OffloadStep(Step):
         self._offloader = Offloader(tier, parts, manifests)
         self._passed_over: set[tuple[QueueId, SegmentType, int]] = set()
         """Segments with damaged bytes; the next owner tries again."""
+        self._queues = DueQueues(tier.state.queues)
+        self._grown: dict[str, None] = {}
+        """Topics that have changed since their size was looked at, where it is bounded."""
         self._one_at_a_time = asyncio.Lock()
         self._segments = self._bytes = 0
 
@@ -81,20 +86,65 @@ class OffloadStep(Step):
         options = self.tier.options
         if not options.offload_age_hours and not options.offload_topic_bytes:
             return
+        await self._note_times()
+        due: dict[str, list[QueueId]] = {topic: [] for topic in self._grown}
+        self._grown.clear()
+        for queue in self._queues.take_due(self.tier.clock.now_ms()):
+            due.setdefault(queue.topic, []).append(queue)
         first: StoreError | None = None
-        for topic in sorted(self.tier.state.queues.topics()):
-            async with self._one_at_a_time:
+        left = sorted(due)
+        try:
+            while left:
+                topic = left[0]
                 try:
-                    done = await self._offload_topic(topic)
+                    async with self._one_at_a_time:
+                        done = await self._offload_topic(topic, due[topic])
                 except (Corrupt, Denied, OutOfRange) as error:
                     if is_offloaded(error.path):
                         raise
                     first = first or error
-                    continue
-            errors = [error for one in done for error in one.errors]
-            first = first or (errors[0] if errors else None)
+                    self._again(topic, due[topic])
+                else:
+                    errors = [error for one in done for error in one.errors]
+                    first = first or (errors[0] if errors else None)
+                del left[0]
+                await self.tier.clock.sleep(0)
+        finally:
+            for topic in left:  # an interrupted run loses none
+                self._again(topic, due[topic])
         if first is not None:
             raise first
+
+    def published(self, changes: Sequence[StateChange]) -> None:
+        """Look again at the queues of these changes."""
+        for change in changes:
+            self._queues.note(change.queues.changed)
+            for queue, record in change.queues.changed.items():
+                if record is None:
+                    self._held.forget(queue)
+
+    def _again(self, topic: str, queues: Sequence[QueueId]) -> None:
+        """Look at a topic's queues in the next run, whatever happens to them."""
+        self._queues.note(queues)
+        if self.tier.options.offload_topic_bytes:
+            self._grown[topic] = None
+
+    async def _note_times(self) -> None:
+        """Work out when the queues are due that have changed."""
+        options, known = self.tier.options, self.tier.state.queues
+        for number, queue_id in enumerate(self._queues.changed):
+            if number % QUEUES_PER_TURN == QUEUES_PER_TURN - 1:
+                await self.tier.clock.sleep(0)
+            queue = known.peek(queue_id)
+            oldest_ms = None if queue is None else self._held.oldest_ms(queue)
+            is_due = oldest_ms is not None and options.offload_age_hours > 0
+            self._queues.set(queue_id, self._due_ms(oldest_ms or 0) if is_due else None)
+            if queue is not None and options.offload_topic_bytes:
+                self._grown[queue_id.topic] = None
+
+    def _due_ms(self, newest_ms: int) -> int:
+        """When a segment is old enough whose newest message was stored then."""
+        return newest_ms + HOUR_MS * self.tier.options.offload_age_hours + 1
 
     async def finish(self) -> None:
         """Nothing: a clean end is no time to copy."""
@@ -108,11 +158,11 @@ class OffloadStep(Step):
         Raises: as `step`.
         """
         async with self._one_at_a_time:
-            for queue in self._queues(topic):
+            for queue in self._of_topic(topic):
                 closed = closing(queue, until, now_ms=self.tier.clock.now_ms())
                 if closed is not None:
                     await self.tier.journal.publish([closed])
-            queues = self._queues(topic)
+            queues = self._of_topic(topic)
             wanted: list[tuple[QueueId, list[Held]]] = []
             for queue in queues:
                 held = below(await self._held.of(queue), queue, until)
@@ -120,7 +170,7 @@ class OffloadStep(Step):
             found = await self._offload(wanted)
             return [one for one in found if one.segments or one.errors]
 
-    def _queues(self, topic: str) -> list[Queue]:
+    def _of_topic(self, topic: str) -> list[Queue]:
         return self.tier.state.queues.of_topic(topic)
 
     def _kept(self, queues: Sequence[Queue], held: Sequence[Held]) -> list[Held]:
@@ -136,30 +186,78 @@ class OffloadStep(Step):
         )
         return [one for one in kept if one.key not in self._passed_over]
 
-    async def _offload_topic(self, topic: str) -> list[OffloadedQueue]:
-        """Offload what is due of a topic by age and size."""
-        options = self.tier.options
+    async def _records(self, names: Sequence[QueueId]) -> list[Queue]:
+        """The records of queues that are there; others have turns meanwhile."""
+        found: list[Queue] = []
+        for number, name in enumerate(names):
+            if number % QUEUES_PER_TURN == QUEUES_PER_TURN - 1:
+                await self.tier.clock.sleep(0)
+            queue = self.tier.state.queues.peek(name)
+            found += [] if queue is None else [queue]
+        return found
+
+    async def _offload_topic(self, topic: str, due: Sequence[QueueId]) -> list[OffloadedQueue]:
+        """Offload what is due of a topic by age and size.
+
+        Looks at the queues that are due, and where sizes count at all of the topic.
+        """
+        options, names = self.tier.options, due
+        if options.offload_topic_bytes or (options.expires and options.topic_bytes_max):
+            names = self.tier.state.queues.names_of_topic(topic)
         before_ms = self.tier.clock.now_ms() - HOUR_MS * options.offload_age_hours
         if options.offload_age_hours:
-            await self._close(topic, before_ms)
-        queues = self._queues(topic)
-        held = [one for queue in queues for one in await self._held.of(queue)]
+            await self._close(names, before_ms)
+        queues = await self._records(names)
+        held = await self._all_held(queues)
+        self._set_times(due, queues, held, before_ms)
         if not held:
             return []
-        due: list[Held] = []
+        going: list[Held] = []
         if options.offload_age_hours:
-            due += older_than(held, before_ms)
+            going += older_than(held, before_ms)
         if options.offload_topic_bytes:
             logs = (queue.segments(SegmentType.COMMIT_LOG)[-1:] for queue in queues)
             growing = sum(one.size for some in logs for one in some if one.sealed_ms is None)
-            due += beyond_size(held, growing, options.offload_topic_bytes)
-        keys = {one.key for one in due}
-        wanted = self._kept(queues, [one for one in held if one.key in keys])
-        return await self._offload(
-            [(queue.id, [one for one in wanted if one.queue == queue.id]) for queue in queues]
-        )
+            going += beyond_size(held, growing, options.offload_topic_bytes)
+        keys = {one.key for one in going}
+        wanted: dict[QueueId, list[Held]] = {}
+        for one in self._kept(queues, [one for one in held if one.key in keys]):
+            wanted.setdefault(one.queue, []).append(one)
+        return await self._offload(list(wanted.items()))
 
-    async def _close(self, topic: str, before_ms: int) -> None:
+    def _set_times(
+        self,
+        due: Sequence[QueueId],
+        queues: Sequence[Queue],
+        held: Sequence[Held],
+        before_ms: int,
+    ) -> None:
+        """Note when the queues are due again, unless they change: by what is not old enough yet."""
+        later: dict[QueueId, int] = {}
+        for one in held:
+            if one.newest_ms >= before_ms:
+                later[one.queue] = min(later.get(one.queue, one.newest_ms), one.newest_ms)
+        for queue in queues:
+            for kind in FLAT_FILES:
+                for segment in queue.segments(kind)[-1:]:
+                    newest_ms = segment.end_timestamp
+                    if newest_ms is not None and newest_ms >= before_ms:
+                        later[queue.id] = min(later.get(queue.id, newest_ms), newest_ms)
+        unchanged = set(due) - set(self._queues.changed)
+        for name in due:
+            if name in unchanged and self.tier.options.offload_age_hours:
+                self._queues.set(name, self._due_ms(later[name]) if name in later else None)
+
+    async def _all_held(self, queues: Sequence[Queue]) -> list[Held]:
+        """What the first store holds of queues; others have turns meanwhile."""
+        held: list[Held] = []
+        for number, queue in enumerate(queues):
+            if number % QUEUES_PER_TURN == QUEUES_PER_TURN - 1:
+                await self.tier.clock.sleep(0)
+            held += await self._held.of(queue)
+        return held
+
+    async def _close(self, names: Sequence[QueueId], before_ms: int) -> None:
         """Close the open segments of queues whose newest message was stored before a time.
 
         The next commit begins others. None is closed that would stay, as what expires soon does. A
@@ -168,7 +266,7 @@ class OffloadStep(Step):
         journal, now_ms = self.tier.journal, self.tier.clock.now_ms()
         changes: dict[QueueId, CommitQueue] = {}
         closed: list[Queue] = []
-        for queue in self._queues(topic):
+        for queue in await self._records(names):
             change = closing(queue, Until(ms=before_ms), now_ms=now_ms)
             if change is not None:
                 changes[queue.id] = change
@@ -176,7 +274,7 @@ class OffloadStep(Step):
             closed.append(queue)
         if not changes:
             return
-        held = [one for queue in closed for one in await self._held.of(queue)]
+        held = await self._all_held(closed)
         going = {one.key for one in self._kept(closed, older_than(held, before_ms))}
         for queue_id, change in changes.items():
             before = journal.planned.queues.get(queue_id)

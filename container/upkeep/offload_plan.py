@@ -51,10 +51,28 @@ class HeldSegments:
 
     def __init__(self, manifests: ManifestReader) -> None:
         self._manifests = manifests
-        self._away: set[str] = set()
+        self._away: dict[QueueId, set[str]] = {}
+        """Manifests of each queue that list nothing in the first store."""
 
     def __repr__(self) -> str:
-        return f"<HeldSegments: {len(self._away)} manifests have none>"
+        return f"<HeldSegments: {len(self._away)} queues have manifests without>"
+
+    def forget(self, queue: QueueId) -> None:
+        """Forget a queue that was deleted."""
+        self._away.pop(queue, None)
+
+    def oldest_ms(self, queue: Queue) -> int | None:
+        """A lower bound of the newest store time of what may go first; None if nothing may.
+
+        Pure; O(manifests and segments in the snapshot).
+        """
+        away = self._away.get(queue.id, ())
+        stamps: list[int | None] = [
+            ref.min_timestamp for ref in queue.manifests if ref.object_name not in away
+        ]
+        segments = (one for kind in FLAT_FILES for one in queue.segments(kind))
+        stamps += [one.end_timestamp for one in segments if one.extents and not is_away(one)]
+        return min((stamp for stamp in stamps if stamp is not None), default=None)
 
     async def of(self, queue: Queue) -> list[Held]:
         """The sealed segments of a queue in the first store, CommitLog first, in order.
@@ -64,15 +82,21 @@ class HeldSegments:
             Unavailable: try again.
         """
         found: list[Held] = []
+        known = self._away.get(queue.id, set[str]())
+        away = {ref.object_name for ref in queue.manifests if ref.object_name in known}
         for kind in FLAT_FILES:
             for ref in queue.manifests:
-                if ref.type != kind or ref.object_name in self._away:
+                if ref.type != kind or ref.object_name in away:
                     continue
                 segments = _held(queue.id, await self._manifests.segments(ref))
                 found += segments
                 if not segments:
-                    self._away.add(ref.object_name)
+                    away.add(ref.object_name)
             found += _held(queue.id, queue.segments(kind))
+        if away:
+            self._away[queue.id] = away
+        else:
+            self._away.pop(queue.id, None)
         return found
 
 
