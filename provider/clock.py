@@ -108,6 +108,11 @@ def backoff_s(failures: int, *, s_min: float, s_max: float) -> float:
     return min(s_max, s_min * 2.0 ** min(failures - 1, DOUBLINGS_MAX))
 
 
+async def give_way() -> None:
+    """Let other tasks of the loop have a turn amid work that takes no time of its own."""
+    await asyncio.sleep(0)
+
+
 async def wait_at_most(clock: Clock, seconds: float, work: Coroutine[None, None, object]) -> None:
     """Await `work` for `seconds` at most, then cancel it; which of the two is not told."""
     async with asyncio.TaskGroup() as group:

@@ -4,6 +4,7 @@ Whole segments go, so that no byte is ever moved. The last segment of a flat fil
 the next position follows from it; a queue whose last segment is too old as well is rolled first.
 """
 
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -126,7 +127,7 @@ def _flat_trim(
         segments = listed.get(kept[0].object_name)
         if segments is None:
             return kept[0]
-        leaving = [one for one in segments if one.end <= limit and one.base != last]
+        leaving = _leaving(segments, limit, last)
         gone += leaving
         in_manifests.update(references(leaving))
         rest = segments[len(leaving) :]
@@ -140,7 +141,7 @@ def _flat_trim(
             return kept[0]
     live = queue.segments(kind)
     if not rest:
-        leaving = [one for one in live if one.end <= limit and one.base != last]
+        leaving = _leaving(live, limit, last)
         gone += leaving
         rest = live[len(leaving) :]
     freed += [name for one in gone if (name := own_file(queue.id, one)) is not None]
@@ -154,6 +155,14 @@ def _flat_trim(
         sum(one.size for one in gone),
         in_manifests,
     )
+
+
+def _leaving(segments: Sequence[Segment], limit: int, last: int) -> Sequence[Segment]:
+    """The leading segments that end at or below `limit`, without the one whose base is `last`."""
+    count = bisect_right(segments, limit, key=lambda one: one.end)
+    while count and segments[count - 1].base == last:
+        count -= 1
+    return segments[:count]
 
 
 def _last_base(queue: Queue, kind: SegmentType) -> int:

@@ -1,6 +1,6 @@
 """Manifests: sealed segments that left the snapshot, in immutable objects read on demand."""
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 
 from cachetools import LRUCache
@@ -8,16 +8,20 @@ from cachetools import LRUCache
 from container.errors import BytesMissing
 from container.journal.frame import NONCE_BYTES, Frame, FrameKind
 from container.journal.options import RandomSource
-from container.metadata.codec import decode_segments, encode_segments
+from container.metadata.codec import decoding_segments, encode_segments
 from container.metadata.records import ManifestRef, Queue, Segment
 from container.names.queue_id import FLAT_FILES, QueueId, SegmentType
 from container.names.tier_objects import ManifestName, parse_name
 from container.queue.repack_plan import is_gathered
+from provider.clock import give_way
 from provider.errors import Corrupt, OutOfRange
 from provider.object_store import Buffer, ObjectStore
 
 WAITING_FACTOR_MAX = 4
 """Segments that wait to be gathered stay in the snapshot up to so many times the limit."""
+MANIFEST_SEGMENTS_MAX = 1024
+"""Segments in one manifest, about 10 ms of CPU to read or write: a trim or an offload rewrites no
+more, however long the queue is. A longer one is of a program before this bound."""
 CACHED_EXTENTS_MAX = 100_000
 """Extents that a reader keeps; each is about 200 bytes."""
 
@@ -29,9 +33,29 @@ def decode_manifest(raw: Buffer, ref: ManifestRef) -> tuple[Segment, ...]:
         Corrupt: it is damaged, or not what the reference says.
         NewerVersion: a newer program wrote it.
     """
+    turns = _decoding(raw, ref)
+    while True:
+        try:
+            next(turns)
+        except StopIteration as end:
+            return end.value
+
+
+async def _decode_in_turns(raw: Buffer, ref: ManifestRef) -> tuple[Segment, ...]:
+    """As `decode_manifest`. Yields to other tasks, for which a long one would be seconds."""
+    turns = _decoding(raw, ref)
+    while True:
+        try:
+            next(turns)
+        except StopIteration as end:
+            return end.value
+        await give_way()
+
+
+def _decoding(raw: Buffer, ref: ManifestRef) -> Generator[None, None, tuple[Segment, ...]]:
     path = ref.object_name
     frame = Frame.decode(raw, FrameKind.MANIFEST, path=path)
-    queue, segments = decode_segments(frame.payload, path=path)
+    queue, segments = yield from decoding_segments(frame.payload, path=path)
     name = parse_name(path)
     if isinstance(name, ManifestName) and (name.queue, name.nonce) != (queue, frame.nonce.hex()):
         raise Corrupt(f"it says that it is of {queue}", path)
@@ -71,7 +95,7 @@ class ManifestReader:
             raw = await self._store.read(ref.object_name)
         except OutOfRange as error:
             raise BytesMissing.of(error) from error
-        segments = decode_manifest(raw, ref)
+        segments = await _decode_in_turns(raw, ref)
         self._reads += 1
         if _weight(segments) <= self._cache.maxsize:
             self._cache[ref.object_name] = segments
@@ -103,8 +127,9 @@ def plan_manifest(
 
     `gathered_bytes`: segments whose bytes do not lie in objects of that size yet stay a while.
 
-    References grow with the logarithm of the history: of each level there are at most
-    `manifests_per_level_max`, and one of the next level stands for so many.
+    Of each level there are at most `manifests_per_level_max`, and one of the next level stands for
+    so many, until one has `MANIFEST_SEGMENTS_MAX` segments. From there on references grow with the
+    history, by one for so many segments.
     """
     for kind in FLAT_FILES:
         leaving: list[Segment] = []
@@ -122,8 +147,24 @@ def plan_manifest(
         for level in sorted({ref.level for ref in refs}):
             alike = [ref for ref in refs if ref.level == level]
             if len(alike) > manifests_per_level_max:
-                return ManifestPlan(kind, merged=tuple(alike[:manifests_per_level_max]))
+                merged = _fitting(alike, manifests_per_level_max)
+                if merged:
+                    return ManifestPlan(kind, merged=merged)
     return None
+
+
+def _fitting(alike: Sequence[ManifestRef], count_max: int) -> tuple[ManifestRef, ...]:
+    """The oldest neighbours that one manifest can hold together; none if no two can. Pure."""
+    for first in range(len(alike) - 1):
+        segments, last = 0, first
+        while last < min(len(alike), first + count_max):
+            segments += alike[last].segments
+            if segments > MANIFEST_SEGMENTS_MAX:
+                break
+            last += 1
+        if last - first > 1:
+            return tuple(alike[first:last])
+    return ()
 
 
 def name_manifest(

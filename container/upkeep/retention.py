@@ -17,7 +17,7 @@ from container.metadata.state import StateChange, TierState
 from container.names.queue_id import QueueId, SegmentType
 from container.options import HOUR_MS
 from container.queue.head_trim import HeadTrim, is_rolled, oldest_segments, plan_trim, roll
-from container.queue.manifest import ManifestReader
+from container.queue.manifest import MANIFEST_SEGMENTS_MAX, ManifestReader
 from container.upkeep.due_queues import DueQueues
 from container.upkeep.manifest_writer import ManifestWriter
 from container.upkeep.options import UpkeepOptions
@@ -231,7 +231,7 @@ class RetentionStep(Step):
         made again; a cut ends it.
         """
         listed: dict[str, Sequence[Segment]] = {}
-        made: dict[tuple[str, int], ManifestRef] = {}
+        made: dict[tuple[str, int], list[ManifestRef]] = {}
         for _ in range(PLANS_MAX):
             trim = await self._planned(queue, generation, keep_from, listed)
             if trim is None:
@@ -241,7 +241,7 @@ class RetentionStep(Step):
                 await self._publish(trim, made, keep_from)  # no await since it was planned
                 break
             for one in missing:
-                made[_key(one)] = await self._writer.write(queue, one[1], one[0].level)
+                made[_key(one)] = await self._written(queue, *one)
         else:
             self._left_some = True
         await self._bury_unused(queue, made)
@@ -271,6 +271,16 @@ class RetentionStep(Step):
                 if now is not None and trim in now.manifests:
                     raise  # it is lost; else it was merged with others meanwhile
 
+    async def _written(
+        self, queue: QueueId, ref: ManifestRef, segments: Sequence[Segment]
+    ) -> list[ManifestRef]:
+        """Manifests of what stays of one; several if an older program made it longer."""
+        pieces = range(0, len(segments), MANIFEST_SEGMENTS_MAX)
+        return [
+            await self._writer.write(queue, segments[at : at + MANIFEST_SEGMENTS_MAX], ref.level)
+            for at in pieces
+        ]
+
     def _rolled(self, queue: Queue, keep_from: int) -> CommitQueue | None:
         """The operation that closes the last segments, where all that they hold goes as well."""
         if keep_from != queue.flat_end(SegmentType.COMMIT_LOG) or is_rolled(queue):
@@ -278,14 +288,14 @@ class RetentionStep(Step):
         return roll(queue, now_ms=self.tier.clock.now_ms(), epoch=self.tier.journal.epoch)
 
     async def _publish(
-        self, trim: HeadTrim, made: Mapping[tuple[str, int], ManifestRef], keep_from: int
+        self, trim: HeadTrim, made: Mapping[tuple[str, int], Sequence[ManifestRef]], keep_from: int
     ) -> None:
         tier = self.tier
         rolled = self._rolled(tier.journal.planned.queues[trim.queue], keep_from)
         manifests: list[ManifestRef] = []
         for flat in (trim.log, trim.units):
             if flat.shortened is not None:
-                manifests.append(made[_key(flat.shortened)])
+                manifests += made[_key(flat.shortened)]
             manifests += flat.kept
         freed = (*trim.log.freed, *trim.units.freed)
         trimmed = TrimQueue(
@@ -304,10 +314,10 @@ class RetentionStep(Step):
         self._bytes += trim.log.bytes
 
     async def _bury_unused(
-        self, queue: QueueId, made: Mapping[tuple[str, int], ManifestRef]
+        self, queue: QueueId, made: Mapping[tuple[str, int], Sequence[ManifestRef]]
     ) -> None:
         """Give tombstones to manifests that were written for a plan that did not hold."""
-        names = [ref.object_name for ref in made.values()]
+        names = [ref.object_name for refs in made.values() for ref in refs]
         record = self.tier.state.queues.get(queue)
         used = {ref.object_name for ref in record.manifests} if record is not None else set[str]()
         await self.tier.bury([name for name in names if name not in used])
