@@ -361,7 +361,7 @@ class Tier(TierView):
             self._store,
             topic,
             has_segment_names=self._segments.has_segment_names,
-            clock=self._clock,
+            clock=self._upkeep.clock,
             plans_max=CUT_PLANS_MAX,
         )
 
@@ -432,7 +432,7 @@ class Tier(TierView):
 
     def _cut_operation(self, cut: QueueCut, reason: str, freed: Sequence[str]) -> CutQueue:
         """What publishes a cut; the objects that it frees stay for the grace time of cuts."""
-        not_before_ms = self._clock.now_ms() + self._options.cut_grace_hours * HOUR_MS
+        not_before_ms = self._upkeep.clock.now_ms() + self._options.cut_grace_hours * HOUR_MS
         tombstones = tuple(Tombstone(name, not_before_ms, CUT_REASON) for name in freed)
         release = release_of(cut.in_manifests, not_before_ms)
         return CutQueue(cut.queue, reason, tombstones, cut.planned_on, release)

@@ -12,6 +12,7 @@ from container.journal.options import RandomSource
 from container.lookup.key_collector import KeyCollector
 from container.metadata.state import StateChange
 from container.options import TierOptions
+from container.upkeep.clock_step import ClockStep
 from container.upkeep.compaction import Compaction, CompactionLimits, Told
 from container.upkeep.first_files import FirstFilesStep
 from container.upkeep.index_expiry import IndexExpiryStep
@@ -29,6 +30,7 @@ from container.upkeep.repacking import RepackStep
 from container.upkeep.retention import RetentionStep
 from container.upkeep.scrubbing import ScrubStep
 from container.upkeep.snapshots import SnapshotStep
+from container.upkeep.steady_clock import SteadyClock
 from container.upkeep.step import OwnedTier, Step
 from container.upkeep.tombstones import TombstoneStep
 from container.upkeep.truncation import TruncationStep
@@ -76,6 +78,7 @@ def steps_of(
         *([RetentionStep(tier)] if tier.options.expires else []),
         *([ScrubStep(tier)] if tier.options.scrubs else []),
         TombstoneStep(tier),
+        *([ClockStep(tier, tier.clock)] if isinstance(tier.clock, SteadyClock) else []),
     ]
 
 
@@ -163,6 +166,8 @@ class Upkeep:
         """Files whose deletion is on its way; a commit that begins one again waits."""
         self.options = options
         """When each step has work."""
+        self.clock = clock if isinstance(clock, SteadyClock) else SteadyClock(clock)
+        """Wall time by which objects are deleted; a jump of the machine's clock is held back."""
         self._clock = clock
         self._scheduled = [_Scheduled(step) for step in steps]
         assert len({step.name for step in steps}) == len(steps), "the name of a step is unique"
@@ -191,7 +196,7 @@ class Upkeep:
         freed stays for `cut_grace_ms`. `keys`: the index of messages by key, if one is kept.
         `extent_bytes_max`: as `TierOptions` has it.
         """
-        options = options or UpkeepOptions()
+        options, clock = options or UpkeepOptions(), SteadyClock(clock)
         tier = OwnedTier(journal, store, clock, rng, options)
         steps = steps_of(
             tier, segments, cut_grace_ms=cut_grace_ms, keys=keys, extent_bytes_max=extent_bytes_max
@@ -234,6 +239,7 @@ class Upkeep:
         figures: dict[str, int] = {}
         for one in self._scheduled:
             figures.update(one.step.figures)
+        figures["clock_jump_s"] = int(self.clock.jump_s)
         return UpkeepStatistics(steps, figures)
 
     def published(self, changes: Sequence[StateChange]) -> None:

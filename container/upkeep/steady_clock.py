@@ -1,0 +1,67 @@
+"""The wall clock of upkeep: a jump of the machine's clock moves it only once it has lasted.
+
+Retention, tombstones and offload compare wall times. A wall clock that is set 100 days ahead for
+some minutes would delete everything, and one that is set back would keep it for ever. The monotonic
+clock does not jump: between the two a jump is seen at once.
+"""
+
+from provider.clock import Clock
+
+JUMP_MS_MIN = 300_000
+"""A smaller step, as of a time server, is followed at once."""
+HOLD_S = 86_400.0
+"""Seconds that a jump has to last before upkeep believes it."""
+
+
+class SteadyClock:
+    """A clock whose wall time goes on at the pace of the monotonic one through a jump.
+
+    W1  `now_ms` is the machine's wall time, unless that jumped by `JUMP_MS_MIN` less than `HOLD_S`
+        ago; then it is what the wall time would be without the jump.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._base_ms = self._shift_ms()
+        """Wall time less monotonic time, as believed."""
+        self._other_ms = self._base_ms
+        """The same after a jump that is not believed yet, ..."""
+        self._since_s: float | None = None
+        """... and since when, monotonic; None: there is none."""
+
+    def __repr__(self) -> str:
+        return f"<SteadyClock: {self.jump_s:+.0f} s held back>"
+
+    def now_ms(self) -> int:
+        """Wall time in Unix milliseconds, as far as it is believed."""
+        self._compare()
+        return int(self._base_ms + 1000 * self._clock.monotonic_s())
+
+    def monotonic_s(self) -> float:
+        """As of the machine's clock."""
+        return self._clock.monotonic_s()
+
+    async def sleep(self, seconds: float) -> None:
+        """As of the machine's clock."""
+        await self._clock.sleep(seconds)
+
+    @property
+    def jump_s(self) -> float:
+        """Seconds that the machine's wall clock is ahead of what is believed; 0 without a jump."""
+        self._compare()
+        return 0.0 if self._since_s is None else (self._other_ms - self._base_ms) / 1000
+
+    def _shift_ms(self) -> float:
+        return self._clock.now_ms() - 1000 * self._clock.monotonic_s()
+
+    def _compare(self) -> None:
+        """Note a jump, the end of one, or that one has lasted."""
+        now_ms, now_s = self._shift_ms(), self._clock.monotonic_s()
+        if abs(now_ms - self._base_ms) < JUMP_MS_MIN:
+            self._base_ms, self._since_s = now_ms, None
+        elif self._since_s is None or abs(now_ms - self._other_ms) >= JUMP_MS_MIN:
+            self._other_ms, self._since_s = now_ms, now_s
+        elif now_s - self._since_s >= HOLD_S:
+            self._base_ms, self._since_s = now_ms, None
+        else:
+            self._other_ms = now_ms
