@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from container.errors import BytesMissing
-from container.metadata.operations import Operation, Release, RepackedRun, RepackSegments
+from container.metadata.operations import Release, RepackedRun, RepackSegments
 from container.metadata.records import Extent, Queue
 from container.names.queue_id import QueueId
 from container.names.rocketmq import segment_name
@@ -131,6 +131,13 @@ class Repacker:
         if not operations:
             self._segments.forsake(placed)
             return
+        named = {
+            extent.object_name
+            for operation in operations
+            for run in operation.runs
+            for extent in run.extents
+        }
+        self._segments.forsake([one for one in placed if one.object_name not in named])
         await self.tier.journal.publish(operations)
         self.bytes += sum(one.run.bytes for one in copied)
         self.extents_saved += sum(len(one.run.extents) - len(one.extents) for one in copied)
@@ -228,7 +235,7 @@ class Repacker:
 
     def _operations(
         self, copied: Sequence[_Copied], placed: Sequence[Placement]
-    ) -> list[Operation]:
+    ) -> list[RepackSegments]:
         """What publishes the copies, of the queues that still have what was copied."""
         queues = self.tier.journal.planned.queues
         runs: dict[tuple[int, QueueId], list[RepackedRun]] = {}
@@ -242,7 +249,7 @@ class Repacker:
             done = RepackedRun(run.type, run.base, position, count, extents)
             runs.setdefault((-run.level, run.queue), []).append(done)
         release, earlier = Release(self.tier.due_ms()), Counter[QueueId]()
-        operations: list[Operation] = []
+        operations: list[RepackSegments] = []
         for (level, queue_id), done in sorted(runs.items()):  # a part is of its highest level
             queue, before = queues[queue_id], earlier[queue_id]
             earlier[queue_id] += 1

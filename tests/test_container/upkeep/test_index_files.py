@@ -20,7 +20,7 @@ from container.names.rocketmq import index_name
 from container.options import TierOptions
 from container.tier import Tier
 from container.tier_reader import TierReader
-from container.upkeep.index_expiry import expired
+from container.upkeep.index_expiry import bare_expired
 from container.upkeep.options import UpkeepOptions
 from provider.clock import settle
 from provider.ranges import QueueOffset
@@ -351,19 +351,14 @@ async def test_what_is_behind_a_damaged_message_is_read_by_the_next_run() -> Non
         assert await offsets(tier, "key-7") == [(0, 7)]
 
 
-async def test_a_file_of_rocketmq_with_a_part_of_an_address_as_its_newest_time_stays() -> None:
-    over = world()
-    made = IndexFile(index_name(7), 7, 100, FIRST_STORE_TIMESTAMP, FIRST_STORE_TIMESTAMP, 1, 1)
-    async with over.owned() as tier:
-        await put(tier, 1)
-        state = tier.state.copy()
-        for end_ms in (1, FIRST_STORE_TIMESTAMP, 720619920815974049):
-            state.index_files = {made.object_name: replace(made, end_timestamp=end_ms)}
-            assert expired(state) == []
-        before_ms = FIRST_STORE_TIMESTAMP - 1
-        gone = replace(made, begin_timestamp=before_ms, end_timestamp=before_ms)
-        state.index_files = {made.object_name: gone}
-        assert expired(state) == [made.object_name]
+def test_a_file_of_rocketmq_with_a_part_of_an_address_as_its_newest_time_stays() -> None:
+    oldest_ms = FIRST_STORE_TIMESTAMP
+    made = IndexFile(index_name(7), 7, 100, oldest_ms, oldest_ms, 1, 1)
+    for end_ms in (1, oldest_ms, 720619920815974049):
+        assert bare_expired([replace(made, end_timestamp=end_ms)], oldest_ms) == []
+    gone = replace(made, begin_timestamp=oldest_ms - 1, end_timestamp=oldest_ms - 1)
+    assert bare_expired([gone], oldest_ms) == [made.object_name]
+    assert bare_expired([gone], None) == [], "no queue has a message that could tell"
 
 
 async def test_messages_behind_a_lost_file_are_read_and_the_file_is_tried_again() -> None:

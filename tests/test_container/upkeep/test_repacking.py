@@ -20,7 +20,7 @@ from container.metadata.records import ManifestRef, Queue, Segment
 from container.names.queue_id import FLAT_FILES, QueueId
 from container.names.rocketmq import parse_segment_name
 from container.options import TierOptions
-from container.queue.repack_plan import Run
+from container.queue.repack_plan import Run, runs_to_merge
 from container.queue.tail_cut import cut_queue
 from container.record.unit import UNIT_BYTES
 from container.tier import Tier
@@ -390,3 +390,32 @@ async def test_idle_queues_cost_no_request() -> None:
         await w.pass_time(100.0)
         assert w.stores[0].calls == before
         assert tier.upkeep.statistics().last_error == ""
+
+
+async def test_an_object_of_a_deleted_topic_is_given_up_beside_one_that_is_published(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    w, gone = world(), QueueId("Gone", 0)
+    async with w.owned(replace(UPKEEP, interval_s=1e9)) as tier:
+        for _ in range(8):
+            await put(tier, 1, QUEUES[0], gone)
+        steps = (one.step for one in tier.upkeep._scheduled)
+        step = next(one for one in steps if isinstance(one, RepackStep))
+        jobs = [
+            runs_to_merge(tier.state.queues[queue], step._level_of, step.rules)
+            for queue in (gone, QUEUES[0])
+        ]
+        segments, made = step.repacker._segments, list[str]()
+        write = segments.write
+
+        async def then_delete(slices: Any, *, alone: bool = False) -> Any:
+            placed = await write(slices, alone=alone)
+            made.append(placed[0].object_name)
+            if len(made) == 2:
+                await tier.delete_topic(gone.topic)
+            return placed
+
+        monkeypatch.setattr(segments, "write", then_delete)
+        await step.repacker.do_all(jobs, [])
+        assert made[1] in tier.state.parts
+        assert list(segments.forsaken) == [made[0]]
