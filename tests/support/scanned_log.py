@@ -116,12 +116,21 @@ class Scanned:
     gaps: list[LogGap] = field(default_factory=list[LogGap])
 
 
-def scanned(log: Log, splits: Iterable[Split], **options: bool) -> Scanned:
+def scanned(
+    log: Log, splits: Iterable[Split], *, verify_bodies: bool = False, keeps_missing: bool = False
+) -> Scanned:
     """Scan each split by itself; gaps are noted."""
     found = Scanned()
     for split in splits:
         report = ScanReport(split)
-        scan = LogScan(log.source(), split, report=report, on_gap=found.gaps.append, **options)
+        scan = LogScan(
+            log.source(),
+            split,
+            report=report,
+            on_gap=found.gaps.append,
+            verify_bodies=verify_bodies,
+            keeps_missing=keeps_missing,
+        )
         for chunk in scan:
             for start, size, at in zip(chunk.starts, chunk.sizes, chunk.positions, strict=True):
                 found.records.append((int(at), chunk.raw[start : start + size].tobytes()))

@@ -187,8 +187,9 @@ async def test_an_untiered_topic_holds_what_is_young_and_a_tiered_one_does_not(
     async with open_hot_log(tmp_path, options=SMALL, clock=ManualClock()) as log:
         for number in range(120):
             await log.append(new_message(number, queue_id=int(number >= 60)))
+        written = log._clock.now_ms() / 1000
         for path in (tmp_path / "commitlog").iterdir():
-            os.utime(path, (log._clock.now_ms() / 1000,) * 2)
+            os.utime(path, (written, written))
         with patch("tieredstore.hot.trimming.os.statvfs", lambda _: os.statvfs_result(full)):
             found = await log.trim({tiered: 60}.get, RetentionOptions(reserved_s=HOUR_S))
         assert found.files
