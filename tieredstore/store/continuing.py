@@ -27,6 +27,7 @@ from provider.ranges import QueueOffset
 from tieredstore.config.effective import Config
 from tieredstore.config.sources import ConfigError
 from tieredstore.hot import HotLog, HotLogFeed, open_feed
+from tieredstore.known_tier import memory_of_store
 from tieredstore.naming import refuse_other_store, remember_store
 from tieredstore.opening import open_reader
 from tieredstore.process_name import moment_text
@@ -85,8 +86,8 @@ async def continue_at_tier(
 async def continue_unowned(config: Config, clock: Clock, log: HotLog) -> None:
     """`continue_at_tier` for a writer that does not own the configured tier.
 
-    If the tier does not answer, a log with messages continues at its own ends, with a warning. The
-    store remembers its broker.
+    If the tier does not answer, or the place is empty or another tier's, a log with messages
+    continues at its own ends, with a warning. The store remembers its broker.
 
     Raises:
         ConfigError: the store is another broker's.
@@ -99,11 +100,14 @@ async def continue_unowned(config: Config, clock: Clock, log: HotLog) -> None:
 
 
 async def _ask_tier(config: Config, clock: Clock, log: HotLog) -> None:
+    memory = await asyncio.to_thread(memory_of_store, config, log.root)
     opening = open_feed(log, clock=clock, cluster=config.cluster, broker=config.broker)
     try:
+        await asyncio.to_thread(memory.refuse_empty)
         async with AsyncExitStack() as stack:
             async with asyncio.timeout(ANSWER_S_MAX):
                 tier = await stack.enter_async_context(open_reader(config))
+                await memory.refuse_other(tier.store, tier.state.broker)
             feed = await stack.enter_async_context(opening)
             newest = config.dispatch.compared_messages_max
             await continue_at_tier(

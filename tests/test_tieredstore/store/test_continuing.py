@@ -351,6 +351,30 @@ def test_with_the_tier_away_a_log_that_knows_none_of_its_ends_takes_nothing(plac
     place.verify()
 
 
+@pytest.mark.parametrize("is_other", [False, True])
+def test_the_ends_of_another_tier_at_the_place_count_for_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, *, is_other: bool
+) -> None:
+    """Its volume is not mounted, or that of another store of the same broker's name is."""
+    place, other = (
+        Place(tmp_path, str(tmp_path / "tier")),
+        Place(tmp_path / "b", str(tmp_path / "o")),
+    )
+    place.lived(is_running=False)
+    (tmp_path / "tier").rename(tmp_path / "away")
+    if is_other:
+        other.lived(is_running=False)
+        asyncio.run(_fill(other, None))
+        (tmp_path / "o").rename(tmp_path / "tier")
+    with caplog.at_level(logging.WARNING, "tieredstore"):
+        by_put(place)
+    assert "offsets continue from the hot log alone" in caplog.text
+    assert ("is another one than" if is_other else "mount that volume") in caplog.text
+    shutil.rmtree(tmp_path / "tier", ignore_errors=True)
+    (tmp_path / "away").rename(tmp_path / "tier")
+    place.verify()
+
+
 def _not_answering(*_: Any, **__: Any) -> Any:
     raise Unavailable("the storage does not answer", "tier")
 
