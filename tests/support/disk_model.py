@@ -114,6 +114,10 @@ class Disk:
         self.top = DirectoryNode()
         self._nodes: dict[int, FileNode | DirectoryNode] = {}
 
+    def load(self, directory: Path) -> None:
+        """Take what is in a directory as the tree, all of it durable."""
+        self.top = _loaded(directory)
+
     def apply(self, call: tuple[Any, ...]) -> None:
         """One call that a program made; those that succeeded, and syncs that did not."""
         verb, *arguments = call
@@ -128,6 +132,9 @@ class Disk:
 
     def _close(self, fd: int) -> None:
         del self._nodes[fd]
+
+    def _dup(self, fd: int, other: int) -> None:
+        self._nodes[other] = self._nodes[fd]
 
     def _write(self, fd: int, position: int, data: bytes) -> None:
         self._file(fd).write(position, data)
@@ -176,6 +183,20 @@ class Disk:
         """Write what a power failure may have left into `directory`, a new one, by chance."""
         often = [0.0, 1.0, 0.5, rng.random()]
         PowerFailure(rng, rng.choice(often), rng.choice(often)).leave(self.top, directory)
+
+
+def _loaded(directory: Path) -> DirectoryNode:
+    folder = DirectoryNode()
+    for path in directory.iterdir():
+        if path.is_dir():
+            folder.entries[path.name] = _loaded(path)
+        else:
+            file = FileNode()
+            file.write(0, path.read_bytes())
+            file.sync()
+            folder.entries[path.name] = file
+    folder.sync()
+    return folder
 
 
 class PowerFailure:

@@ -50,6 +50,7 @@ class TracedCalls:
         verbs = {
             "open": self._open,
             "close": self._close,
+            "dup": self._dup,
             "pwrite": self._pwrite,
             "ftruncate": self._ftruncate,
             "posix_fallocate": self._allocate,
@@ -87,6 +88,13 @@ class TracedCalls:
         if self._paths.pop(fd, None) is not None:
             self.calls.append(("close", fd))
         self._real["close"](fd)
+
+    def _dup(self, fd: int) -> int:
+        other = self._real["dup"](fd)
+        if fd in self._paths:
+            self._paths[other] = self._paths[fd]
+            self.calls.append(("dup", fd, other))
+        return other
 
     def _pwrite(self, fd: int, data: Any, position: int) -> int:
         if fd not in self._paths:

@@ -27,7 +27,7 @@ from tieredstore.hot.deleted_queues import DeletedQueue, DeletedQueues
 from tieredstore.hot.directory import StoreDirectory
 from tieredstore.hot.durable_ends import DurableEnds, DurableEndsFile
 from tieredstore.hot.encoding import NewMessage, Prepared
-from tieredstore.hot.files import FileGone, NotSynced, SyncFailed
+from tieredstore.hot.files import FileGone, NotSynced, SyncFailed, passing_open_errors
 from tieredstore.hot.one_plan import OnePlan, plan_one
 from tieredstore.hot.options import HotWriteOptions
 from tieredstore.hot.recovery import Directory, LogEnd, finish_deletion, recover
@@ -469,8 +469,10 @@ class Appender:
         known = {**self.next_offsets, **plan.starts}  # fillers before a first message may stay
         try:
             for queue in written:
-                self.queues.undo(queue, known.get(queue, 0))
-            self.log.undo(self.end)
+                with passing_open_errors():  # then its file was not written to
+                    self.queues.undo(queue, known.get(queue, 0))
+            with passing_open_errors():
+                self.log.undo(self.end)
         except OSError as error:
             self._break(error)
 

@@ -159,10 +159,17 @@ class QueueFiles:
     def begin(self, queue: QueueId, offset: int) -> None:
         """Let a queue begin at `offset`: fillers stand before it in its first file, as in Java.
 
+        Files before that one, which have units of deleted records, go with the next `settle`.
+
         Raises:
             OSError: some may be written.
         """
         first = offset * UNIT_BYTES // self.file_bytes * self.file_bytes // UNIT_BYTES
+        bases = self.bases.get(queue, [])
+        if bases and bases[0] < first * UNIT_BYTES:
+            with self._lock:
+                self.bases[queue] = [base for base in bases if base >= first * UNIT_BYTES]
+                self.irregular.setdefault(queue, []).extend(set(bases) - set(self.bases[queue]))
         self._use(queue, first * UNIT_BYTES)  # there are no fillers before a file's first unit
         self.write(queue, first, _FILLER * (offset - first))
 

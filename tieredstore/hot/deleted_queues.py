@@ -73,12 +73,9 @@ class DeletedQueues(Mapping[QueueId, DeletedQueue]):
         Raises:
             OSError: it cannot be written; the old file is there.
         """
-        rows = [
-            {"topic": topic, "queueId": queue_id, "nextOffset": offset, "position": position}
-            | ({"keepsTopic": True} if keeps_topic else {})
-            for (topic, queue_id), (offset, position, keeps_topic) in sorted(queues.items())
-        ]
-        raw = encode_checked({"queues": rows})
+        if not is_there(self._path):  # or the copy alone would count where this one fails
+            replace_file(self._path, _encoded(self._queues))
+        raw = _encoded(queues)
         replace_file(copy_of(self._path), raw)
         replace_file(self._path, raw)  # last: while it is sound, it is believed
         self._queues = dict(queues)
@@ -97,6 +94,15 @@ class DeletedQueues(Mapping[QueueId, DeletedQueue]):
             for queue, one in self._queues.items()
             if queue not in alive or one.position > min_position
         }
+
+
+def _encoded(queues: Mapping[QueueId, DeletedQueue]) -> bytes:
+    rows = [
+        {"topic": topic, "queueId": queue_id, "nextOffset": offset, "position": position}
+        | ({"keepsTopic": True} if keeps_topic else {})
+        for (topic, queue_id), (offset, position, keeps_topic) in sorted(queues.items())
+    ]
+    return encode_checked({"queues": rows})
 
 
 def _read(path: Path) -> dict[QueueId, DeletedQueue]:

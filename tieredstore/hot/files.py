@@ -2,7 +2,8 @@
 
 import errno
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from provider.object_store import Buffer
@@ -32,6 +33,22 @@ class SyncFailed(OSError):
 
 class NotSynced(OSError):
     """A file could not be opened to sync it; nothing is known to be lost, a later sync may do."""
+
+
+@contextmanager
+def passing_open_errors() -> Generator[None]:
+    """End the block without an error where a file cannot be opened for want of a descriptor.
+
+    An error of `open` names the file; one of a write does not.
+
+    Raises:
+        OSError: any other.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in PASSING or error.filename is None:
+            raise
 
 
 def open_file(path: Path, file_bytes: int, *, is_known: bool = False) -> tuple[int, bool]:

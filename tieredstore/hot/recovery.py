@@ -190,7 +190,8 @@ def _scanned(log: CommitLogWriter, queues: QueueFiles, found: Directory, *, resc
         return _by_units(log, queues, found)
     start, known = found.durable.position, found.next_offsets()
     damages = _damages_of(log, queues, known, start)
-    if rescan or damages is None or start < log.min_position:
+    has_extra = _has_extra_filler(queues, found, known)
+    if rescan or damages is None or has_extra or start < log.min_position:
         return _by_all_records(log, queues, found, known)
     for queue in queues.bases.keys() - known.keys():  # begun, without a message yet
         if begin := _next_offset(log, queues, queue, start):
@@ -211,8 +212,10 @@ def _by_all_records(
     Raises:
         Corrupt: two records contradict each other.
     """
-    start, certain = log.min_position, found.durable.position if known and found.durable else -1
-    scan = Scan(start, queues, found.durable_end, found.deleted, known, certain)
+    start = log.min_position
+    scan = Scan(start, queues, found.durable_end, found.deleted)
+    if found.durable is not None and found.durable.position >= start:
+        scan.known, scan.certain = known, found.durable.position
     try:
         scan_log(log, scan)
     except OffsetsContradict as error:
@@ -225,7 +228,7 @@ def _by_all_records(
         if queue in scan.units:
             scan.fill(queue, known.get(queue, 0))
             first, _ = scan.units[queue]
-            before[queue] = first if by_units >= first else 0
+            before[queue] = min(by_units, first) if queue not in queues.irregular else 0
         else:
             before[queue] = max(by_units, known.get(queue, 0))
             if before[queue] > by_units or queue in queues.irregular:
@@ -290,6 +293,17 @@ def _damages_of(
             return None
         damages.add(damage)
     return sorted(damages, key=lambda one: one.position)
+
+
+def _has_extra_filler(queues: QueueFiles, found: Directory, known: dict[QueueId, int]) -> bool:
+    """Whether fillers of a queue that was created again reach beyond its beginning."""
+    if found.deleted is None:
+        return False
+    return any(
+        one.next_offset < known.get(queue, 0)
+        and queues.unit_if_there(queue, one.next_offset).is_filler
+        for queue, one in found.deleted.items()
+    )
 
 
 def _is_live(log: CommitLogWriter, queues: QueueFiles, queue: QueueId) -> bool:

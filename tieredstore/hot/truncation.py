@@ -8,7 +8,7 @@ from container.names.queue_id import QueueId
 from container.names.rocketmq import local_file_name
 from provider.presence import is_there
 from tieredstore.hot.commit_log import CommitLogWriter
-from tieredstore.hot.files import FLAGS, sync_directories, write_all
+from tieredstore.hot.files import CHUNK_BYTES, FLAGS, sync_directories, write_all
 from tieredstore.hot.record_scan import sound_records
 
 QUEUES_MAX = 8
@@ -83,8 +83,8 @@ def keep(log: CommitLogWriter, start: int, end: int, aside: Path) -> list[Path]:
         path = _new_name(aside, start)
         fd = os.open(path, FLAGS | os.O_CREAT | os.O_EXCL, 0o644)
         try:
-            with log.mapped(base) as view:
-                write_all(fd, 0, view[start - base : stop - base])
+            for at in range(start, stop, CHUNK_BYTES):
+                write_all(fd, at - start, log.read(at, min(CHUNK_BYTES, stop - at)))
             os.fsync(fd)
         finally:
             os.close(fd)

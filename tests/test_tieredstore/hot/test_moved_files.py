@@ -1,0 +1,119 @@
+"""Files that are renamed or deleted under an open store, and descriptors that are short."""
+
+import errno
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+
+from provider.errors import Unavailable
+from tests.support.hot_store import appender_at, new_message, put, readable
+from tieredstore.hot.options import HotWriteOptions
+
+OPTIONS = HotWriteOptions(commit_log_bytes=1 << 16, consume_queue_bytes=6000)
+LOG = "commitlog/" + "0" * 20
+UNITS = "consumequeue/Orders/0/" + "0" * 20
+
+
+def replaced_within(root: Path, name: str) -> None:
+    aside = root.parent / "aside"
+    (root / name).rename(aside)
+    shutil.copy(aside, root / name)
+
+
+MOVES: dict[str, Callable[[Path], object]] = {
+    "log file replaced by a copy": lambda root: replaced_within(root, LOG),
+    "log file deleted": lambda root: (root / LOG).unlink(),
+    "units replaced by a copy": lambda root: replaced_within(root, UNITS),
+    "units deleted": lambda root: (root / UNITS).unlink(),
+    "store moved": lambda root: root.rename(root.parent / "moved"),
+    "store deleted": shutil.rmtree,
+}
+
+
+@pytest.mark.parametrize("move", MOVES)
+def test_what_has_no_name_any_more_is_not_acknowledged(move: str, tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    with appender_at(root, OPTIONS) as store:
+        put(store, [new_message(0)])
+        store.flush_queues()
+        MOVES[move](root)
+        put(store, [new_message(1)])
+        flush = store.flush_queues if move.startswith("units") else store.flush
+        with pytest.raises(Unavailable, match="renamed or deleted while the store was open"):
+            flush()
+        with pytest.raises(Unavailable, match="until the store is opened again"):
+            put(store, [new_message(2)])
+        store.close()
+    assert not root.exists() or (root / "abort").exists(), "it was not closed cleanly"
+    assert not (root / "consumequeue/Refunds").exists()
+
+
+@pytest.mark.parametrize("name", ["log file replaced by a copy", "units deleted"])
+def test_what_was_durable_before_is_there_afterwards(name: str, tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    with appender_at(root, OPTIONS) as store:
+        put(store, [new_message(n) for n in range(5)])
+        store.flush_queues()
+        MOVES[name](root)
+    with appender_at(root, OPTIONS) as store:
+        ((queue, bodies),) = readable(store)[0].items()
+        assert bodies == [new_message(n).body for n in range(5)]
+        assert store.next_offsets == {queue: 5}
+
+
+class FewDescriptors:
+    """Opens fail with an error, while it is set, in the directory of a store."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.left = 1 << 30
+        self._open, self._dup = os.open, os.dup
+
+    def open(self, path: Any, *others: Any, **named: Any) -> int:
+        self._take(path)
+        return self._open(path, *others, **named)
+
+    def dup(self, fd: int) -> int:
+        self._take(None)
+        return self._dup(fd)
+
+    def _take(self, path: Any) -> None:
+        if self.left <= 0:
+            raise OSError(self.number, os.strerror(self.number), path)
+        self.left -= 1
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.ENOMEM])
+def test_a_lack_of_descriptors_passes(number: int, tmp_path: Path) -> None:
+    """Whichever call meets it: at most that call fails, and a later one succeeds."""
+    few = FewDescriptors(number)
+    acknowledged: list[bytes] = []
+    failed = 0
+    with (
+        patch("os.open", few.open),
+        patch("os.dup", few.dup),
+        appender_at(tmp_path, HotWriteOptions(commit_log_bytes=4096)) as store,
+    ):
+        for turn in range(120):
+            few.left = turn % 6
+            message = new_message(turn, topic=f"Topic{turn % 40}", body_bytes=300)
+            try:
+                put(store, [message])
+                acknowledged.append(message.body)
+                store.flush_queues()
+            except Unavailable:
+                failed += 1
+            few.left = 1 << 30
+            store.flush()
+        assert not store.broken
+        assert failed > 10
+        few.left = 1 << 30
+        store.flush_queues()
+        found = [body for bodies in readable(store)[0].values() for body in bodies]
+        assert sorted(found) == sorted(acknowledged)
+        store.close()
