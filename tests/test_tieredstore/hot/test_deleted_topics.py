@@ -124,6 +124,7 @@ def test_a_deletion_that_is_killed_anywhere_is_not_begun_or_is_ended(tmp_path: P
     assert seen == {True, False}
 
 
+@pytest.mark.slow
 def test_a_deletion_that_fails_anywhere_is_ended_when_it_is_repeated(tmp_path: Path) -> None:
     for step in range(steps_of_deletion(tmp_path / "whole")):
         root = tmp_path / str(step)
