@@ -30,6 +30,7 @@ def describe(queue: QueueProgress, now_s: float) -> QueueStatistics:
         failures=queue.setback.failures,
         waiting=hot.waiting,
         waits_for=hot.waits_for,
+        hidden=hot.hidden,
         is_gone=queue.is_gone,
     )
 

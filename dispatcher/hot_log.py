@@ -58,6 +58,8 @@ class HotQueue:
     """Messages from `max_offset` on that the log has and that may not be tiered yet."""
     waits_for: str = ""
     """What they wait for; empty if none does."""
+    hidden: int = 0
+    """Messages that were seen of queues of this name below the end of a deleted one: lost."""
     waiting_ms: int = 0
     """Store timestamp of the first of them, Unix ms; 0: not known."""
 

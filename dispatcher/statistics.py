@@ -35,6 +35,8 @@ class QueueStatistics:
     """Messages of those `behind` that the hot log does not let be tiered yet."""
     waits_for: str = ""
     """What they wait for; empty if none does."""
+    hidden: int = 0
+    """Messages below the end of a deleted queue of this name, seen by this process: lost."""
     is_gone: bool = False
     """Whether the broker deleted the queue, and nothing of it is left to be tiered."""
 

@@ -217,6 +217,7 @@ def summarize(
         row = line(status.queue.topic)
         row.queues += status.queue not in after
         row.behind += status.behind
+        row.lost += status.hidden
         if status.state in HALTED:
             row.over.append((status.queue.queue_id, status.state.value, status.reason))
             row.is_broken |= status.state in BROKEN

@@ -210,7 +210,8 @@ def _stored(moment: Moment) -> Iterator[Metric]:
     yield _gauge(
         "tieredstore_messages_lost",
         "Messages in gaps of the tier: lost before they could be tiered, whoever tiered then.",
-        sum(map(lost_of, moment.queues.values())),
+        sum(map(lost_of, moment.queues.values()))
+        + sum(queue.hidden for queue in moment.dispatch.queues),
     )
 
 

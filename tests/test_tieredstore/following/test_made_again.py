@@ -107,3 +107,23 @@ async def test_pins_of_a_new_queues_messages_outlast_what_waited_of_the_old_one(
     for _ in range(3):
         await poll_later(log, clock)
     assert await bodies(log, 10) == [(n, bytes(150)) for n in range(10, 60)]
+
+
+async def test_messages_of_later_queues_below_the_old_end_are_counted(
+    broker: FakeBroker, clock: ManualClock, logs: Logs
+) -> None:
+    """Nothing is pinned: they are lost, whether the tier has the offsets or a gap there."""
+    broker.put_many("A", 0, [b"old"] * 20)
+    log = await follow(broker, clock, logs)
+    hidden: list[int] = []
+    for messages in (5, 7, 30):
+        await poll_later(log, clock)
+        broker.delete_topics("A")
+        broker.put_many("A", 0, [b"new"] * messages)
+        for _ in range(3):
+            await poll_later(log, clock)
+        told = log.queue(A0)
+        assert told is not None
+        hidden.append(told.hidden)
+    assert hidden == [5, 5 + 7, 5 + 7 + 20]
+    assert (told.min_offset, told.max_offset) == (20, 30)

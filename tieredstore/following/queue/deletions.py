@@ -45,6 +45,10 @@ class Deletions:
         self.begin_positions: dict[QueueId, int] = {}
         """Where the first message lies of each queue that was made again and is followed: records
         of its name below are an earlier one's, be they known or not."""
+        self._below: dict[QueueId, int] = {}
+        """Messages of deleted queues that lay below the end of an earlier one of their name."""
+        self._hidden_most: dict[QueueId, int] = {}
+        """The most that `HotQueue.hidden` was of each."""
         self._remains = Remains(log.files)
         self._kept = KeptRemains(log.notes, consume_queue)
         self._has_begun = False
@@ -295,6 +299,8 @@ class Deletions:
         self._untold.add(queue)
         known = self._end_positions.get(queue, 0)  # of an earlier one; the log only grows
         self._end_positions[queue] = max(known, tail.end_position)
+        if shown.hidden:
+            self._below[queue] = shown.hidden
         low, high = shown.min_offset, shown.max_offset
         wanted = max(released, low)
         if wanted < high and self._log.has_pins and tail.end_position:
@@ -341,11 +347,17 @@ class Deletions:
         deleted = self._deleted.get(seen.id)
         if deleted is None:
             return seen
+        hidden = self._below.get(seen.id, 0)
+        if deleted.is_made_again:
+            hidden += max(0, min(seen.max_offset, deleted.end) - seen.min_offset)
+            # its oldest ones may expire, and stay lost
+            hidden = self._hidden_most[seen.id] = max(hidden, self._hidden_most.get(seen.id, 0))
         return replace(
             seen,
             min_offset=max(seen.min_offset, deleted.end),
             max_offset=max(seen.max_offset, deleted.end),
             deleted=deleted,
+            hidden=hidden,
         )
 
     def unreadable(self, queue: QueueId, error: StoreError) -> HotQueue:
@@ -373,4 +385,5 @@ class Deletions:
         if queue not in self._deleted:
             return {}
         deleted = self._deleted[queue]
-        return {queue: HotQueue(queue, deleted.end, deleted.end, deleted=deleted)}
+        hidden = self._below.get(queue, 0)
+        return {queue: HotQueue(queue, deleted.end, deleted.end, deleted=deleted, hidden=hidden)}
