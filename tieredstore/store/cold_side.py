@@ -1,6 +1,7 @@
 """The tier of a message store: owned, fed from the hot log, and read at once."""
 
 import asyncio
+import logging
 from collections.abc import (
     AsyncGenerator,
     Awaitable,
@@ -21,12 +22,13 @@ from prometheus_client.registry import Collector
 
 from container.metadata.records import Queue
 from container.names.queue_id import QueueId
+from container.names.tier_objects import EntryName
 from container.tier import Tier
 from dispatcher.dispatcher import TieredDispatcher
 from dispatcher.topic_filter import TopicFilter
 from fetcher.fetcher import TieredMessageFetcher
 from provider.clock import Clock
-from provider.errors import StoreError, Unavailable
+from provider.errors import NotFound, StoreError, Unavailable
 from tieredstore.config.effective import Config
 from tieredstore.expiring import keep_topic_times, topic_hours
 from tieredstore.following.options import HotLogOptions
@@ -41,6 +43,9 @@ from tieredstore.store.joined import Span
 
 ResultT = TypeVar("ResultT")
 
+LOGGER = logging.getLogger("tieredstore.store")
+OUTAGE_LOOK_S = 1.0
+"""Seconds between two looks at whether the tier can be written."""
 ANSWER_S_MAX = 30.0
 """So long a deletion waits for each answer of the tier."""
 OpenTier = Callable[[], AbstractAsyncContextManager[Tier]]
@@ -79,6 +84,8 @@ class ColdSide:
         self._pauses.set()
         self._rests = asyncio.Event()
         self._rests.set()
+        self._is_gone = False
+        """Whether the tier was removed while its owner lived."""
         self._ends = False
         """Whether the dispatcher closes: whoever begins to tier now is late."""
 
@@ -143,6 +150,44 @@ class ColdSide:
     async def _dispatch(self) -> None:
         if not self._ends:
             await self.dispatcher.run()
+
+    async def report_outages(self, clock: Clock) -> None:
+        """Log when the tier cannot be written, and when it can again; one look a second."""
+        is_out = False
+        while True:
+            await clock.sleep(OUTAGE_LOOK_S)
+            statistics = self.dispatcher.statistics()
+            if statistics.outage and not is_out:
+                LOGGER.error("nothing reaches the tier at present: %s", statistics.last_error)
+            elif is_out and not statistics.outage:
+                LOGGER.info("the tier can be written again, tiering goes on")
+            is_out = statistics.outage
+
+    async def _is_tier_gone(self) -> bool:
+        """Whether the newest entry of the tier's journal was removed. One request in an outage."""
+        if not self.dispatcher.statistics().outage:
+            return False
+        try:
+            await self.tier.store.size(str(EntryName(self.tier.state.sequence)))
+        except NotFound:
+            return True
+        except StoreError:
+            return False  # an outage: the next start continues
+        return False
+
+    def raise_loss(self) -> None:
+        """Report a tier that was removed while its owner lived.
+
+        Raises:
+            Unavailable: its journal is not there. Its history may be lost; what the hot log has
+                is tiered again by the next start.
+        """
+        if self._is_gone:
+            reason = (
+                "the tier's journal was removed while the store was open: nothing has been tiered "
+                "since; put the tier back, or the next start begins a new one"
+            )
+            raise Unavailable(reason, repr(self.tier))
 
     async def delete_topics(
         self, topics: Collection[str], delete: Callable[[], Awaitable[None]]
@@ -220,6 +265,7 @@ class ColdSide:
             self.feed.look_at_all()
         self._ends = True
         await self.dispatcher.close()
+        self._is_gone = await self._is_tier_gone()
 
 
 class _Counted(Collector):
@@ -301,7 +347,7 @@ async def open_cold_side(
             watch = partial(
                 watch_ownership, tier.journal, clock=clock, interval_s=config.owner_check_s
             )
-            tasks = [tier.run, watch, cold.dispatch_forever]
+            tasks = [tier.run, watch, cold.dispatch_forever, partial(cold.report_outages, clock)]
             if config.upkeep.expires:  # nothing may expire before it is known what is kept longer
                 tier.upkeep.topic_hours.update(await topic_hours(log.root))
                 tasks.append(partial(keep_topic_times, log.root, tier, clock))
@@ -309,5 +355,6 @@ async def open_cold_side(
             stack.push_async_callback(tier.close)
             stack.push_async_callback(cold.commit_rest)
             yield cold
+        cold.raise_loss()
     except BaseExceptionGroup as group:
         raise cause(group) from group
