@@ -254,7 +254,9 @@ class S3FileSystem(AsyncFileSystem):
         bucket, key = parse(path)
         entries: list[Info] = []
         async for page in self._raw_pages(path, f"{key}/" if key else "", delimiter="/"):
-            entries += [directory(f"{bucket}/{one.rstrip('/')}") for one in page.prefixes]
+            entries += [
+                directory(f"{bucket}/{one[:-1]}") for one in page.prefixes if is_name(one[:-1])
+            ]
             entries += [info_of_listed(bucket, one) for one in page.objects if is_name(one.key)]
         if not entries and key:
             entries = [await self._object(path)]
@@ -264,10 +266,10 @@ class S3FileSystem(AsyncFileSystem):
         """Paths of what has objects below it, directly below `path`; [] if nothing has."""
         bucket, key = parse(str(self._strip_protocol(path)).rstrip("/"))
         return [
-            f"{bucket}/{one.rstrip('/')}"
+            f"{bucket}/{one[:-1]}"
             async for page in self._raw_pages(path, f"{key}/" if key else "", delimiter="/")
             for one in page.prefixes
-            if is_name(one.rstrip("/"))
+            if is_name(one[:-1])
         ]
 
     async def _find(

@@ -310,6 +310,7 @@ async def test_foreign_keys_are_passed_over_and_named(
             assert len(names) == 2 + (stray.startswith("tier/a b"))
             assert [one.name for one in await store.list("@parts/")] == names[:2]
             assert (await store.directories())[0] == "@parts"
+            assert all("/" not in one for one in await store.directories())
     is_named = stray.startswith("tier/") and "a b" not in stray and not stray.endswith("/")
     assert ("which is no name of an object" in caplog.text) == is_named
     assert caplog.text.count("which is no name of an object") <= 1

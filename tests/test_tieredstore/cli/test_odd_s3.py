@@ -16,6 +16,8 @@ from tests.support.fake_broker import FakeBroker
 from tests.support.lacking import lacks
 from tests.support.odd_s3 import OddS3, Refusal
 from tieredstore.cli.main import cli
+from tieredstore.config.effective import Config
+from tieredstore.follower import Follower
 
 NAMED = ("-D", "brokerClusterName=C", "-D", "brokerName=broker-a")
 TIER = ("--tier", "s3://odd/t")
@@ -109,6 +111,20 @@ def test_a_follower_waits_a_refusal_out_and_ends_with_3(
         assert_whole()
 
 
+@pytest.mark.parametrize(("status", "code", "cure"), PASSING)
+async def test_a_follower_goes_on_once_a_refusal_has_passed(
+    reach: Any, store: Path, status: int, code: str, cure: str
+) -> None:
+    with reach(refusals=[Refusal(status=status, code=code, times=1)]) as server:
+        given = {"tieredStoreFilePath": "s3://odd/t", "brokerClusterName": "C"}
+        config = Config.load(settings={**given, "brokerName": "broker-a"}).serving()
+        async with Follower(lambda: config, store) as follower:
+            done = await follower.drain()
+        assert done.messages == 10
+        assert server.odd.refusals[0].times == 0
+    assert cure
+
+
 def test_a_refusal_that_no_waiting_changes_ends_a_follower_at_once(reach: Any, store: Path) -> None:
     with reach(region="eu-west-3"):
         said = sentence(invoke(*TIER, *NAMED, "tier", "--follow", store), 2)
@@ -194,6 +210,7 @@ def test_settings_reach_every_kind_of_service(reach: Any, store: Path) -> None:
         assert_whole(*defines)
 
 
+@pytest.mark.slow
 def test_a_profile_is_read_where_the_environment_has_no_key(
     reach: Any, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
