@@ -315,5 +315,6 @@ Operation = (
     | DropIndexFile
 )
 
-IMPORTED = PutTopic | PutQueue | PutIndexFile
-"""What may stand behind a fence: all that a tier of another store has, published with it."""
+IMPORTED = PutTopic | PutQueue | PutIndexFile | AddTombstones
+"""What may follow a fence in its entry: all that a tier of another store has, or that a rebuild of
+the metadata found. Tombstones that are never due keep what is not published."""

@@ -303,36 +303,38 @@ def _file(queue: QueueId, run: Sequence[LogPiece], first_offset: int) -> LogFile
 async def publish_remade(
     config: Config, operations: Sequence[Operation], left_out: AbstractSet[str] = frozenset()
 ) -> None:
-    """Begin the journal with everything, then give tombstones to all else that is ours.
+    """Begin the journal with everything that keeps bytes alive, then bury the rest of what is ours.
 
-    That is what was left of before, and what a pass made that was gone over again. What said how
-    far the broker's log is in the tier is deleted first: the next owner would believe it, and
-    without a journal it is worth nothing. Tombstones of `left_out` are never due.
+    The first entry also holds the tombstones of `left_out`, which are never due: an owner that
+    finds a part without a record deletes it. The rest is garbage of before, and of passes that were
+    repeated; an owner finds it, too. The replay position is deleted first: the next owner would
+    believe it, and without a journal it is worth nothing.
+
+    Raises:
+        Refused: the first entry would be too large, or another process has begun the tier.
     """
     store = storage_at(config, directory_of(config), clock=SystemClock())
     try:
         await store.delete([one.name for one in await store.list(FOLLOWED_PREFIX)])
     finally:
         await store.close()
-    async with _begun(config, operations) as tier:
-        used: set[str] = set()
-        for one in operations:
-            if isinstance(one, PutQueue):
-                used.update(references_of(one.queue))
-            elif isinstance(one, PutIndexFile):
-                used.add(one.index_file.object_name)
+    used: set[str] = set()
+    for one in operations:
+        if isinstance(one, PutQueue):
+            used.update(references_of(one.queue))
+        elif isinstance(one, PutIndexFile):
+            used.add(one.index_file.object_name)
+    never = tuple(Tombstone(name, NEVER_MS, LEFT_OUT) for name in sorted(left_out - used))
+    async with _begun(config, [*operations, *([AddTombstones(never)] if never else [])]) as tier:
         ours = (PARTS_PREFIX, INDEX_PREFIX, MANIFEST_PREFIX, SCRUB_PREFIX)
         names = [one.name for prefix in ours for one in await tier.store.list(prefix)]
-        left = [name for name in names if name not in used and not is_foreign_index_file(name)]
+        kept = used | left_out
+        left = [name for name in names if name not in kept and not is_foreign_index_file(name)]
         due_ms = SystemClock().now_ms() + int(1000 * config.upkeep.grace_s)
         for at in range(0, len(left), TOMBSTONES_AT_ONCE):
-            dead = (
-                Tombstone(name, NEVER_MS, LEFT_OUT)
-                if name in left_out
-                else Tombstone(name, due_ms, LEFT_BEHIND)
-                for name in left[at:][:TOMBSTONES_AT_ONCE]
-            )
-            await tier.journal.publish([AddTombstones(tuple(dead))])
+            some = left[at : at + TOMBSTONES_AT_ONCE]
+            dead = tuple(Tombstone(name, due_ms, LEFT_BEHIND) for name in some)
+            await tier.journal.publish([AddTombstones(dead)])
 
 
 def is_foreign_index_file(name: str) -> bool:

@@ -1,12 +1,15 @@
 """A queue that `rebuild --metadata` leaves out: its messages stay, and nothing speaks of them."""
 
 import shutil
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import fsspec
 import pytest
 
+from container.metadata.operations import Operation
 from container.metadata.state import TierState
 from container.names.queue_id import QueueId
 from container.tier_reader import TierReader
@@ -16,7 +19,7 @@ from tests.support.packed_objects import in_thread
 from tests.test_tieredstore.offline.test_rebuild import remove_derived, remove_metadata
 from tieredstore import follow
 from tieredstore.config.effective import Config
-from tieredstore.offline import index_parts
+from tieredstore.offline import index_parts, remake_objects
 from tieredstore.offline.audit import audit
 from tieredstore.offline.engine import OneProcess
 from tieredstore.offline.remake import remake
@@ -25,6 +28,7 @@ from tieredstore.offline.restore import restore
 from tieredstore.places import directory_of, storage_at
 
 MESSAGES = 30
+BEGUN = remake_objects._begun
 
 
 async def tiered(broker: FakeBroker, where: Any, *topics: str) -> None:
@@ -69,9 +73,19 @@ def with_another_version(raw: bytes) -> bytes:
     return raw.replace(b"KEYS\x01B7\x02", b"KEYS\x01B8\x02")
 
 
+@asynccontextmanager
+async def killed_after_first_entry(
+    config: Config, operations: Sequence[Operation]
+) -> AsyncIterator[Any]:
+    async with BEGUN(config, operations):
+        raise KeyboardInterrupt
+    yield
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
 @pytest.mark.parametrize("is_changed", [True, False])
 async def test_its_messages_stay_in_an_object_store(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_changed: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_changed: bool, is_killed: bool
 ) -> None:
     """One is left out when its log was read, the other one when its runs are put together."""
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
@@ -91,8 +105,15 @@ async def test_its_messages_stay_in_an_object_store(
         memory.pipe_file(f"{mine[:-4]}abcd", with_another_version(raw))
     kept = {name: memory.cat_file(name) for name in memory.store if name.startswith(mine[:-4])}
     assert len(kept) == 2 - is_changed
-    report = await in_thread(lambda: remake(config, OneProcess()))
-    assert [(one.finding, one.path) for one in report.findings] == [("queue-left-out", "B/0")]
+    with monkeypatch.context() as patched:
+        if is_killed:
+            patched.setattr(remake_objects, "_begun", killed_after_first_entry)
+            with pytest.raises(KeyboardInterrupt):
+                await in_thread(lambda: remake(config, OneProcess()))
+        else:
+            report = await in_thread(lambda: remake(config, OneProcess()))
+            said = [(one.finding, one.path) for one in report.findings]
+            assert said == [("queue-left-out", "B/0")]
     await tiered(broker, url, "A")
     tombstones = (await state_of(config)).tombstones
     for name, raw in kept.items():
