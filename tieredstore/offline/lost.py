@@ -1,17 +1,19 @@
 """What both forms of `restore` share: what is lost, and making it from the messages."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import orjson
 
 from container.check.finding import Finding
+from container.errors import BytesMissing
 from container.metadata.object_names import object_name
 from container.metadata.records import Extent, IndexFile, Segment
 from container.metadata.state import TierState
 from container.names.queue_id import QueueId
-from provider.errors import Corrupt
+from container.tier_reader import TierReader
+from provider.errors import Corrupt, Unavailable
 from provider.sequential import ByteSource
 from tieredstore.offline.engine import Engine
 from tieredstore.offline.flat_bytes import Sum, check_sum
@@ -28,6 +30,8 @@ from tieredstore.offline.rebuild_job import (
 )
 from tieredstore.offline.report import MadeFile
 
+LOOKS_MAX = 8
+"""Looks for what is lost in a tier that changes meanwhile."""
 Progress = Callable[[int, int], None]
 """Is told bytes done, and all bytes."""
 
@@ -98,6 +102,34 @@ def gaps_told(queue: str, said: Sequence[Mapping[str, object]]) -> Iterator[Find
             detail = f"{gap['length']} bytes hold no sound record: {gap['reason']}{shift}"
             position = int(str(gap["position"]))
             yield Finding("log-gap", f"{queue}/COMMIT_LOG", position, detail)
+
+
+WantedT = TypeVar("WantedT", bound=Wanted)
+
+
+async def settled(reader: TierReader, look: Callable[[], Awaitable[WantedT]]) -> WantedT:
+    """Look for what is lost, until two looks at the newest metadata agree.
+
+    An owner that is at work moves and expires objects, which look lost to an older view. Costs a
+    second look only where something is lost.
+
+    Raises:
+        Unavailable: the tier changes faster than it is read.
+    """
+    before: WantedT | None = None
+    for _ in range(LOOKS_MAX):
+        try:
+            found = await look()
+        except BytesMissing:  # of a manifest, which may have been replaced
+            if not await reader.refresh():
+                raise
+            continue
+        is_sound = not (found.units or found.index or found.faults)
+        agree = before and (before.targets, before.faults) == (found.targets, found.faults)
+        if is_sound or agree or not await reader.refresh():
+            return found
+        before = found
+    raise Unavailable("the tier changes faster than it is read: end its owner first", "")
 
 
 def lost_index_files(

@@ -4,11 +4,12 @@ import asyncio
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from anyio.from_thread import start_blocking_portal
 
+from container.metadata.offloading import place_of as recorded_second
 from container.metadata.records import Segment
 from container.metadata.state import TierState
 from container.names.queue_id import QueueId, SegmentType
@@ -156,6 +157,7 @@ async def plan_of(
         Corrupt, OutOfRange, Unavailable: a manifest cannot be read.
     """
     state = reader.state.copy()
+    place = replace(place, recorded_second=recorded_second(state.attempts))
     known = {queue.topic for queue in state.queues}
     for topic in sorted((wanted.topics or frozenset()) - known):
         raise NotFound(absence_text(topic, None, state.queues), place.location)

@@ -31,7 +31,15 @@ from tieredstore.offline.cutting import SPLIT_BYTES, Selection, extents_of, spli
 from tieredstore.offline.engine import Engine
 from tieredstore.offline.flat_bytes import Sum
 from tieredstore.offline.index_parts import IndexPart
-from tieredstore.offline.lost import Progress, Wanted, is_lost, lost_index_files, make, sum_of
+from tieredstore.offline.lost import (
+    Progress,
+    Wanted,
+    is_lost,
+    lost_index_files,
+    make,
+    settled,
+    sum_of,
+)
 from tieredstore.offline.rebuild_job import (
     KnownUnits,
     RebuildReducer,
@@ -88,7 +96,8 @@ def restore(
 
     async def wanted() -> tuple[TierState, WantedFiles]:
         async with open_reader(found) as reader:
-            return reader.state.copy(), await _wanted(reader, place, split_bytes)
+            todo = await settled(reader, lambda: _wanted(reader, place, split_bytes))
+            return reader.state.copy(), todo
 
     with start_blocking_portal() as portal:
         state, todo = portal.call(wanted)
@@ -186,7 +195,8 @@ async def _wanted_of_queue(  # noqa: PLR0917 - one caller
         if is_away(segment):
             why = "it lies in the second store, where nothing is made again: restore its object"
             todo.faults.append(MadeFile(name, segment.size, why))
-        elif any(extent.object_name for extent in segment.extents):
+            continue
+        if any(extent.object_name for extent in segment.extents):
             todo.faults.append(MadeFile(name, segment.size, "it lies in a part that queues share"))
             continue
         first, behind = segment.base // UNIT_BYTES, segment.end // UNIT_BYTES

@@ -35,7 +35,15 @@ from tieredstore.offline.cutting import Selection, extents_of, splits_of_queue
 from tieredstore.offline.engine import Engine
 from tieredstore.offline.flat_bytes import Sum
 from tieredstore.offline.index_parts import IndexPart
-from tieredstore.offline.lost import Made, Progress, is_lost, lost_index_files, make, sum_of
+from tieredstore.offline.lost import (
+    Made,
+    Progress,
+    is_lost,
+    lost_index_files,
+    make,
+    settled,
+    sum_of,
+)
 from tieredstore.offline.made_objects import ObjectSink
 from tieredstore.offline.rebuild_job import (
     INDEX,
@@ -80,7 +88,8 @@ def restore_objects(
     async def wanted() -> tuple[TierState, WantedObjects]:
         async with open_reader(config) as reader:
             looked = _Look(reader, place, split_bytes, config.upkeep.repack_bytes_max)
-            return reader.state.copy(), await looked.wanted()
+            found = await settled(reader, looked.wanted)
+            return reader.state.copy(), found
 
     with start_blocking_portal() as portal:
         state, todo = portal.call(wanted)

@@ -77,7 +77,7 @@ def source_of(place: TierPlace) -> ByteSource:
         return StoreSource(store_at(place))
     directory = DirectorySource(location)
     if not any(name == OFFLOAD_PATH for name, _ in place.settings):
-        return TwoSources(directory, None)
+        return TwoSources(directory, None, place.recorded_second)
     return TwoSources(directory, StoreSource(store_at(place)))
 
 
@@ -89,8 +89,11 @@ def store_at(place: TierPlace) -> "ThreadedStore":
 class TwoSources:
     """A `ByteSource` of a directory and of the second store, by names."""
 
-    def __init__(self, directory: ByteSource, second: ByteSource | None) -> None:
-        """`second`: None where nobody said where that is."""
+    def __init__(
+        self, directory: ByteSource, second: ByteSource | None, recorded_second: str = ""
+    ) -> None:
+        """`second`: None if it is not configured. `recorded_second`: as in `TierPlace`."""
+        self._recorded_second = recorded_second
         self._directory = directory
         self._second = second
 
@@ -107,7 +110,7 @@ class TwoSources:
         """`ByteSource.read_into`."""
         source = self._second if is_offloaded(name) else self._directory
         if source is None:
-            raise unknown_second_store(name)
+            raise unknown_second_store(name, self._recorded_second)
         return source.read_into(name, start, view)
 
     def close(self) -> None:
@@ -125,7 +128,9 @@ class _OpenStore:
         # What is read once need not be kept, and an audit is of what the storage has.
         config = replace(config, disk_cache=DiskCacheOptions())
         clock = SystemClock()
-        self.store: ObjectStore = job_storage(config, location_at(place.location), clock=clock)
+        stores = job_storage(config, location_at(place.location), clock=clock)
+        stores.recorded_place = place.recorded_second
+        self.store: ObjectStore = stores
 
     async def __aenter__(self) -> Self:
         return self

@@ -45,6 +45,8 @@ class TierPlace:
     settings: tuple[tuple[str, str], ...] = ()
     """Keys of the configuration that say how an object store is reached; credentials come from the
     environment of each worker."""
+    recorded_second: str = ""
+    """Where the second store is, as the journal says; "" if it does not."""
 
 
 @dataclass(frozen=True, slots=True)

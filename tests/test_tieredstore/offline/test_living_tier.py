@@ -14,12 +14,13 @@ from container.errors import Expired
 from container.names.queue_id import QueueId
 from provider.errors import NotFound
 from tests.support.living_tier import Interrupted, LivingTier, Row
-from tieredstore.offline import dataset, scan_split
+from tieredstore.offline import dataset, restore_objects, scan_split
 from tieredstore.offline.audit import audit
 from tieredstore.offline.engine import OneProcess
 from tieredstore.offline.export.job import Export, ExportReport, planned_export
 from tieredstore.offline.export.options import ExportOptions, Skips
 from tieredstore.offline.planning import plan
+from tieredstore.offline.restore import restore
 from tieredstore.offline.tables.open_tier import OpenTier
 from tieredstore.offline.tables.planning import parts_of_table
 from tieredstore.offline.tables.reading import rows_of
@@ -221,3 +222,32 @@ def test_an_interrupted_deletion_of_a_topic_is_completed_by_the_same_command(
     assert "what an interrupted deletion had left is deleted" in tier.command(*words).stderr
     assert len(tier.objects()) == len(parts) / 2
     assert "there is no topic A" in tier.command(*words, status=1).stderr
+
+
+@pytest.mark.parametrize("event", [*MOVES, *LOSSES])
+def test_a_rebuild_of_a_sound_tier_finds_nothing_lost_and_owns_nothing(
+    tier: LivingTier, monkeypatch: pytest.MonkeyPatch, event: str
+) -> None:
+    """Its first look is at metadata that are older than what happens."""
+    real, left = restore_objects.lost_index_files, [{**MOVES, **LOSSES}[event]]
+
+    def older(*arguments: Any) -> Any:
+        if left:
+            left.pop()(tier)
+        return real(*arguments)
+
+    monkeypatch.setattr(restore_objects, "lost_index_files", older)
+    epoch = epoch_of(tier)
+    report = restore(tier.config, OneProcess())
+    assert (report.files, report.faults) == ([], [])
+    assert left == []
+    assert epoch_of(tier) - epoch == OWNERS[event]
+
+
+OWNERS = {"merge": 1, "take-over": 3, "retention": 1, "topic deletion": 1, "topic made again": 2}
+"""Owners that an event has of its own."""
+
+
+def epoch_of(tier: LivingTier) -> int:
+    with OpenTier(lambda: tier.config) as opened:
+        return opened.state().broker.epoch

@@ -3,9 +3,11 @@
 import asyncio
 from collections.abc import Callable
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Self
 
+from container.metadata.offloading import place_of as recorded_second
 from container.metadata.records import Queue, Segment
 from container.metadata.state import TierState
 from container.names.queue_id import QueueId, SegmentType
@@ -55,7 +57,9 @@ class OpenTier(Threaded):
     @property
     def place(self) -> TierPlace:
         """Where workers find its bytes."""
-        return place_of(self._inside.config)
+        inside = self._inside
+        second = recorded_second(inside.tier.reader.state.attempts)
+        return replace(place_of(inside.config), recorded_second=second)
 
     def refresh(self) -> bool:
         """Look for what was published since; one request if there is nothing."""

@@ -1,0 +1,81 @@
+"""Jobs over a tier whose old segments lie in a second store."""
+
+from pathlib import Path
+
+import pytest
+
+from provider.errors import Denied
+from tests.support.cli import invoke
+from tests.support.fake_broker import FakeBroker
+from tieredstore import sync
+from tieredstore.config.effective import Config
+from tieredstore.offline import dataset
+from tieredstore.offline.engine import OneProcess
+from tieredstore.offline.restore import restore
+
+SETTINGS = {
+    "brokerClusterName": "C",
+    "brokerName": "b",
+    "tieredStoreConsumeQueueMaxSize": "2000",
+    "tieredStoreCommitLogMaxSize": "20000",
+}
+MESSAGES = 350
+
+
+def files_below(root: Path) -> set[str]:
+    return {
+        path.relative_to(root).as_posix()
+        for path in root.rglob("*")
+        if path.is_file() and not path.relative_to(root).parts[2].startswith("@")
+    }
+
+
+@pytest.fixture
+def offloaded(tmp_path: Path) -> Path:
+    """A tier of one queue, most of which was offloaded into `second`."""
+    broker, tier = FakeBroker(tmp_path / "store"), tmp_path / "tier"
+    for number in range(MESSAGES):
+        broker.put("T", 0, b"%d" % number)
+    with sync.follow(broker.directory, tier, settings=SETTINGS) as follower:
+        follower.drain()
+    given = {
+        **SETTINGS,
+        "tieredStoreOffloadPath": str(tmp_path / "second"),
+        "tieredStoreOffloadDeletionLag": "0",
+        "tieredStoreJournalGraceTime": "0",
+    }
+    words = [part for key, value in given.items() for part in ("-D", f"{key}={value}")]
+    invoke(tier, *words, "offload", "T")
+    return tier
+
+
+def test_a_job_without_the_second_store_says_where_the_journal_has_it(
+    offloaded: Path, tmp_path: Path
+) -> None:
+    rows = dataset(offloaded, "T", columns=["body"], settings=SETTINGS)
+    with pytest.raises(Denied, match=f"set tieredStoreOffloadPath={tmp_path / 'second'}"):
+        rows.read_all()
+
+
+@pytest.mark.leaves_findings(
+    "object-missing", "unreadable", why="a file of the second store is lost"
+)
+def test_a_lost_file_of_the_second_store_is_not_made_in_the_first(
+    offloaded: Path, tmp_path: Path
+) -> None:
+    second = tmp_path / "second"
+    before = files_below(offloaded)
+    units = [path for path in second.rglob("*") if path.is_file() and path.stat().st_size == 2000]
+    units[0].unlink()
+    config = Config.load(
+        settings={
+            "tieredStoreFilePath": offloaded,
+            **SETTINGS,
+            "tieredStoreOffloadPath": second,
+        }
+    )
+    report = restore(config, OneProcess())
+    (fault,) = report.faults
+    assert "it lies in the second store" in fault.fault
+    assert list(report.files) == [fault]
+    assert files_below(offloaded) == before
