@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from container.check.finding import Finding
 from container.names.queue_id import QueueId
 from container.record.blank import BLANK_MAGIC, Coda
-from container.record.body import decompress
+from container.record.body import check_compression, decompress
 from container.record.checksum import body_crc_of, record_crc_is_valid
 from container.record.header import RecordHeader, RecordParts, locate_parts
 from container.record.java_hash import tag_hash
@@ -39,7 +39,9 @@ class RecordCheck:
     queue: QueueId
     next_position: int
     decompresses: bool = False
-    """Whether compressed bodies are read to their end, up to `BODY_BYTES_MAX`; takes its time."""
+    """Whether compressed bodies are read to their end, up to `BODY_BYTES_MAX`; takes its time.
+
+    Otherwise only their first bytes are compared with the format."""
     tag_hashes: dict[bytes, int] = field(default_factory=dict[bytes, int])
 
     def check(
@@ -113,14 +115,11 @@ class RecordCheck:
             yield self._finding(
                 "body-crc", offset, f"body has CRC {found:#010x}, stored {header.body_crc:#010x}"
             )
-        elif self.decompresses:
+        elif parts.body < parts.body_end:  # readers take an empty body as it is
+            verify = decompress if self.decompresses else check_compression
+            body = record[parts.body : parts.body_end]
             try:
-                decompress(
-                    record[parts.body : parts.body_end],
-                    header.sys_flag,
-                    path=str(self.queue),
-                    position=offset,
-                )
+                verify(body, header.sys_flag, path=str(self.queue), position=offset)
             except Corrupt as error:
                 yield self._finding("body-compression", offset, error.reason)
         if not record_crc_is_valid(record):

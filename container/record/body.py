@@ -22,6 +22,9 @@ FRAMES_MAX = 1024
 _ZSTD_BLOCK_BYTES = 128 << 10  # most that one Zstandard block can become
 _ZSTD_BLOCK_STORED = 4  # least that one Zstandard block takes
 _FEED_BYTES_MIN = 64
+_ZLIB_DEFLATE = 8  # RFC 1950: the method in the low bits of the first byte
+_FRAME_MAGICS = {1: bytes.fromhex("04224d18"), 2: bytes.fromhex("28b52ffd")}  # LZ4, Zstandard
+_SKIPPABLE = 5, bytes.fromhex("2a4d18")  # RFC 8878: 50 to 5f, 2a, 4d, 18 begin a frame to skip
 _OUTPUT_BYTES = 1 << 20
 
 
@@ -31,6 +34,10 @@ class CompressionType(IntEnum):
     LZ4 = 1
     ZSTD = 2
     ZLIB = 3
+
+
+class NotDecompressed(Corrupt):
+    """Skip the message: a producer made its body wrong, or the body is damaged."""
 
 
 class _Unbounded(Exception):
@@ -60,7 +67,7 @@ def decompress(
     Java's streams do.
 
     Raises:
-        Corrupt: the body is damaged, cut short, of an unknown kind, or becomes longer than
+        NotDecompressed: the body is damaged, cut short, of an unknown kind, or becomes longer than
             `bytes_max`.
     """
     if not sys_flag & COMPRESSED:
@@ -74,14 +81,38 @@ def decompress(
         if kind == CompressionType.ZSTD:
             return _read_zstd(bytes(body), bytes_max)
     except _Unbounded as error:
-        raise Corrupt(
+        raise NotDecompressed(
             f"body is longer than {bytes_max} bytes or in too many frames", path, position
         ) from error
     except _Truncated as error:
-        raise Corrupt("compressed body is cut short", path, position) from error
+        raise NotDecompressed("compressed body is cut short", path, position) from error
     except (zlib.error, zstandard.ZstdError, RuntimeError, MemoryError) as error:
-        raise Corrupt(f"compressed body is damaged: {error}", path, position) from error
-    raise Corrupt(f"unknown compression type {kind}", path, position)
+        raise NotDecompressed(f"compressed body is damaged: {error}", path, position) from error
+    raise NotDecompressed(f"unknown compression type {kind}", path, position)
+
+
+def check_compression(body: Buffer, sys_flag: int, *, path: str, position: int) -> None:
+    """Compare the first bytes of a body with the format that its sysFlag names. O(1).
+
+    It finds bodies that a producer flagged and did not compress, at the cost of no decompression.
+
+    Raises:
+        NotDecompressed: they are of another format, or the sysFlag names an unknown one.
+    """
+    if not sys_flag & COMPRESSED:
+        return
+    head = bytes(memoryview(body)[:4])
+    kind = (sys_flag & COMPRESSION_TYPE_MASK) >> 8
+    if kind in {0, CompressionType.ZLIB}:
+        fits = head[0] & 0x0F == _ZLIB_DEFLATE and int.from_bytes(head[:2], "big") % 31 == 0
+    elif kind in _FRAME_MAGICS:
+        is_skippable = head[:1] and head[0] >> 4 == _SKIPPABLE[0] and head[1:] == _SKIPPABLE[1]
+        fits = head == _FRAME_MAGICS[kind] or is_skippable
+    else:
+        raise NotDecompressed(f"unknown compression type {kind}", path, position)
+    if not fits:
+        reason = f"compressed body does not begin as {CompressionType(kind or 3).name} does"
+        raise NotDecompressed(reason, path, position)
 
 
 def _inflate(body: bytes, bytes_max: int) -> bytes:

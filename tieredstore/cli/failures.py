@@ -10,6 +10,7 @@ import click
 from container.errors import BytesMissing, InUse, NewerVersion, Owned, Refused
 from container.names.queue_id import QueueId
 from container.names.tier_objects import SNAPSHOT_PREFIX, EntryName, parse_name
+from container.record.body import NotDecompressed
 from provider.errors import (
     AlreadyExists,
     Closed,
@@ -41,6 +42,7 @@ VERDICTS: tuple[tuple[type[StoreError], int, str], ...] = (
     (NewerVersion, WRONG_USE, "install a newer tieredstore"),
     (InUse, OWNED, ""),
     (Denied, WRONG_USE, ""),
+    (NotDecompressed, FINDINGS, "`tieredstore check --bodies` finds every such message"),
     (Corrupt, FINDINGS, "`tieredstore check` verifies every checksum"),
     (
         BytesMissing,

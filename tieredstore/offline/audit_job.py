@@ -17,7 +17,7 @@ from container.check.finding import Finding
 from container.metadata.records import IndexFile
 from container.names.queue_id import QueueId
 from container.record.blank import Coda
-from container.record.body import decompress
+from container.record.body import check_compression, decompress
 from container.record.checksum import BODY_CRC_MASK, crc32, record_crc_is_valid
 from container.record.kernels import with_record_crc
 from container.record.layout import COMPRESSED
@@ -289,14 +289,15 @@ def _check_bodies(found: FoundRecords, task: AuditTask, result: SplitResult) -> 
                 offset = int(headers["queue_offset"][row])
                 detail = "the whole-record CRC does not match"
                 result.add(Finding("record-crc", queue, offset, detail))
-    if task.decompresses:
-        for row in np.flatnonzero((headers["sys_flag"] & COMPRESSED) != 0).tolist():
-            offset, flags = int(headers["queue_offset"][row]), int(headers["sys_flag"][row])
-            try:
-                body = view[int(starts[row]) : int(ends[row])]
-                decompress(body, flags, path=queue, position=offset)
-            except Corrupt as error:
-                result.add(Finding("body-compression", queue, offset, error.reason))
+    verify = decompress if task.decompresses else check_compression
+    intact = (sums == headers["body_crc"]) & (starts < ends)
+    for row in np.flatnonzero(((headers["sys_flag"] & COMPRESSED) != 0) & intact).tolist():
+        offset, flags = int(headers["queue_offset"][row]), int(headers["sys_flag"][row])
+        try:
+            body = view[int(starts[row]) : int(ends[row])]
+            verify(body, flags, path=queue, position=offset)
+        except Corrupt as error:
+            result.add(Finding("body-compression", queue, offset, error.reason))
 
 
 def _check_units(

@@ -118,6 +118,7 @@ def compressed(tmp_path: Path) -> tuple[Path, list[bytes]]:
     return tmp_path / "tier", bodies
 
 
+@pytest.mark.leaves_findings("body-compression", why="one body is no frame")
 def test_batches_end_before_decompressed_bodies_take_much_memory(
     compressed: tuple[Path, list[bytes]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
