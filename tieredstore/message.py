@@ -114,13 +114,12 @@ class Message:
         return self.stored.born_timestamp
 
     @property
-    def stored_at(self) -> datetime:
-        """When the broker stored it, in UTC.
-
-        Raises:
-            OverflowError: the record's number is no time before the year 10,000.
-        """
-        return _EPOCH + timedelta(milliseconds=self.store_timestamp)
+    def stored_at(self) -> datetime | None:
+        """When the broker stored it, in UTC; None if that is in no year from 1 to 9999."""
+        try:
+            return _EPOCH + timedelta(milliseconds=self.store_timestamp)
+        except OverflowError:
+            return None
 
     @property
     def born_host(self) -> str:

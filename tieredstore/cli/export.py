@@ -264,6 +264,8 @@ def _show_report(report: "ExportReport", *, as_json: bool) -> None:
         write_table(("topic", "messages", "files", "size", "damaged"), rows, numbers=NUMBERS)
     else:
         click.echo("there is nothing new to export")
+    if nulls := sum(one.null_times for one in report.topics):
+        click.echo(f"{counted(nulls, 'time')} in no year from 1 to 9999: null in the columns")
     if report.tasks_before:
         click.echo(
             f"{report.tasks_before} of {counted(report.tasks, 'task')} were done by an earlier run"

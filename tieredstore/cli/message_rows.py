@@ -86,10 +86,10 @@ def _sha256(message: Message) -> str:
 
 def _iso_time(message: Message) -> str:
     """The store time in UTC; the number itself if it is no time."""
-    try:
-        return f"{message.stored_at.replace(tzinfo=None).isoformat(timespec='milliseconds')}Z"
-    except OverflowError:
+    stored_at = message.stored_at
+    if stored_at is None:
         return str(message.store_timestamp)
+    return f"{stored_at.replace(tzinfo=None).isoformat(timespec='milliseconds')}Z"
 
 
 def _whole(body: bytes) -> str:

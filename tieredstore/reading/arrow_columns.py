@@ -24,6 +24,8 @@ from tieredstore.message import host_text
 from tieredstore.reading.property_columns import is_last_of_name, split_pairs
 
 _TIME = pa.timestamp("ms", tz="UTC")
+TIME_MS_MIN, TIME_MS_END = -62_135_596_800_000, 253_402_300_800_000
+"""Unix ms of the years 1 to 9999, which Python, Spark, DuckDB and Iceberg have in common."""
 SCHEMA = pa.schema(
     [
         pa.field("topic", pa.string()),
@@ -90,9 +92,11 @@ class ColumnMaker:
 
     def header(self, name: str, kind: pa.DataType) -> pa.Array:
         """A number of the header."""
-        wanted = kind if kind != _TIME else pa.int64()
-        column = self.records.headers[name].astype(_NUMPY[wanted])
-        return pa.array(column).cast(kind)
+        return pa.array(self.records.headers[name].astype(_NUMPY[kind]))
+
+    def born_timestamp(self) -> pa.Array:
+        """When the producer made it."""
+        return _times(self.records.headers["born_timestamp"].astype(np.int64))
 
     def tail(self, name: str, kind: pa.DataType) -> pa.Array:
         """A number between the store host and the body."""
@@ -100,7 +104,7 @@ class ColumnMaker:
 
     def store_timestamp(self) -> pa.Array:
         """When the broker stored it."""
-        return pa.array(self.records.store_timestamps).cast(_TIME)
+        return _times(self.records.store_timestamps)
 
     def sys_flag(self) -> pa.Array:
         """RocketMQ's bits, without that of a compressed body."""
@@ -210,6 +214,13 @@ class Labels:
         return pa.MapArray.from_arrays(pa.array(pairs.bounds.astype(np.int32)), names, values)
 
 
+def _times(values: NDArray[np.int64]) -> pa.Array:
+    """Times in Unix ms; null where they are in no year from 1 to 9999, which clients may send."""
+    is_out = (values < TIME_MS_MIN) | (values >= TIME_MS_END)
+    mask = is_out if is_out.any() else None
+    return pa.array(values, mask=mask).cast(_TIME)
+
+
 def _texts(values: pa.BinaryArray) -> pa.StringArray:
     """Bytes as texts, as Java reads them."""
     try:
@@ -229,7 +240,7 @@ _MAKERS: Mapping[str, Callable[[ColumnMaker], pa.Array]] = {
     "queue_id": lambda one: one.header("queue_id", pa.int32()),
     "queue_offset": lambda one: one.header("queue_offset", pa.int64()),
     "store_timestamp": ColumnMaker.store_timestamp,
-    "born_timestamp": lambda one: one.header("born_timestamp", _TIME),
+    "born_timestamp": ColumnMaker.born_timestamp,
     "msg_id": ColumnMaker.msg_id,
     "tags": lambda one: one.labels().value_of(TAGS),
     "keys": ColumnMaker.keys,

@@ -165,18 +165,19 @@ def test_killed_at_any_step_and_run_again_the_files_are_the_same(
 class Growing:
     """A broker's store that is tiered on demand, a day for each call."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, topic: str = "T") -> None:
         self.tier = directory / "tier"
-        self._broker = FakeBroker(directory / "store")
+        self.broker = FakeBroker(directory / "store")
+        self._topic = topic
         self.bodies: list[bytes] = []
 
     def grow(self, count: int) -> None:
         for number in range(count):
             body = b"%d" % len(self.bodies)
-            self._broker.put("T", number % 2, body, tags=f"Tag{number % 3}")
+            self.broker.put(self._topic, number % 2, body, tags=f"Tag{number % 3}")
             self.bodies.append(body)
-        self._broker.now_ms += DAY
-        with sync.follow(self._broker.directory, self.tier, broker="b") as follower:
+        self.broker.now_ms += DAY
+        with sync.follow(self.broker.directory, self.tier, broker="b") as follower:
             follower.drain()
 
 
@@ -348,6 +349,8 @@ def test_the_command_plans_writes_and_reports(golden_tier: Path, tmp_path: Path)
 
 def test_days_are_directories_whatever_a_record_says(tmp_path: Path) -> None:
     assert partition_of("%RETRY%a/b", 0) == "topic=%25RETRY%25a%2Fb/day=1970-01-01"
+    assert partition_of("日志 a^b", 0) == "topic=日志 a%5Eb/day=1970-01-01", "as Spark and Hive do"
+    assert partition_of("日", 0, as_older=True) == "topic=%E6%97%A5/day=1970-01-01"
     assert partition_of("T", 10**9).endswith(f"day={NO_DAY}")
     schema = pa.schema([("n", pa.int64())])
     days = np.array([n % (DAYS_OPEN_MAX + 3) for n in range(100)])
@@ -368,3 +371,36 @@ def test_days_are_directories_whatever_a_record_says(tmp_path: Path) -> None:
         files.write(pa.record_batch([pa.array([1])], schema=schema), days[:1])
         raise KeyError
     assert files_of(tmp_path / "x") == {}
+
+
+def test_times_of_no_year_are_null_and_counted(tmp_path: Path) -> None:
+    """Clients send the time of birth, some of them in nanoseconds."""
+    growing, out = Growing(tmp_path), tmp_path / "out"
+    growing.grow(3)
+    growing.broker.now_ms *= 1_000_000
+    growing.grow(2)
+    report = exported(growing.tier, out)
+    assert [(one.messages, one.null_times) for one in report.topics] == [(5, 4)]
+    assert report.is_whole
+    found = table_of(out)
+    assert (found["store_timestamp"].null_count, found["born_timestamp"].null_count) == (2, 2)
+    assert len(found.to_pylist()) == 5
+    with sync.open(growing.tier) as tier:
+        assert len(tier.to_arrow("T").read_all().to_pylist()) == 5
+        assert sum(one.stored_at is None for one in tier.messages("T")) == 2
+
+
+def test_an_export_that_an_older_program_began_keeps_its_names(tmp_path: Path) -> None:
+    growing, out = Growing(tmp_path, topic="日志"), tmp_path / "out"
+    growing.grow(2)
+    exported(growing.tier, out)
+    about = out / LEDGER / "export.json"
+    kept = json.loads(about.read_bytes())
+    del kept["about"]["partitions"]
+    about.write_text(json.dumps(kept))
+    (out / "topic=日志").rename(out / "topic=%E6%97%A5%E5%BF%97")
+    growing.grow(2)
+    exported(growing.tier, out)
+    assert sorted(table_of(out)["body"].to_pylist()) == growing.bodies
+    assert set(table_of(out)["topic"].to_pylist()) == {"日志"}
+    assert {path.name for path in out.iterdir()} == {LEDGER, "topic=%E6%97%A5%E5%BF%97"}

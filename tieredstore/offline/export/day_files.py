@@ -5,6 +5,7 @@
 # pyright: reportMissingTypeStubs=false, reportAttributeAccessIssue=false
 # pyarrow ships no types.
 import os
+import re
 import secrets
 from collections.abc import Iterator
 from contextlib import suppress
@@ -41,15 +42,24 @@ class WrittenFile(NamedTuple):
     bytes: int
 
 
-def partition_of(topic: str, day: int) -> str:
+_ESCAPED = re.compile(r"""[\x00-\x1f\x7f"#%'*/:=?\\{\[\]^]""")
+"""Characters that Hive and Spark write as `%XX` in names of partitions (`escapePathName`). Spark
+reads `%XX` as one character, so bytes of UTF-8 must not be written in this way."""
+
+
+def partition_of(topic: str, day: int, *, as_older: bool = False) -> str:
     """The directory of a topic's day, counted from 1970: `topic=Orders/day=2026-11-21`.
 
-    Characters that Hive writes as `%XX` are written so.
+    Named as Spark and Hive name partitions. `as_older`: all but ASCII as `%XX`, as in exports that
+    an older program began.
     """
     text = NO_DAY
     if is_day(day):
         text = date.fromordinal(date(1970, 1, 1).toordinal() + day).isoformat()
-    return f"topic={quote(topic, safe=' !$&(),-.;@^_`|~')}/day={text}"
+    if as_older:
+        return f"topic={quote(topic, safe=' !$&(),-.;@^_`|~')}/day={text}"
+    name = _ESCAPED.sub(lambda found: f"%{ord(found[0]):02X}", topic)
+    return f"topic={name}/day={text}"
 
 
 def is_day(day: int) -> bool:
@@ -87,6 +97,8 @@ class DayFiles:
         topic: str,
         name: str,
         schema: pa.Schema,
+        *,
+        as_older: bool = False,
     ) -> None:
         """Prepare; nothing is written yet.
 
@@ -95,9 +107,11 @@ class DayFiles:
             topic: of all messages.
             name: of every file, without the suffix; no other task has it in this directory.
             schema: of the files.
+            as_older: as in `partition_of`.
         """
         self._directory = directory
         self._topic = topic
+        self._as_older = as_older
         self._name = name
         self._schema = schema
         self._nonce = secrets.token_hex(4)
@@ -123,11 +137,14 @@ class DayFiles:
         for day, rows in rows_by_day(batch, days):
             self._file(day).add(rows)
 
+    def _partition(self, day: int) -> str:
+        return partition_of(self._topic, day, as_older=self._as_older)
+
     def _file(self, day: int) -> "_OpenFile":
         if day not in self._open:
             if len(self._open) == DAYS_OPEN_MAX:
                 self._complete(next(iter(self._open)))
-            partition = self._directory / partition_of(self._topic, day)
+            partition = self._directory / self._partition(day)
             partition.mkdir(parents=True, exist_ok=True)
             hidden = partition / f".{self._name}.{self._nonce}{TEMPORARY_SUFFIX}"
             self._open[day] = _OpenFile(hidden, self._schema)
@@ -138,7 +155,7 @@ class DayFiles:
         part = self._parts.get(day, 0)
         self._parts[day] = part + 1
         name = f"{self._name}{f'-{part}' if part else ''}.parquet"
-        path = f"{partition_of(self._topic, day)}/{name}"
+        path = f"{self._partition(day)}/{name}"
         rows, size = file.complete(self._directory / path)
         self.written.append(WrittenFile(path, rows, size))
 

@@ -254,6 +254,7 @@ def _topics(written: Sequence[WrittenSplit]) -> list[TopicReport]:
             sum(file.file_size_in_bytes for one in done for file in one.files),
             sum(one.damaged for one in done),
             sum(end - start for one in done for start, end, _ in one.gone),
+            sum(one.null_times for one in done),
         )
         for topic, done in sorted(of.items())
     ]

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from datetime import date
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
@@ -26,7 +25,6 @@ from pyiceberg.types import (
 )
 
 from tieredstore.config.sources import ConfigError
-from tieredstore.offline.export.day_files import DAY_MS
 from tieredstore.offline.export.options import TOPIC, ExportOptions, named_columns
 from tieredstore.offline.export.task import STORE_TIMESTAMP
 from tieredstore.offline.scanner import schema_of
@@ -40,8 +38,6 @@ SPEC = PartitionSpec(
 _NESTED_ID = 1_000
 """Above every column's; the catalog gives all of them new ones."""
 _EPOCH = date(1970, 1, 1)
-_FIRST_MS = (date.min - _EPOCH).days * DAY_MS
-_END_MS = (date.max - _EPOCH).days * DAY_MS + DAY_MS
 _TIME_US = pa.timestamp("us", tz="UTC")
 
 
@@ -82,25 +78,16 @@ def _type_of(kind: pa.DataType, number: int) -> IcebergType:
 
 
 def as_table_rows(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Messages with the types that the table has. Copies only columns that differ.
-
-    A time in no year from 1 to 9999, which no reader of Iceberg takes, becomes null.
-    """
+    """Messages with the types that the table has. Copies only columns that differ."""
     columns: list[pa.Array] = []
     for column in batch.columns:
         if pa.types.is_timestamp(column.type):
-            columns.append(_known_times(column))
+            columns.append(column.cast(_TIME_US))
         elif column.type == pa.uint32():
             columns.append(column.cast(pa.int64()))
         else:
             columns.append(column)
     return pa.record_batch(columns, names=batch.schema.names)
-
-
-def _known_times(column: pa.Array) -> pa.Array:
-    times = column.cast(pa.int64())
-    is_known = pc.and_(pc.greater_equal(times, _FIRST_MS), pc.less(times, _END_MS))
-    return pc.if_else(is_known, column, pa.scalar(None, column.type)).cast(_TIME_US)
 
 
 def refuse_other_columns(table: Table, name: str) -> None:

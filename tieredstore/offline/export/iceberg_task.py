@@ -30,7 +30,7 @@ from tieredstore.offline.export.day_files import is_day, rows_by_day
 from tieredstore.offline.export.iceberg_schema import as_table_rows
 from tieredstore.offline.export.iceberg_table import ExportTable, TableName
 from tieredstore.offline.export.options import NO_SKIPS, Skips
-from tieredstore.offline.export.task import TAGS, ScanWatch, days_of, with_tags
+from tieredstore.offline.export.task import TAGS, ScanWatch, days_of, null_times_in, with_tags
 from tieredstore.offline.sources import source_of
 from tieredstore.offline.split import Split
 
@@ -66,6 +66,7 @@ class WrittenSplit(NamedTuple):
     """Stretches of the log in which no message could be read."""
     gone: Sequence[tuple[int, int, str]]
     """As in `DoneTask`."""
+    null_times: int
 
 
 def written_pieces(task: TableTask) -> Iterator[Piece]:
@@ -93,16 +94,18 @@ def write_split(task: TableTask) -> WrittenSplit:
     table = ExportTable(task.table).loaded()
     if table is None or str(table.metadata.table_uuid) != task.table_uuid:
         raise InUse("the table was dropped or made again meanwhile", str(task.table))
+    null_times = 0
     watch = ScanWatch(task.split, task.offsets, task.skips, [])
     wanted = [*task.columns, *(name for name in [TAGS] if task.tags and TAGS not in task.columns)]
     with closing(source_of(task.split.place)) as read, _DayRows(table, task) as rows:
         for batch in watch.scan(read, wanted):
             kept = with_tags(batch, task.tags)
-            days = days_of(kept)
-            for day, part in rows_by_day(as_table_rows(kept.select(list(task.columns))), days):
+            days, wanted_rows = days_of(kept), kept.select(list(task.columns))
+            null_times += null_times_in(wanted_rows)
+            for day, part in rows_by_day(as_table_rows(wanted_rows), days):
                 rows.add(day, part)
     queue = task.split.queue
-    return WrittenSplit(queue, rows.files, watch.damaged, tuple(watch.gone))
+    return WrittenSplit(queue, rows.files, watch.damaged, tuple(watch.gone), null_times)
 
 
 class _DayRows:

@@ -34,6 +34,9 @@ from tieredstore.offline.split import Split, pieces_between
 from tieredstore.offline.tables.open_tier import OpenTier
 from tieredstore.offline.wanted_messages import WantedMessages
 
+PARTITIONS = "partitions"
+"""In a ledger: how partitions are named; an older program's has no such line."""
+
 
 @dataclass(frozen=True, slots=True)
 class TopicReport:
@@ -48,6 +51,8 @@ class TopicReport:
     """Stretches of logs in which no message could be read."""
     gone: int = 0
     """Queue offsets that left the tier before they were exported."""
+    null_times: int = 0
+    """Times that are null, because they are in no year from 1 to 9999."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +177,7 @@ class Export:
                 sum(one.bytes for one in done),
                 sum(one.damaged for one in done),
                 sum(end - start for one in done for start, end, _ in one.gone),
+                sum(one.null_times for one in done),
             )
             for topic, done in sorted(of.items())
         ]
@@ -235,12 +241,13 @@ def planned_export(
             str(directory.absolute()), planned.number, number, task.queue, task.start,
             _offsets_of(task, planned), split, columns, options.tags or (), skips,
             () if number in done else _gone_of(task, split, planned, found),
+            about is not None and PARTITIONS not in about,
         )
         for number, (task, split) in enumerate(zip(planned.tasks, splits, strict=True))
     ]  # fmt: skip
     return Export(
         directory,
-        {**source.as_kept(), "options": asdict(options)},
+        about or {**source.as_kept(), "options": asdict(options), PARTITIONS: "hive"},
         tasks,
         planned=planned,
         seen=last,

@@ -67,6 +67,8 @@ class DoneTask(NamedTuple):
     """Stretches of the log in which no message could be read."""
     gone: tuple[tuple[int, int, str], ...] = ()
     """Queue offsets `[from, to)` that left the tier before they were written, and why."""
+    null_times: int = 0
+    """Times that are null, because they are in no year from 1 to 9999."""
 
     @property
     def rows(self) -> int:
@@ -175,7 +177,8 @@ class Ledger:
                 row = _parsed(path.read_bytes(), path)
                 files = tuple(WrittenFile(*file) for file in row["files"])
                 gone = tuple((low, high, why) for low, high, why in row.get("gone", ()))
-                found[int(path.name)] = DoneTask(files, row["damaged"], gone)
+                nulls = row.get("null_times", 0)
+                found[int(path.name)] = DoneTask(files, row["damaged"], gone, nulls)
         return found
 
     def remove_remains(self) -> int:
@@ -195,6 +198,8 @@ def write_done(directory: Path, run: int, number: int, done: DoneTask) -> None:
     """Record that a task is done; its files are durable. By the worker that did it."""
     path = directory / LEDGER / f"done-{run:06d}" / f"{number:06d}"
     found: dict[str, object] = {"files": [list(one) for one in done.files], "damaged": done.damaged}
+    if done.null_times:
+        found["null_times"] = done.null_times
     if done.gone:
         found["gone"] = [list(one) for one in done.gone]
     _write(path, found)

@@ -26,6 +26,7 @@ from tieredstore.offline.relocation import Relocated
 from tieredstore.offline.scanner import scan, schema_of
 from tieredstore.offline.sources import source_of
 from tieredstore.offline.split import LogGap, ScanReport, Split
+from tieredstore.reading.arrow_columns import TIME_MS_END
 
 STORE_TIMESTAMP, TAGS = "store_timestamp", "tags"
 
@@ -51,6 +52,8 @@ class ExportTask:
     skips: Skips = NO_SKIPS
     gone: tuple[tuple[int, int, str], ...] = ()
     """What had left the tier before this attempt, as in `DoneTask`."""
+    as_older: bool = False
+    """As in `partition_of`."""
 
     @property
     def bytes(self) -> int:
@@ -98,13 +101,18 @@ def export_task(task: ExportTask) -> DoneTask:
 def _written(task: ExportTask, split: Split) -> DoneTask:
     watch = ScanWatch(split, task.offsets, task.skips, list(task.gone))
     schema = schema_of(task.columns)
-    files = DayFiles(Path(task.directory), task.queue.topic, _name(task), schema)
+    files = DayFiles(
+        Path(task.directory), task.queue.topic, _name(task), schema, as_older=task.as_older
+    )
+    null_times = 0
     wanted = [*task.columns, *_needed_besides(task)]
     with closing(source_of(split.place)) as read, files:
         for batch in watch.scan(read, wanted):
             kept = with_tags(batch, task.tags)
-            files.write(kept.select(list(task.columns)), days_of(kept))
-    return DoneTask(tuple(files.written), watch.damaged, tuple(watch.gone))
+            written = kept.select(list(task.columns))
+            null_times += null_times_in(written)
+            files.write(written, days_of(kept))
+    return DoneTask(tuple(files.written), watch.damaged, tuple(watch.gone), null_times)
 
 
 @dataclass(slots=True)
@@ -167,5 +175,11 @@ def with_tags(batch: pa.RecordBatch, tags: Sequence[str]) -> pa.RecordBatch:
 
 
 def days_of(batch: pa.RecordBatch) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """The day of each message by its store time in UTC, counted from 1970."""
-    return np.asarray(batch.column(STORE_TIMESTAMP).cast(pa.int64())) // DAY_MS
+    """The day of each message by its store time in UTC, counted from 1970; no day for no time."""
+    times = batch.column(STORE_TIMESTAMP).cast(pa.int64()).fill_null(TIME_MS_END)
+    return np.asarray(times) // DAY_MS
+
+
+def null_times_in(batch: pa.RecordBatch) -> int:
+    """How many times of these messages are outside the years 1 to 9999, and so null."""
+    return sum(one.null_count for one in batch.columns if pa.types.is_timestamp(one.type))
