@@ -14,11 +14,12 @@ from pathlib import Path
 
 from container.metadata.records import Broker
 from container.metadata.state import TierState
-from container.names.tier_objects import made_again_name
+from container.names.tier_objects import JOURNAL_PREFIX, made_again_name
 from provider.errors import NotFound
 from provider.object_store import ObjectStore
 from provider.posix_files import sync_directory
 from tieredstore.config.effective import Config
+from tieredstore.config.location import Location, TierUrl
 from tieredstore.config.sources import ConfigError
 from tieredstore.following.directory.log_directories import split_paths
 from tieredstore.naming import has_journal
@@ -73,7 +74,7 @@ class TierMemory:
                 f"{known.where}), not as {config.broker} of cluster {config.cluster}: name that "
                 f"broker, or say {WORD} to begin another tier for it"
             )
-        if not has_journal(config, where):
+        if not has_journal(config, where) and not _is_unreadable(where):
             raise ConfigError(
                 f"there is no tier in {where}, and {self._subject} has one, last seen in "
                 f"{known.where}: mount that volume or bring the tier back; if it is lost for good, "
@@ -174,22 +175,45 @@ def memory_of_store(config: Config, store_dir: Path) -> TierMemory:
     return TierMemory(store_dir / "config" / FILE, config, subject=f"the store {store_dir}")
 
 
-def memory_of_follower(config: Config, store_dir: Path) -> TierMemory:
-    """The memory of a follower: beside its pins, or one file for each store and place of a tier."""
+def _is_unreadable(where: Location) -> bool:
+    """Whether a directory hides what it holds; opening the tier meets the same error."""
+    if isinstance(where, TierUrl):
+        return False
+    try:
+        any((where / JOURNAL_PREFIX).iterdir())
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError:
+        return True
+    return False
+
+
+def memory_of_follower(config: Config, store_dir: Path) -> TierMemory | None:
+    """The memory of a follower: beside its pins, or one file for each store and place of a tier.
+
+    None for a user without a home directory, where no other place is named.
+    """
     subject = f"the store {store_dir}"
     pins = split_paths(config.hot.pin_path)
     if pins:
         return TierMemory(pins[0] / FILE, config, subject=subject)
     whole = f"{store_dir.resolve()}\n{directory_of(config)}"
     name = hashlib.sha256(whole.encode()).hexdigest()[:NAME_DIGITS]
-    return TierMemory(_state_directory(config) / f"{name}.json", config, subject=subject)
+    directory = _state_directory(config)
+    if directory is None:
+        LOGGER.debug("no state directory: set tieredStoreStatePath to keep the tier's identity")
+        return None
+    return TierMemory(directory / f"{name}.json", config, subject=subject)
 
 
-def _state_directory(config: Config) -> Path:
+def _state_directory(config: Config) -> Path | None:
     given = str(config.settings["tieredStoreStatePath"].value)
     if given:
         return Path(given)
     if systemd := os.environ.get("STATE_DIRECTORY", "").split(":")[0]:
         return Path(systemd)
     home = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
-    return Path(home).expanduser() / "tieredstore"
+    try:
+        return Path(home).expanduser() / "tieredstore"
+    except RuntimeError:
+        return None
