@@ -37,20 +37,25 @@ def plan_deletions(
     now_ms: int,
     options: UpkeepOptions,
     *,
+    among: Iterable[str] | None = None,
     unclear: AbstractSet[str] = frozenset(),
     rests: Callable[[Tombstone], bool] = lambda _: False,
 ) -> Deletions:
     """The tombstones that are due, of each kind at most `tombstones_per_step_max`. Pure.
 
-    `rests`: whether the object of a tombstone must stay for another reason.
+    `rests`: whether the object of a tombstone must stay for another reason. `among`: look at these
+    alone, by their objects' names; None: at all.
 
-    O(tombstones), and O(extents) of the queues whose objects are due. Those that may come back do
-    not count, except the `unclear` ones, which no commit begins before they are gone
-    (`PendingDeletions`).
+    O(tombstones that are looked at), and O(extents) of the queues whose objects are due. Those that
+    may come back do not count, except the `unclear` ones, which no commit begins before they are
+    gone (`PendingDeletions`).
     """
+    looked_at: Iterable[Tombstone] = state.tombstones.values()
+    if among is not None:
+        looked_at = (one for name in among if (one := state.tombstones.get(name)) is not None)
     due = [
         one
-        for one in state.tombstones.values()
+        for one in looked_at
         if one.not_before_ms <= now_ms
         and not rests(one)
         and (one.object_name in unclear or not may_come_back(state, one.object_name))

@@ -1,6 +1,8 @@
 """Tombstones that are due: their objects are deleted, then the tombstones dropped."""
 
 from collections.abc import Mapping, Sequence
+from heapq import heapify, heappop, heappush
+from itertools import islice
 from math import inf
 
 from container.check.second_store import refuse_other_second_store
@@ -36,6 +38,17 @@ class TombstoneStep(Step):
         super().__init__(tier)
         self._deleted = 0
         self._frees_names = False
+        self._waiting = [(one.not_before_ms, name) for name, one in tier.state.tombstones.items()]
+        """A heap of times and names; those of tombstones that changed since count for nothing."""
+        heapify(self._waiting)
+        self._due: dict[str, None] = {}
+        """Names whose time has come, in the order in which they are looked at."""
+        self._of_deleted: set[str] = set()
+        """Names that free the name of a queue, ..."""
+        self._failing: set[str] = set()
+        """... and those whose deletion has failed so often that it is reported."""
+        for one in tier.state.tombstones.values():
+            self._note(one)
         self._began_s, self._began_ms = tier.clock.monotonic_s(), tier.clock.now_ms()
         self._buried_s: dict[str, float] = {}
         """When tombstones of this owner were published: later than they were planned, perhaps."""
@@ -53,12 +66,41 @@ class TombstoneStep(Step):
         for change in changes:
             drops = any(queue is None for queue in change.queues.changed.values())
             for name, one in change.tombstones.changed.items():
+                for names in (self._of_deleted, self._failing):
+                    names.discard(name)
+                self._due.pop(name, None)
+                if one is not None:
+                    heappush(self._waiting, (one.not_before_ms, name))
+                    self._note(one)
                 if one is None:
                     self._buried_s.pop(name, None)
                 elif one.reason == DELETED:
                     self._frees_names = True
                 else:  # of a queue that is no more nobody may read anything
                     self._buried_s[name] = -inf if drops else now_s
+
+    def _note(self, tombstone: Tombstone) -> None:
+        if tombstone.reason == DELETED:
+            self._of_deleted.add(tombstone.object_name)
+        if tombstone.tries >= self.tier.options.undeletable_after_tries:
+            self._failing.add(tombstone.object_name)
+
+    def _candidates(self, *, is_last: bool) -> list[str]:
+        """The next names whose time has come, as many as one run looks at; all in the last one.
+
+        Those that have to stay are looked at again after the others.
+        """
+        now_ms, known = self.tier.clock.now_ms(), self.tier.state.tombstones
+        while self._waiting and self._waiting[0][0] <= now_ms:
+            due_ms, name = heappop(self._waiting)
+            if name in known and known[name].not_before_ms == due_ms:
+                self._due[name] = None
+        count = len(self._due) if is_last else 2 * self.tier.options.tombstones_per_step_max
+        found = list(islice(self._due, count))
+        for name in found:
+            del self._due[name]
+            self._due[name] = None
+        return found
 
     def _rests(self, tombstone: Tombstone, *, inherits: bool) -> bool:
         """Whether a reader may count on an object who opened before it was unpublished.
@@ -96,12 +138,14 @@ class TombstoneStep(Step):
         tier, options = self.tier, self.tier.options
         self._frees_names = False
         unclear = tier.deletions.unclear
+        candidates = self._candidates(is_last=not inherits)
 
         def planned(*, copies: bool) -> Deletions:
             return plan_deletions(
                 tier.state,
                 tier.clock.now_ms(),
                 options,
+                among=candidates,
                 unclear=unclear,
                 rests=lambda one: (
                     (not copies and one.reason in COPIES) or self._rests(one, inherits=inherits)
@@ -136,8 +180,7 @@ class TombstoneStep(Step):
             operations.append(AddTombstones(again))
         await tier.journal.publish(operations)
         self._deleted += len(gone)
-        left = tier.state.tombstones.values()
-        self._frees_names |= bool(gone) and any(one.reason == DELETED for one in left)
+        self._frees_names |= bool(gone) and bool(self._of_deleted)
         error = self.failure or unseen
         if error is not None:
             raise error
@@ -186,10 +229,5 @@ class TombstoneStep(Step):
 
     @property
     def figures(self) -> Mapping[str, int]:
-        """Objects deleted, and those that failed so often that somebody should look why.
-
-        O(tombstones).
-        """
-        tries_max = self.tier.options.undeletable_after_tries
-        failing = sum(one.tries >= tries_max for one in self.tier.state.tombstones.values())
-        return {"objects_deleted": self._deleted, "undeletable": failing}
+        """Objects deleted, and those that failed so often that an operator should look why."""
+        return {"objects_deleted": self._deleted, "undeletable": len(self._failing)}

@@ -233,3 +233,11 @@ async def test_what_must_stay_keeps_nothing_else_from_being_deleted() -> None:
         await clock.advance(2)
         assert "@parts/z" not in store.objects
         assert len(journal.state.tombstones) == 4
+
+
+def test_only_the_tombstones_that_are_named_are_looked_at() -> None:
+    names = [f"@parts/1/{number}" for number in range(4)]
+    state = TierState()
+    state.apply([AddTombstones(tuple(Tombstone(name, 5, "freed") for name in names))])
+    plan = plan_deletions(state, 5, UpkeepOptions(), among=[names[2], "@parts/1/gone", names[0]])
+    assert [one.object_name for one in plan.delete] == [names[2], names[0]]
