@@ -5,6 +5,7 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -117,8 +118,8 @@ async def test_a_follower_goes_on_once_a_refusal_has_passed(
 ) -> None:
     with reach(refusals=[Refusal(status=status, code=code, times=1)]) as server:
         given = {"tieredStoreFilePath": "s3://odd/t", "brokerClusterName": "C"}
-        config = Config.load(settings={**given, "brokerName": "broker-a"}).serving()
-        async with Follower(lambda: config, store) as follower:
+        load = partial(Config.load, settings={**given, "brokerName": "broker-a"})
+        async with Follower(lambda: load().serving(), store) as follower:
             done = await follower.drain()
         assert done.messages == 10
         assert server.odd.refusals[0].times == 0
