@@ -66,7 +66,12 @@ async def test_a_store_is_refused_under_another_brokers_name_until_that_is_said(
     await filled(tmp_path, level, count=1)
     unchecked = {**FILES, "tieredStoreNameCheckEnable": False}
     async with tieredstore.open_store(
-        tmp_path / "store", tmp_path / "tier", broker="b", level=level, settings=unchecked
+        tmp_path / "store",
+        tmp_path / "tier",
+        broker="b",
+        level=level,
+        settings=unchecked,
+        new_tier=True,
     ) as store:
         assert await store.max_offset("Orders", 0) == 101
     await filled(tmp_path, level, broker="b", count=1)

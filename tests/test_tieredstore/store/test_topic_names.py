@@ -106,6 +106,7 @@ def test_a_topic_that_is_taken_is_tiered_and_deleted(
     assert not command(tmp_path, "topics", "--json").stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("queue_id", [QUEUE_ID_MAX + 1, 2_000_000_000])
 @pytest.mark.parametrize("put", WRITERS)
 def test_a_queue_id_has_a_bound(put: Callable[..., str], queue_id: int, tmp_path: Path) -> None:
