@@ -13,13 +13,15 @@ What it writes the follow reader tiers (`feed.py`), and a Java broker opens afte
   `directory.py` (lock, `abort`, `checkpoint`); `reading.py` (over `read_files.py`, on the loop
   where nothing has to be waited for) and `trimming.py` read and delete,
   `time_search.py` looks for moments, `residency.py` asks what is in memory;
-- starting: `opening.py`, and `recovery.py`, which finds the end, cuts what is torn, and makes
-  missing units anew.
+- starting: `opening.py`, and `recovery.py`, which finds the end by `durable_ends.py` and
+  `record_scan.py`, truncates what is torn (`truncation.py`), and rebuilds missing units.
 
 ```
 commitlog/00000000000000000000              records of all queues; name: first byte
 consumequeue/<topic>/<queue id>/0000…       20 bytes a message: position, size, tags code
 config/topics.json  checkpoint  lock        abort: there while it is open, or after a crash
+durableEnds  durableEnds.copy               how far all is durable, and each queue's next offset
+truncated/                                  bytes of a torn tail that sound records follow
 ```
 """
 
