@@ -67,6 +67,11 @@ def tombstones_go_before_they_are_due(patch: pytest.MonkeyPatch) -> None:
     """What is freed has its grace time, and nobody waits for it."""
     _nothing_rests(patch)
     patch.setattr(
+        tombstones.TombstoneStep,
+        "_candidates",
+        lambda self, *, is_last: list(self.tier.state.tombstones),
+    )
+    patch.setattr(
         tombstones,
         "plan_deletions",
         lambda state, _now_ms, *a, **o: plan_deletions(state, 2**62, *a, **o),
