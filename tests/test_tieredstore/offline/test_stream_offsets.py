@@ -12,10 +12,15 @@ from tieredstore.offline.spark.stream_offsets import (
     MissingMessages,
     Offsets,
     capped,
+    end_of_first_batch,
+    initial,
+    is_first_batch_of_older_program,
+    is_initial,
     marked,
     parse_offsets,
     parse_queue,
     refuse_ahead,
+    refuse_deleted,
     refuse_other_generation,
     refuse_other_tier,
     stretches,
@@ -105,6 +110,56 @@ def test_offsets_count_in_one_tier_and_one_generation_of_a_queue() -> None:
     refuse_other_generation(start, bounds)
     refuse_other_generation({"T/0": 4, "T/1": 4}, bounds)
     again = {**bounds, "T/0": Bounds(0, 9, generation=1)}
-    refuse_other_generation({**start, "T/0": 0}, again)
+    with pytest.raises(MissingMessages, match="the stream has read up to 0"):
+        refuse_other_generation({**start, "T/0": 0}, again)
     with pytest.raises(MissingMessages, match="T/0 was cut back or made again"):
         refuse_other_generation(start, again)
+
+
+def test_the_first_batch_keeps_the_beginning_in_the_checkpoint() -> None:
+    start = initial(marked({"T/0": 4}, {}, 17))
+    end = end_of_first_batch(start)
+    assert end == {"T/0": 4, "@tier": 17, "@initial": 0}
+    assert end != start, "Spark sees a batch"
+    assert (is_initial(start), is_initial(end)) == (True, False)
+    bounds = {"T/0": Bounds(0, 9)}
+    later = marked(capped(end, bounds, None), bounds, 17)
+    assert (list(later), later["@initial"]) == (list(end), 0)
+    assert not is_first_batch_of_older_program(start, end)
+    assert not is_first_batch_of_older_program(end, later)
+    assert is_first_batch_of_older_program(start, {"T/0": 9, "@tier": 17})
+    assert not is_first_batch_of_older_program({"T/0": 4, "@tier": 17}, {"T/0": 9, "@tier": 17})
+
+
+GAPS = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 60)).map(sorted), max_size=4)
+
+
+@given(st.integers(0, 60), SPANS, GAPS, st.integers(1, 9))
+def test_batches_count_messages_and_not_offsets(
+    first: int, span: list[int], lost: list[list[int]], rows_max: int
+) -> None:
+    gaps = [Gap(QueueOffset(a), QueueOffset(b), "lost", 0) for a, b in lost if a < b]
+    bounds = {"T/0": Bounds(span[0], span[1], gaps)}
+    missing = {at for gap in gaps for at in range(gap.start, gap.end)}
+    there = [at for at in range(max(first, span[0]), span[1]) if at not in missing]
+    start, batches = {"T/0": first}, list[list[int]]()
+    while (end := capped(start, bounds, rows_max)) != start:
+        parts = stretches(start, end, bounds, fail_on_data_loss=False)
+        offsets = [at for one in parts for at in range(one.start, one.end)]
+        batches.append([at for at in offsets if at not in missing])
+        start = end
+    assert [at for batch in batches for at in batch] == there
+    assert [len(batch) for batch in batches[:-1]] == [rows_max] * (len(batches) - 1)
+    assert start["T/0"] == max(first, span[1])
+
+
+def test_a_million_expired_offsets_are_no_batch() -> None:
+    bounds = {"T/0": Bounds(1_000_000, 1_000_010), "T/1": Bounds(7, 7), "T/2": Bounds(0, 5)}
+    end = capped(dict.fromkeys(bounds, 0), bounds, 20)
+    assert end == {"T/0": 1_000_010, "T/1": 7, "T/2": 5}
+
+
+def test_a_queue_that_the_tier_has_no_more_is_data_loss() -> None:
+    refuse_deleted({"T/0": 4, "@tier": 17}, {"T/0"})
+    with pytest.raises(MissingMessages, match="T/1 was deleted, and the stream has read up to 0"):
+        refuse_deleted({"T/0": 4, "T/1": 0, "@tier": 17}, {"T/0"})

@@ -22,7 +22,7 @@ from tieredstore.offline.spark.stream_offsets import (
     parse_queue,
 )
 from tieredstore.offline.wanted_messages import TierAddress, WantedMessages
-from tieredstore.reading.moment import parse_moment
+from tieredstore.reading.moment import is_span, parse_moment
 
 MESSAGES = "messages"
 TABLES: Final = (MESSAGES, "units", "keys", "segments", "gaps")
@@ -93,6 +93,8 @@ class StreamOptions:
     rows_max: int | None
     fails_on_loss: bool
     refresh_s: float
+    begins_at_a_moving_place: bool
+    """Whether the same options may mean another beginning later: `latest`, or a time ago."""
 
 
 def table_named(given: Mapping[str, str]) -> str:
@@ -167,6 +169,7 @@ def stream_options(given: Mapping[str, str], *, now_ms: int) -> StreamOptions:
         rows_max=rows_max or None,
         fails_on_loss=values.switch("failOnDataLoss", default=True),
         refresh_s=values.number("refreshInterval", REFRESH_MS, least=0) / 1000,
+        begins_at_a_moving_place=begins_at == LATEST or is_span(values.text("startTime")),
     )
 
 

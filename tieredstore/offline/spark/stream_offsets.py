@@ -1,13 +1,18 @@
-"""Where a stream begins, how far a batch goes, and what it must not pass over. Pure.
+"""The beginning of a stream, the end of a batch, and data loss that ends a stream. Pure.
 
 Offsets are `{"topic/queue": n}`: the stream has every message of that queue below `n`. Spark keeps
 them in the checkpoint, and asks for a batch again between the same two after a failure. Marks
 beside them, whose names begin with `@` as no topic does, say in which tier and queues they count:
 
-    {"Orders/0": 17, "@tier": 1795490527751, "@generation Orders/0": 2}
+    {"Orders/0": 17, "@tier": 1795490527751, "@generation Orders/0": 2, "@initial": 0}
+
+Spark keeps only the end of the first batch, and asks for its beginning again after a restart, when
+the answer may be another one. So the first batch is empty: its end is the beginning of the stream.
+`@initial` is 1 in a beginning, which no checkpoint has, and 0 in every end. Checkpoints of older
+programs lack it.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
 import orjson
@@ -15,11 +20,13 @@ import orjson
 from container.metadata.records import Gap
 from container.names.queue_id import QueueId
 from tieredstore.config.sources import ConfigError
+from tieredstore.offline.offset_runs import Runs
 
 EARLIEST, LATEST = "earliest", "latest"
 Offsets = dict[str, int]
 """By `topic/queue`: the first queue offset that is not in the stream yet; and marks."""
 MARK, TIER_MARK, GENERATION_MARK = "@", "@tier", "@generation "
+INITIAL_MARK = "@initial"
 
 
 class Bounds(NamedTuple):
@@ -72,28 +79,87 @@ def parse_offsets(text: str, *, option: str, words: Sequence[str] = (EARLIEST, L
     return offsets
 
 
+def initial(offsets: Mapping[str, int]) -> Offsets:
+    """The beginning of a stream at these offsets."""
+    return {**offsets, INITIAL_MARK: 1}
+
+
+def is_initial(offsets: Mapping[str, int]) -> bool:
+    """Whether offsets are a beginning, which Spark keeps nowhere."""
+    return bool(offsets.get(INITIAL_MARK))
+
+
+def end_of_first_batch(start: Mapping[str, int]) -> Offsets:
+    """The end of the empty first batch, which keeps the beginning in the checkpoint."""
+    assert is_initial(start), "later batches have messages"
+    return {**start, INITIAL_MARK: 0}
+
+
+def is_first_batch_of_older_program(start: Mapping[str, int], end: Mapping[str, int]) -> bool:
+    """Whether a first batch was planned by a program that did not keep its beginning."""
+    return is_initial(start) and INITIAL_MARK not in end
+
+
+def refuse_unknown_beginning() -> None:
+    """Refuse to read a first batch whose beginning depends on the time of the question.
+
+    Raises:
+        MissingMessages: always.
+    """
+    raise MissingMessages(
+        "an older program planned the first batch of this checkpoint and did not keep its "
+        "beginning, which startingOffsets=latest or a relative startTime cannot give again: begin "
+        "with a new checkpoint; failOnDataLoss=false begins at what the options mean now"
+    )
+
+
 def capped(start: Mapping[str, int], bounds: Mapping[str, Bounds], rows_max: int | None) -> Offsets:
-    """How far the next batch goes: at most `rows_max` queue offsets, shared fairly.
+    """The end of the next batch: at most `rows_max` messages, shared fairly.
 
     Every queue gets the same share, and what small ones leave goes to the others; if there are
-    more queues than rows, those with most waiting messages get one each. A queue that `start` does
-    not know gets its first offset and no message: from then on it is known, so that no batch
-    depends on when it was looked at. What is in `start` never goes back.
+    more queues than rows, those with most waiting messages get one each. Offsets without a message
+    (expired, or in a gap) count nothing. A queue that `start` does not know gets its first offset
+    and no message: from then on it is known, so that no batch depends on the time of a poll. What
+    is in `start` never goes back.
     """
     offsets = dict(start)
-    behind: list[tuple[int, str]] = []
+    backlog: list[tuple[int, str, Runs]] = []
     for name, has in bounds.items():
         if name not in offsets:
             offsets[name] = has.first
         elif has.end > offsets[name]:
-            behind.append((has.end - offsets[name], name))
+            runs = _present(offsets[name], has)
+            backlog.append((sum(end - first for first, end in runs), name, runs))
     left = rows_max
-    behind.sort(reverse=left is not None and left < len(behind))
-    for number, (waiting, name) in enumerate(behind):
-        step = waiting if left is None else min(waiting, -(-left // (len(behind) - number)))
-        offsets[name] += step
+    backlog.sort(reverse=left is not None and left < len(backlog))
+    for number, (waiting, name, runs) in enumerate(backlog):
+        step = waiting if left is None else min(waiting, -(-left // (len(backlog) - number)))
         left = None if left is None else left - step
+        if step == waiting:
+            offsets[name] = bounds[name].end
+        elif step:
+            offsets[name] = _after(step, runs)
     return offsets
+
+
+def _present(first: int, has: Bounds) -> Runs:
+    """The queue offsets from `first` on that have a message, as far as the metadata know."""
+    runs: Runs = []
+    at = max(first, has.first)
+    for gap in sorted(has.gaps, key=lambda one: one.start):
+        if at < gap.start < has.end:
+            runs.append((at, gap.start))
+        at = max(at, gap.end)
+    return [*runs, (at, has.end)] if at < has.end else runs
+
+
+def _after(count: int, runs: Runs) -> int:
+    """The offset after the first `count` messages of runs that have more."""
+    for first, end in runs:
+        if count <= end - first:
+            return first + count
+        count -= end - first
+    raise AssertionError("the runs have fewer messages")
 
 
 class Stretch(NamedTuple):
@@ -165,6 +231,25 @@ def refuse_ahead(start: Mapping[str, int], bounds: Mapping[str, Bounds]) -> None
             )
 
 
+def refuse_deleted(start: Mapping[str, int], names: Collection[str]) -> None:
+    """Refuse to go on without queues that the stream reads and the tier has no more.
+
+    Args:
+        start: the offsets of the stream, of queues that are wanted.
+        names: the queues of the tier.
+
+    Raises:
+        MissingMessages: one was deleted. Messages that were published after the last batch are
+            unknown.
+    """
+    for name, offset in sorted(start.items()):
+        if not name.startswith(MARK) and name not in names:
+            raise MissingMessages(
+                f"{name} was deleted, and the stream has read up to {offset}: messages from there "
+                f"on may be lost; failOnDataLoss=false goes on without the queue"
+            )
+
+
 def marked(offsets: Mapping[str, int], bounds: Mapping[str, Bounds], begun_ms: int) -> Offsets:
     """Offsets that say in which tier they count, begun at `begun_ms` (0: not known). Keeps order.
 
@@ -196,14 +281,15 @@ def refuse_other_generation(start: Mapping[str, int], bounds: Mapping[str, Bound
     """Refuse to take messages of a queue that was cut or made again for those to come.
 
     Raises:
-        MissingMessages: one was, even if it is longer by now than the stream has read. Offsets
-            without marks are of an older program, and are not compared.
+        MissingMessages: one was, even if it is longer by now than the stream has read, and even if
+            the stream has read nothing of it: its messages are gone. Offsets without marks are of
+            an older program, and are not compared.
     """
     if TIER_MARK not in start:
         return
     for name, offset in sorted(start.items()):
         has = bounds.get(name)
-        if offset and has is not None:
+        if has is not None:
             before = start.get(GENERATION_MARK + name, 0)
             if has.generation != before:
                 raise MissingMessages(

@@ -21,13 +21,21 @@ from tieredstore.offline.cutting import Selection
 from tieredstore.offline.spark.conversion import ToSpark
 from tieredstore.offline.spark.options import LATEST, StreamOptions
 from tieredstore.offline.spark.stream_offsets import (
+    MARK,
     Bounds,
     Offsets,
     capped,
+    end_of_first_batch,
+    initial,
+    is_first_batch_of_older_program,
+    is_initial,
     marked,
+    parse_queue,
     refuse_ahead,
+    refuse_deleted,
     refuse_other_generation,
     refuse_other_tier,
+    refuse_unknown_beginning,
     stretches,
 )
 from tieredstore.offline.spark.workers import keep_what_is_loaded
@@ -74,7 +82,8 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """One query's way into a tier. Spark keeps one on the driver, which holds the tier open.
 
     Every batch consists of the messages between two offsets, whenever it is read, and a message has
-    one offset for ever: so a sink that takes each batch once has each message once.
+    one offset for ever: so a sink that takes each batch once has each message once. The first batch
+    is empty: it keeps the beginning of the stream in the checkpoint.
     """
 
     def __init__(
@@ -94,30 +103,37 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {**self.__dict__, "_tier": None, "_clock": SystemClock()}
 
     def initialOffset(self) -> Offsets:  # noqa: N802 - Spark's name
-        """Where a new query begins; a restarted one goes on where its checkpoint is.
+        """The beginning of a new query; a restarted one continues at its checkpoint.
+
+        Spark asks again where the first batch is repeated, for an answer that is not used.
 
         Raises:
             NotFound: there is no queue of a topic that is wanted, or of one of `startingOffsets`.
-            ConfigError: one of those is behind the end of its queue.
+            ConfigError: one of those is past the end of its queue.
         """
-        options = self._options
-        tier = self._opened()
-        # A queue with the number that is wanted may come later, as topics of a pattern may.
-        queues = tier.queues(replace(options.wanted, queues=None))
-        queues = {name: queue for name, queue in queues.items() if options.wanted.has(name)}
+        options, tier = self._options, self._opened()
+        if options.fails_on_loss:
+            self._refuse_wrong_beginning(tier)
+        queues = tier.queues_there(options.wanted)
         offsets = {
             str(name): options.starts.get(str(name), self._beginning(tier, name, queue))
             for name, queue in queues.items()
         }
+        return initial(marked(offsets, self._seen, self._begun_ms))
+
+    def _refuse_wrong_beginning(self, tier: OpenTier) -> None:
+        """Refuse options that name what the tier does not have; raises as `initialOffset`."""
+        options = self._options
+        # A queue with the number that is wanted may come later, as topics of a pattern may.
+        tier.queues(replace(options.wanted, queues=None))
         for name, start in options.starts.items():
-            if name not in offsets:
+            if name not in self._seen:
                 raise NotFound(
                     f"startingOffsets names {name}, which is no queue of the tier that is wanted",
                     tier.place.location,
                 )
             if start > (end := self._seen[name].end) and options.fails_on_loss:
                 raise ConfigError(f"startingOffsets: {name} ends at {end}, before {start}")
-        return marked(offsets, self._seen, self._begun_ms)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
         """`maxRowsPerTrigger`."""
@@ -125,16 +141,22 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable() if rows_max is None else ReadMaxRows(rows_max)
 
     def latestOffset(self, start: Offsets, limit: ReadLimit) -> Offsets:  # noqa: N802 - Spark's name
-        """How far the next batch goes.
+        """The end of the next batch; the first batch is empty.
 
         Raises:
-            MissingMessages: the tier has fewer messages than the stream was given, or others.
+            MissingMessages: the tier has fewer messages than the stream was given, or others, or
+                lacks one of its queues.
+            NotFound, ConfigError: of the first batch, as `initialOffset`.
             Unavailable, Corrupt: as `OpenTier.refresh`.
         """
+        if is_initial(start):
+            self._refuse_wrong_beginning(self._opened())
+            return end_of_first_batch(start)
         bounds = self._bounds()
         self._refuse_other_history(start, bounds)
         if self._options.fails_on_loss:
             refuse_ahead(start, bounds)
+            refuse_deleted(self._wanted_of(start), bounds)
         if self._cap is not None:
             bounds = {
                 name: one._replace(end=min(one.end, self._cap[name]))
@@ -161,13 +183,19 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             MissingMessages: messages of the batch are not in the tier, or others have their place.
             Unavailable, Corrupt, Denied: of manifests.
         """
-        bounds, tier = self._bounds(), self._opened()
+        if is_initial(start) and not is_first_batch_of_older_program(start, end):
+            return []
+        options, bounds, tier = self._options, self._bounds(), self._opened()
         self._refuse_other_history(end, bounds)
-        wanted = stretches(start, end, bounds, fail_on_data_loss=self._options.fails_on_loss)
+        if is_initial(start) and options.fails_on_loss and options.begins_at_a_moving_place:
+            refuse_unknown_beginning()
+        wanted = stretches(start, end, bounds, fail_on_data_loss=options.fails_on_loss)
         selection = Selection(by_queue={one.queue: (one.start, one.end) for one in wanted})
-        found = tier.plan(selection, self._options.split_bytes)
+        found = tier.plan(selection, options.split_bytes)
         return [
-            MessagePartition(MessagesPart(split, skips_damage=self._options.skips_damage))
+            MessagePartition(
+                MessagesPart(split, options.skips_damage, skips_expired=not options.fails_on_loss)
+            )
             for split in found.splits
         ]
 
@@ -207,6 +235,14 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         refuse_other_tier(offsets, self._begun_ms)
         if self._options.fails_on_loss:
             refuse_other_generation(offsets, bounds)
+
+    def _wanted_of(self, offsets: Offsets) -> Offsets:
+        """Those of queues that the options want; a restart may have other options."""
+        return {
+            name: offset
+            for name, offset in offsets.items()
+            if not name.startswith(MARK) and self._options.wanted.has(parse_queue(name))
+        }
 
     def _look(self, tier: OpenTier) -> None:
         self._begun_ms = tier.state().broker.begun_ms

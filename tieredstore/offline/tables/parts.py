@@ -15,6 +15,8 @@ class MessagesPart:
     split: Split
     skips_damage: bool = False
     """Whether damaged messages are passed over; else the first is an error."""
+    skips_expired: bool = False
+    """Whether messages that left the tier after the plan are passed over; else an error."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@
 import logging
 from collections.abc import Iterator, Sequence
 from contextlib import closing
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -19,7 +20,13 @@ from container.names.queue_id import QueueId, SegmentType
 from container.record.kernels import decode_units
 from container.record.unit import UNIT_BYTES
 from provider.sequential import ByteSource, ObjectRange
-from tieredstore.offline.relocation import PlannedQueue, Relocator, expired, is_published
+from tieredstore.offline.relocation import (
+    PlannedQueue,
+    Relocated,
+    Relocator,
+    expired,
+    is_published,
+)
 from tieredstore.offline.scanner import scan
 from tieredstore.offline.sources import source_of
 from tieredstore.offline.split import LogGap, LogPiece
@@ -37,7 +44,7 @@ def rows_of(part: Part, columns: Sequence[str]) -> Iterator[RecordBatch]:
 
     Raises:
         Corrupt: bytes contradict the format.
-        Expired: messages left the tier after the part was planned.
+        Expired: messages left the tier after the part was planned, and `skips_expired` is false.
         BytesMissing: published bytes are not in the storage; path names the object.
         NotFound: this process sees no tier at the part's place.
         Unavailable, Denied: the storage does not answer or refuses.
@@ -59,12 +66,23 @@ def rows_of(part: Part, columns: Sequence[str]) -> Iterator[RecordBatch]:
 
 def _messages(part: MessagesPart, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
     with closing(source_of(part.split.place)) as read:
-        yield from scan(read, part.split, columns, on_gap=_pass_over if part.skips_damage else None)
+        yield from scan(
+            read,
+            part.split,
+            columns,
+            on_gap=_pass_over if part.skips_damage else None,
+            on_expired=partial(_pass_over_expired, part) if part.skips_expired else None,
+        )
 
 
 def _pass_over(gap: LogGap) -> None:
     """Say that damage was passed over, in the worker's log."""
     LOGGER.warning("passed over %s", gap)
+
+
+def _pass_over_expired(part: MessagesPart, found: Relocated) -> None:
+    """Log messages that left the tier, in the worker's log."""
+    LOGGER.warning("passed over what left the tier: %s", expired(part.split.queue, found))
 
 
 def _units(read: ByteSource, part: UnitsPart, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
