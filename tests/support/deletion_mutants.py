@@ -124,7 +124,8 @@ def an_orphan_counts_as_an_offloaded_file(patch: pytest.MonkeyPatch) -> None:
 
 def an_offload_forgets_what_manifests_named(patch: pytest.MonkeyPatch) -> None:
     """Manifests that are written anew let go of nothing."""
-    patch.setattr(offloading, "_nonzero", lambda _counts: {})
+    release_of = offloading.release_of
+    patch.setattr(offloading, "release_of", lambda _lost, due_ms: release_of({}, due_ms))
 
 
 def an_offload_moves_what_grows(patch: pytest.MonkeyPatch) -> None:
