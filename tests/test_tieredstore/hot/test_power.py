@@ -11,14 +11,12 @@ from unittest.mock import patch
 import pytest
 
 from container.names.queue_id import QueueId
-from provider.errors import Corrupt, StoreError, Unavailable
+from provider.errors import StoreError, Unavailable
 from tests.support.disk_model import Disk
 from tests.support.hot_store import appender_at, contents, new_message, put, units_after
 from tests.support.level import by_level
 from tests.support.traced_calls import CallFaults, TracedCalls
 from tieredstore.hot.appender import Appender
-from tieredstore.hot.commit_log import CommitLogWriter
-from tieredstore.hot.consume_queues import QueueFiles
 from tieredstore.hot.encoding import NewMessage
 from tieredstore.hot.options import HotWriteOptions
 from tieredstore.hot.retention import RetentionOptions
@@ -218,36 +216,6 @@ def test_what_was_flushed_is_there_after_a_power_failure(seed: int, tmp_path: Pa
     run = Run(base, seed)
     assert run.calls.struck["file"] + run.calls.struck["full"] > 0
     assert judge(run, base, tmp_path, seed) > 50
-
-
-MUTANTS: dict[str, tuple[type, str, str]] = {
-    "ConsumeQueues": (QueueFiles, "_unlink", "consume_queues.sync_directories"),
-    "CommitLog": (CommitLogWriter, "delete_oldest", "commit_log.sync_directory"),
-}
-"""Of each: the class, its method that deletes a file, and what syncs the directory in it."""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", MUTANTS)
-def test_a_retention_that_does_not_sync_is_caught(name: str, tmp_path: Path) -> None:
-    owner, method, sync = MUTANTS[name]
-    real = getattr(owner, method)
-
-    def mutant(*arguments: Any) -> None:
-        with patch(f"tieredstore.hot.{sync}", lambda *_: None):
-            real(*arguments)
-
-    for seed in range(20):
-        base = tmp_path / f"disk-{seed}"
-        base.mkdir()
-        with patch.object(owner, method, mutant):
-            run = Run(base, seed)
-        try:
-            judge(run, base, base, seed)
-        except (AssertionError, Corrupt) as error:
-            assert "in any order" in str(error) or "is missing" in str(error)  # noqa: PT017
-            return
-    pytest.fail("no seed shows it")
 
 
 def test_a_failed_sync_ends_writing_until_the_store_is_opened_again(tmp_path: Path) -> None:
