@@ -4,6 +4,7 @@
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
 # pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false
 
+import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -81,6 +82,8 @@ class _Questions:
             raise Denied(
                 "doctor needs the extra s3, as in `pip install tieredstore[s3]`", ""
             ) from error
+        for name in ("botocore", "botocore.auth", "botocore.endpoint", "botocore.hooks"):
+            logging.getLogger(name).setLevel(logging.WARNING)  # at DEBUG they print what is signed
         given = dict(s3_options(config))
         credentials: Any = given.pop("credentials") or credentials_of(os.environ)
         options = S3Options(**given)
