@@ -20,7 +20,7 @@ LEVEL_JOBS = $(MAKE) --no-print-directory --keep-going --output-sync=target
 IN_TEST := not slow and not data and not s3 and not spark and not rocketmq and not nightly and not soak
 SCALING := not s3 and not spark and not rocketmq and not nightly and not soak and (slow or data or scales or hypothesis)
 FULL_PARTS := test-broker test-spark test-slow test-s3
-NIGHTLY_PARTS := test-soak test-soak-store test-seeds test-long test-million test-wheels test-cpu
+NIGHTLY_PARTS := test-soak test-soak-store test-seeds test-long test-broker test-old-broker test-million test-wheels test-cpu
 
 # Hundreds of commands start here: none compiles its modules again.
 export PYTHONDONTWRITEBYTECODE :=
@@ -82,6 +82,10 @@ test-broker: export HYPOTHESIS_PROFILE := full
 test-broker: $(FULL_STAMP)
 	$(PYTEST) -m "rocketmq and not nightly and not soak" tests/test_interop
 
+# The same with the broker of an older line.
+test-old-broker: $(FULL_STAMP)
+	ROCKETMQ_VERSION=5.3.3 $(MAKE) --no-print-directory test-broker
+
 # One Java machine with one session for all tests.
 test-spark: export HYPOTHESIS_PROFILE := full
 test-spark: $(FULL_STAMP)
@@ -108,6 +112,7 @@ test-seeds: export HYPOTHESIS_PROFILE := nightly
 test-seeds: $(FULL_STAMP)
 	$(PYTEST) -n $(WORKERS) --dist worksteal --timeout 0 -m "(scales or hypothesis) and not soak"
 
+# Minutes each, and nothing that scales.
 test-long: export HYPOTHESIS_PROFILE := nightly
 test-long: $(FULL_STAMP)
 	$(PYTEST) --timeout 0 -m "nightly and not scales and not hypothesis and not soak"

@@ -24,6 +24,7 @@ from tests.support.patience import Patience, completed, ended, wait_until
 
 SOURCES = Path(__file__).parents[1] / "rocketmq"
 HARNESS_JAR = "tieredstore-harness.jar"
+VERSION = re.compile(r"(?<=<rocketmq.version>)(.+)(?=</rocketmq.version>)")
 PORTS = range(20_000, 32_000, 8)  # below the range that Linux gives to outgoing connections
 JAVA_OPENS = (
     "--add-exports=java.base/jdk.internal.ref=ALL-UNNAMED",
@@ -97,12 +98,10 @@ def cache_directory() -> Path:
 
 
 def rocketmq_version() -> str:
-    """The version that `pom.xml` names."""
-    found = re.search(
-        r"<rocketmq.version>(.+)</rocketmq.version>", (SOURCES / "pom.xml").read_text()
-    )
+    """The version that `ROCKETMQ_VERSION` names, or else `pom.xml`."""
+    found = VERSION.search((SOURCES / "pom.xml").read_text())
     assert found
-    return found[1]
+    return os.environ.get("ROCKETMQ_VERSION") or found[1]
 
 
 def digest(*paths: Path) -> str:
@@ -121,7 +120,8 @@ def locked(path: Path) -> Iterator[None]:
 def fetch(library: Path) -> None:
     """Fills `library` with RocketMQ's jars, wholly or not at all."""
     with tempfile.TemporaryDirectory(dir=library.parent) as scratch:
-        pom = shutil.copy(SOURCES / "pom.xml", scratch)
+        pom = Path(scratch) / "pom.xml"
+        pom.write_text(VERSION.sub(rocketmq_version(), (SOURCES / "pom.xml").read_text()))
         command = ["mvn", "-q", "-B", "-f", str(pom), "dependency:copy-dependencies"]
         command.append(f"-DoutputDirectory={scratch}/lib")
         done = completed(command)

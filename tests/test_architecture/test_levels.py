@@ -18,6 +18,7 @@ MARKS = ("slow", "data", "s3", "spark", "rocketmq", "nightly", "soak")
 SCALES = ("scales", "hypothesis")
 DECLARED = {*MARKS, "scales", "process", "checkout"}
 PART = re.compile(r"^(test-[\w-]+): \$\(\w*STAMP\)\n\t\S*\$\(PYTEST\).* -m (.*)$", re.MULTILINE)
+DECORATORS = re.compile(r"^(@.*\n(?:[@ )\]].*\n)*)(?=(?:async )?def test_)", re.MULTILINE)
 PLACES = {"soak": "tests/soak", "rocketmq": "tests/test_interop", "spark": "tests/test_spark"}
 """Where the tests with a mark are: a part that looks only there collects no others."""
 
@@ -74,6 +75,8 @@ def test_every_part_is_made_by_its_level() -> None:
     assert set(expressions()) == set().union(*LEVELS.values()) | {"test-cpu"}
     assert set(value_of("FULL_PARTS").split()) == LEVELS["test-full"]
     assert set(value_of("NIGHTLY_PARTS").split()) == LEVELS["test-nightly"] | {
+        "test-broker",
+        "test-old-broker",
         "test-million",
         "test-wheels",
         "test-cpu",
@@ -101,6 +104,22 @@ def test_a_part_that_looks_in_one_place_misses_no_test(mark: str) -> None:
 def test_every_mark_of_a_part_is_declared() -> None:
     declared = re.findall(r'^    "(\w+): ', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
     assert set(declared) == DECLARED
+
+
+def decorators_of_tests() -> list[str]:
+    files = (ROOT / "tests").glob("test_*/**/test_*.py")
+    return [found for path in files for found in DECORATORS.findall(path.read_text())]
+
+
+def test_the_part_of_what_takes_minutes_has_tests() -> None:
+    """Without one pytest ends with 5."""
+    nightly = [one for one in decorators_of_tests() if "mark.nightly" in one]
+    assert any("mark.scales" not in one for one in nightly)
+
+
+def test_make_test_starts_tens_of_commands_as_processes() -> None:
+    processes = [one for one in decorators_of_tests() if "mark.process" in one]
+    assert len([one for one in processes if not re.search(r"mark\.(slow|s3)\b", one)]) >= 20
 
 
 def test_what_is_tried_of_the_wheel_is_there() -> None:

@@ -25,10 +25,11 @@ from tests.soak.forked_commands import ForkedCommands
 from tests.support.cli import settings
 from tests.support.fake_broker import FakeBroker
 from tests.support.golden import ROCKETMQ_533, unpacked
+from tests.support.level import by_level
 from tests.support.patience import HANGS_AFTER_S
 
 KILLS = 20
-LONG_KILLS = 60
+LONG_KILLS = by_level(quick=20, full=20, nightly=200)
 """In each of the two long tests."""
 STARTS_MAX = 2 * LONG_KILLS
 """A command that ends before it is killed is no kill."""
@@ -241,21 +242,22 @@ async def test_twenty_kills_leave_a_sound_tier_and_the_same_files(
 
 
 @pytest.mark.slow
+@pytest.mark.scales
 @pytest.mark.timeout(HANGS_AFTER_S)
 @pytest.mark.parametrize("follow", [False, True], ids=["once", "follow"])
-async def test_hundreds_of_kills_at_random_moments_lose_and_repeat_nothing(
+async def test_many_kills_at_random_moments_lose_and_repeat_nothing(
     tmp_path: Path, *, follow: bool
 ) -> None:
     started_s = time.monotonic()
     rng = random.Random(11)
     broker = FakeBroker(tmp_path / "store", commit_log_bytes=1 << 18, consume_queue_bytes=8000)
-    some_messages(broker, rng, 400 if follow else 12_000)
+    some_messages(broker, rng, 400 if follow else 200 * LONG_KILLS)
     tier = tmp_path / "tier"
     arguments = [*long_settings(tier), "tier", str(broker.directory)]
     with ForkedCommands(tmp_path / "commands.log") as commands:
         following = [*arguments, "--follow"] if follow else arguments
         killer = Killer(commands, following, tier, random.Random(13))
-        with writing(broker, rng, 60_000) if follow else contextlib.nullcontext():
+        with writing(broker, rng, 1_000 * LONG_KILLS) if follow else contextlib.nullcontext():
             while killer.kills < LONG_KILLS:
                 assert killer.starts < STARTS_MAX, f"too few could be killed: {killer}"
                 await killer.strike()

@@ -90,6 +90,7 @@ def start(command: list[str]) -> tuple[int, str]:
     return process.returncode, said
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("place", PLACES)
 def test_a_start_from_elsewhere_names_the_living_owner_and_leaves_it_the_tier(
     broker: FakeBroker, tier: str, tmp_path: Path, place: str
@@ -107,6 +108,7 @@ def test_a_start_from_elsewhere_names_the_living_owner_and_leaves_it_the_tier(
     assert start(command(broker, tier))[0] == 0, "after a clean end"
 
 
+@pytest.mark.process
 def test_an_owner_in_another_pid_namespace_lives_and_dies(
     broker: FakeBroker, tier: str, tmp_path: Path
 ) -> None:
@@ -120,6 +122,7 @@ def test_an_owner_in_another_pid_namespace_lives_and_dies(
     assert f"waiting {LEASE_S} s for a sign of life" in said
 
 
+@pytest.mark.process
 def test_a_killed_owner_of_this_host_is_replaced_without_a_wait(
     broker: FakeBroker, tier: str, tmp_path: Path
 ) -> None:
@@ -130,6 +133,7 @@ def test_a_killed_owner_of_this_host_is_replaced_without_a_wait(
     assert (status, "sign of life" in said) == (0, False), said
 
 
+@pytest.mark.process
 def test_a_standby_takes_over_when_the_owner_is_stopped(
     broker: FakeBroker, tier: str, tmp_path: Path
 ) -> None:

@@ -178,6 +178,7 @@ def ends_cleanly(world: World, second: subprocess.Popen[bytes]) -> None:
     assert ended(second) == 0, world.said("second")
 
 
+@pytest.mark.process
 @pytest.mark.slow
 @pytest.mark.timeout(HANGS_AFTER_S)
 @pytest.mark.parametrize(
@@ -210,6 +211,7 @@ def test_an_owner_that_was_stopped_ends_and_nothing_of_it_is_seen(
     assert world.published() == now
 
 
+@pytest.mark.process
 @pytest.mark.slow
 @pytest.mark.timeout(HANGS_AFTER_S)
 def test_an_owner_in_the_way_is_named_and_once_it_ends_the_other_goes_on(world: World) -> None:
@@ -228,6 +230,7 @@ def test_an_owner_in_the_way_is_named_and_once_it_ends_the_other_goes_on(world: 
     assert all(body(offset) in record for offset, record in world.published().items())
 
 
+@pytest.mark.process
 @pytest.mark.slow
 @pytest.mark.timeout(HANGS_AFTER_S)
 def test_an_owner_that_is_killed_while_stopped_leaves_files_that_the_other_sweeps(

@@ -116,6 +116,7 @@ def assert_copied(golden_tier: Path, copy: Path) -> None:
         assert sorted(one.body for one in after.messages("G_Keys")) == wanted
 
 
+@pytest.mark.nightly
 def test_a_cluster_of_two_workers_runs_a_job_that_ships_itself(
     golden_tier: Path, tmp_path: Path
 ) -> None:

@@ -43,6 +43,7 @@ def test_every_package_says_that_it_is_typed(package: str) -> None:
     assert (files(package) / "py.typed").is_file()
 
 
+@pytest.mark.process
 def test_the_command_is_installed_and_knows_every_command() -> None:
     command = Path(sys.executable).parent / "tieredstore"
     version = subprocess.run([command, "--version"], capture_output=True, text=True, check=True)
@@ -52,6 +53,7 @@ def test_the_command_is_installed_and_knows_every_command() -> None:
     assert [name for name in COMMANDS if f"\n  {name} " not in shown] == []
 
 
+@pytest.mark.process
 @pytest.mark.slow
 def test_nothing_that_only_tests_need_is_imported_by_the_commands() -> None:
     modules = [module for module, _ in COMMANDS.values()]

@@ -271,6 +271,7 @@ async def test_a_clean_end_is_believed_at_once() -> None:
     assert rival.clock.monotonic_s() == 0.0
 
 
+@pytest.mark.process
 def test_the_life_of_a_process_is_told_on_its_own_host_alone() -> None:
     ours = owner_name(ManualClock(), beat_s=30.0)
     said = ProcessName.parse(ours)
@@ -380,6 +381,7 @@ async def test_an_owner_that_is_not_to_look_makes_no_request() -> None:
     await journal.close()
 
 
+@pytest.mark.process
 @pytest.mark.slow
 def test_an_idle_follower_ends_with_4_and_says_who_took_it_and_a_killed_one_needs_no_word(
     broker: FakeBroker, tmp_path: Path

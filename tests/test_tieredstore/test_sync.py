@@ -65,6 +65,7 @@ def test_it_reads_what_the_asynchronous_face_reads(tier: Path) -> None:
         assert opened.check() == []
 
 
+@pytest.mark.process
 def test_it_works_where_a_loop_runs_in_the_same_thread_as_in_jupyter(tier: Path) -> None:
     program = f"""
 import asyncio
@@ -124,6 +125,7 @@ def test_without_a_block_it_is_closed_by_a_call_and_warns_when_it_is_dropped(tie
         opened.topics()
 
 
+@pytest.mark.process
 def test_a_program_that_closes_nothing_ends_all_the_same(tier: Path) -> None:
     program = f"""
 import tieredstore.sync
@@ -156,6 +158,7 @@ def test_several_threads_may_read_at_once(tier: Path) -> None:
     assert counts == [600] * 4
 
 
+@pytest.mark.process
 def test_ctrl_c_in_a_waiting_call_closes_and_ends(tmp_path: Path) -> None:
     """Storage that never answers: the call waits for ever, until SIGINT comes."""
     broker = FakeBroker(tmp_path / "store")

@@ -204,6 +204,7 @@ def test_config_tells_every_value_with_its_origin(options: list[str]) -> None:
     assert "changes nothing" in text
 
 
+@pytest.mark.process
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_following_ends_cleanly_at_a_signal(
@@ -292,6 +293,7 @@ def test_codas_of_an_old_java_tier_are_imported_with_it(tmp_path: Path) -> None:
         }
 
 
+@pytest.mark.process
 @pytest.mark.slow
 def test_long_work_shows_its_progress_on_a_terminal_and_its_output_where_it_belongs(
     tmp_path: Path,
@@ -319,6 +321,7 @@ def test_long_work_shows_its_progress_on_a_terminal_and_its_output_where_it_belo
         assert title not in done.stdout
 
 
+@pytest.mark.process
 @pytest.mark.slow
 def test_more_queues_than_a_shell_allows_open_files_are_tiered(
     tree: GoldenTree, tmp_path: Path

@@ -47,6 +47,7 @@ AT_ONCE = [
 """Modules of our own and of others, in all phases of a start."""
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("name", AT_ONCE)
 def test_ctrl_c_while_modules_are_loaded_gives_no_traceback(name: str) -> None:
     program = INTERRUPTED.format(name=name, words=["topics"])
@@ -54,6 +55,7 @@ def test_ctrl_c_while_modules_are_loaded_gives_no_traceback(name: str) -> None:
     assert (done.returncode, done.stderr) == (-signal.SIGINT, b"")
 
 
+@pytest.mark.process
 def test_ctrl_c_while_an_error_is_explained_gives_no_traceback() -> None:
     program = INTERRUPTED.format(name="tieredstore.cli.failures", words=["tpics"])
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=False)
@@ -115,6 +117,7 @@ def test_what_comes_before_ctrl_c_is_heard_is_little() -> None:
     )
 
 
+@pytest.mark.process
 def test_a_command_starts_no_threads_for_linear_algebra() -> None:
     program = (
         "import os, sys\n"
@@ -146,6 +149,7 @@ def intruder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.process
 def test_a_command_names_a_file_that_hides_a_package_of_ours(intruder: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "tieredstore", "topics"],
@@ -161,6 +165,7 @@ def test_a_command_names_a_file_that_hides_a_package_of_ours(intruder: Path) -> 
     assert "rename that file" in sentence
 
 
+@pytest.mark.process
 def test_the_installed_command_names_it_too(intruder: Path) -> None:
     done = subprocess.run(
         [Path(sys.executable).parent / "tieredstore", "topics"],
@@ -173,6 +178,7 @@ def test_the_installed_command_names_it_too(intruder: Path) -> None:
     assert len(done.stderr.splitlines()) == 1
 
 
+@pytest.mark.process
 def test_a_script_gets_an_import_error_whose_last_line_says_it(intruder: Path) -> None:
     script = intruder.parent / "script.py"
     script.write_text("import tieredstore\n")

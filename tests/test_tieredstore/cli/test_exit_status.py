@@ -89,6 +89,7 @@ def test_2_wrong_use(given: list[str], words: list[str]) -> None:
     assert len(run(*given, *words, status=2).complaints.splitlines()) == 1
 
 
+@pytest.mark.process
 @pytest.mark.slow
 def test_3_storage_unavailable(broker: FakeBroker, given: list[str]) -> None:
     run(*given, "tier", broker.directory)
@@ -122,6 +123,7 @@ def test_70_a_bug(given: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     assert (result.exit_code, "a bug of tieredstore's" in result.stderr) == (70, True)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("number", "word"),
     [
@@ -141,6 +143,7 @@ def test_129_130_143_a_signal_ends_a_run_and_says_how_far_it_came(
     assert err.splitlines()[-1].startswith(f"tieredstore: {word}: tiered 0 messages")
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGINT, signal.SIGTERM])
 def test_a_second_signal_ends_a_follower_at_once(
     broker: FakeBroker, given: list[str], number: signal.Signals
@@ -158,6 +161,7 @@ def test_a_second_signal_ends_a_follower_at_once(
     run(*given, "tier", broker.directory)  # takes the tier without a word
 
 
+@pytest.mark.process
 def test_nohup_keeps_a_follower_from_ending_at_sighup(broker: FakeBroker, given: list[str]) -> None:
     command = ["nohup", *COMMAND, *given, "tier", str(broker.directory), "--follow"]
     process = subprocess.Popen(
@@ -191,6 +195,7 @@ main()
 """
 
 
+@pytest.mark.process
 def test_ctrl_c_while_modules_are_loaded_shows_no_traceback() -> None:
     done = subprocess.run(
         [sys.executable, "-c", INTERRUPTED, "config"], capture_output=True, check=False

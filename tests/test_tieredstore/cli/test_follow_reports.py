@@ -56,6 +56,7 @@ def line_of(process: "subprocess.Popen[str]") -> str:
     return ""
 
 
+@pytest.mark.process
 @pytest.mark.slow
 def test_a_store_that_cannot_be_read_is_said_once_and_again_when_it_changes(
     follower: "subprocess.Popen[str]", broker: FakeBroker
@@ -75,6 +76,7 @@ def test_a_store_that_cannot_be_read_is_said_once_and_again_when_it_changes(
     assert (follower.returncode, complaints(err)) == (0, "")
 
 
+@pytest.mark.process
 @pytest.mark.slow
 @pytest.mark.parametrize("is_late", [False, True], ids=["up to date", "behind"])
 def test_a_stop_while_the_tier_is_away_says_how_far_behind_it_is(
@@ -111,6 +113,7 @@ def tiered(given: list[str]) -> list[dict[str, Any]]:
     return run(*given, "topics", "--json", status=None).rows
 
 
+@pytest.mark.process
 @pytest.mark.slow
 @pytest.mark.parametrize("gone", ["full", "closed"])
 def test_standard_error_that_takes_nothing_does_not_end_a_follower(

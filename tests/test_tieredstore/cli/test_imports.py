@@ -64,6 +64,7 @@ def loaded_by(*words: str | Path) -> set[str]:
     return set(done.stderr.split()) - OURS
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("words", ["topics", "read G_Orders 0 --max 1"])
 def test_a_command_that_reads_imports_these_libraries_and_no_other(
     given: list[str], words: str

@@ -139,6 +139,7 @@ def test_a_follower_shows_a_table_on_a_terminal_and_log_lines_above_it(
     assert terminal.written.count("\x1b[?25l") == terminal.written.count("\x1b[?25h")
 
 
+@pytest.mark.process
 def test_a_terminal_that_is_closed_ends_a_follower_cleanly(
     broker: FakeBroker, given: list[str]
 ) -> None:
@@ -163,6 +164,7 @@ def test_json_logs_are_not_mixed_with_a_table(broker: FakeBroker, given: list[st
     assert "\x1b" not in terminal.written
 
 
+@pytest.mark.process
 @pytest.mark.slow
 def test_a_store_of_our_own_shows_the_same_table(given: list[str], tmp_path: Path) -> None:
     own = [*given, "-D", f"storePathRootDir={tmp_path / 'own'}"]

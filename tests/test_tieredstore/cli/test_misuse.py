@@ -46,6 +46,7 @@ def options(tier: Path) -> list[str]:
     return settings(unpacked(ROCKETMQ_533), tier)
 
 
+@pytest.mark.process
 def test_help_imports_click_and_nothing_heavy() -> None:
     program = (
         "import sys\n"

@@ -264,6 +264,7 @@ def _made_certificates(directory: Path) -> tuple[Path, Path]:
     return directory / "ca.pem", both
 
 
+@pytest.mark.process
 @pytest.mark.slow
 def test_certificates_of_an_authority_of_ones_own(
     reach: Any, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -284,6 +285,7 @@ def test_certificates_of_an_authority_of_ones_own(
         assert "AWS_CA_BUNDLE" in said
 
 
+@pytest.mark.process
 @pytest.mark.slow
 def test_boto3_is_not_imported_where_the_environment_has_a_key(reach: Any, store: Path) -> None:
     with reach() as server:

@@ -56,6 +56,7 @@ def test_each_argument_is_a_message_with_the_options_of_all(tmp_path: Path) -> N
     assert (first.tags, first.keys, first.property_map["x"]) == ("T", ["a", "b"], "1=2")
 
 
+@pytest.mark.process
 @pytest.mark.slow
 def test_each_line_of_standard_input_is_a_message_and_empty_ones_are_none(tmp_path: Path) -> None:
     done = piped(tmp_path, b"one\n\n\xfftwo\nthree", "Orders")
@@ -64,6 +65,7 @@ def test_each_line_of_standard_input_is_a_message_and_empty_ones_are_none(tmp_pa
     assert stored(tmp_path) == {QueueId("Orders", 0): [b"one", b"\xfftwo", b"three"]}
 
 
+@pytest.mark.process
 @pytest.mark.slow
 def test_what_read_prints_put_copies(tmp_path: Path) -> None:
     """A whole topic with its queues, properties, hosts, flags and times of birth."""
@@ -90,6 +92,7 @@ def test_what_read_prints_put_copies(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.process
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("lines", "words", "sentence"),
@@ -166,6 +169,7 @@ def test_a_store_that_another_process_writes_is_refused_by_its_name(tmp_path: Pa
     assert done.stderr == f"tieredstore: {sentence}\n"
 
 
+@pytest.mark.process
 @pytest.mark.slow
 def test_a_signal_ends_it_behind_what_was_read_and_says_what_is_there(tmp_path: Path) -> None:
     process = subprocess.Popen(

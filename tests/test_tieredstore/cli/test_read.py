@@ -103,6 +103,7 @@ def test_a_pipe_gets_whole_lines_that_can_be_searched(tier: Path) -> None:
     assert lines.split("\t")[-1] == r"two\nlines\tand \x1b[31m red"
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("width", [60, 80, 120])
 def test_a_terminal_gets_a_table_with_the_queue_where_there_are_several(
     tier: Path, width: int
@@ -190,6 +191,7 @@ def test_damaged_messages_end_a_read_or_are_passed_over_and_named(tmp_path: Path
 
 
 @pytest.mark.leaves_findings("body-compression", why="a body is poisoned on purpose")
+@pytest.mark.process
 def test_a_body_that_cannot_be_decompressed_is_passed_over_too(tmp_path: Path) -> None:
     broker = FakeBroker(tmp_path / "store")
     poisoned = (CompressionType.ZSTD << 8) | COMPRESSED

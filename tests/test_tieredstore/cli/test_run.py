@@ -86,6 +86,7 @@ def tiered(tmp_path: Path) -> int:
     return sum(row["commit_offset"] - row["min_offset"] for row in done.rows) if done.out else 0
 
 
+@pytest.mark.process
 @pytest.mark.slow
 def test_what_it_is_given_is_answered_and_tiered_and_a_signal_ends_it(tmp_path: Path) -> None:
     port = free_port()
@@ -118,6 +119,7 @@ def test_what_it_is_given_is_answered_and_tiered_and_a_signal_ends_it(tmp_path: 
     assert not (tmp_path / "store" / "abort").exists()
 
 
+@pytest.mark.process
 @pytest.mark.slow
 def test_the_end_of_its_input_ends_nothing_and_what_waits_is_tiered_at_the_end(
     tmp_path: Path,
@@ -139,6 +141,7 @@ def test_the_end_of_its_input_ends_nothing_and_what_waits_is_tiered_at_the_end(
     assert tiered(tmp_path) == 2
 
 
+@pytest.mark.process
 @pytest.mark.slow
 def test_a_second_signal_ends_it_at_once_and_nothing_is_lost(tmp_path: Path) -> None:
     (tmp_path / "acme_hanging.py").write_text(HANGING)
@@ -161,6 +164,7 @@ def test_a_second_signal_ends_it_at_once_and_nothing_is_lost(tmp_path: Path) -> 
     assert done.out == "Orders\t0\t1\n"
 
 
+@pytest.mark.process
 @pytest.mark.slow
 def test_the_file_of_a_java_broker_starts_it(tmp_path: Path) -> None:
     """With its plug-in's Java name, its sizes, and keys that only a broker knows."""
@@ -183,6 +187,7 @@ def test_the_file_of_a_java_broker_starts_it(tmp_path: Path) -> None:
     assert not (tmp_path / "store" / "commitlog").exists()
 
 
+@pytest.mark.process
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("setting", "words"),
@@ -224,6 +229,7 @@ def test_what_cannot_work_is_said_and_leaves_the_store_closed(
     StoreDirectory(tmp_path / "store").close()
 
 
+@pytest.mark.process
 @pytest.mark.slow
 def test_a_stop_while_the_tier_is_away_says_what_is_not_in_it(tmp_path: Path) -> None:
     given = options(tmp_path, tieredStoreShutdownTimeout=1000)

@@ -164,6 +164,7 @@ def test_an_endpoint_without_tls_in_the_environment(
         assert "is on another machine and without TLS" in said
 
 
+@pytest.mark.process
 @pytest.mark.slow
 def test_credentials_are_never_said(
     tier: str,

@@ -29,6 +29,7 @@ def options(tier: Path) -> list[str]:
     return settings(unpacked(ROCKETMQ_533), tier)
 
 
+@pytest.mark.process
 def test_a_closed_pipe_is_no_error(tier: Path) -> None:
     reader, writer = os.pipe()
     os.close(reader)
@@ -42,6 +43,7 @@ def test_a_closed_pipe_is_no_error(tier: Path) -> None:
     assert (done.returncode, done.stderr) == (0, b"")
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("closed", [">&-", "<&- >&- 2>&-"])
 @pytest.mark.parametrize(
     "words", [["topics", "--json"], ["read", "G_Orders", "0", "--max", "9"]], ids=" ".join
@@ -56,6 +58,7 @@ def test_closed_standard_streams_are_no_error(tier: Path, closed: str, words: li
     assert (done.returncode, done.stderr) == (0, b"")
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     "words", ["topics --json", "topics", "read G_Orders", "config --json", "--help"]
 )
@@ -73,6 +76,7 @@ def test_a_full_device_behind_the_output_is_said(tier: Path, words: str) -> None
     assert done.stderr == f"tieredstore: {sentence}\n"
 
 
+@pytest.mark.process
 @pytest.mark.slow
 @pytest.mark.leaves_findings("object-missing", "unreadable", why="a segment's file is removed")
 def test_findings_that_nobody_reads_still_count(tmp_path: Path) -> None:
@@ -90,6 +94,7 @@ def test_findings_that_nobody_reads_still_count(tmp_path: Path) -> None:
         assert (done.returncode, done.stderr) == (1, b"")
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("to", ["2>/dev/full", "2>&-"])
 def test_a_sentence_that_cannot_be_said_leaves_the_status(tmp_path: Path, to: str) -> None:
     command = ["bash", "-c", f'"$@" {to}', "bash", *COMMAND]

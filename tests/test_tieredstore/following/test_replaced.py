@@ -128,6 +128,7 @@ async def test_the_same_files_in_a_new_directory_are_the_same_log(
     assert await poll_later(log, clock) == {A0: (0, 61)}
 
 
+@pytest.mark.process
 @pytest.mark.slow
 def test_a_follower_ends_with_a_sentence_when_its_store_is_replaced(
     broker: FakeBroker, other: FakeBroker, tmp_path: Path

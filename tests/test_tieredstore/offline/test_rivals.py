@@ -95,6 +95,7 @@ def is_one_run(words: Words, kind: str, is_under_way: Callable[[], bool] | None)
         assert any(second == status and sentence in said for status, sentence in allowed), said
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("kind", ["rebuild", METADATA])
 @pytest.mark.parametrize("meets", [True, False], ids=["one stands still", "both at once"])
 def test_of_two_rebuilds_one_wins_or_both_give_the_same(
@@ -120,6 +121,7 @@ def test_of_two_rebuilds_one_wins_or_both_give_the_same(
     assert "nothing is wrong" in run(*options_of(tree, tier), "check").out
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("meets", [True, False], ids=["one stands still", "both at once"])
 def test_of_two_exports_one_wins_or_both_give_the_same(
     sound: tuple[GoldenTree, Path], tmp_path: Path, *, meets: bool

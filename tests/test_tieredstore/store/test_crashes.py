@@ -61,6 +61,7 @@ async def walked(directory: Path) -> list[bytes]:
     return bodies
 
 
+@pytest.mark.process
 @pytest.mark.slow
 @pytest.mark.timeout(HANGS_AFTER_S)
 @pytest.mark.parametrize("flush", ["SYNC_FLUSH", "ASYNC_FLUSH"])
