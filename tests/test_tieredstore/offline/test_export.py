@@ -171,13 +171,15 @@ class Growing:
         self._topic = topic
         self.bodies: list[bytes] = []
 
-    def grow(self, count: int) -> None:
+    def grow(self, count: int, *, new_tier: bool = False) -> None:
         for number in range(count):
             body = b"%d" % len(self.bodies)
             self.broker.put(self._topic, number % 2, body, tags=f"Tag{number % 3}")
             self.bodies.append(body)
         self.broker.now_ms += DAY
-        with sync.follow(self.broker.directory, self.tier, broker="b") as follower:
+        with sync.follow(
+            self.broker.directory, self.tier, broker="b", new_tier=new_tier
+        ) as follower:
             follower.drain()
 
 
@@ -219,7 +221,7 @@ def test_no_history_of_a_tier_that_was_made_again_is_added(tmp_path: Path) -> No
     growing.grow(4)
     exported(growing.tier, out)
     rmtree(growing.tier)
-    growing.grow(4)
+    growing.grow(4, new_tier=True)
     with pytest.raises(ConfigError, match=r"the tier was made again since .*: name another dir"):
         planned(growing.tier, out)
 

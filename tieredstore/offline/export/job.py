@@ -229,22 +229,18 @@ def planned_export(
         goes_on = last is not None and len(done) < len(last.tasks)
         found = tier.plan((options.wanted if goes_on else wanted).selection(queues), split_bytes)
     missed: list[Gone] = []
-    if last is None or not goes_on:
+    planned = last
+    if planned is None or not goes_on:
         missed = gone(queues.values(), reached)
         planned, done = _next_run(found, wanted, last), {}
-        splits: Sequence[Split | None] = found.splits
-    else:
-        planned = last
-        splits = [_split_again(task, last, found, options) for task in last.tasks]
+    whole = ExportTask(
+        str(directory.absolute()), planned.number, 0, QueueId("", 0), 0, (0, 0), None, columns,
+        options.tags or (), skips, (), about is not None and PARTITIONS not in about,
+    )  # fmt: skip
     tasks = [
-        ExportTask(
-            str(directory.absolute()), planned.number, number, task.queue, task.start,
-            _offsets_of(task, planned), split, columns, options.tags or (), skips,
-            () if number in done else _gone_of(task, split, planned, found),
-            about is not None and PARTITIONS not in about,
-        )
-        for number, (task, split) in enumerate(zip(planned.tasks, splits, strict=True))
-    ]  # fmt: skip
+        _task(whole, number, planned, found, options, is_done=number in done)
+        for number in range(len(planned.tasks))
+    ]
     return Export(
         directory,
         about or {**source.as_kept(), "options": asdict(options), PARTITIONS: "hive"},
@@ -275,6 +271,29 @@ def _next_run(found: TierPlan, wanted: WantedMessages, last: PlannedRun | None) 
         for split in found.splits
     ]  # fmt: skip
     return PlannedRun(1 if last is None else last.number + 1, offsets, tasks, reached)
+
+
+def _task(
+    like: ExportTask,
+    number: int,
+    run: PlannedRun,
+    found: TierPlan,
+    options: ExportOptions,
+    *,
+    is_done: bool,
+) -> ExportTask:
+    """A task of a run, by where its bytes lie now; `like` has what all tasks share."""
+    task = run.tasks[number]
+    split = _split_again(task, run, found, options)
+    return replace(
+        like,
+        number=number,
+        queue=task.queue,
+        start=task.start,
+        offsets=_offsets_of(task, run),
+        split=split,
+        gone=() if is_done else _gone_of(task, split, run, found),
+    )
 
 
 def _split_again(
