@@ -95,8 +95,13 @@ def progress(number):
 SparkEngine(spark).map_group(range(4), WaitsForProgress(heard), same, progress=progress)
 assert told == [0, 1, 2, 3]
 frame = tiers.messages(spark, str(tier), columns=["topic", "body"], topics="G_Keys")
-writing = frame.write.format("tieredstore").mode("append").option("broker", "b")
-writing.option("tieredStoreFilePath", str(place / "copy")).save(str(place / "store"))
+frame = frame.withColumnsRenamed({"topic": "TOPIC", "body": "Body"})
+copied = None
+for times in (1, 2):
+    writing = frame.write.format("tieredstore").mode("append").option("broker", "b")
+    writing.option("tieredStoreFilePath", str(place / "copy")).save(str(place / "store"))
+    copied = copied or tiers.messages(spark, place / "copy", columns=["BODY"])
+    assert copied.count() == times * frame.count()
 print("FOUND " + json.dumps({"kind": type(spark).__module__, "rows": frame.count()}))
 spark.stop()
 """
@@ -110,9 +115,9 @@ def found_by(job: Job, place: Path, servers: Iterable[int] = ()) -> dict[str, An
     return json.loads(lines[-1].removeprefix(FOUND))
 
 
-def assert_copied(golden_tier: Path, copy: Path) -> None:
+def assert_copied(golden_tier: Path, copy: Path, times: int = 1) -> None:
     with sync.open(golden_tier) as before, sync.open(copy) as after:
-        wanted = sorted(one.body for one in before.messages("G_Keys"))
+        wanted = sorted(times * [one.body for one in before.messages("G_Keys")])
         assert sorted(one.body for one in after.messages("G_Keys")) == wanted
 
 
@@ -150,4 +155,4 @@ def test_tables_the_engine_and_the_writer_work_through_spark_connect(
     server = java_machine(spark)
     found = found_by(Job([sys.executable, str(script), *words], environment), tmp_path, [server])
     assert found == {"kind": "pyspark.sql.connect.session", "rows": 360}
-    assert_copied(golden_tier, tmp_path / "copy")
+    assert_copied(golden_tier, tmp_path / "copy", times=2)

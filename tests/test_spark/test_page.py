@@ -35,6 +35,7 @@ def test_the_blocks_print_what_they_show(golden_tier: Path, tmp_path: Path) -> N
     (sql,) = re.findall(r"^```sql\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
     program = "".join(block.text for block in others)
     program += 'append(spark.table("orders").select("topic", "body").limit(3), 1)\n'
-    program += f'spark.catalog.dropTempView("orders")\nspark.sql("""{sql}""")\n'
+    program += 'spark.catalog.dropTempView("orders")\n'
+    program += "".join(f'spark.sql("""{statement}""")\n' for statement in sql.split(";"))
     program += 'assert spark.table("orders").count() == 2400\nspark.stop()\n'
     ran(Block("python", SESSION + program, "", 0), tmp_path, environment, joined=False)

@@ -1,7 +1,6 @@
 """The tables of a tier in Spark hold what its own readers read."""
 
 from collections.abc import Iterable
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -9,15 +8,13 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import StructField, StructType, TimestampType
 
-from container.names.queue_id import QueueId
 from tests.support.cli import run
 from tests.support.golden import ROCKETMQ_533, unpacked
 from tieredstore import sync
+from tieredstore.config.sources import ConfigError
 from tieredstore.message import Message
 from tieredstore.offline import spark as tiers
 from tieredstore.offline.spark.conversion import ToSpark
-from tieredstore.offline.spark.pushdown import narrowed
-from tieredstore.offline.wanted_messages import WantedMessages
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
@@ -96,61 +93,29 @@ def test_only_the_named_columns_are_made(spark: "SparkSession", golden_tier: Pat
     assert {row.tags for row in frame.where("tags = 'TagA'").collect()} == {"TagA"}
 
 
-def test_filters_choose_what_is_read_on_a_word_where_the_switch_is_on(
-    spark: "SparkSession", golden_tier: Path
-) -> None:
-    with sync.open(golden_tier) as tier:
-        messages = list(tier.messages("G_Orders", 1))
-    since = messages[100].stored_at
-    where = "topic = 'G_Orders' and queue_id in (1, 77) and queue_offset between 50 and 299"
-    columns = ["topic", "queue_id", "queue_offset", "store_timestamp"]
-    spark.conf.set(tiers.PUSHDOWN_KEY, "true")
-    try:
-        frame = tiers.messages(spark, str(golden_tier), columns=columns, pushFilters=True)
-        found = frame.where(where).where(frame.store_timestamp >= since).collect()
-        wanted = [one.offset for one in messages[50:300] if one.stored_at >= since]
-        assert sorted(row.queue_offset for row in found) == wanted
-    finally:
-        spark.conf.unset(tiers.PUSHDOWN_KEY)
-
-
-def test_pushed_filters_narrow_the_reading() -> None:
-    from pyspark.sql.datasource import (  # noqa: PLC0415 - an extra
-        EqualTo,
-        Filter,
-        GreaterThan,
-        In,
-        LessThan,
-        StringContains,
-    )
-
-    filters: list[Filter] = [
-        In(("queue_id",), (1, 2)),
-        EqualTo(("topic",), "T"),
-        GreaterThan(("queue_offset",), 9),
-        LessThan(("queue_offset",), 20),
-        GreaterThan(("store_timestamp",), datetime(2026, 1, 1, tzinfo=UTC)),
-        LessThan(("store_timestamp",), datetime(2026, 1, 1, 0, 0, 0, 1500, tzinfo=UTC)),
-        StringContains(("tags",), "x"),
-    ]
-    found = WantedMessages()
-    for one in filters:
-        found = narrowed(found, one)
-    assert found.has(QueueId("T", 2))
-    assert not found.has(QueueId("T", 3))
-    assert not found.has(QueueId("U", 1))
-    assert found.offsets_of(QueueId("T", 1)) == (10, 20)
-    assert found.times_ms == (1_767_225_600_000, 1_767_225_600_002)
-
-
 def test_times_that_spark_cannot_say_are_null() -> None:
-    us_max = (2**63 - 1) // 1000
-    times = [0, us_max, us_max + 1, -us_max, -us_max - 1, 2**63 - 1, -(2**63), None]
+    first, last = -62_135_596_800_000, 253_402_300_799_999
+    times = [0, last, last + 1, first, first - 1, 1_790_000_000_000_000, 2**63 - 1, -(2**63), None]
     batch = pa.record_batch([pa.array(times, pa.timestamp("ms", tz="UTC"))], ["store_timestamp"])
-    schema = StructType([StructField("store_timestamp", TimestampType())])
-    (column,) = ToSpark.of("messages", schema).converted(batch).columns
-    said = [0, us_max * 1000, None, -us_max * 1000, None, None, None, None]
-    assert column.cast(pa.int64()).to_pylist() == said
+    schema = StructType([StructField("Store_Timestamp", TimestampType())])
+    found = ToSpark.of("messages", schema).converted(batch)
+    said = [0, last * 1000, None, first * 1000, *[None] * 5]
+    assert found.column(0).cast(pa.int64()).to_pylist() == said
+    assert found.schema.names == ["Store_Timestamp"], "as the query spells it"
+
+
+def test_columns_have_any_case(spark: "SparkSession", golden_tier: Path) -> None:
+    frame = tiers.messages(spark, golden_tier, columns=["Tags", "BODY"], queues="G_Orders/0")
+    assert frame.columns == ["tags", "body"]
+    reader = spark.read.format("tieredstore").option("queues", "G_Orders/0")
+    mine = reader.schema("Queue_Offset bigint, BODY binary").load(str(golden_tier))
+    assert mine.columns == ["Queue_Offset", "BODY"]
+    assert mine.where("queue_offset < 5").count() == 5
+
+
+def test_a_table_that_is_none_is_one_sentence(spark: "SparkSession", golden_tier: Path) -> None:
+    with pytest.raises(ConfigError, match="there is no table 'segment': write segments"):
+        tiers.table(spark, golden_tier, "segment")
 
 
 def test_units_keys_segments_and_gaps_are_those_of_the_metadata(

@@ -54,12 +54,6 @@ class WantedMessages:
     """Queue offsets behind the last, likewise."""
     since_ms: int | None = None
     until_ms: int | None = None
-    topics_seen: frozenset[str] | None = None
-    """Only of these topics, of which some need not be there; filters of a query."""
-    numbers: frozenset[int] | None = None
-    """Only of queues with these numbers, besides `queues`; likewise."""
-    offsets: tuple[int, int] = ALL_OFFSETS
-    """Only these queue offsets `[from, to)`, besides `starts` and `ends`; likewise."""
 
     @property
     def times_ms(self) -> tuple[int, int]:
@@ -77,17 +71,14 @@ class WantedMessages:
 
     def has(self, queue: QueueId) -> bool:
         """Whether messages of a queue may be wanted."""
-        return (
-            self.has_topic(queue.topic)
-            and (self.topics_seen is None or queue.topic in self.topics_seen)
-            and (self.numbers is None or queue.queue_id in self.numbers)
-            and (self.queues is None or queue in self.queues or queue.queue_id in self.queues)
+        return self.has_topic(queue.topic) and (
+            self.queues is None or queue in self.queues or queue.queue_id in self.queues
         )
 
     def absence(self, queues: Collection[QueueId]) -> str | None:
         """What of the topics and queues that are named a tier with these queues has not.
 
-        None where it has all. Offsets, filters and a pattern may name what is not there.
+        None where it has all. Offsets and a pattern may name what is not there.
         """
         known = {queue.topic for queue in queues}
         for topic in sorted((self.topics or frozenset()) - known):
@@ -106,8 +97,8 @@ class WantedMessages:
     def offsets_of(self, queue: QueueId) -> tuple[int, int]:
         """Queue offsets `[from, to)` of a queue."""
         name = str(queue)
-        first = max(self.offsets[0], self.starts.get(name, ALL_OFFSETS[0]))
-        return first, max(first, min(self.offsets[1], self.ends.get(name, ALL_OFFSETS[1])))
+        first = self.starts.get(name, ALL_OFFSETS[0])
+        return first, max(first, self.ends.get(name, ALL_OFFSETS[1]))
 
     def selection(self, queues: Iterable[QueueId]) -> Selection:
         """The same for a scan; `queues` are those that there are."""

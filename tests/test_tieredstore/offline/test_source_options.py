@@ -121,7 +121,8 @@ def test_a_list_cannot_hold_what_separates_its_values() -> None:
 @pytest.mark.parametrize(
     ("names", "sentence"),
     [
-        (("Body",), "has no column 'Body': did you mean body?"),
+        (("Bodi",), "has no column 'Bodi': did you mean body?"),
+        (("body", "Body"), "the column 'Body' of the table messages is named twice"),
         (("body", "body"), "the column 'body' of the table messages is named twice"),
         ((), "no column is named: the table messages has topic, queue_id"),
         ("body", "columns are a list of names: write ['body']"),
@@ -134,12 +135,20 @@ def test_columns_of_which_no_table_can_be_made_are_refused(
         sql_types("messages", names)
 
 
+def test_columns_have_any_case() -> None:
+    assert sql_types("units", ["Queue_Offset", "TOPIC"]) == "queue_offset bigint, topic string"
+
+
+def test_a_table_that_is_none_is_one_sentence() -> None:
+    with pytest.raises(ConfigError, match="there is no table 'segment': write segments"):
+        sql_types("segment")
+
+
 @pytest.mark.parametrize(
     ("wanted", "sentence"),
     [
         (WantedMessages(topics=frozenset({"A", "B"}), queues=frozenset({0, 1})), None),
         (WantedMessages(queues=frozenset({QueueId("B", 0)})), None),
-        (WantedMessages(topics_seen=frozenset({"C"}), numbers=frozenset({9})), None),
         (WantedMessages(topics=frozenset({"C"})), "has nothing of C; there are A, B"),
         (WantedMessages(queues=frozenset({9})), "has a queue 9; there are 0, 1"),
         (WantedMessages(topics=frozenset({"B"}), queues=frozenset({1})), "queue 1; there are 0"),

@@ -115,6 +115,14 @@ def test_rows_are_messages_in_order_with_what_they_say(config: Config) -> None:
     assert not Path(run.write.directory).parent.exists()
 
 
+def test_columns_of_rows_have_any_case(config: Config) -> None:
+    check_columns({"TOPIC": "string", "Body": "binary", "Tags": "string"})
+    run = Run(config, "w").stage([{"TOPIC": "T", "Body": b"7", "Tags": "red"}])
+    assert run.append() == 1
+    (message,) = [one for queue_id in range(8) for one in held(config, "T", queue_id)]
+    assert (bytes(message.body), message.tags) == (b"7", "red")
+
+
 def test_parts_are_appended_in_their_order_and_queues_take_turns(config: Config) -> None:
     run = Run(config, "w").stage(rows_of(0, 7), [], rows_of(7, 5))
     run.parts.reverse()
@@ -285,6 +293,10 @@ def test_a_row_that_is_no_message_is_one_sentence_and_nothing_is_appended(
         (
             {"topic": "string", "body": "binary", "properties": "string"},
             "properties is string, not map<string,string>",
+        ),
+        (
+            {"topic": "string", "body": "binary", "Body": "binary"},
+            "the columns body and Body are one: leave one out with select",
         ),
         (
             {"topic": "string", "body": "binary", "queue_offset": "bigint"},

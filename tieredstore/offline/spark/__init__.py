@@ -11,9 +11,9 @@ Needs the extra `tieredstore[spark]`, and a Java machine where Spark itself runs
 Spark Connect, too: nothing here needs a SparkContext. `docs/spark.md` says what workers need.
 
 `options.py` says what may be given; `source.py` is what Spark calls, over `../tables/`;
-`stream_reader.py` and `stream_offsets.py` are the stream, `pushdown.py` filters, `store_writer.py`
-and `write_options.py` the writer, over `../writing/`, `engine.py` the engine. Nothing of Spark is
-imported before it is used.
+`stream_reader.py` and `stream_offsets.py` are the stream, `store_writer.py` and `write_options.py`
+the writer, over `../writing/`, `engine.py` the engine. Nothing of Spark is imported before it is
+used.
 """
 
 import json
@@ -29,7 +29,11 @@ if TYPE_CHECKING:
     Option = Plain | datetime | os.PathLike[str] | Collection[str | int] | Mapping[str, int]
 
 FORMAT: Final = "tieredstore"
-PUSHDOWN_KEY: Final = "spark.sql.python.filterPushdown.enabled"
+PLANS_AGAIN: Final = "spark.sql.python.filterPushdown.enabled"
+"""Spark 4.3 plans a source in Python where it pushes filters into it, else once a DataFrame."""
+EACH_ROW: Final = "queue_id IS NOT NULL"
+"""A filter that each row of each table passes, so that each query is planned."""
+QUEUE_ID: Final = "queue_id"
 
 
 class SparkMissing(ImportError):
@@ -39,6 +43,9 @@ class SparkMissing(ImportError):
 def register(spark: "SparkSession") -> None:
     """Let `spark.read`, `spark.readStream` and `df.write` have the format `tieredstore`.
 
+    Sets `spark.sql.python.filterPushdown.enabled` in the session, so that each query with a filter
+    is planned.
+
     Raises:
         SparkMissing: PySpark, pandas or pyarrow is not there, or is of a wrong version.
     """
@@ -46,6 +53,7 @@ def register(spark: "SparkSession") -> None:
     from tieredstore.offline.spark.source import TieredStoreSource  # noqa: PLC0415 - needs PySpark
 
     spark.dataSource.register(TieredStoreSource)
+    spark.conf.set(PLANS_AGAIN, "true")
 
 
 def messages(
@@ -58,18 +66,19 @@ def messages(
     """The messages of a tier as a DataFrame that reads and makes only some columns.
 
     Spark tells a source in Python nothing of the columns that a query needs, so `select` alone
-    saves no work; naming them here does.
+    saves no work; naming them here does. Each query of the DataFrame, or of a view of it, reads
+    what is published when it is planned; all scans of one query read the same.
 
     Args:
         spark: the session; the format is registered.
         where: the tier's directory or URL.
-        columns: names of columns, in this order; None: all.
+        columns: names of columns, in any case, in this order; None: all.
         options: as `.option(name, value)`, such as `topics="G_Orders"`; a list stands for its
             values between commas, a dict for a JSON object.
 
     Raises:
         SparkMissing: as `register`.
-        ConfigError: there is no such column.
+        ConfigError: there is no such column. A wrong option is an `AnalysisException` of the query.
     """
     return table(spark, where, "messages", columns=columns, **options)
 
@@ -82,14 +91,21 @@ def table(
     columns: Sequence[str] | None = None,
     **options: "Option",
 ) -> "DataFrame":
-    """One of the tables of a tier, as `messages`: messages, units, keys, segments or gaps."""
-    register(spark)
-    from tieredstore.offline.tables.schemas import sql_types  # noqa: PLC0415 - needs Arrow
+    """One of the tables of a tier, as `messages`: messages, units, keys, segments or gaps.
 
-    reader = spark.read.format(FORMAT).schema(sql_types(name, columns)).option("table", name)
+    Raises:
+        SparkMissing: as `register`.
+        ConfigError: there is no such table or column; names the nearest.
+    """
+    register(spark)
+    from tieredstore.offline.tables.schemas import columns_of, sql_types  # noqa: PLC0415 - needs Arrow
+
+    wanted = columns_of(name, columns)
+    made = wanted if QUEUE_ID in wanted else (*wanted, QUEUE_ID)
+    reader = spark.read.format(FORMAT).schema(sql_types(name, made)).option("table", name)
     for option, value in options.items():
         reader = reader.option(option, option_text(value))
-    return reader.load(os.fspath(where))
+    return reader.load(os.fspath(where)).where(EACH_ROW).select(*wanted)
 
 
 def option_text(value: "Option") -> "Plain":

@@ -13,16 +13,17 @@ from pyspark.sql.types import StructType
 from tieredstore.config.sources import ConfigError
 from tieredstore.offline.tables.schemas import columns_of, sql_type
 from tieredstore.reading.arrow import RecordBatch
+from tieredstore.reading.arrow_columns import TIME_MS_END, TIME_MS_MIN
 
 _TIME = pa.timestamp("us", tz="UTC")
-_MS_MAX = (2**63 - 1) // 1000
-"""Milliseconds from 1970 that fit in microseconds."""
 
 
 class ToSpark(NamedTuple):
     """The columns that Spark asked for; can be pickled."""
 
     columns: tuple[str, ...]
+    spelled: tuple[str, ...] = ()
+    """The same as the query spells them; () if no otherwise. Spark's names have any case."""
 
     @classmethod
     def of(cls, table: str, schema: StructType) -> Self:
@@ -31,22 +32,23 @@ class ToSpark(NamedTuple):
         Raises:
             ConfigError: the table has no such column, or it has another type or may be null.
         """
-        columns = columns_of(table, schema.fieldNames())
+        spelled = tuple(schema.fieldNames())
+        columns = columns_of(table, spelled)
         for name, field in zip(columns, schema.fields, strict=True):
             ours, theirs = sql_type(table, name), field.dataType.simpleString()
             if theirs != ours:
                 raise ConfigError(f"the column {name} of the table {table} is {ours}, not {theirs}")
             if not field.nullable:
                 raise ConfigError(f"the column {name} of the table {table}: leave out NOT NULL")
-        return cls(columns)
+        return cls(columns, spelled)
 
     def converted(self, batch: RecordBatch) -> RecordBatch:
         """A batch with the types that Spark wants: times in microseconds, no unsigned numbers.
 
-        A time that no microsecond of 64 bits can say is null. O(rows) for times, else nothing.
+        A time outside the years 1 to 9999 is null. O(rows) for times, else nothing.
         """
         arrays = [_converted(column) for column in batch.columns]
-        return pa.RecordBatch.from_arrays(arrays, list(self.columns))
+        return pa.RecordBatch.from_arrays(arrays, list(self.spelled or self.columns))
 
 
 def _converted(column: pa.Array) -> pa.Array:
@@ -54,7 +56,7 @@ def _converted(column: pa.Array) -> pa.Array:
     if pa.types.is_timestamp(kind):
         raw = column.cast(pa.int64())
         values = np.asarray(raw.fill_null(0))
-        is_out = (values > _MS_MAX) | (values < -_MS_MAX)  # not abs: of -2^63 it is negative
+        is_out = (values >= TIME_MS_END) | (values < TIME_MS_MIN)
         if is_out.any():
             raw = pa.array(np.where(is_out, 0, values), mask=is_out | np.asarray(raw.is_null()))
         return raw.cast(pa.timestamp("ms", tz="UTC")).cast(_TIME)

@@ -52,8 +52,8 @@ OPTIONS: Final[Mapping[str, str]] = {
     "endTime": "Only what was stored before that time.",
     "splitBytes": "Bytes of messages that one task reads, about; default 134217728.",
     "damaged": "fail (default): a damaged message ends the job; skip: it is passed over.",
-    "pushFilters": "true: filters on topic, queue_id, queue_offset and store_timestamp choose what "
-    "is read; for one query of a DataFrame only. Needs spark.sql.python.filterPushdown.enabled.",
+    "pushFilters": "Of older programs, without effect: the scans of a DataFrame share what Spark "
+    "pushes into a source in Python. The options choose what is read.",
     "maxRowsPerTrigger": "Messages of one batch of a stream, at most, shared among the queues.",
     "failOnDataLoss": "true (default): a stream ends where messages that it should have next are "
     "not in the tier; false: it goes on behind them.",
@@ -74,7 +74,6 @@ class TableOptions:
     wanted: WantedMessages
     split_bytes: int
     skips_damage: bool
-    pushes_filters: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +117,7 @@ def table_options(given: Mapping[str, str], *, now_ms: int) -> TableOptions:
         ConfigError: an option is unknown, or its value impossible; says what to write.
     """
     values = OptionValues(given, _STREAM_ONLY, "a stream")
+    values.switch("pushFilters", default=False)
     table = table_named(given)
     since_ms, until_ms = values.moment("startTime", now_ms), values.moment("endTime", now_ms)
     if since_ms is not None and until_ms is not None and until_ms <= since_ms:
@@ -137,7 +137,6 @@ def table_options(given: Mapping[str, str], *, now_ms: int) -> TableOptions:
         wanted,
         values.number("splitBytes", SPLIT_BYTES, least=SPLIT_BYTES_MIN),
         skips_damage=values.choice("damaged", ("fail", "skip")) == "skip",
-        pushes_filters=values.switch("pushFilters", default=False),
     )
 
 

@@ -1,6 +1,7 @@
 """What Spark calls: the data source `tieredstore`. Imports PySpark; see `register`."""
 
 from collections.abc import Iterator
+from typing import Final
 
 from pyspark.sql.datasource import (
     DataSource,
@@ -12,6 +13,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from container.errors import Expired
 from provider.clock import SystemClock
 from tieredstore.config.sources import ConfigError
 from tieredstore.offline.spark import FORMAT
@@ -23,7 +25,6 @@ from tieredstore.offline.spark.options import (
     table_named,
     table_options,
 )
-from tieredstore.offline.spark.pushdown import PushedFilters
 from tieredstore.offline.spark.stream_reader import MessageStreamReader, RefusedStream
 from tieredstore.offline.spark.workers import keep_what_is_loaded
 from tieredstore.offline.tables.open_tier import OpenTier
@@ -32,6 +33,8 @@ from tieredstore.offline.tables.planning import parts_of_table
 from tieredstore.offline.tables.reading import rows_of
 from tieredstore.offline.tables.schemas import sql_types
 from tieredstore.reading.arrow import RecordBatch
+
+FRAME: Final = "the DataFrame or view"
 
 
 class TieredStoreSource(DataSource):
@@ -54,8 +57,6 @@ class TieredStoreSource(DataSource):
         """
         options = table_options(self.options, now_ms=SystemClock().now_ms())
         to_spark = ToSpark.of(options.table, schema)
-        if options.pushes_filters and options.table == MESSAGES:
-            return FilteringReader(options, to_spark)
         return TableReader(options, to_spark)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
@@ -101,11 +102,14 @@ class TablePartition(InputPartition):
 
 
 class TableReader(DataSourceReader):
-    """Reads one table. Only `partitions` looks at the tier's metadata, once for each query."""
+    """Reads one table. Only `partitions` reads the tier's metadata.
+
+    Spark 4.3 keeps the parts in the DataFrame, and asks for others where it pushes a filter into
+    it. All scans of the DataFrame share them, so a filter must never narrow them.
+    """
 
     def __init__(self, options: TableOptions, to_spark: ToSpark) -> None:
         self._options = options
-        self._wanted = options.wanted
         self._to_spark = to_spark
 
     def partitions(self) -> list[InputPartition]:
@@ -115,7 +119,7 @@ class TableReader(DataSourceReader):
             parts = parts_of_table(
                 tier,
                 options.table,
-                self._wanted,
+                options.wanted,
                 options.split_bytes,
                 skips_damage=options.skips_damage,
             )
@@ -124,10 +128,9 @@ class TableReader(DataSourceReader):
     def read(self, partition: InputPartition | None) -> Iterator[RecordBatch]:
         """The rows of a part; raises as `rows_of`. Spark gives no part where there is none."""
         if isinstance(partition, TablePartition):
-            for batch in rows_of(partition.part, self._to_spark.columns):
-                yield self._to_spark.converted(batch)
+            try:
+                for batch in rows_of(partition.part, self._to_spark.columns):
+                    yield self._to_spark.converted(batch)
+            except Expired as error:
+                raise Expired(f"{error.reason}, or create {FRAME} again", error.path) from error
         keep_what_is_loaded()
-
-
-class FilteringReader(PushedFilters, TableReader):
-    """A reader of messages that takes filters; Spark refuses it unless its switch is on."""

@@ -61,26 +61,34 @@ SCHEMAS: Final[Mapping[str, pa.Schema]] = {
 
 
 def columns_of(table: str, names: Sequence[str] | None) -> tuple[str, ...]:
-    """Columns of a table that are wanted, in the order given; None: all.
+    """Columns of a table that are wanted, in the order given; None: all. Names have any case.
 
     Raises:
-        ConfigError: the table has no such column, which names the nearest; or one is named twice,
-            or none is.
+        ConfigError: there is no such table or column, which names the nearest; or one is named
+            twice, or none is.
     """
+    if table not in SCHEMAS:
+        near = get_close_matches(table.lower(), SCHEMAS, 1) or SCHEMAS
+        raise ConfigError(f"there is no table {table!r}: write {' or '.join(near)}")
     known: Sequence[str] = SCHEMAS[table].names
     if isinstance(names, str):
         raise ConfigError(f"columns are a list of names: write [{names!r}]")
     if names is not None and not names:
         raise ConfigError(f"no column is named: the table {table} has {', '.join(known)}")
-    for number, name in enumerate(names or ()):
-        if name not in known:
-            near = get_close_matches(name.lower(), known, 1) or known
+    if names is None:
+        return tuple(known)
+    found: list[str] = []
+    for name in names:
+        column = name.lower()
+        if column not in known:
+            near = get_close_matches(column, known, 1) or known
             raise ConfigError(
                 f"the table {table} has no column {name!r}: did you mean {' or '.join(near)}?"
             )
-        if name in (names or ())[:number]:
+        if column in found:
             raise ConfigError(f"the column {name!r} of the table {table} is named twice")
-    return tuple(known if names is None else names)
+        found.append(column)
+    return tuple(found)
 
 
 def sql_types(table: str, names: Sequence[str] | None = None) -> str:

@@ -41,11 +41,16 @@ Cell = object
 
 
 def check_columns(columns: Mapping[str, str]) -> None:
-    """Refuse a table that is none of messages; `columns` are its SQL types by name.
+    """Refuse a table that is none of messages; `columns` are its SQL types by name, in any case.
 
     Raises:
-        ConfigError: says which column lacks, or is too much, or has another type.
+        ConfigError: a column lacks, is too much or there twice, or has another type; names it.
     """
+    spelled: dict[str, str] = {}
+    for name in columns:
+        if (other := spelled.setdefault(name.lower(), name)) != name:
+            raise ConfigError(f"the columns {other} and {name} are one: leave one out with select")
+    columns = {name.lower(): kind for name, kind in columns.items()}
     optional = [name for name in COLUMNS if name not in REQUIRED]
     for name in REQUIRED:
         if name not in columns:

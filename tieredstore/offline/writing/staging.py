@@ -91,7 +91,7 @@ def _checked(
 ) -> Iterator[StagedRow]:
     seen = 0
     for batch in batches:
-        names = batch.schema.names
+        names = [name.lower() for name in batch.schema.names]
         columns = [column.to_pylist() for column in batch.columns]
         for values in zip(*columns, strict=True):
             try:

@@ -1,0 +1,176 @@
+"""Queries of one DataFrame or view: each is planned of its own, and its scans share no filter."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pyspark.errors import PySparkException
+
+from container.errors import Expired
+from tests.support.living_tier import LivingTier
+from tieredstore.offline import spark as tiers
+from tieredstore.offline.spark.conversion import ToSpark
+from tieredstore.offline.spark.options import table_options
+from tieredstore.offline.spark.source import TableReader
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = pytest.mark.spark
+
+COLUMNS = ["topic", "queue_id", "queue_offset"]
+
+
+@pytest.fixture
+def tier(tmp_path: Path) -> LivingTier:
+    """Topics A and B of two queues, with 40 old and 10 new messages each."""
+    made = LivingTier(tmp_path, str(tmp_path / "tier"))
+    made.grow(40)
+    made.age()
+    made.grow(10)
+    return made
+
+
+def wanted(tier: LivingTier, *topics: str) -> list[tuple[str, int, int]]:
+    return sorted(row[:3] for row in tier.rows if not topics or row[0] in topics)
+
+
+def found(frame: "DataFrame") -> list[tuple[Any, ...]]:
+    """The rows of a new query; a DataFrame that is collected twice is one query for Spark."""
+    return sorted(tuple(row) for row in frame.select("*").collect())
+
+
+@pytest.fixture(params=["messages", "options", "pushFilters", "SQL"])
+def view(
+    request: pytest.FixtureRequest, spark: "SparkSession", tier: LivingTier
+) -> Iterator[Callable[[str], "DataFrame"]]:
+    """A view of a tier that was made in one of the ways; runs SQL over it, `m`."""
+    tiers.register(spark)
+    if request.param == "messages":
+        frame = tiers.messages(spark, tier.url, columns=COLUMNS, broker="b")
+        frame.createOrReplaceTempView("m")
+    elif request.param == "SQL":
+        spark.sql(
+            f"CREATE OR REPLACE TEMPORARY VIEW m USING tieredstore "
+            f"OPTIONS (path '{tier.url}', broker 'b')"
+        )
+    else:
+        reader = spark.read.format("tieredstore").option("broker", "b")
+        reader = reader.option("pushFilters", request.param == "pushFilters")
+        reader.load(tier.url).createOrReplaceTempView("m")
+    yield spark.sql
+    spark.catalog.dropTempView("m")
+
+
+QUERIES = {
+    "scalar subquery": """
+        SELECT (SELECT count(*) FROM m WHERE topic = 'A') AS a, (SELECT count(*) FROM m) AS b""",
+    "union": """
+        SELECT sum(a), sum(b) FROM (SELECT 1 AS a, 0 AS b FROM m WHERE topic = 'A'
+        UNION ALL SELECT 0, 1 FROM m WHERE topic IN ('A', 'B'))""",
+    "self-join": """
+        SELECT count(x.topic), count(*) FROM m y LEFT JOIN (SELECT * FROM m WHERE topic = 'A') x
+        ON x.topic = y.topic AND x.queue_id = y.queue_id AND x.queue_offset = y.queue_offset""",
+    "CTE": """
+        WITH a AS (SELECT * FROM m WHERE topic = 'A'), b AS (SELECT * FROM m)
+        SELECT (SELECT count(*) FROM a), (SELECT count(*) FROM b)""",
+    "IN subquery": """
+        SELECT count_if(topic = 'A'), count(*) FROM m
+        WHERE topic IN (SELECT topic FROM m WHERE queue_offset = 3)""",
+    "unfiltered, filtered": """
+        SELECT (SELECT count(*) FROM m WHERE topic = 'A' AND queue_offset >= 0), n FROM
+        (SELECT count(*) AS n FROM m)""",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_adaptive", ["true", "false"])
+def test_scans_of_one_query_share_no_filter(
+    spark: "SparkSession",
+    tier: LivingTier,
+    view: Callable[[str], "DataFrame"],
+    is_adaptive: str,
+) -> None:
+    spark.conf.set("spark.sql.adaptive.enabled", is_adaptive)
+    try:
+        for name, query in QUERIES.items():
+            for _ in range(2):
+                (row,) = view(query).collect()
+                assert tuple(row) == (len(wanted(tier, "A")), len(wanted(tier))), name
+    finally:
+        spark.conf.unset("spark.sql.adaptive.enabled")
+
+
+EVERYTHING = "SELECT topic, queue_id, queue_offset FROM m"
+
+
+def test_each_query_reads_what_is_published(spark: "SparkSession", tier: LivingTier) -> None:
+    frame = tiers.messages(spark, tier.url, columns=COLUMNS, broker="b")
+    no_queue = tiers.messages(spark, tier.url, columns=["tags"], broker="b", topics="A")
+    units = tiers.table(spark, tier.url, "units", columns=COLUMNS, broker="b")
+    frame.createOrReplaceTempView("m")
+
+    def check() -> None:
+        assert found(frame) == found(units) == found(spark.sql(EVERYTHING)) == wanted(tier)
+        assert found(frame.where("topic = 'A'")) == wanted(tier, "A")
+        assert no_queue.columns == ["tags"]
+        assert no_queue.count() == len(wanted(tier, "A"))
+
+    check()
+    tier.grow(3)
+    check()
+    tier.expire()
+    check()
+    cached = frame.cache()
+    try:
+        before = wanted(tier)
+        assert found(cached) == before
+        tier.grow(1)
+        assert found(cached) == before, "what is cached stays"
+    finally:
+        cached.unpersist(blocking=True)
+    check()
+
+
+def test_a_view_of_sql_is_planned_by_each_query_with_a_filter(
+    spark: "SparkSession", tier: LivingTier
+) -> None:
+    tiers.register(spark)
+    source = f"USING tieredstore OPTIONS (path '{tier.url}', broker 'b')"
+    spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW w {source}")
+    spark.sql("CREATE OR REPLACE TEMPORARY VIEW m AS SELECT * FROM w WHERE queue_id IS NOT NULL")
+    assert found(spark.sql(EVERYTHING)) == wanted(tier)
+    tier.grow(3)
+    assert found(spark.sql(EVERYTHING)) == wanted(tier)
+    tier.expire()
+    assert found(spark.sql(EVERYTHING)) == wanted(tier)
+
+
+def test_a_query_without_a_filter_of_a_plan_that_is_too_old_says_what_to_do(
+    spark: "SparkSession", tier: LivingTier
+) -> None:
+    tiers.register(spark)
+    frame = spark.read.format("tieredstore").option("broker", "b").load(tier.url)
+    frame = frame.select(*COLUMNS)
+    assert len(frame.collect()) == len(wanted(tier))
+    tier.expire()
+    with pytest.raises(PySparkException, match="run it again, or create the DataFrame or view"):
+        frame.collect()
+    assert found(frame.where("topic = 'B'")) == wanted(tier, "B")
+
+
+def test_a_plan_reads_what_was_published_then(tier: LivingTier) -> None:
+    given = {"path": tier.url, "broker": "b", "pushFilters": "true"}
+    reader = TableReader(table_options(given, now_ms=0), ToSpark(tuple(COLUMNS)))
+    planned, before = reader.partitions(), wanted(tier)
+
+    def rows() -> list[tuple[Any, ...]]:
+        batches = [batch for part in planned for batch in reader.read(part)]
+        return sorted(tuple(row.values()) for batch in batches for row in batch.to_pylist())
+
+    tier.take_over()
+    assert rows() == before
+    tier.expire()
+    with pytest.raises(Expired, match="or create the DataFrame or view again"):
+        rows()
