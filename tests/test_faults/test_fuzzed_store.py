@@ -1,6 +1,7 @@
 """A broker's files with any bytes changed: tiered, refused or left out, and never a crash."""
 
 import shutil
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.support.fake_broker import FakeBroker
+from tests.support.level import by_level
 from tieredstore.cli.main import cli
 
 FILES = ("commitlog", "consumequeue/A/0", "consumequeue/B/1", "checkpoint", "config/topics.json")
@@ -30,17 +32,19 @@ def run(tier: Path, *words: str | Path) -> Result:
     return CliRunner().invoke(cli, [*options, *map(str, words)])
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@pytest.mark.slow
+@settings(
+    max_examples=by_level(quick=40, full=40, nightly=2_000),
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 @given(st.data())
 def test_any_bytes_in_a_brokers_files_end_in_a_status_and_a_sound_tier(
     store: Path, tmp_path: Path, data: st.DataObject
 ) -> None:
-    copy, tier = tmp_path / "copy", tmp_path / "tier"
-    for directory in (copy, tier):
-        shutil.rmtree(directory, ignore_errors=True)
-    shutil.copytree(store, copy)
-    place = copy / data.draw(st.sampled_from(FILES))
-    (path,) = [place] if place.is_file() else place.iterdir()
+    place = Path(tempfile.mkdtemp(dir=tmp_path))  # a store remembers the tier that it had
+    copy, tier = shutil.copytree(store, place / "copy"), place / "tier"
+    chosen = copy / data.draw(st.sampled_from(FILES))
+    (path,) = [chosen] if chosen.is_file() else chosen.iterdir()
     raw = bytearray(path.read_bytes())
     written = len(raw.rstrip(b"\0")) or 40
     for _ in range(data.draw(st.integers(1, 6))):
@@ -54,3 +58,4 @@ def test_any_bytes_in_a_brokers_files_end_in_a_status_and_a_sound_tier(
         checked = run(tier, "check")
         assert checked.exit_code in EXIT_STATUSES, checked.output
         assert "record" not in checked.stdout, checked.output
+    shutil.rmtree(place)

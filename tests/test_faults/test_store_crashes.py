@@ -193,7 +193,20 @@ ROWS: list[tuple[str, Kind, str, str, int]] = [
 ]
 
 
-@pytest.mark.parametrize("row", ROWS, ids=[row[0].replace(" ", "-") for row in ROWS])
+LONG_ROWS = {ROWS[2], ROWS[3], ROWS[-1]}
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        pytest.param(
+            row,
+            id=row[0].replace(" ", "-"),
+            marks=[pytest.mark.slow] if row in LONG_ROWS else [],
+        )
+        for row in ROWS
+    ],
+)
 async def test_a_row_of_the_crash_matrix(
     row: tuple[str, Kind, str, str, int], history: Run, undisturbed: Published
 ) -> None:

@@ -83,6 +83,7 @@ async def read(broker: Path) -> list[tuple[object, ...]]:
         await store.close()
 
 
+@pytest.mark.slow
 async def test_logs_in_a_directory_give_the_same_keys_however_they_are_split(
     tmp_path: Path,
 ) -> None:
