@@ -22,7 +22,7 @@ from tieredstore.config.effective import Config
 from tieredstore.config.location import Location, TierUrl
 from tieredstore.config.sources import ConfigError
 from tieredstore.following.directory.log_directories import split_paths
-from tieredstore.naming import has_journal
+from tieredstore.naming import has_tier
 from tieredstore.places import directory_of
 
 LOGGER = logging.getLogger("tieredstore.owner")
@@ -59,7 +59,7 @@ class TierMemory:
         return f"<TierMemory {self._path}: {self._known}>"
 
     def refuse_empty(self) -> None:
-        """Refuse the tier of another broker, and a place without a journal.
+        """Refuse the tier of another broker, and a place without a tier.
 
         Raises:
             ConfigError: the store has another tier, or the configured place is empty.
@@ -74,7 +74,7 @@ class TierMemory:
                 f"{known.where}), not as {config.broker} of cluster {config.cluster}: name that "
                 f"broker, or say {WORD} to begin another tier for it"
             )
-        if not has_journal(config, where) and not _is_unreadable(where):
+        if not has_tier(config, where) and not _is_unreadable(where):
             raise ConfigError(
                 f"there is no tier in {where}, and {self._subject} has one, last seen in "
                 f"{known.where}: mount that volume or bring the tier back; if it is lost for good, "

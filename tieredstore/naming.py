@@ -7,7 +7,7 @@ name that nobody chose is a full copy that nobody looks for.
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
-from container.names.tier_objects import JOURNAL_PREFIX
+from container.names.tier_objects import BOUNDARY_PREFIX, JOURNAL_PREFIX, SNAPSHOT_PREFIX
 from dispatcher.topic_filter import TopicFilter
 from provider.posix_errors import posix_errors
 from tieredstore.config.effective import Config, Setting
@@ -17,6 +17,8 @@ from tieredstore.following.directory.topic_table import TOPICS, StoreNames, read
 from tieredstore.hot.identity import IDENTITY, StoreIdentity, read_identity, write_identity
 from tieredstore.places import directory_of, first_with_objects, names_below
 
+METADATA = (JOURNAL_PREFIX, SNAPSHOT_PREFIX, BOUNDARY_PREFIX)
+"""A place with an object below one of these has a tier."""
 BROKER, CLUSTER = "brokerName", "brokerClusterName"
 SWITCH = "tieredStoreNameCheckEnable"
 QUEUES = "consumequeue"
@@ -95,7 +97,7 @@ def refuse_unnamed(config: Config, store_dir: Path) -> None:
     Raises:
         ConfigError: says what the store's broker is called, if the store says it.
     """
-    if config.gives(BROKER) or has_journal(config, directory_of(config)):
+    if config.gives(BROKER) or has_tier(config, directory_of(config)):
         return
     names, _ = _names_of(store_dir)
     raise ConfigError(
@@ -119,14 +121,20 @@ def _some(topics: Collection[str]) -> str:
     return f"{said} and {more} more" if more > 0 else said
 
 
-def has_journal(config: Config, where: Location) -> bool:
-    """Whether a place has a tier of ours; False where a directory cannot be read. Blocks."""
+def has_tier(config: Config, where: Location) -> bool:
+    """Whether a place has a tier of ours, even one that lost its journal or its snapshots.
+
+    False where a directory cannot be read. Blocks.
+    """
     if isinstance(where, TierUrl):
-        return first_with_objects(config, where, [JOURNAL_PREFIX.rstrip("/")]) is not None
-    try:
-        return any((where / JOURNAL_PREFIX).iterdir())
-    except OSError:
-        return False  # opening the tier meets the same error, and names it
+        return first_with_objects(config, where, [one.rstrip("/") for one in METADATA]) is not None
+    for prefix in METADATA:
+        try:
+            if any((where / prefix).iterdir()):
+                return True
+        except OSError:
+            continue  # opening the tier meets the same error, and names it
+    return False
 
 
 def _origin(config: Config, setting: Setting) -> str:

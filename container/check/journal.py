@@ -11,6 +11,7 @@ from container.journal.snapshot import decode_snapshot
 from container.metadata.offloading import home_of, mark_name
 from container.metadata.state import TierState
 from container.names.tier_objects import (
+    MADE_AGAIN,
     OWNER_PREFIX,
     BoundaryName,
     ClaimName,
@@ -23,7 +24,6 @@ from container.names.tier_objects import (
     ScrubName,
     SignName,
     SnapshotName,
-    made_again_name,
     parse_name,
 )
 from container.tier_view import TierView
@@ -219,8 +219,9 @@ def _check_known(state: TierState, sizes: Mapping[str, int]) -> Iterator[Finding
     for name in sorted(referenced - sizes.keys()):
         yield Finding("manifest-missing", name, 0, "a queue refers to it")
     home = home_of(state.attempts)
-    ours = {LOCK_NAME, made_again_name(state.broker.begun_ms), mark_name(home)}
-    probes = (
+    ours = {LOCK_NAME, mark_name(home)}
+    prefixes = (
+        MADE_AGAIN,  # a tier that was made again twice has a mark of each time
         PROBE_PREFIX,
         f"{parts_prefix(home)}{PROBE_PREFIX}",
         f"{parts_prefix(home)}{OWNER_PREFIX}",
@@ -232,7 +233,7 @@ def _check_known(state: TierState, sizes: Mapping[str, int]) -> Iterator[Finding
         parsed = parsed or FollowedName.parse(name) or ClaimName.parse(name)
         parsed = parsed or ScrubName.parse(name) or SignName.parse(name)
         parsed = parsed or RegistrationName.parse(name)
-        if parsed is None and name not in ours and not name.startswith(probes):
+        if parsed is None and name not in ours and not name.startswith(prefixes):
             detail = f"nothing in a tier is called so: {sizes[name]} bytes"
             yield Finding("unknown-object", name, 0, detail)
     for name, tombstone in sorted(state.tombstones.items()):
