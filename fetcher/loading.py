@@ -26,6 +26,7 @@ from fetcher.source import TierQueue
 from fetcher.stretches import Stretch, stretches_of
 from fetcher.tag_filter import Subscription, matching
 from fetcher.whole_reads import WholeRead, read_whole
+from provider.disk_cache.use import doubt
 from provider.errors import Corrupt, NotFound, OutOfRange
 from provider.object_store import Buffer
 from provider.ranges import ByteRange, QueueOffset
@@ -152,6 +153,7 @@ async def load_runs(
             checked = await _read_checked(queue, flight, picked, options, budget, held=held)
             break
         except (BytesMissing, Corrupt):
+            doubt()
             held = None
             # Somewhere among many messages: what comes before the damage can still be served.
             count = len(picked.offsets) // 2
@@ -193,6 +195,7 @@ async def _proven_units(
         units = await queue.units(start, end, verified=True)
         return units.copy()  # else they keep the extents alive
     except (BytesMissing, Corrupt):
+        doubt()
         return None
     finally:
         budget.release(granted)
@@ -218,12 +221,14 @@ def _pick(
     messages_max: int,
     options: FetcherOptions,
 ) -> _Picked:
-    """Which messages to read, and up to where the run goes; pure. Nothing if the first is bad."""
+    """Which messages to read, and up to where the run goes. Nothing if the first is bad."""
     positions = units["position"].astype(np.int64)
     sizes = units["size"].astype(np.int64)
     low_bits = np.int32  # RocketMQ compares these
     tag_hashes: NDArray[np.int32] = units["tag_hash"].astype(low_bits)
     good = min(leading_good_units(positions, sizes), flight.end - flight.start)
+    if good < min(len(units), flight.end - flight.start):
+        doubt()
     wanted = None if subscription is None else matching(tag_hashes[:good], subscription)
     count = 0
     if good:
@@ -274,6 +279,8 @@ async def _read_checked(
     for stretch, (faults, headers) in zip(stretches, judged, strict=True):
         part = picked.part(stretch.first, stretch.stop)
         records, reason = _checked(queue, part, stretch, faults, headers, verify=options.verify)
+        if reason:
+            doubt()
         if reason and not found and not len(records.starts):
             if int(part.offsets[0]) == flight.start:
                 raise Corrupt(reason, f"{queue.id}/COMMIT_LOG", int(part.positions[0]))

@@ -13,7 +13,8 @@ from fetcher.single_flight import Flight, Flights, ReadBudget
 from fetcher.source import TierQueue
 from fetcher.stretches import ALONE_BYTES_MIN
 from provider.clock import Clock
-from provider.errors import Closed, OutOfRange
+from provider.disk_cache.use import cache_use
+from provider.errors import Closed, Corrupt, OutOfRange
 from provider.ranges import QueueOffset
 
 
@@ -256,14 +257,37 @@ class RunReads:
     async def _load(self, queue: TierQueue, flight: Flight, messages: int) -> tuple[CachedRun, ...]:
         granted = await self._messages.acquire(flight, flight.end - flight.start)
         try:  # whoever has bytes has messages, so that nobody waits for what one has who waits
-            runs = await load_runs(
-                queue, flight, messages_max=messages, options=self._options, budget=self._budget
-            )
+            runs = await self._verified(queue, flight, messages)
         finally:
             self._messages.release(granted)
         if queue.generation != flight.key.generation:
             raise OutOfRange("the queue was cut while it was read", f"{queue.id}", flight.start)
         return runs
+
+    async def _verified(
+        self, queue: TierQueue, flight: Flight, messages: int
+    ) -> tuple[CachedRun, ...]:
+        """The runs of a flight, with one more try past caches if a cache served damage.
+
+        Caches on disk keep what was read only if it was verified and all of it is sound.
+        """
+        with cache_use() as use:
+
+            async def load() -> tuple[CachedRun, ...]:
+                return await load_runs(
+                    queue, flight, messages_max=messages, options=self._options, budget=self._budget
+                )
+
+            try:
+                runs = await load()
+            except Corrupt:
+                if not use.was_used or use.is_past:
+                    raise
+                use.is_past = True
+                return await load()
+            if self._options.verify:
+                await use.keep()
+            return runs
 
     def _keep(self, flight: Flight) -> None:
         self._runs_read += len(flight.runs)

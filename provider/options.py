@@ -31,6 +31,8 @@ class PosixOptions:
     """Memory of long reads that is kept once its last view is gone, for the next ones: fresh memory
     costs more than the copy into it (decision 0012). What a read returns may occupy a quarter more
     than its length."""
+    wait_s_min: float = 0.02
+    """A read waits for the disk as long as the storage takes for an answer, or so long."""
     temporary_age_s_min: float = 3600.0
     """Left-over temporary files older than this, in seconds, are removed."""
     reserve_bytes: int = 4 << 20
@@ -97,11 +99,14 @@ class DiskCacheOptions:
     directory: Path | None = None
     """None: nothing is kept."""
     bytes_max: int = 10 << 30
-    """Bytes of files; with several processes in one directory an eighth more for moments."""
+    """Disk space of all files in bytes, of all processes in one directory together. Directories
+    take up to 1 MiB more."""
     entries_max: int = 200_000
     """Files; `ENTRY_BYTES` of memory each."""
     pause_s: float = 60.0
     """After a write that failed, such as on a full disk, nothing is written for so long."""
+    wait_s_min: float = 0.02
+    """A read waits for the disk as long as the storage takes for an answer, or so long."""
     temporary_age_s_min: float = 3600.0
     """Files of a writer that died are removed when they are so old."""
 

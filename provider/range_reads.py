@@ -8,7 +8,7 @@ overtake it. How many requests are under way at once is the store's below to bou
 """
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
 from provider.clock import Clock
@@ -27,8 +27,22 @@ class RangeReads(ForwardingStore):
     Memory: what is read, once more while pieces of one range are joined, and gaps that were read.
     """
 
-    def __init__(self, inner: ObjectStore, *, clock: Clock, options: RangeOptions) -> None:
+    def __init__(
+        self,
+        inner: ObjectStore,
+        *,
+        clock: Clock,
+        options: RangeOptions,
+        ranges_of: ObjectStore | None = None,
+        turn: Callable[[int], Awaitable[None]] | None = None,
+    ) -> None:
+        """`ranges_of`: the store that is asked for ranges, if not `inner`.
+
+        `turn`: waits until so many bytes may move. Each request waits, then its time begins.
+        """
         super().__init__(inner)
+        self._ranges_of = inner if ranges_of is None else ranges_of
+        self._turn = turn
         self._clock = clock
         self._options = options
         self.requests = 0
@@ -77,8 +91,10 @@ class RangeReads(ForwardingStore):
     async def _request(self, name: str, wanted: ByteRange) -> Buffer:
         """One range, and once more if the answer is late and the share of such allows it."""
         self.requests += 1
+        if self._turn is not None:
+            await self._turn(wanted.length)
         if not self._options.hedge_after_s:
-            return await super().read(name, wanted)
+            return await self._ranges_of.read(name, wanted)
         try:
             return await self._hedged(name, wanted)
         except BaseExceptionGroup as errors:
@@ -104,14 +120,20 @@ class RangeReads(ForwardingStore):
                     running -= {late}
                 elif late in done and self._may_hedge():
                     self.hedges += 1
-                    running.add(group.create_task(self._outcome(name, wanted)))
+                    running.add(group.create_task(self._second(name, wanted)))
         assert failed is not None, "each request ends with an answer or an error"
         raise failed
+
+    async def _second(self, name: str, wanted: ByteRange) -> Buffer | StoreError:
+        """A second request, which waits its turn, too."""
+        if self._turn is not None:
+            await self._turn(wanted.length)
+        return await self._outcome(name, wanted)
 
     async def _outcome(self, name: str, wanted: ByteRange) -> Buffer | StoreError:
         """The answer, or why there is none: an error must not end the other request."""
         try:
-            return await super().read(name, wanted)
+            return await self._ranges_of.read(name, wanted)
         except StoreError as error:
             return error
 

@@ -7,6 +7,7 @@ share, and no locks.
 import asyncio
 import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from random import Random
@@ -24,7 +25,7 @@ from provider.in_place_segments import InPlaceDriver
 from provider.object_store import AppendingStore, ObjectStore
 from provider.packed_segments import OFFLOAD_PREFIX, PackedDriver, PartName
 from provider.posix import PosixStore
-from provider.two_stores import TwoStores
+from provider.two_stores import FIRST_STORE, SECOND_STORE, TwoStores
 from tieredstore.config.effective import Config
 from tieredstore.config.location import Location, TierUrl
 from tieredstore.config.object_keys import SCHEME
@@ -61,27 +62,51 @@ def local_directory(location: Location) -> Path:
     return location
 
 
-def storage_at(config: Config, location: Location, *, clock: Clock) -> TwoStores:
-    """The storage at a location with the configured second store, unopened, and nothing around.
+Layers = Callable[[str, Location, AppendingStore], AppendingStore]
+"""Puts layers around a store: its name in metrics, its location, and the store."""
 
-    One in an object store has no `append`. `storages.py` puts around each what its users need.
+
+def _no_layers(_: str, _location: Location, store: AppendingStore) -> AppendingStore:
+    return store
+
+
+def storage_at(
+    config: Config, location: Location, *, clock: Clock, layers: Layers = _no_layers
+) -> TwoStores:
+    """The storage at a location with the configured second store, unopened.
+
+    One in an object store has no `append`. `layers` lie directly around each store, below its
+    disk cache and its encryption: kept bytes cost no request, no limit and no second request.
 
     Raises:
         ConfigError: the second store is no place, or one store lies in the other.
         Denied: nothing is installed for such URLs, or for encryption.
     """
     second = second_location(config)
+
+    def around(which: str, where: Location, store: Any) -> AppendingStore:  # noqa: ANN401 - nothing appends to an object store
+        return layers(which, where, store)
+
     return TwoStores(
-        _one_store(config, location, JOURNAL_PREFIX, clock),
-        None if second is None else _one_store(config, second, OFFLOAD_PREFIX, clock),
+        _one_store(config, location, JOURNAL_PREFIX, clock, partial(around, FIRST_STORE)),
+        None
+        if second is None
+        else _one_store(config, second, OFFLOAD_PREFIX, clock, partial(around, SECOND_STORE)),
     )
 
 
-def _one_store(config: Config, location: Location, held: str, clock: Clock) -> AppendingStore:
+def _one_store(
+    config: Config,
+    location: Location,
+    held: str,
+    clock: Clock,
+    around: Callable[[Location, Any], AppendingStore],
+) -> AppendingStore:
     """A storage by itself, which has objects below `held` if it has any."""
     if isinstance(location, Path):
-        return PosixStore(location, options=config.posix, clock=clock)
-    store = _kept_on_disk(config, location, _object_store(config, location, clock), clock)
+        return around(location, PosixStore(location, options=config.posix, clock=clock))
+    inner = around(location, _object_store(config, location, clock))
+    store = _kept_on_disk(config, location, inner, clock)
     masters = config.storage.master_keys
     if masters is None:
         return PlainStore(store)
@@ -92,7 +117,7 @@ def _one_store(config: Config, location: Location, held: str, clock: Clock) -> A
 
 
 def _kept_on_disk(
-    config: Config, location: TierUrl, store: "FsspecStore", clock: Clock
+    config: Config, location: TierUrl, store: ObjectStore, clock: Clock
 ) -> ObjectStore:
     """The store with the cache on disk, if one is configured: below encryption, as in storage."""
     if config.disk_cache.directory is None:

@@ -16,16 +16,11 @@ from provider.throttled import ThrottledStore
 from provider.two_stores import FIRST_STORE, SECOND_STORE, TwoStores
 from tieredstore.config.effective import Config
 from tieredstore.config.location import Location, TierUrl
-from tieredstore.config.second_store import second_location
 from tieredstore.places import storage_at
 
 if TYPE_CHECKING:
     from provider.metered import ProviderMetrics
     from provider.object.requests import RequestMeter
-
-Layers = Callable[[str, Location, AppendingStore], AppendingStore]
-"""Puts something around a store: which of the two it is, as metrics name it, where it is, and it.
-"""
 
 
 def reading_storage(config: Config, location: Location, *, clock: Clock) -> TwoStores:
@@ -39,7 +34,7 @@ def reading_storage(config: Config, location: Location, *, clock: Clock) -> TwoS
     def layers(_: str, where: Location, store: AppendingStore) -> AppendingStore:
         return far(where, RetryingStore(store, clock=clock, rng=rng))
 
-    return _around(config, location, layers, clock)
+    return storage_at(config, location, clock=clock, layers=layers)
 
 
 def job_storage(config: Config, location: Location, *, clock: Clock) -> TwoStores:
@@ -53,7 +48,7 @@ def job_storage(config: Config, location: Location, *, clock: Clock) -> TwoStore
         del where
         return RetryingStore(store, clock=clock, rng=rng)
 
-    return _around(config, location, layers, clock)
+    return storage_at(config, location, clock=clock, layers=layers)
 
 
 def owned_storage(
@@ -73,7 +68,7 @@ def owned_storage(
             return far(where, RetryingStore(metered, clock=clock, rng=rng))
         return metered
 
-    return _around(config, location, layers, clock)
+    return storage_at(config, location, clock=clock, layers=layers)
 
 
 def meters_of(stores: TwoStores) -> "Mapping[str, RequestMeter]":
@@ -94,7 +89,8 @@ def _far(config: Config, clock: Clock) -> Callable[[Location, AppendingStore], A
     """What keeps an object store to the bytes a second of `Config.limits`, and suits its reads.
 
     It belongs around what repeats calls: no deadline counts a wait for a limit, and of several
-    ranges each is repeated alone. Near ranges are read together, long ones in parallel.
+    ranges each is repeated alone. Near ranges are read together, long ones in parallel. The time
+    of a second request begins after the wait for a limit.
     """
     throttled: ThrottledStore | None = None
 
@@ -103,19 +99,12 @@ def _far(config: Config, clock: Clock) -> Callable[[Location, AppendingStore], A
         if not isinstance(where, TierUrl):
             return store
         throttled = ThrottledStore(store, clock=clock, limits=config.limits, beside=throttled)
-        return RangeReads(throttled, clock=clock, options=config.ranges)
+        return RangeReads(
+            throttled,
+            clock=clock,
+            options=config.ranges,
+            ranges_of=store,
+            turn=throttled.downloads.take,
+        )
 
     return around
-
-
-def _around(config: Config, location: Location, layers: Layers, clock: Clock) -> TwoStores:
-    files = storage_at(config, location, clock=clock)
-    where = second_location(config)
-    second = None
-    if files.second is not None and where is not None:
-        second = layers(SECOND_STORE, where, _appending(files.second))
-    return TwoStores(layers(FIRST_STORE, location, files.inner), second)
-
-
-def _appending(store: Any) -> AppendingStore:  # noqa: ANN401 - nobody appends to a second store
-    return store

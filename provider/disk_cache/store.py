@@ -2,13 +2,13 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, Final, TypeVar
 
-from provider.clock import Clock
+from provider.clock import Clock, wait_at_most
 from provider.disk_cache.entry import key_of
 from provider.disk_cache.files import CacheFiles
+from provider.disk_cache.thread import DiskThread
 from provider.disk_cache.use import CacheUse, current_use
 from provider.forwarding import ForwardingStore
 from provider.object_store import Buffer, ObjectStore
@@ -16,15 +16,20 @@ from provider.options import DiskCacheOptions
 from provider.ranges import ByteRange
 
 ResultT = TypeVar("ResultT")
+KNOWN_SHARE: Final = 0.8
+"""Weight of earlier calls in the average time of the storage."""
+DISK_S_MAX: Final = 1.0
+"""Longest wait for the disk, in seconds."""
 
 
 class DiskCachedStore(ForwardingStore):
-    """Wrap a store; what a range has on disk costs no request, and only the rest is asked for.
+    """Wrap a store; kept bytes of a range cost no request, and only the rest is asked for.
 
-    Whoever reads with `cache_use(past=True)` reads the storage itself; what is kept of the same
-    bytes goes if it differs. A hit costs one hop to a thread. What fails on the disk is a miss, and
-    is never told: the store below has everything. Memory: what is read, once more while a range is
-    put together; the names of files.
+    Readers in `cache_use(past=True)` read the storage itself; kept bytes that differ are dropped.
+    Readers in `cache_use` decide when an answer is kept: after it was verified. A hit costs one
+    hop to a thread. Errors of the disk are misses and are not reported. A call waits for the disk
+    about as long as the storage takes for an answer, and not at all while an earlier call hangs.
+    Memory: what is read, once more while a range is put together; the names of files.
     """
 
     def __init__(
@@ -45,7 +50,13 @@ class DiskCachedStore(ForwardingStore):
         self._scope = scope
         self._is_immutable = is_immutable
         self._files = CacheFiles(directory, options, clock)
-        self._thread = ThreadPoolExecutor(1, "tieredstore-disk-cache")
+        self._thread = DiskThread()
+        self._clock = clock
+        self._disk_s_min = options.wait_s_min
+        self._storage_s = 0.0
+        """Average time of the storage's answers, in seconds."""
+        self._late: asyncio.Future[Any] | None = None
+        """A call of the disk that took too long."""
         self.hits = 0
         """Ranges that needed no request."""
         self.misses = 0
@@ -76,13 +87,13 @@ class DiskCachedStore(ForwardingStore):
 
     async def _read_past(self, wanted: Sequence[tuple[str, ByteRange]]) -> list[Buffer]:
         found = await super().read_many(wanted)
-        told = [
+        fresh = [
             (key_of(self._scope, name), part.start, data)
             for (name, part), data in zip(wanted, found, strict=True)
             if self._is_immutable(name)
         ]
-        if told and not self._is_closed:
-            await self._in_thread(lambda: [self._files.correct(*one) for one in told])
+        if fresh:
+            await self._on_disk(lambda: [self._files.correct(*one) for one in fresh])
         return found
 
     async def _read_kept(
@@ -91,12 +102,15 @@ class DiskCachedStore(ForwardingStore):
         keys = [
             key_of(self._scope, name) if self._is_immutable(name) else None for name, _ in wanted
         ]
-        kept = await self._in_thread(
+        kept = await self._on_disk(
             lambda: [
                 [] if key is None else self._files.get(key, part)
                 for key, (_, part) in zip(keys, wanted, strict=True)
             ]
         )
+        if kept is None:
+            self.misses += len(wanted)
+            return list(await self._asked(wanted))
         holes = [
             [(name, hole) for hole in _holes(part, [place for place, _ in have])]
             for (name, part), have in zip(wanted, kept, strict=True)
@@ -106,7 +120,7 @@ class DiskCachedStore(ForwardingStore):
         asked = [one for some in holes for one in some]
         self.misses += sum(map(bool, holes))
         self.hits += len(wanted) - sum(map(bool, holes))
-        answers = iter(await super().read_many(asked) if asked else [])
+        answers = iter(await self._asked(asked) if asked else [])
         found: list[Buffer] = []
         fresh: list[tuple[str, int, Buffer]] = []
         for key, have, missing in zip(keys, kept, holes, strict=True):
@@ -118,8 +132,22 @@ class DiskCachedStore(ForwardingStore):
                     fresh.append((key, hole.start, data))
             parts.sort(key=lambda one: one[0].start)
             found.append(parts[0][1] if len(parts) == 1 else b"".join(data for _, data in parts))
-        if fresh and not self._is_closed:
-            await self._in_thread(lambda: [self._files.put(*one) for one in fresh])
+        if fresh and use is None:
+            await self._keep(fresh)
+        elif fresh and use is not None:
+            use.offer(lambda: self._keep(fresh))
+        return found
+
+    async def _keep(self, fresh: Sequence[tuple[str, int, Buffer]]) -> None:
+        await self._on_disk(lambda: [self._files.put(*one) for one in fresh])
+
+    async def _asked(self, wanted: Sequence[tuple[str, ByteRange]]) -> Sequence[Buffer]:
+        """The storage's answers, whose time bounds the waits for the disk."""
+        began_s = self._clock.monotonic_s()
+        found = await super().read_many(wanted)
+        took_s = self._clock.monotonic_s() - began_s
+        known = KNOWN_SHARE if self._storage_s else 0.0
+        self._storage_s = known * self._storage_s + (1 - known) * took_s
         return found
 
     async def delete(self, names: Sequence[str]) -> None:
@@ -130,8 +158,8 @@ class DiskCachedStore(ForwardingStore):
         """
         await super().delete(names)
         keys = [key_of(self._scope, name) for name in names if self._is_immutable(name)]
-        if keys and not self._is_closed:
-            await self._in_thread(lambda: self._files.drop(keys))
+        if keys:
+            await self._on_disk(lambda: self._files.drop(keys))
 
     async def close(self) -> None:
         """Close the wrapped store, and end the thread; what is on disk stays."""
@@ -139,10 +167,22 @@ class DiskCachedStore(ForwardingStore):
         try:
             await super().close()
         finally:
-            self._thread.shutdown(wait=False)  # to cancel what waits would cancel its callers
+            self._thread.end()
 
-    async def _in_thread(self, work: Callable[[], ResultT]) -> ResultT:
-        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+    async def _on_disk(self, work: Callable[[], ResultT]) -> ResultT | None:
+        """The result of a call of the disk; None if it takes too long, or an earlier one hangs.
+
+        A late call goes on in its thread. Cancelling leaves it there, too.
+        """
+        if self._is_closed or (self._late is not None and not self._late.done()):
+            return None
+        future = asyncio.wrap_future(self._thread.submit(work))
+        wait_s = min(DISK_S_MAX, max(self._disk_s_min, self._storage_s))
+        await wait_at_most(self._clock, wait_s, asyncio.wait((future,)))
+        if future.done():
+            return future.result()
+        self._late = future
+        return None
 
 
 def _holes(wanted: ByteRange, have: Sequence[ByteRange]) -> list[ByteRange]:

@@ -16,6 +16,7 @@ from provider.options import RangeOptions
 from provider.range_reads import RangeReads
 from provider.ranges import ByteRange, pieces_of, together
 from provider.testing.faulty import Fault, FaultyObjectStore
+from provider.throttled import ThrottledStore, TransferLimits
 
 KIB, MIB = 1 << 10, 1 << 20
 BODY = Random(7).randbytes(1 << 16)
@@ -191,3 +192,21 @@ async def test_cancelling_leaves_no_request_behind() -> None:
         await task
     await settle()
     assert clock.sleeping == 0
+
+
+async def test_a_wait_for_a_limit_uses_up_no_second_request() -> None:
+    clock = ManualClock()
+    memory = MemoryStore()
+    await memory.create("a", [BODY])
+    limits = TransferLimits(download_bytes_per_s=1000)
+    throttled = ThrottledStore(memory, clock=clock, limits=limits)
+    store = RangeReads(
+        throttled, clock=clock, options=RangeOptions(hedge_after_s=1), ranges_of=memory,
+        turn=throttled.downloads.take,
+    )  # fmt: skip
+    reads = [asyncio.ensure_future(store.read("a", ByteRange(0, 5000))) for _ in range(4)]
+    while not all(read.done() for read in reads):
+        await settle()
+        await clock.advance(0.5)
+    assert (store.requests, store.hedges) == (4, 0)
+    assert clock.monotonic_s() >= 3 * 5 - 1

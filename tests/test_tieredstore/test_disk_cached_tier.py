@@ -1,5 +1,6 @@
 """A disk cache of an object store: what it keeps hides no damage, and stays none for good."""
 
+import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,12 @@ import fsspec
 import pytest
 
 import tieredstore
+from fetcher.cached_run import CachedRun
+from fetcher.loading import load_runs
+from fetcher.run_reads import RunReads
+from fetcher.single_flight import Flight
+from fetcher.source import TierQueue
+from provider.disk_cache.use import cache_use
 from provider.object.opening import open_object_store
 from tests.support.fake_broker import FakeBroker
 
@@ -100,3 +107,63 @@ async def test_check_drops_what_was_kept_damaged(url: str, cached: dict[str, Any
     async with tieredstore.open(url, settings=settings) as tier:
         assert [finding async for finding in tier.check()] == []
         assert [one.body async for one in tier.messages("Orders", 0)] == BODIES
+
+
+def files_kept(cached: dict[str, Any]) -> list[Path]:
+    directory = Path(cached["readAheadDiskCachePath"])
+    return [path for path in directory.rglob("*") if path.is_file()]
+
+
+@pytest.mark.parametrize("number", [0, 7, MESSAGES - 1])
+async def test_an_answer_that_no_checksum_confirms_is_not_kept(
+    url: str, cached: dict[str, Any], number: int
+) -> None:
+    damage(number)
+    async with tieredstore.open(url, settings=cached) as tier:
+        with pytest.raises(tieredstore.Corrupt):
+            await tier.get_message("g", "Orders", 0, number)
+        await tier.get_message("g", "Orders", 0, (number + 1) % MESSAGES)
+        await tier.query_message("Orders", f"key-{number}")
+    kept = b"".join(path.read_bytes() for path in files_kept(cached))
+    damage(number)
+    assert BODIES[number][1:] not in kept
+
+
+async def test_without_verification_nothing_is_kept(url: str, cached: dict[str, Any]) -> None:
+    settings = {**cached, "tieredStoreCrcCheckEnable": False}
+    assert await read(url, settings) == BODIES
+    assert files_kept(cached) == []
+    assert await read(url, cached) == BODIES
+    assert files_kept(cached)
+
+
+@pytest.mark.parametrize("number", [0, 7])
+async def test_calls_that_share_a_read_share_its_second_try(
+    url: str, cached: dict[str, Any], number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fetcher.run_reads.RunReads._verified", keep_unverified)
+    damage(number)
+    async with tieredstore.open(url, settings=cached) as tier:
+        with pytest.raises(tieredstore.Corrupt):
+            await tier.get_message("g", "Orders", 0, number)
+    damage(number)
+    monkeypatch.undo()
+    assert files_kept(cached)
+    async with tieredstore.open(url, settings=cached) as tier:
+        calls = (tier.get_message(f"g{one}", "Orders", 0, number) for one in range(4))
+        found = await asyncio.gather(*calls)
+    assert {one.status.name for one in found} == {"FOUND"}
+
+
+async def keep_unverified(
+    reads: RunReads, queue: TierQueue, flight: Flight, messages: int
+) -> tuple[CachedRun, ...]:
+    """A load whose answers are kept at once, as a program before verification did."""
+    with cache_use() as use:
+        try:
+            return await load_runs(
+                queue, flight, messages_max=messages, options=reads._options, budget=reads._budget  # pyright: ignore[reportPrivateUsage]
+            )  # fmt: skip
+        finally:
+            use.is_doubtful = False
+            await use.keep()

@@ -114,6 +114,57 @@ async def test_requests_count_as_those_of_their_store(
     await store.close()
 
 
+@pytest.mark.parametrize("keys", ["", "m:" + "A" * 43 + "="])
+async def test_kept_bytes_wait_for_no_limit_and_count_as_no_request(
+    tmp_path: Path, second: str, keys: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TIEREDSTORE_OBJECT_STORE_ENCRYPTION_KEYS", keys)
+    limit, name = 1_000, f"@parts/{1:010d}/{'ab' * 16}"
+    clock, registry = ManualClock(), CollectorRegistry()
+    places = {"tieredStoreFilePath": "memory://first/place", "brokerName": "b"}
+    cache = {"readAheadDiskCachePath": str(tmp_path / "cache")}
+    config = Config.load(settings={**places, **cache, "objectStoreDownloadRateMax": limit})
+    store = owned_storage(
+        config, directory_of(config), clock=clock, rng=Random(1), metrics=ProviderMetrics(registry)
+    )
+    await store.create(name, [bytes(100 * limit)])
+
+    def counted() -> list[object]:
+        meters = [dict(meter.requests) for meter in meters_of(store).values()]
+        labels = {"store": "first", "verb": "read"}
+        names = ("tieredstore_provider_requests_total", "tieredstore_provider_bytes_total")
+        ok = {**labels, "outcome": "ok"}
+        found = [
+            registry.get_sample_value(names[0], ok),
+            registry.get_sample_value(names[1], labels),
+        ]
+        return [*meters, *found]
+
+    wanted = ByteRange(0, 50 * limit)
+    assert bytes(await store.read(name, wanted)) == bytes(wanted.length)
+    before = counted()
+    assert before[1] == (2 if keys else 1), "a data key is read once"
+    for start in range(0, 10 * limit, limit):
+        part = ByteRange(start, start + 2 * limit)
+        assert bytes(await store.read(name, part)) == bytes(part.length)
+    assert (counted(), clock.monotonic_s()) == (before, 0.0)
+    await store.close()
+
+
+def test_the_memory_bound_counts_the_cache_of_each_store(second: str, tmp_path: Path) -> None:
+    names = {"brokerName": "b", "readAheadDiskCachePath": str(tmp_path / "cache")}
+
+    def bound(first: str, offload: str) -> int:
+        places = {"tieredStoreFilePath": first, "tieredStoreOffloadPath": offload}
+        return Config.load(settings={**names, **places}).memory_bytes_max
+
+    one = Config.load(settings={**names, "tieredStoreFilePath": "memory://a/b"})
+    of_cache = one.disk_cache.memory_bytes_max
+    assert of_cache > 0
+    assert bound("memory://a/b", second) - bound("memory://a/b", "") == of_cache
+    assert bound(str(tmp_path), second) - bound(str(tmp_path), "") == of_cache
+
+
 async def test_both_stores_keep_to_the_limit_together(second: str) -> None:
     clock = ManualClock()
     limit = 1_000

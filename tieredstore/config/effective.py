@@ -25,7 +25,7 @@ from tieredstore.config.building import Setting, build, in_keys
 from tieredstore.config.java_keys import JAVA_ONLY
 from tieredstore.config.key import Key, Kind, Value
 from tieredstore.config.keys import KEYS
-from tieredstore.config.location import Location, location_at
+from tieredstore.config.location import Location, TierUrl, location_at
 from tieredstore.config.object_store import (
     OBJECT_ORIGIN,
     ObjectStorage,
@@ -38,6 +38,7 @@ from tieredstore.config.reader_options import (
     fetcher_options,
     range_options,
 )
+from tieredstore.config.second_store import OFFLOAD_PATH
 from tieredstore.config.sources import (
     ConfigError,
     Given,
@@ -345,7 +346,11 @@ class Config:
         layers = (self.dispatch, self.hot, self.fetcher)
         storage = self.posix.memory_bytes_max
         if self.in_object_store:  # an upload may need its bytes once more, in one buffer
-            storage = self.dispatch.bytes_in_flight_max + self.disk_cache.memory_bytes_max
+            storage = self.dispatch.bytes_in_flight_max
+        second = str(self.settings[OFFLOAD_PATH].value or "")
+        has_second = bool(second) and isinstance(location_at(second), TierUrl)
+        caches = self.in_object_store + has_second
+        storage += caches * self.disk_cache.memory_bytes_max
         index = self.index.memory_bytes_max if self.keeps_index else 0
         return index + storage + sum(layer.memory_bytes_max for layer in layers)
 

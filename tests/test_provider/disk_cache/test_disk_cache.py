@@ -3,8 +3,11 @@
 import asyncio
 import errno
 import os
+import socket
+import stat
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from random import Random
 from threading import Event
@@ -15,7 +18,7 @@ from hypothesis import strategies as st
 
 from provider.clock import ManualClock, settle
 from provider.disk_cache.entry import BLOCK_BYTES, EntryName, key_of
-from provider.disk_cache.files import CacheFiles
+from provider.disk_cache.files import HELD_LINK, CacheFiles, on_disk_bytes
 from provider.disk_cache.store import DiskCachedStore
 from provider.errors import Closed, NotFound
 from provider.memory import MemoryStore
@@ -61,6 +64,11 @@ class Cached:
 
     def files(self) -> list[Path]:
         return sorted(path for path in self.directory.rglob("*") if path.is_file())
+
+
+def disk_bytes(path: Path) -> int:
+    """Disk space of a file, also before its blocks are allocated."""
+    return max(path.stat().st_blocks * 512, on_disk_bytes(path.stat().st_size))
 
 
 @pytest.fixture
@@ -148,32 +156,31 @@ async def test_a_damaged_file_is_a_miss_and_goes(cached: Cached, place: str) -> 
 
 
 async def test_the_longest_unused_go_first_and_the_bound_holds(tmp_path: Path) -> None:
-    size = EntryName(KEY, 0, 1_000).file_bytes
+    size = on_disk_bytes(EntryName(KEY, 0, 1_000).file_bytes)
     cached = Cached(tmp_path / "cache", bytes_max=5 * size)
     store = await cached.open()
     for number in range(8):
         await store.read("@parts/x", ByteRange(number * 1_000, (number + 1) * 1_000))
         await store.read("@parts/x", ByteRange(0, 1))
         assert store.files.bytes_held <= 5 * size
-        assert sum(path.stat().st_size for path in cached.files()) == store.files.bytes_held
+        assert sum(map(disk_bytes, cached.files())) == store.files.bytes_held
     assert {EntryName.parse(path.name).start for path in cached.files()} == {  # pyright: ignore[reportOptionalMemberAccess]
         0, 4_000, 5_000, 6_000, 7_000,
     }  # fmt: skip
-    await store.read("@parts/x", ByteRange(10_000, 10_000 + 6 * 1_000))
+    await store.read("@parts/x", ByteRange(10_000, 10_000 + 5 * size))
     assert len(cached.files()) == 5, "what is longer than the bound is not kept"
     await store.close()
 
 
 async def test_two_processes_in_one_directory_keep_the_bound_together(tmp_path: Path) -> None:
-    size = EntryName(KEY, 0, 1_000).file_bytes
+    size = on_disk_bytes(EntryName(KEY, 0, 1_000).file_bytes)
     cached = Cached(tmp_path / "cache", bytes_max=16 * size)
     one, other = await cached.open(), await cached.open()
     for number in range(40):
         store = (one, other)[number % 2]
         part = ByteRange(number * 1_000, (number + 1) * 1_000)
         assert bytes(await store.read("@parts/x", part)) == BODY[part.start : part.end]
-        held = sum(path.stat().st_size for path in cached.files())
-        assert held <= (16 + 3) * size
+        assert sum(map(disk_bytes, cached.files())) <= 16 * size
     for start in range(0, 40_000, 1_500):
         part = ByteRange(start, start + 1_500)
         for store in (one, other):
@@ -318,3 +325,246 @@ async def test_a_process_that_is_killed_while_it_writes_leaves_nothing_that_is_b
     for part, data in found:
         assert bytes(data) == bytes([part.start // 100_000 % 251]) * part.length
     assert files.damaged == 0
+
+
+KINDS = ["fifo", "writable", "link", "directory", "socket"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_file_of_another_kind_or_mode_is_a_miss_and_delays_nothing(
+    cached: Cached, kind: str
+) -> None:
+    store = await cached.open()
+    await store.read("@parts/x", ByteRange(0, 9))
+    (file,) = cached.files()
+    right = file.read_bytes()
+    if kind != "writable":
+        file.unlink()
+    if kind == "fifo":
+        os.mkfifo(file)
+    elif kind == "writable":
+        file.chmod(0o666)
+    elif kind == "link":
+        (cached.directory.parent / "other").write_bytes(right)
+        file.symlink_to(cached.directory.parent / "other")
+    elif kind == "directory":
+        file.mkdir()
+    else:
+        with socket.socket(socket.AF_UNIX) as server, in_directory(file.parent):
+            server.bind(file.name)
+    for name in ("x", "x"):
+        found = await asyncio.wait_for(store.read(f"@parts/{name}", ByteRange(0, 5)), HANGS_AFTER_S)
+        assert bytes(found) == BODY[:5]
+    assert cached.asked >= 9 + 5
+    await store.close()
+    again = await cached.open()
+    assert bytes(await again.read("@parts/x", ByteRange(0, 9))) == BODY[:9]
+    await again.close()
+
+
+@contextmanager
+def in_directory(directory: Path) -> Iterator[None]:
+    """The working directory, for a socket with a short path."""
+    before = Path.cwd()
+    os.chdir(directory)
+    try:
+        yield
+    finally:
+        os.chdir(before)
+
+
+@pytest.mark.parametrize("owner", ["file", "directory"])
+async def test_what_another_user_owns_is_not_served(
+    cached: Cached, owner: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = await cached.open()
+    await store.read("@parts/x", ByteRange(0, 9))
+    await store.close()
+    real, changed = os.fstat, os.stat
+    ours = os.geteuid()
+
+    def foreign(status: os.stat_result) -> os.stat_result:
+        fields = list(status)
+        fields[stat.ST_UID] = ours + 1
+        return os.stat_result(fields)
+
+    if owner == "file":
+        monkeypatch.setattr("provider.disk_cache.files.os.fstat", lambda at: foreign(real(at)))
+    else:
+        monkeypatch.setattr("provider.disk_cache.files.os.stat", lambda at: foreign(changed(at)))
+    again = await cached.open()
+    for _ in range(2):
+        assert bytes(await again.read("@parts/x", ByteRange(0, 9))) == BODY[:9]
+    assert cached.asked == 3 * 9
+    await again.close()
+
+
+async def test_a_directory_where_others_may_write_is_not_used(
+    cached: Cached, caplog: pytest.LogCaptureFixture
+) -> None:
+    cached.directory.mkdir()
+    cached.directory.chmod(0o777)
+    store = await cached.open()
+    for _ in range(2):
+        assert bytes(await store.read("@parts/x", ByteRange(0, 9))) == BODY[:9]
+    assert (cached.asked, cached.files()) == (2 * 9, [])
+    assert len(caplog.records) == 1
+    assert "is not used as a disk cache" in caplog.text
+    await store.close()
+
+
+@pytest.mark.parametrize("failing", [errno.EROFS, errno.ENOSPC, errno.EPERM])
+async def test_a_time_of_use_that_cannot_be_written_is_no_damage(
+    cached: Cached, failing: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = await cached.open()
+    await store.read("@parts/x", ByteRange(0, 9))
+
+    def refused(_: int) -> None:
+        raise OSError(failing, os.strerror(failing))
+
+    monkeypatch.setattr("provider.disk_cache.files.os.utime", refused)
+    for _ in range(3):
+        assert bytes(await store.read("@parts/x", ByteRange(0, 9))) == BODY[:9]
+    assert (cached.asked, store.files.damaged, len(cached.files())) == (9, 0, 1)
+    await store.close()
+
+
+async def test_a_file_that_cannot_be_read_is_a_miss_and_stays(
+    cached: Cached, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = await cached.open()
+    await store.read("@parts/x", ByteRange(0, 9))
+
+    def failed(*_: int) -> bytes:
+        raise OSError(errno.EIO, "input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("provider.disk_cache.files.os.pread", failed)
+        assert bytes(await store.read("@parts/x", ByteRange(0, 9))) == BODY[:9]
+    assert (store.files.damaged, len(cached.files())) == (0, 1)
+    await store.close()
+
+
+class Timed(MemoryStore):
+    """A storage whose answers take a time of the clock."""
+
+    def __init__(self, clock: ManualClock, seconds: float) -> None:
+        super().__init__()
+        self._answers = clock, seconds
+
+    async def read_many(self, wanted: Sequence[tuple[str, ByteRange]]) -> list[Buffer]:
+        clock, seconds = self._answers
+        await clock.sleep(seconds)
+        return await super().read_many(wanted)
+
+
+@pytest.mark.parametrize("verb", ["get", "put"])
+async def test_a_disk_that_hangs_delays_one_read_by_the_time_of_an_uncached_one(
+    tmp_path: Path, verb: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, goes_on, real = ManualClock(), Event(), getattr(CacheFiles, verb)
+    takes_s = 0.5
+    inner = Timed(clock, takes_s)
+    for name in ("@parts/x", "@parts/y"):
+        await inner.create(name, [BODY])
+    store = DiskCachedStore(
+        inner, tmp_path / "cache", scope="s3://b", is_immutable=lambda _: True, clock=clock,
+        options=DiskCacheOptions(),
+    )  # fmt: skip
+
+    async def took_s(name: str, start: int) -> float:
+        began_s = clock.monotonic_s()
+        read = asyncio.ensure_future(store.read(name, ByteRange(start, start + 9)))
+        while not read.done():
+            await settle()
+            if not read.done() and not goes_on.is_set():
+                await until_due(clock, read)
+        assert bytes(await read) == BODY[start : start + 9]
+        return clock.monotonic_s() - began_s
+
+    async def until_due(clock: ManualClock, read: "asyncio.Future[Buffer]") -> None:
+        await asyncio.sleep(0.002)  # the thread of the disk may answer in real time
+        if not read.done():
+            await clock.advance(takes_s / 10)
+
+    await took_s("@parts/x", 0)
+
+    def held(self: CacheFiles, *given: object) -> object:
+        assert goes_on.wait(HANGS_AFTER_S)
+        return real(self, *given)
+
+    monkeypatch.setattr(CacheFiles, verb, held)
+    assert await took_s("@parts/y", 0) <= 2.2 * takes_s
+    for number in range(1, 4):
+        assert await took_s("@parts/y", 100 * number) <= 1.2 * takes_s
+    goes_on.set()
+    await store.close()
+
+
+MANY = """
+import sys
+from pathlib import Path
+from provider.clock import SystemClock
+from provider.disk_cache.files import CacheFiles
+from provider.disk_cache.entry import key_of
+from provider.options import DiskCacheOptions
+from provider.ranges import ByteRange
+
+directory, number, bound, length, count = sys.argv[1], *map(int, sys.argv[2:])
+files = CacheFiles(Path(directory), DiskCacheOptions(bytes_max=bound), SystemClock())
+key = key_of("s3://b", f"@parts/{number}")
+files.get(key, ByteRange(0, 1))
+print("open", flush=True)
+sys.stdin.readline()
+for at in range(count):
+    files.put(key, at * length, bytes(length))
+print("done", flush=True)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("length", "count"), [(256 << 10, 12), (20, 100)])
+async def test_the_bound_holds_for_all_processes_in_blocks(
+    tmp_path: Path, length: int, count: int
+) -> None:
+    bound = (8 << 20) if length > 1000 else (1 << 20)
+    numbers = [str(one) for one in (bound, length, count)]
+    writers = [
+        await asyncio.create_subprocess_exec(
+            sys.executable, "-c", MANY, str(tmp_path), str(number), *numbers,
+            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
+        )
+        for number in range(8)
+    ]  # fmt: skip
+    for wanted in (b"open\n", b"done\n"):
+        for writer in writers:
+            assert writer.stdout is not None
+            assert await writer.stdout.readline() == wanted
+        for writer in writers:
+            assert writer.stdin is not None
+            writer.stdin.write(b"\n")
+    for writer in writers:
+        await writer.communicate()
+        assert writer.returncode == 0
+    kept = Cached(tmp_path).files()
+    assert bound // 2 < sum(map(disk_bytes, kept)) <= bound
+    held = int((tmp_path / HELD_LINK).readlink().name)
+    assert sum(map(disk_bytes, kept)) <= held <= bound
+
+
+async def test_a_shared_count_that_is_lost_or_wrong_is_counted_again(cached: Cached) -> None:
+    for wrong in (None, "many", str(1 << 60)):
+        store = await cached.open()
+        if wrong is not None:
+            (cached.directory / HELD_LINK).unlink()
+            (cached.directory / HELD_LINK).symlink_to(wrong)
+        start = 100 * len(cached.files())
+        await store.read("@parts/x", ByteRange(start, start + 9))
+        await store.close()
+        again = await cached.open()
+        await again.read("@parts/x", ByteRange(start, start + 9))
+        await again.close()
+        held = int((cached.directory / HELD_LINK).readlink().name)
+        assert held == sum(map(disk_bytes, cached.files()))
+    assert len(cached.files()) == 3
