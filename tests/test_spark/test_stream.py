@@ -33,14 +33,16 @@ class GrowingTier:
         self._broker = FakeBroker(directory / "store", commit_log_bytes=1 << 22)
         self.sent: list[tuple[int, int, bytes]] = []
 
-    def grow(self, count: int) -> None:
+    def grow(self, count: int, *, new_tier: bool = False) -> None:
         """Tier `count` more messages of each queue."""
         for _ in range(count):
             for queue_id in range(QUEUES):
                 body = b"%d" % len(self.sent)
                 offset = self._broker.put("Orders", queue_id, body)
                 self.sent.append((queue_id, offset, body))
-        with sync.follow(self._broker.directory, self.path, broker="b") as follower:
+        with sync.follow(
+            self._broker.directory, self.path, broker="b", new_tier=new_tier
+        ) as follower:
             follower.drain()
 
 
@@ -101,7 +103,7 @@ def test_a_tier_that_was_made_again_is_not_gone_on_with(
 ) -> None:
     into(stream(spark, tier), tmp_path / "sink").awaitTermination()
     rmtree(tier.path)
-    tier.grow(5)
+    tier.grow(5, new_tier=True)
     query = into(stream(spark, tier, failOnDataLoss="false"), tmp_path / "sink")
     wait_until(lambda: not query.isActive, Patience("the stream does not end"))
     assert "the tier was made again since" in str(query.exception())
