@@ -6,11 +6,12 @@ from pathlib import Path
 from random import SystemRandom
 
 from container.check.second_store import refuse_other_second_store, register_at_second_store
-from container.java.metadata import JavaMetadata, parse_java_metadata
+from container.java.metadata import JavaMetadata, KnownOffsets, parse_java_metadata
 from container.java.tier import load_java_tier
 from container.journal.frame import NONCE_BYTES
 from container.metadata.offloading import home_of, place_of
 from container.metadata.records import Attempt
+from container.names.queue_id import QueueId
 from container.names.rocketmq import parse_cluster_directory
 from container.names.tier_objects import JOURNAL_PREFIX
 from container.tier_reader import FixedMetadata, TierReader
@@ -151,6 +152,16 @@ async def open_reader(
                 yield TierReader(store, FixedMetadata(java.state), queue_damage=java.damage)
     finally:
         await store.close()
+
+
+def known_offsets(config: Config, raw: bytes, path: str) -> dict[QueueId, KnownOffsets]:
+    """What an export of the metadata, the file `path`, says of gaps of the configured broker.
+
+    Raises:
+        ConfigError: it is no such file.
+    """
+    offsets = _parse_java(raw, path).offsets
+    return {key.queue: one for key, one in offsets.items() if key.broker_name == config.broker}
 
 
 def _parse_java(raw: bytes, path: str) -> JavaMetadata:

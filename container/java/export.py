@@ -9,6 +9,7 @@ from container.java.metadata import (
     JavaQueue,
     JavaSegment,
     JavaTopic,
+    KnownOffsets,
 )
 from container.metadata.records import IndexFile, Segment
 from container.metadata.state import TierState
@@ -31,7 +32,7 @@ def export_java_metadata(
     `segments` holds all segments of every queue, those in manifests included. Only segments that
     lie whole in a file of their own can be told to Java. Index files of ours are left out: Java
     reads only those that have as many slots as it is configured with; `index_files` are such
-    (`index_export.py`).
+    (`index_export.py`). Gaps stand in a table of ours, for an import: Java passes over it.
 
     Raises:
         ValueError: a segment lies in packed objects.
@@ -71,7 +72,12 @@ def export_java_metadata(
         JavaTopic(t.topic_id, t.name, JAVA_NEW, t.retention_hours, t.updated_ms)
         for t in state.topics.values()
     )
-    return JavaMetadata(tables, queues, topics, state.next_topic_id - 1)
+    offsets = {
+        FileKey(broker, q.id): KnownOffsets(q.min_offset, q.next_offset, q.gaps)
+        for q in state.queues.values()
+        if q.gaps or q.min_offset == q.next_offset
+    }
+    return JavaMetadata(tables, queues, topics, state.next_topic_id - 1, offsets)
 
 
 def _java_segment(path: str, segment: Segment) -> JavaSegment:

@@ -6,16 +6,18 @@ which its parser loads. Numbers are kept as they stand in the file, Java's garba
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
 
 from container.java.loose_json import Json, JsonObject, ObjectKey, parse_loose_json
+from container.metadata.records import Gap
 from container.names.queue_id import QueueId, SegmentType
 from container.names.rocketmq import INT64_MAX
 from provider.errors import Corrupt
 from provider.object_store import Buffer
+from provider.ranges import QueueOffset
 
 UNSET_TIMESTAMP = INT64_MAX
 """What Java writes for the timestamps of a segment without messages."""
@@ -25,6 +27,9 @@ SEGMENT_TABLES = {
     SegmentType.CONSUME_QUEUE: "consumeQueueFileSegmentTable",
     SegmentType.INDEX: "indexFileSegmentTable",
 }
+
+OFFSETS_TABLE = "tieredstoreOffsetTable"
+"""Ours; RocketMQ passes over it, and leaves it out when it writes the file again."""
 
 _QUEUE_ID = re.compile("[0-9]{1,10}", re.ASCII)
 
@@ -88,6 +93,15 @@ class FileKey:
         return f"{self.broker_name}/{self.queue}"
 
 
+@dataclass(frozen=True, slots=True)
+class KnownOffsets:
+    """What the files of a queue do not tell: its gaps, and its offsets if it holds no message."""
+
+    min_offset: QueueOffset
+    next_offset: QueueOffset
+    gaps: tuple[Gap, ...]
+
+
 SegmentTable = Mapping[FileKey, tuple[JavaSegment, ...]]
 """Segments of each flat file by ascending base."""
 
@@ -101,6 +115,8 @@ class JavaMetadata:
     topics: tuple[JavaTopic, ...]
     topic_serial_number: int = -1
     """The last topic id that was given."""
+    offsets: Mapping[FileKey, KnownOffsets] = field(default_factory=dict[FileKey, KnownOffsets])
+    """Of those queues of a tier of ours that have gaps or hold no message."""
 
 
 SEGMENT_FIELDS = {
@@ -141,7 +157,11 @@ def parse_java_metadata(raw: Buffer, *, path: str) -> JavaMetadata:
     serial = reader.integer(root, "topicSerialNumber", -1)
     if "maxTopicId" in root:  # 5.1.0 writes the next id, not the last one
         serial = reader.integer(root, "maxTopicId") - 1
-    return JavaMetadata(segments, tuple(queues), tuple(topics), serial)
+    offsets = {
+        _parse_file_key(reader, key): _parse_offsets(reader, value)
+        for key, value in reader.items(root.get(OFFSETS_TABLE), OFFSETS_TABLE)
+    }
+    return JavaMetadata(segments, tuple(queues), tuple(topics), serial, offsets)
 
 
 class _Fields:
@@ -220,6 +240,31 @@ def _parse_queue(reader: _Fields, value: Json) -> JavaQueue:
     )
 
 
+def _parse_offsets(reader: _Fields, value: Json) -> KnownOffsets:
+    fields = reader.object(value, "offsets of a queue")
+    gaps: list[Gap] = []
+    for _, one in reader.items(fields.get("gaps"), "gaps of a queue"):
+        gap = reader.object(one, "a gap")
+        gaps.append(
+            Gap(
+                QueueOffset(reader.integer(gap, "start")),
+                QueueOffset(reader.integer(gap, "end")),
+                reader.text(gap, "reason"),
+                reader.integer(gap, "foundTimestamp"),
+            )
+        )
+    gaps.sort(key=lambda gap: gap.start)
+    low, high = reader.integer(fields, "minOffset"), reader.integer(fields, "nextOffset")
+    at = 0
+    for gap in gaps:
+        if not at <= gap.start < gap.end <= high:
+            raise Corrupt(f"impossible gap [{gap.start}, {gap.end})", reader.path)
+        at = gap.end
+    if not 0 <= low <= high:
+        raise Corrupt(f"impossible offsets [{low}, {high})", reader.path)
+    return KnownOffsets(QueueOffset(low), QueueOffset(high), tuple(gaps))
+
+
 def _parse_topic(reader: _Fields, value: Json) -> JavaTopic:
     fields = reader.object(value, "a topic")
     return JavaTopic(
@@ -264,7 +309,24 @@ def encode_java_metadata(metadata: JavaMetadata) -> bytes:
         for topic in metadata.topics
     }
     root["topicSerialNumber"] = metadata.topic_serial_number
+    if metadata.offsets:
+        root[OFFSETS_TABLE] = {
+            str(key): _offsets_object(known) for key, known in metadata.offsets.items()
+        }
     return orjson.dumps(root, option=orjson.OPT_INDENT_2)
+
+
+def _offsets_object(known: KnownOffsets) -> dict[str, Any]:
+    gaps = {
+        str(gap.start): {
+            "start": gap.start,
+            "end": gap.end,
+            "reason": gap.reason,
+            "foundTimestamp": gap.found_ms,
+        }
+        for gap in known.gaps
+    }
+    return {"minOffset": known.min_offset, "nextOffset": known.next_offset, "gaps": gaps}
 
 
 def _segment_object(segment: JavaSegment) -> dict[str, int | str]:

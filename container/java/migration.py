@@ -13,11 +13,11 @@ from container.java.tier import DAMAGE
 from container.metadata.invariants import check_queue
 from container.metadata.operations import Operation, PutIndexFile, PutQueue, PutTopic
 from container.metadata.records import IndexFile, Queue, Segment
-from container.names.queue_id import FLAT_FILES, QueueId
-from container.names.rocketmq import INDEX_QUEUE
+from container.names.queue_id import FLAT_FILES, QueueId, SegmentType
+from container.names.rocketmq import INDEX_QUEUE, parse_segment_name
 from container.tier_reader import TierReader
 from provider.clock import Clock
-from provider.errors import StoreError
+from provider.errors import Corrupt, StoreError
 
 
 async def java_metadata_of(
@@ -50,6 +50,8 @@ class JavaContents:
     index_files: list[IndexFile]
     damage: dict[QueueId, StoreError]
     """Why other queues cannot be imported; `INDEX_QUEUE` stands for an index file."""
+    behind: dict[QueueId, StoreError]
+    """Queues with messages that the metadata do not know, which lie in other files of the tier."""
 
 
 async def read_java_tier(
@@ -61,13 +63,13 @@ async def read_java_tier(
 ) -> JavaContents:
     """Read every queue of a Java tier, except some; damage to one ends none of the others.
 
-    Reads every byte twice and index files once; `progress` is told the bytes of records read since
-    the last call.
+    Reads every byte twice and index files once, and lists the tier once; `progress` is told the
+    bytes of records read since the last call.
 
     Raises:
         Unavailable: try again.
     """
-    found = JavaContents([], [], {})
+    found = JavaContents([], [], {}, await _unknown_files(reader))
     for queue in sorted(reader.state.queues.keys() - without):
         container = reader.container(queue)
         assert container is not None, "a reader's state does not change by itself"
@@ -89,6 +91,26 @@ async def read_java_tier(
             found.damage.setdefault(INDEX_QUEUE, error)
         else:
             found.index_files.append(replace(file, crc32c=checksum))
+    return found
+
+
+async def _unknown_files(reader: TierReader) -> dict[QueueId, StoreError]:
+    """Queues with a log file behind all that the metadata know: the metadata are the older ones."""
+    found: dict[QueueId, StoreError] = {}
+    for entry in await reader.store.list(""):
+        name = parse_segment_name(entry.name)
+        if name is None or name.type is not SegmentType.COMMIT_LOG or not entry.size_bytes:
+            continue
+        queue = reader.state.queues.get(name.queue)
+        if queue is None and name.queue in reader.queue_damage:
+            continue  # its damage is the reason
+        if queue is None:
+            why = "the metadata do not know this queue; without it: move it out of the tier"
+        elif name.base >= queue.flat_end(SegmentType.COMMIT_LOG):
+            why = "the metadata are older than this file, and do not know it"
+        else:
+            continue
+        found.setdefault(name.queue, Corrupt(why, entry.name))
     return found
 
 

@@ -17,6 +17,7 @@ from container.java.metadata import (
     FileKey,
     JavaMetadata,
     JavaSegment,
+    KnownOffsets,
 )
 from container.metadata.records import Broker, CopyState, Extent, IndexFile, Queue, Segment, Topic
 from container.metadata.state import TierState
@@ -146,13 +147,29 @@ async def _load_queue(
             except (Denied, NotFound) as error:
                 loading.damage = loading.damage or error
                 continue
+            if size < newest.size:
+                loading.damage = loading.damage or Corrupt(
+                    f"the file has {size:,} bytes, and the metadata say {newest.size:,}: "
+                    f"{newest.size - size:,} bytes are lost",
+                    segment_name(key.queue, kind, newest.base),
+                    size,
+                )
             flat[kind].append(_resized(newest, size))
             break
+    known = metadata.offsets.get(key)
     logs, units = flat[SegmentType.COMMIT_LOG], flat[SegmentType.CONSUME_QUEUE]
     if not logs or not units or not logs[0].size:
-        return None
+        return _emptied(key.queue, known, logs, units) if loading.damage is None else None
     logs = [segment for segment in logs if segment.size]
     end = await _last_whole_unit(store, key.queue, units, log_end=logs[-1].end)
+    ranges = ((one.base // UNIT_BYTES, one.end // UNIT_BYTES) for one in units)
+    missing = sum(max(0, behind - max(start, end)) for start, behind in ranges)
+    if missing > 0:
+        loading.damage = loading.damage or Corrupt(
+            f"units that point at records behind the end of the log: {missing:,}",
+            segment_name(key.queue, SegmentType.COMMIT_LOG, logs[-1].base),
+            logs[-1].size,
+        )
     units = [
         _resized(segment, min(segment.size, end * UNIT_BYTES - segment.base))
         for segment in units
@@ -160,9 +177,34 @@ async def _load_queue(
     ]
     if not units:
         return None
+    gaps = () if known is None else known.gaps
+    next_offset = next((gap.end for gap in gaps if gap.start == end), QueueOffset(end))
+    gaps = tuple(gap for gap in gaps if gap.end <= next_offset)
     first = await _first_offset(store, key.queue, logs[0], units)
-    min_offset = min(max(units[0].base // UNIT_BYTES, first), end)
-    return Queue(key.queue, QueueOffset(min_offset), QueueOffset(end), tuple(logs), tuple(units))
+    min_offset = QueueOffset(min(max(units[0].base // UNIT_BYTES, first), end))
+    return Queue(key.queue, min_offset, next_offset, tuple(logs), tuple(units), gaps=gaps)
+
+
+def _emptied(
+    queue: QueueId,
+    known: KnownOffsets | None,
+    logs: Sequence[Segment],
+    units: Sequence[Segment],
+) -> Queue | None:
+    """A queue of ours without messages: where it goes on, and what it lost. None for one of Java's.
+
+    The metadata and the files must agree that there is no message.
+    """
+    if known is None or any(segment.size for segment in (*logs, *units)):
+        return None
+    return Queue(
+        queue,
+        known.min_offset,
+        known.next_offset,
+        tuple(logs[-1:]),
+        tuple(units[-1:]),
+        gaps=known.gaps,
+    )
 
 
 def _segment(queue: QueueId, kind: SegmentType, found: JavaSegment) -> Segment:
@@ -236,13 +278,24 @@ async def _first_offset(
         offset = -1
     if low <= offset < high and await _unit_position(store, queue, units, offset) == log.base:
         return offset
-    while low < high:
-        middle = (low + high) // 2
-        if await _unit_position(store, queue, units, middle) < log.base:
-            low = middle + 1
+    offsets = [range(one.base // UNIT_BYTES, one.end // UNIT_BYTES) for one in units]
+    unit_low, unit_high = 0, sum(map(len, offsets))
+    while unit_low < unit_high:
+        middle = (unit_low + unit_high) // 2
+        if await _unit_position(store, queue, units, _nth(offsets, middle)) < log.base:
+            unit_low = middle + 1
         else:
-            high = middle
-    return low
+            unit_high = middle
+    return high if unit_low == sum(map(len, offsets)) else _nth(offsets, unit_low)
+
+
+def _nth(ranges: Sequence[range], number: int) -> int:
+    """The offset of the unit `number`; between two segments a gap may lie."""
+    for one in ranges:
+        if number < len(one):
+            return one[number]
+        number -= len(one)
+    raise AssertionError("there are not so many units")
 
 
 async def _unit_position(

@@ -115,6 +115,14 @@ def export(
     metavar="TOPIC[/QUEUE]",
     help="Leave out a damaged queue, or all of a topic; repeatable. Move their files away first.",
 )
+@click.option(
+    "--partly",
+    type=QUEUE_NAME,
+    multiple=True,
+    metavar="TOPIC[/QUEUE]",
+    help="Give up the end of a queue whose newest files are missing, shorter than FILE says, or "
+    "unknown to FILE; repeatable.",
+)
 @json_option
 @pass_invocation
 def import_(
@@ -122,6 +130,7 @@ def import_(
     file: Path,
     *,
     left_out: tuple[tuple[str, int | None], ...],
+    partly: tuple[tuple[str, int | None], ...],
     as_json: bool,
 ) -> None:
     """Take over a tier that RocketMQ's tiered store wrote, with its metadata FILE.
@@ -129,8 +138,9 @@ def import_(
     Reads every message twice to verify it and to compute checksums; no segment file changes.
     RocketMQ's store must not write to the tier afterwards.
 
-    If queues are damaged, nothing is imported: all of them are named. Bring their files back, or
-    leave them out with --without.
+    If a message would be left out, nothing is imported: each such queue is named. Bring its files
+    back; or make the metadata from the messages that are there (`tieredstore rebuild --metadata`);
+    or give up the end of the queue with --partly, or the whole queue with --without.
     """
     config = invocation.load_config()
     if isinstance(config.tier_root, TierUrl):
@@ -138,7 +148,7 @@ def import_(
             f"a tier of RocketMQ's own store is imported where it lies, which is a directory, and "
             f"not {config.tier_root}"
         )
-    rows = asyncio.run(_import(existing_tier(config), file, read_bytes(file), left_out))
+    rows = asyncio.run(_import(existing_tier(config), file, read_bytes(file), left_out, partly))
     if as_json:
         write_json(rows)
         return
@@ -148,12 +158,17 @@ def import_(
 
 
 async def _import(
-    config: Config, file: Path, raw: bytes, left_out: Collection[tuple[str, int | None]]
+    config: Config,
+    file: Path,
+    raw: bytes,
+    left_out: Collection[tuple[str, int | None]],
+    partly: Collection[tuple[str, int | None]],
 ) -> list[dict[str, object]]:
     await _refuse_ours(config)
     clock = SystemClock()
     async with open_reader(config, raw, java_path=str(file)) as reader:
         without = await _left_out(config, reader, file, left_out)
+        shortened = _named(reader, file, "--partly", partly)
         total = sum(log_bytes_of(q) for q in reader.state.queues.values() if q.id not in without)
         with bytes_bar("importing", total) as progress:
             contents = await read_java_tier(
@@ -162,7 +177,11 @@ async def _import(
                 extent_bytes_max=config.tier.extent_bytes_max,
                 progress=progress,
             )
-        _refuse_damage({**reader.queue_damage, **contents.damage}, without)
+        ends = {**reader.queue_damage, **contents.behind}
+        whole = {queue.id for queue in contents.queues}
+        for queue in shortened & whole:
+            ends.pop(queue, None)
+        _refuse_damage({**ends, **contents.damage}, without)
         operations = import_of(reader, contents)
         async with open_owner(config, clock=clock, imported=operations) as tier:
             await tier.close()  # the entry that takes the tier has published the import
@@ -185,20 +204,32 @@ async def _left_out(
     Raises:
         ConfigError: the metadata have nothing of that name, or its files are still there.
     """
-    known = reader.state.queues.keys() | reader.queue_damage.keys()
-    found: set[QueueId] = set()
-    for topic, queue in given:
-        meant = {one for one in known if one.topic == topic and queue in {None, one.queue_id}}
-        if not meant:
-            name = topic if queue is None else f"{topic}/{queue}"
-            raise ConfigError(f"--without {name}: {file} says nothing of it")
-        found |= meant
+    found = _named(reader, file, "--without", given)
     for one in sorted(found):
         if await reader.store.list(f"{one}/"):
             raise ConfigError(
                 f"--without {one}: move {directory_of(config) / str(one)} out of the tier first, "
                 f"or `tier` would write over its files"
             )
+    return found
+
+
+def _named(
+    reader: TierReader, file: Path, option: str, given: Collection[tuple[str, int | None]]
+) -> set[QueueId]:
+    """The queues that an option names.
+
+    Raises:
+        ConfigError: the metadata have nothing of that name.
+    """
+    known = reader.state.queues.keys() | reader.queue_damage.keys()
+    found: set[QueueId] = set()
+    for topic, queue in given:
+        meant = {one for one in known if one.topic == topic and queue in {None, one.queue_id}}
+        if not meant:
+            name = topic if queue is None else f"{topic}/{queue}"
+            raise ConfigError(f"{option} {name}: {file} says nothing of it")
+        found |= meant
     return found
 
 
@@ -213,12 +244,11 @@ def _refuse_damage(damage: Mapping[QueueId, StoreError], without: AbstractSet[Qu
         return
     for queue, error in sorted(left.items()):
         click.echo(printable(f"{queue} cannot be imported: {error}"), err=True)
-    what, directories, rest = ("1 queue is", "its directory", "")
-    if len(left) > 1:
-        what, directories, rest = (f"{len(left):,} queues are", "their directories", " and so on")
+    what = "1 queue is" if len(left) == 1 else f"{len(left):,} queues are"
     raise Corrupt(
-        f"{what} damaged, so nothing was imported: bring the files back, or move {directories} "
-        f"out of the tier and say --without {min(left)}{rest}",
+        f"{what} damaged, so nothing was imported: bring the files back, or make the metadata "
+        f"from all messages that are there (`tieredstore rebuild --metadata`); --help says how to "
+        f"give messages up",
         "",
     )
 

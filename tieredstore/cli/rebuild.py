@@ -2,16 +2,20 @@
 
 from contextlib import suppress
 from dataclasses import asdict
+from functools import partial
+from pathlib import Path
 
 import click
 
 from tieredstore.cli.exit_status import FINDINGS
-from tieredstore.cli.invocation import Invocation, json_option, pass_invocation
+from tieredstore.cli.invocation import GIVEN_PATH, Invocation, json_option, pass_invocation
 from tieredstore.cli.jobs import engine_of, engine_options
 from tieredstore.cli.output import count_text, size_text, write_json, write_table
 from tieredstore.cli.progress import progress_bar
+from tieredstore.config.sources import ConfigError
 from tieredstore.offline import import_job
 from tieredstore.offline.report import RebuildReport
+from tieredstore.opening import known_offsets, read_bytes
 from tieredstore.summary import counted
 
 FILES_LISTED_MAX = 40
@@ -25,6 +29,12 @@ FILES_LISTED_MAX = 40
     "its CommitLog files, or its parts in an object store. Readers see everything at once, or "
     "nothing.",
 )
+@click.option(
+    "--backup",
+    type=GIVEN_PATH,
+    help="A file that `metadata export` wrote: with --metadata, gaps that end a queue are taken "
+    "from it, for no message that is left tells of them.",
+)
 @click.option("--dry-run", is_flag=True, help="Say what would be made, and write nothing.")
 @engine_options
 @json_option
@@ -33,6 +43,7 @@ def command(
     invocation: Invocation,
     *,
     metadata: bool,
+    backup: Path | None,
     dry_run: bool,
     engine: str,
     processes: int | None,
@@ -46,8 +57,11 @@ def command(
     something could not be made, or damage was met.
     """
     config = invocation.load_config()
+    if backup is not None and not metadata:
+        raise ConfigError("--backup goes with --metadata")
     if metadata:
-        job = import_job("tieredstore.offline.remake").remake
+        known = {} if backup is None else known_offsets(config, read_bytes(backup), str(backup))
+        job = partial(import_job("tieredstore.offline.remake").remake, known=known)
     else:
         job = import_job("tieredstore.offline.restore").restore
     with engine_of(engine, processes) as workers, progress_bar("rebuilding") as show:

@@ -2,11 +2,13 @@
 
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from container.errors import Refused
+from container.java.metadata import KnownOffsets
 from container.lookup.coverage import merged
 from container.metadata.invariants import check_queue
 from container.metadata.records import Extent, Gap, IndexFile, Queue, Segment
@@ -92,6 +94,28 @@ def queue_of_parts(parts: QueueParts, *, now_ms: int) -> Queue:
     return queue
 
 
+def with_known_gaps(queue: Queue, known: KnownOffsets) -> Queue:
+    """The queue with the gaps that an export of the earlier metadata has of it. Pure.
+
+    One that ends the queue, of which no message tells, is added, and the queue goes on behind it;
+    one that was found again has its reason and its time again. Others contradict the messages.
+    """
+    told = {(gap.start, gap.end): gap for gap in known.gaps}
+    gaps = [told.get((gap.start, gap.end), gap) for gap in queue.gaps]
+    last = next((gap for gap in known.gaps if gap.start == queue.next_offset), None)
+    if last is None:
+        return replace(queue, gaps=tuple(gaps))
+    made = replace(
+        queue,
+        next_offset=last.end,
+        commit_log=_sealed(queue.commit_log, goes_on=False),
+        consume_queue=_sealed(queue.consume_queue, goes_on=False),
+        gaps=(*gaps, last),
+    )
+    check_queue(made)
+    return made
+
+
 def _log_segments(parts: QueueParts) -> list[Segment]:
     rows = [row for one in parts.said for row in one["extents"]]
     while rows[-1][3] < 0:
@@ -166,13 +190,14 @@ def _created(extents: Sequence[Extent]) -> int:
     return min(extent.min_timestamp for extent in extents)
 
 
-def _sealed(segments: Sequence[Segment]) -> tuple[Segment, ...]:
-    """All but the last are closed for good."""
+def _sealed(segments: Sequence[Segment], *, goes_on: bool = True) -> tuple[Segment, ...]:
+    """All but the last are closed for good; the last, too, if the queue ends with a gap."""
+    last = segments[-1:] if goes_on else ()
     closed = [
         Segment(one.type, one.base, one.created_ms, one.epoch, one.extents, one.end_timestamp)
-        for one in segments[:-1]
+        for one in segments[: len(segments) - len(last)]
     ]
-    return (*closed, *segments[-1:])
+    return (*closed, *last)
 
 
 def first_free_number(root: Path) -> int:

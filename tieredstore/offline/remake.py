@@ -7,12 +7,13 @@ This is for a tier in a directory; `remake_objects` is the same for one in an ob
 
 import asyncio
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
 from container.check.finding import Finding
+from container.java.metadata import KnownOffsets
 from container.metadata.operations import Operation, PutQueue
 from container.names.queue_id import QueueId, SegmentType
 from container.names.rocketmq import parse_segment_name, segment_name
@@ -31,7 +32,7 @@ from tieredstore.offline.engine import Engine
 from tieredstore.offline.log_pieces import HOLE_BYTES_MAX
 from tieredstore.offline.lost import Progress
 from tieredstore.offline.rebuild_job import RebuildReducer
-from tieredstore.offline.remade_records import first_free_number
+from tieredstore.offline.remade_records import first_free_number, with_known_gaps
 from tieredstore.offline.remake_job import LogFile, RemakeJob
 from tieredstore.offline.remake_objects import (
     is_foreign_index_file,
@@ -56,6 +57,7 @@ def remake(
     dry_run: bool = False,
     progress: Progress | None = None,
     naming: str = AS_OPTIONS,
+    known: Mapping[QueueId, KnownOffsets] | None = None,
 ) -> RebuildReport:
     """Make ConsumeQueues, index files and the journal of a tier from its CommitLog files alone.
 
@@ -63,6 +65,9 @@ def remake(
     ConsumeQueue files are cut as `tieredStoreConsumeQueueMaxSize` says. All files are made beside
     the tier first; then they are put at their places, and the journal's first entry makes them
     visible together. A run that is killed before leaves no journal, and the next one goes over it.
+
+    `known`: of a metadata export. A gap that ends a queue is taken from it, for no message that
+    is left tells of it; so are the gaps' reasons and times.
 
     Raises:
         NotFound: there is no tier, or no CommitLog file in it.
@@ -101,6 +106,7 @@ def remake(
 
         made = job.run(engine, reducer_of)
         operations, placed, report = job.result(made, is_dry=dry_run)
+        operations = [_with_known(one, known or {}) for one in operations]
         strangers = _strangers(root, {name for name, _ in placed}, operations)
         report = replace(report, findings=[*report.findings, *strangers])
         if staged is not None and operations:
@@ -109,6 +115,13 @@ def remake(
             _fill_holes(root, operations)
             asyncio.run(publish_remade(found, operations))
     return report
+
+
+def _with_known(operation: Operation, known: Mapping[QueueId, KnownOffsets]) -> Operation:
+    """The operation; a queue with the gaps that an export has of it."""
+    if not isinstance(operation, PutQueue) or operation.queue.id not in known:
+        return operation
+    return replace(operation, queue=with_known_gaps(operation.queue, known[operation.queue.id]))
 
 
 def refuse_second_store(config: Config) -> None:
