@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from tieredstore.config.sources import ConfigError
+
 if TYPE_CHECKING:
     from types import ModuleType
 
@@ -92,18 +94,22 @@ def dataset(
     return scanner.reader_of(schema, batches())
 
 
+class ExtraMissing(ImportError, ConfigError):
+    """Install an extra of tieredstore, which the sentence names. Commands end with status 2."""
+
+
 def import_job(name: str) -> "ModuleType":
     """A module of this package that needs Arrow, by its whole name.
 
     Raises:
-        ImportError: Arrow is not installed; says how to install it.
+        ExtraMissing: Arrow is not installed; names the extra.
     """
     try:
         return import_module(name)
     except ModuleNotFoundError as error:
         if error.name != "pyarrow":
             raise
-        raise ImportError(
+        raise ExtraMissing(
             "tieredstore.offline needs pyarrow: pip install 'tieredstore[arrow]'", name="pyarrow"
         ) from error
 

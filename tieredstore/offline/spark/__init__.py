@@ -22,6 +22,8 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Final, cast
 
+from tieredstore.offline import ExtraMissing
+
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
@@ -36,7 +38,7 @@ EACH_ROW: Final = "queue_id IS NOT NULL"
 QUEUE_ID: Final = "queue_id"
 
 
-class SparkMissing(ImportError):
+class SparkMissing(ExtraMissing):
     """Install what Spark needs; one sentence says what."""
 
 
