@@ -25,7 +25,7 @@ NIGHTLY_PARTS := test-soak test-soak-store test-seeds test-long test-broker test
 # Hundreds of commands start here: none compiles its modules again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: run run-s3 test test-full test-nightly check check-full test-rooms test-wheel $(FULL_PARTS) $(NIGHTLY_PARTS) soak soak-store \
+.PHONY: promtool run run-s3 test test-full test-nightly check check-full test-rooms test-wheel $(FULL_PARTS) $(NIGHTLY_PARTS) soak soak-store \
 	simulate kill-s3 rebuild-million bench bench-java bench-store bench-s3 bench-offline plot format clean
 
 # uv takes a third of pip's time, but pip alone knows a mirror that pip is told of.
@@ -39,6 +39,12 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --upgrade --constraint constraints.txt "pip>=25.1" uv
 	$(call install,--editable . --group base)
 	touch $@
+
+# The alerts are tested with it; where it cannot be installed, that test says so.
+promtool:
+	@command -v promtool >/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null \
+		&& apt-get update --quiet=2 && apt-get install --quiet=2 --yes --no-install-recommends prometheus >/dev/null; } \
+		|| echo "promtool cannot be installed here: the alerts are not tested"
 
 $(FULL_STAMP): $(STAMP)
 	$(call install,--group full)
@@ -55,7 +61,7 @@ run-s3: $(FULL_STAMP)
 test: $(STAMP)
 	@$(LEVEL_JOBS) --jobs=2 test-rooms check test-wheel
 
-test-full: $(FULL_STAMP)
+test-full: $(FULL_STAMP) promtool
 	@echo "$(JOBS) at a time, each shown when it ends: $(FULL_PARTS) check-full"
 	@$(LEVEL_JOBS) --jobs=$(JOBS) $(FULL_PARTS) check-full
 

@@ -78,6 +78,8 @@ class Takeover:
         """Whose the tier was; epoch 0 if nobody's."""
         self.earlier_lives = False
         """Whether that owner was seen to live."""
+        self.is_forced = False
+        """Whether the tier was taken with `take_over` from an owner not known to have ended."""
 
     def __repr__(self) -> str:
         return f"<Takeover of {self._where}: {self._lock!r}>"
@@ -98,6 +100,7 @@ class Takeover:
         if broker.epoch:
             evidence = await asyncio.to_thread(self._evidence, broker)
             self.earlier_lives = evidence == Life.LIVES
+            self.is_forced = self._take_over and evidence != Life.GONE
             if not self._take_over:
                 await self._refuse_living(broker, evidence)
         if self._lock is not None:

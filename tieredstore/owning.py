@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from random import Random, SystemRandom
 
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, Gauge
 
 from container.journal.heartbeat import Heartbeat
 from container.journal.ownership import Permit
@@ -60,6 +60,9 @@ from tieredstore.storages import meters_of, owned_storage
 from tieredstore.waiting import when_usable
 
 LOGGER = logging.getLogger("tieredstore.owner")
+TOOK_OVER = (
+    "1 if this process took the tier by --take-over from an owner that was not known to have ended."
+)
 
 
 @asynccontextmanager
@@ -121,6 +124,8 @@ async def open_owner(
         tier = await when_usable(own, clock=clock, start_s=config.start_s)
         takeover.own(tier.journal.epoch)
         _log_start(takeover)
+        if registry is not None:
+            Gauge("tieredstore_took_over", TOOK_OVER, registry=registry).set(takeover.is_forced)
         async with _showing_life(tier, store, owner, config, clock=clock, memory=memory):
             if imported:
                 await store.create(made_again_name(tier.state.broker.begun_ms), [])

@@ -159,6 +159,11 @@ class Journal:
         return self._over is not None
 
     @property
+    def is_closed(self) -> bool:
+        """Whether its owner has ended it in an orderly way; the tier is still that owner's."""
+        return isinstance(self._over, Closed)
+
+    @property
     def is_fenced(self) -> bool:
         """Whether a newer owner has ended the journal."""
         return isinstance(self._over, Fenced)

@@ -251,7 +251,7 @@ def _owned(moment: Moment) -> Iterator[Metric]:
     )
     yield _gauge(
         "tieredstore_owner",
-        "1 while this process owns the tier, 0 once another one has taken it.",
+        "1 while this process owns the tier, until its end; 0 once another one has taken it.",
         moment.is_owner,
     )
     yield _gauge(

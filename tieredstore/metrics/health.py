@@ -8,8 +8,9 @@ def unready_reason(moment: Moment) -> str:
 
     A queue that is stopped or damaged does not count: it never stops the others.
     """
-    if not moment.is_owner:
-        return f"the tier is no longer ours: {moment.journal.last_error}"
+    if moment.ends or not moment.is_owner:
+        what = "it ends" if moment.ends else "the tier is no longer ours"
+        return f"{what}: {moment.journal.last_error}"
     if moment.dispatch.outage:
         return f"nothing reaches the tier: {moment.dispatch.last_error}"
     if moment.dispatch.hot_error:

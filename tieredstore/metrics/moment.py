@@ -22,7 +22,7 @@ class Moment:
     scan: ScanStatistics
     journal: JournalStatistics
     is_owner: bool
-    """Whether the tier is still ours, as far as we know."""
+    """Whether the tier is still ours, as far as we know: until the end of an orderly close."""
     upkeep: UpkeepStatistics
     queues: Mapping[QueueId, Queue]
     """What is published of each queue."""
@@ -30,3 +30,5 @@ class Moment:
     """Objects that nothing refers to and that wait for their deletion."""
     fetch: FetcherStatistics | None = None
     """What readers of the tier had; None of a process that serves none."""
+    ends: bool = False
+    """Whether the journal was closed in an orderly way."""
