@@ -137,6 +137,12 @@ class Hosts:
         host.start()
         return host
 
+    def unmounted(self) -> Host:
+        host = self.golden()
+        host.run("tieredstore", "--conf", "tieredstore.conf", "tier", "store")
+        host.tier.rename(host.directory / "tier-elsewhere")
+        return host
+
     def diverged(self) -> Host:
         host = self.golden()
         rewrite_newest(host.directory / "store", "G_Tx", 10, 16)
@@ -195,6 +201,7 @@ class Hosts:
             "It does not run": self.golden,
             "It falls behind": self.followed,
             "Another process owns the tier": self.followed,
+            "There is no tier, and the store has one": self.unmounted,
             "A queue is stopped": self.diverged,
             "Messages were lost": self.lost,
             "The tier is damaged": self.rotten,
