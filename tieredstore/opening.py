@@ -250,7 +250,8 @@ async def _open_ours(
         elif is_there(directory / LOCK_NAME):
             reason = (
                 "the journal of this tier is gone: bring its @journal back from a backup, or "
-                "`tieredstore metadata import` a file that `metadata export` wrote"
+                "`tieredstore metadata import` a file that `metadata export` wrote, or make it "
+                "from the messages (`tieredstore rebuild --metadata`)"
             )
         else:
             reason = (

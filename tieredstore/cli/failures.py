@@ -34,8 +34,9 @@ NO_THREAD = "can't start new thread"
 """What Python says where the system refuses one."""
 
 NOTHING_WHOLE = (
-    "bring @journal and @snapshot back from a backup; without one, move all `@` directories away "
-    "and `tieredstore metadata import` a file that `metadata export` wrote"
+    "bring @journal and @snapshot back from a backup; without one, move @journal, @snapshot and "
+    "@boundary aside, and nothing else: `tieredstore rebuild --metadata` makes them from the "
+    "messages (--backup FILE adds the gaps that a `metadata export` has)"
 )
 """What to do where no metadata are left that could be served."""
 VERDICTS: tuple[tuple[type[StoreError], int, str], ...] = (

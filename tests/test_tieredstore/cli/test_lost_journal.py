@@ -176,7 +176,7 @@ def test_a_journal_of_which_nothing_is_whole_names_the_way_back(tmp_path: Path) 
         flip(path)
     for words in (["topics"], ["check"], ["tier", tier.broker.directory]):
         said = tier.run(*words, status=1).err
-        assert "move all `@` directories away and `tieredstore metadata import`" in said
+        assert "move @journal, @snapshot and @boundary aside, and nothing else" in said
         assert "--journal-to" not in said
     said = tier.run("repair", "--journal-to", "1", "--yes", status=1).err
     assert "nothing of the journal is whole: bring @journal and @snapshot back" in said

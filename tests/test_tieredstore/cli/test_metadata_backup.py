@@ -3,15 +3,19 @@
 import json
 import os
 import shutil
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import pytest
 from click.testing import CliRunner
 
 from tests.support.cli import Done
 from tests.support.fake_broker import FakeBroker
+from tieredstore.cli import rebuild
 from tieredstore.cli.main import cli
+from tieredstore.offline.engine import OneProcess
 
 SEGMENTS = ("tieredStoreCommitLogMaxSize=4000", "tieredStoreConsumeQueueMaxSize=1000")
 
@@ -200,3 +204,57 @@ def test_m2_files_that_are_newer_than_the_backup_are_not_passed_over(tmp_path: P
     assert "B/0" not in said
     tier.run("rebuild", "--metadata")
     tier.assert_goes_on(before)
+
+
+@pytest.mark.slow
+def test_e3_what_is_advised_where_no_journal_is_whole_restores_the_tier(tier: Tier) -> None:
+    tier.lose()
+    before = tier.topics()
+    tier.export()
+    for path in (tier.directory / "@journal").iterdir():
+        path.write_bytes(b"rot")
+    said = tier.run("check", status=1).err
+    assert "move @journal, @snapshot and @boundary aside, and nothing else" in said
+    aside = tier.root.parent / "aside"
+    aside.mkdir()
+    for name in ("@journal", "@snapshot", "@boundary"):
+        if (tier.directory / name).exists():
+            (tier.directory / name).rename(aside / name)
+    said = tier.run("topics", status=1).err
+    assert "from the messages (`tieredstore rebuild --metadata`)" in said
+    tier.run("rebuild", "--metadata", "--backup", tier.backup)
+    tier.assert_goes_on(before)
+    shutil.rmtree(aside)
+
+
+@pytest.mark.slow
+def test_e3_the_same_advice_restores_a_tier_in_an_object_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    monkeypatch.setattr(rebuild, "engine_of", lambda *_: nullcontext(OneProcess()))
+    memory = fsspec.filesystem("memory")
+    memory.store.clear()
+    broker = FakeBroker(tmp_path / "store")
+    broker.put_many("A", 0, [b"x"] * 50)
+    where = f"memory://bucket/{tmp_path.name}"
+    named = ("-D", "brokerClusterName=c", "-D", "brokerName=b", "--tier", where)
+
+    def run(*words: str | Path, status: int = 0) -> Done:
+        result = CliRunner().invoke(cli, [*named, *map(str, words)])
+        assert result.exit_code == status, result.output
+        return Done(result.exit_code, result.stdout, result.stderr)
+
+    run("tier", broker.directory)
+    before = run("topics", "--json").rows
+    for name in [one for one in memory.store if "/@journal/" in one or "/@snapshot/" in one]:
+        memory.pipe_file(name, b"rot")
+    said = run("check", status=1).err
+    assert "move @journal, @snapshot and @boundary aside, and nothing else" in said
+    for name in [one for one in memory.store if "/@journal/" in one or "/@snapshot/" in one]:
+        memory.rm_file(name)
+    assert [one for one in memory.store if "/@parts/" in one]  # the messages
+    run("rebuild", "--metadata")
+    assert run("topics", "--json").rows == before
+    assert run("check", "--json").rows == []
+    memory.store.clear()
