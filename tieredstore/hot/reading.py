@@ -13,6 +13,7 @@ from container.record.message import StoredMessage
 from container.record.unit import UNIT_BYTES, ConsumeQueueUnit
 from provider.errors import Corrupt, OutOfRange
 from tieredstore.hot.appender import Appender
+from tieredstore.hot.consume_queues import QueueFiles
 from tieredstore.hot.record_scan import good_record
 from tieredstore.hot.residency import is_estimated_resident
 
@@ -66,7 +67,16 @@ def first_with_record(appender: Appender, queue: QueueId) -> int:
     Raises:
         OSError: the units cannot be read.
     """
-    least, queues = appender.log.min_position, appender.queues
+    queues = appender.queues
+    while True:
+        bases = queues.bases.get(queue)
+        found = _search_first(queues, queue, appender.log.min_position)
+        if queues.bases.get(queue) is bases:  # else a file that was deleted may have misled it
+            return found
+
+
+def _search_first(queues: QueueFiles, queue: QueueId, least: int) -> int:
+    """The first offset of a queue whose record begins at `least` or later."""
 
     def is_gone(unit: ConsumeQueueUnit) -> bool:
         return unit.is_filler or (unit.size > 0 and unit.position < least)
@@ -77,7 +87,9 @@ def first_with_record(appender: Appender, queue: QueueId) -> int:
     far = [found - (CHECKED_UNITS << power) for power in range(48)]
     for offset in near + far:
         if offset >= start and not is_gone(queues.unit(queue, offset)):
-            return next(at for at in range(start, found) if not is_gone(queues.unit(queue, at)))
+            return next(
+                (at for at in range(start, found) if not is_gone(queues.unit(queue, at))), found
+            )
     return found
 
 
@@ -116,9 +128,11 @@ def pick_messages(
 ) -> tuple[Picks, list[StoredMessage]] | None:
     """What `choose` takes of up to `count` units from `offset` on; None where no file has them.
 
+    Ends before a record that is deleted or damaged, unless it is the first.
+
     Raises:
-        OutOfRange: a record that was chosen was deleted meanwhile.
-        Corrupt: a record is not that of the message.
+        OutOfRange: the first record that was chosen was deleted meanwhile.
+        Corrupt: the first record is not that of the message.
         BlockingIOError, OSError: as `read_messages`.
     """
     units = units_from(appender, queue, offset, count, waits=waits)
@@ -126,7 +140,11 @@ def pick_messages(
         return None
     picks = choose(units, appender.log.min_position, appender.end)
     chosen = [(offset + index, units[index]) for index in picks.indices]
-    return picks, _records_of(appender, queue, chosen, waits=waits)
+    messages = _records_of(appender, queue, chosen, waits=waits)
+    if len(messages) < len(chosen):
+        taken = len(messages)
+        picks = Picks(picks.indices[:taken], chosen[taken][0], picks.is_removing)
+    return picks, messages
 
 
 def units_from(
@@ -152,22 +170,45 @@ def _records_of(
     *,
     waits: bool,
 ) -> list[StoredMessage]:
-    """The records of units, each with its queue offset; one read for those side by side."""
+    """The records of units, each with its queue offset; one read for those side by side.
+
+    Those before one that is deleted or damaged, and at least one. Errors as `pick_messages`.
+    """
     if not waits and sum(unit.size for _, unit in numbered) > HERE_BYTES_MAX:
         raise BlockingIOError(errno.EAGAIN, "many bytes")
     runs = _runs(numbered, appender.log.file_bytes)
     spans = [(run[0][1].position, sum([unit.size for _, unit in run])) for run in runs]
     messages: list[StoredMessage] = []
-    for run, raw in zip(runs, appender.log.read_each(spans, waits=waits), strict=True):
+    for run, raw in zip(runs, _there(appender, spans, waits=waits), strict=False):
         view, at = memoryview(raw), 0
         for offset, unit in run:
             message = good_record(view[at : at + unit.size], unit.position)
             if message is None or _place_of(message) != (*queue, offset):
+                if messages:
+                    return messages
                 path = str(appender.log.path(appender.log.base_of(unit.position)))
                 raise Corrupt(f"no record of {queue} at offset {offset}", path, unit.position)
             messages.append(message)
             at += unit.size
     return messages
+
+
+def _there(appender: Appender, spans: Sequence[tuple[int, int]], *, waits: bool) -> list[bytes]:
+    """The bytes of spans, before the first whose file was deleted; at least one."""
+    try:
+        return appender.log.read_each(spans, waits=waits)
+    except OutOfRange:
+        if len(spans) == 1:
+            raise
+    found: list[bytes] = []
+    for span in spans:
+        try:
+            found += appender.log.read_each([span], waits=waits)
+        except OutOfRange:
+            if not found:
+                raise
+            break
+    return found
 
 
 def _place_of(message: StoredMessage) -> tuple[str, int, int]:

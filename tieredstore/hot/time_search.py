@@ -3,12 +3,14 @@
 What is not to wait (`waits`) is done on the loop, as far as the page cache has it.
 """
 
+import errno
+
 from container.names.queue_id import QueueId
 from container.queue.time_boundary import Boundary, TimeRules, UpperPlace, upper_offset
 from container.record.header import RecordHeader
 from container.record.layout import BORN_HOST_V6, layout_of
 from container.record.unit import UNIT_BYTES, ConsumeQueueUnit
-from provider.errors import Corrupt, OutOfRange
+from provider.errors import Corrupt, OutOfRange, Unavailable
 from tieredstore.hot.appender import Appender
 from tieredstore.hot.reading import first_with_record
 
@@ -78,6 +80,14 @@ class _Times:
         return Corrupt(reason, str(log.path(log.base_of(position))), position)
 
 
+def _refuse_missing(appender: Appender, queue: QueueId, offset: int, *, waits: bool) -> None:
+    """Raise `Unavailable` unless a message that is not there was deleted by age."""
+    if not waits:
+        raise BlockingIOError(errno.EAGAIN, "many units")
+    if offset >= first_with_record(appender, queue):
+        raise Unavailable("a file of the hot log is missing", str(queue), offset)
+
+
 def search_time(  # noqa: PLR0917 - in the order of `HotLog.offset_by_time`
     appender: Appender,
     queue: QueueId,
@@ -96,6 +106,7 @@ def search_time(  # noqa: PLR0917 - in the order of `HotLog.offset_by_time`
     before. `first` is the minimum offset, where that is known.
 
     Raises:
+        Unavailable: a file is missing.
         Corrupt: a record that was asked is not that of its message.
         BlockingIOError: it is not to wait (`waits`), but might.
         OSError: something cannot be read.
@@ -109,6 +120,8 @@ def search_time(  # noqa: PLR0917 - in the order of `HotLog.offset_by_time`
             times.keep_units(low, high)
         middle = (low + high) // 2
         time = times.of(middle)
+        if time is None:
+            _refuse_missing(appender, queue, middle, waits=waits)
         is_before = time is None or (
             time < moment_ms if boundary is Boundary.LOWER else time <= moment_ms
         )

@@ -78,25 +78,33 @@ def choose_units(
 ) -> Picks:
     """Which of the units from `offset` on a read takes, of a CommitLog `[least, end)`.
 
-    A message whose record is gone is passed over, as is one with another tags code.
+    A message with another tags code is passed over. The read ends before a message whose record is
+    gone; where that is the first one, it takes none, and goes on after those that are gone.
     """
     taken: list[int] = []
     size = 0
-    is_removing = False
+    gone = 0
+    while gone < len(units) and _is_gone(units[gone], least):
+        gone += 1
+    if gone:
+        return Picks(taken, offset + gone, is_removing=True)
     hashes = None
     if wish.subscription is not None:
         hashes = {value & _LOW_32_BITS for value in wish.subscription.hashes}
     for index, unit in enumerate(units):
         if unit.is_filler or unit.position < least:
-            is_removing = True
-            continue
+            return Picks(taken, offset + index)
         if taken and _is_full(len(taken), size + unit.size, unit.position, end, wish):
-            return Picks(taken, offset + index, is_removing)
+            return Picks(taken, offset + index)
         if hashes is not None and unit.tag_hash & _LOW_32_BITS not in hashes:
             continue
         taken.append(index)
         size += unit.size
-    return Picks(taken, offset + len(units), is_removing)
+    return Picks(taken, offset + len(units))
+
+
+def _is_gone(unit: ConsumeQueueUnit, least: int) -> bool:
+    return unit.is_filler or unit.position < least
 
 
 def _is_full(count: int, size: int, position: int, end: int, wish: Wish) -> bool:

@@ -125,3 +125,20 @@ def test_messages_of_a_log_that_was_lost_after_a_deletion_are_kept(tmp_path: Pat
         path.unlink()
     with appender_at(tmp_path) as store:  # the log is read: its records are no deleted ones
         assert offsets_of(store) == [31, 32]
+
+
+def test_files_that_go_amid_a_search_do_not_mislead_it(tmp_path: Path) -> None:
+    with appender_at(tmp_path) as store:
+        put(store, [new_message(number) for number in range(100)])
+        store.delete_oldest(store.log.bases[:2])
+        first = first_with_record(store, QUEUE)
+        assert first > 2 * UNITS_OF_FILE
+        real_first = store.queues.first_offset
+
+        def late(queue: QueueId) -> int:
+            found = real_first(queue)
+            store.queues.delete_below(queue, first)
+            return found
+
+        with patch.object(store.queues, "first_offset", late):
+            assert first_with_record(store, QUEUE) == first
