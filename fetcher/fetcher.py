@@ -1,6 +1,5 @@
 """Messages of a tier by offset, as RocketMQ's store answers, from a cache that reads ahead."""
 
-import asyncio
 import warnings
 from dataclasses import dataclass
 from types import TracebackType
@@ -11,6 +10,7 @@ from container.queue.time_boundary import Boundary, TimeRules
 from container.record.kernels import store_timestamps
 from fetcher.cached_run import CachedRun, CacheKey
 from fetcher.fetch_cursor import FetchCursor
+from fetcher.loop_hold import LoopHold
 from fetcher.newest import from_newest_tier
 from fetcher.options import FetcherOptions
 from fetcher.plan import gap_at, stretch_end
@@ -80,16 +80,12 @@ class TieredMessageFetcher:
         self._clock = clock or SystemClock()
         self._reads = RunReads(options, self._clock)
         self._read_ahead = ReadAhead(options, self._reads)
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._is_in_burst = False
-        """True during a burst of cache hits that has not yielded to the event loop."""
-        self._burst_began_s = 0.0
+        self._hold = LoopHold(self._clock, options.loop_hold_s_max)
         self._hits = 0
         self._misses = 0
 
     async def __aenter__(self) -> Self:
         """Begin to serve. A fetcher is opened once."""
-        self._loop = asyncio.get_running_loop()
         await self._reads.open()
         return self
 
@@ -184,7 +180,7 @@ class TieredMessageFetcher:
             if not self._reads.is_open:
                 raise Closed("the fetcher is not open", f"{queue}", offset)
             result = await from_newest_tier(self._tier, queue, lambda: self._from_tier(request))
-        if self._burst_is_long():
+        if self._hold.is_long():
             await self._clock.sleep(0)
         return result
 
@@ -196,7 +192,10 @@ class TieredMessageFetcher:
         Raises:
             Unavailable, Corrupt, OutOfRange: as `get_message`.
         """
-        return await from_newest_tier(self._tier, queue, lambda: self._timestamp(queue, offset))
+        found = await from_newest_tier(self._tier, queue, lambda: self._timestamp(queue, offset))
+        if self._hold.is_long():
+            await self._clock.sleep(0)
+        return found
 
     async def offset_by_time(
         self,
@@ -375,19 +374,6 @@ class TieredMessageFetcher:
         units = messages if key.subscription is None else max(left, messages)
         end = min(stretch_end(source, cursor.at), cursor.at + units)
         return await self._reads.run_at(source, key, cursor.at, end, messages=messages)
-
-    def _burst_is_long(self) -> bool:
-        """Whether calls without a wait have kept others from running for `loop_hold_s_max`."""
-        now_s = self._clock.monotonic_s()
-        if not self._is_in_burst and self._loop is not None:
-            self._is_in_burst = True
-            self._burst_began_s = now_s
-            self._loop.call_soon(self._end_burst)
-            return False
-        return now_s - self._burst_began_s > self._options.loop_hold_s_max
-
-    def _end_burst(self) -> None:
-        self._is_in_burst = False
 
     async def _timestamp(self, queue: QueueId, offset: int) -> int | None:
         source = self._tier.container(queue)

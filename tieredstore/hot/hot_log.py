@@ -12,6 +12,7 @@ from container.names.queue_id import QueueId
 from container.queue.time_boundary import Boundary, TimeRules
 from container.record.message import StoredMessage
 from container.record.unit import UNIT_BYTES
+from fetcher.loop_hold import LoopHold
 from provider.clock import Clock
 from provider.errors import Closed, OutOfRange, StoreError, Unavailable
 from provider.posix_errors import posix_errors
@@ -58,6 +59,7 @@ class HotLog:
         self._calls = AppendCalls(appender, self._ends, clock, self._flush_due.set)
         self._trimming = asyncio.Lock()
         self._closed = False
+        self._hold = LoopHold(clock)
 
     def __repr__(self) -> str:
         state = ", closed" if self._closed else ""
@@ -426,12 +428,18 @@ class HotLog:
             raise Closed("the hot log was closed", str(self.root))
 
     async def _here_or_done(self, read: Read[T]) -> T:
-        """Read on the loop if nothing has to be waited for, else in a thread."""
+        """Read on the loop if nothing has to be waited for, else in a thread.
+
+        Lets other tasks run once in `LOOP_HOLD_S_MAX`.
+        """
         self._refuse_if_closed()
         try:
-            return read(waits=False)
+            found = read(waits=False)
         except OSError:  # whatever it was, the thread meets it again and translates it
             return await self._do(partial(read, waits=True))
+        if self._hold.is_long():
+            await self._clock.sleep(0)
+        return found
 
     async def _do(self, work: Callable[[], T]) -> T:
         self._refuse_if_closed()
