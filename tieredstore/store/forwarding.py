@@ -8,6 +8,7 @@ from typing import Self
 from container.record.message import StoredMessage
 from tieredstore.hot.append_plan import Appended
 from tieredstore.hot.encoding import NewMessage
+from tieredstore.store.iteration import messages_of
 from tieredstore.store.protocol import (
     END_OF_TIME_MS,
     MESSAGES_MAX,
@@ -178,8 +179,8 @@ class ForwardingMessageStore:
     def messages(
         self, group: str, topic: str, queue_id: int, start: int = 0
     ) -> AsyncGenerator[StoredMessage, None]:
-        """See `MessageStore.messages`. The iteration reads from `inner` directly."""
-        return self._inner.messages(group, topic, queue_id, start)
+        """See `MessageStore.messages`. Reads by this store's `get_message`, not by `inner`'s."""
+        return messages_of(self, group, topic, queue_id, start)
 
     def topics(self) -> Mapping[str, int]:
         """See `MessageStore.topics`."""

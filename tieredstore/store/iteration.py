@@ -4,12 +4,15 @@ from collections.abc import AsyncGenerator
 
 from container.record.message import StoredMessage
 from fetcher.result import FetchStatus
-from tieredstore.store.protocol import MessageStore
+from provider.errors import Unavailable
+from tieredstore.store.protocol import GetMessageResult, MessageStore
 
 MESSAGES_AT_ONCE = 256
 """Messages that are asked for at once; a store may give fewer."""
 WAIT_S = 3600.0
 """Seconds of one wait for a message; then the store is asked once more, and the wait goes on."""
+
+_PASSED_OVER = (FetchStatus.OFFSET_FOUND_NULL, FetchStatus.MESSAGE_WAS_REMOVING)
 
 
 async def messages_of(
@@ -18,7 +21,7 @@ async def messages_of(
     """Every message of a queue from `start` on, and those that come, until it is left.
 
     Each is given once and in order, whatever serves it. What was deleted or lost is passed over;
-    a start above the end waits until the queue has come there.
+    a start above the end waits until the queue has come there. Reads by `store.get_message`.
 
     Raises:
         StoreError: as `MessageStore.get_message`; no message is passed over then.
@@ -30,6 +33,7 @@ async def messages_of(
         )
         for message in result.messages:
             yield message
+        await refuse_missing(store, topic, queue_id, offset, result)
         if result.status is FetchStatus.OFFSET_OVERFLOW_BADLY:
             following = offset
         else:
@@ -37,3 +41,15 @@ async def messages_of(
         if following == offset:
             await store.wait_for_message(topic, queue_id, offset, WAIT_S)
         offset = following
+
+
+async def refuse_missing(
+    store: MessageStore, topic: str, queue_id: int, offset: int, result: GetMessageResult
+) -> None:
+    """Check that a read that passed over messages did not miss some of the hot log.
+
+    Raises:
+        Unavailable: the message at `offset` should be in the hot log, but a file is missing.
+    """
+    if result.status in _PASSED_OVER and await store.is_in_store(topic, queue_id, offset):
+        raise Unavailable("a file of the hot log is missing", f"{topic}/{queue_id}", offset)
