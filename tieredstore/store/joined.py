@@ -5,7 +5,11 @@ from dataclasses import dataclass
 
 from container.metadata.records import Gap
 from fetcher.result import FetchStatus
+from provider.errors import Corrupt, Denied, OutOfRange, Unavailable
 from tieredstore.store.protocol import GetMessageResult
+
+ANSWERS_ELSEWHERE = (Unavailable, Corrupt, Denied, OutOfRange)
+"""Errors of one side after which the other one is asked."""
 
 
 @dataclass(frozen=True, slots=True)

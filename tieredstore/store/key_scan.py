@@ -1,20 +1,46 @@
 """Messages with a key, found by reading: for those that no index has."""
 
-from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from container.index.keys import has_key
-from container.lookup.query import SCAN_BYTES_MAX, Found, KeyQuery
+from container.lookup.coverage import Span, count, without
+from container.lookup.query import SCAN_BYTES_MAX, Found, KeyQuery, QueryResult
 from container.queue.time_boundary import Boundary
-from provider.errors import Corrupt
+from provider.errors import Corrupt, StoreError, Unavailable
+from tieredstore.store.iteration import refuse_missing
 from tieredstore.store.protocol import MessageStore
 
 WINDOW_MESSAGES = 256
 """Messages of one queue that are read before those before them, where the newest come first."""
 UNLIKELY_BYTES_MAX = 16 << 20
 """Bytes of records that are read of those before the time that is asked for."""
+DAMAGE_MAX = 100
+"""Damaged messages that a scan reports one by one."""
 _Window = tuple[int, int, int]
 """A queue, and the offsets `[first, last)` of it."""
+
+
+@dataclass(slots=True)
+class Scan:
+    """Result of a scan, besides the messages."""
+
+    unsearched: int = 0
+    """Messages that were not read: the limit was met, or they are damaged."""
+    damage: list[StoreError] = field(default_factory=list[StoreError])
+    """Errors of the messages that cannot be read, at most `DAMAGE_MAX`."""
+
+    def refuse(self, error: StoreError) -> None:
+        """Count a message that cannot be read.
+
+        Raises:
+            Unavailable: this is `error`, and `DAMAGE_MAX` were reported before.
+        """
+        if len(self.damage) < DAMAGE_MAX:
+            self.damage.append(error)
+        elif isinstance(error, Unavailable):
+            raise error
+        self.unsearched += 1
 
 
 async def scan_for_key(
@@ -22,70 +48,97 @@ async def scan_for_key(
     query: KeyQuery,
     found: Found,
     *,
-    starts: Mapping[int, int] | None = None,
+    spans: Mapping[int, Sequence[Span]] | None = None,
     bytes_max: int = SCAN_BYTES_MAX,
-) -> int:
-    """Look at the messages of a topic, for those that were stored within the time asked for.
+) -> Scan:
+    """Scan the messages of a topic that were stored within the time asked for.
 
     Reads them all, but no more than `bytes_max` bytes; the newest or the oldest first, by queue.
     Last come those before the place where `begin_ms` is passed, for a clock may have been set
-    back: the nearest ones, `UNLIKELY_BYTES_MAX` at most. Nothing is told of the others, nor of
-    damage there.
+    back: the nearest ones, `UNLIKELY_BYTES_MAX` at most. Neither the others nor damage there are
+    reported. A message that cannot be read is passed over.
 
     Args:
         store: where to read.
-        query: what is looked for.
-        found: gets what is found.
-        starts: the queues to look at, and the offset that each is read from; None: all of all.
+        query: the key and the time.
+        found: receives the messages with the key.
+        spans: offsets to scan, by queue, in order; None: all queues of the topic.
         bytes_max: bytes of records that are read.
 
-    Returns:
-        How many messages were not looked at.
-
     Raises:
-        StoreError: as `MessageStore.get_message`.
+        Unavailable: many messages cannot be read.
+        Denied, Closed: as `MessageStore.get_message`.
     """
-    if starts is None:
-        starts = dict.fromkeys(store.queue_ids(query.topic), 0)
-    left, unsearched = bytes_max, 0
+    if spans is None:
+        spans = {queue_id: [(0, 1 << 62)] for queue_id in store.queue_ids(query.topic)}
+    scan, left = Scan(), bytes_max
     before: list[_Window] = []
-    for queue_id, start in starts.items():
+    for queue_id, wanted in spans.items():
         place = query.topic, queue_id
-        first, end = max(await store.min_offset(*place), start), await store.max_offset(*place)
+        first, end = await store.min_offset(*place), await store.max_offset(*place)
+        there = [(max(start, first), min(stop, end)) for start, stop in wanted]
+        there = [span for span in there if span[0] < span[1]]
         begin = first
-        if query.begin_ms > 0:
-            begin = max(first, await store.offset_by_time(*place, query.begin_ms, Boundary.LOWER))
-        for window in _windows(queue_id, begin, end, newest_first=query.newest_first):
+        if there and query.begin_ms > 0:
+            begin = await _begin(store, query, queue_id, first)
+        late = without(there, [(0, begin)])
+        windows = list(_windows(queue_id, late, newest_first=query.newest_first))
+        for number, window in enumerate(windows):
             if left <= 0:
-                unsearched += window[2] - window[1]
-            else:
-                left -= await _scan_window(store, query, found, window)
-        if first < begin:
-            before.append((queue_id, first, begin))
-    unlikely = UNLIKELY_BYTES_MAX
-    for queue_id, first, begin in before:
-        for window in _windows(queue_id, first, begin, newest_first=True):
-            if min(left, unlikely) <= 0:
+                scan.unsearched += count([(start, stop) for _, start, stop in windows[number:]])
                 break
-            with suppress(Corrupt):
-                size = await _scan_window(store, query, found, window)
-                left, unlikely = left - size, unlikely - size
-    return unsearched
+            left -= await _scan_window(store, query, found, window, scan)
+        early = without(there, [(begin, 1 << 62)])
+        before += _windows(queue_id, early, newest_first=True)
+    unlikely = UNLIKELY_BYTES_MAX
+    for window in before:
+        if min(left, unlikely) <= 0:
+            break
+        size = await _scan_window(store, query, found, window, Scan())
+        left, unlikely = left - size, unlikely - size
+    return scan
 
 
-def _windows(queue_id: int, first: int, end: int, *, newest_first: bool) -> Iterator[_Window]:
+async def query_by_scan(store: MessageStore, query: KeyQuery) -> QueryResult:
+    """Answer a query from one store without an index; costs and errors as `scan_for_key`."""
+    found = Found(query)
+    scan = await scan_for_key(store, query, found)
+    messages = found.messages()
+    is_complete = not (found.cut or scan.unsearched)
+    return QueryResult(messages, is_complete, scan.unsearched, tuple(scan.damage))
+
+
+async def _begin(store: MessageStore, query: KeyQuery, queue_id: int, first: int) -> int:
+    """The first offset of a queue that is stored at `begin_ms` or later."""
+    try:
+        found = await store.offset_by_time(query.topic, queue_id, query.begin_ms, Boundary.LOWER)
+    except (Corrupt, Unavailable):
+        return first
+    return max(first, found)
+
+
+def _windows(queue_id: int, spans: Sequence[Span], *, newest_first: bool) -> Iterator[_Window]:
     """The messages of a queue in the order in which they are read, `WINDOW_MESSAGES` at once."""
-    begins = range(first, end, WINDOW_MESSAGES)
-    for at in reversed(begins) if newest_first else begins:
-        yield queue_id, at, min(at + WINDOW_MESSAGES, end)
+    for first, end in reversed(spans) if newest_first else spans:
+        begins = range(first, end, WINDOW_MESSAGES)
+        for at in reversed(begins) if newest_first else begins:
+            yield queue_id, at, min(at + WINDOW_MESSAGES, end)
 
 
-async def _scan_window(store: MessageStore, query: KeyQuery, found: Found, window: _Window) -> int:
-    """Look at the messages of a queue from one offset up to another; the bytes that were read."""
+async def _scan_window(
+    store: MessageStore, query: KeyQuery, found: Found, window: _Window, scan: Scan
+) -> int:
+    """Scan the messages of a queue from one offset up to another; returns the bytes read."""
     queue_id, first, last = window
     size, at = 0, first
     while at < last:
-        result = await store.get_message("", query.topic, queue_id, at, messages_max=last - at)
+        try:
+            result = await store.get_message("", query.topic, queue_id, at, messages_max=last - at)
+            await refuse_missing(store, query.topic, queue_id, at, result)
+        except (Corrupt, Unavailable) as error:
+            scan.refuse(error)
+            at += 1
+            continue
         for message in result.messages:
             size += message.size
             if query.includes(message.store_timestamp) and has_key(message, query.key):

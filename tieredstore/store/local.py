@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from container.lookup.query import END_OF_TIME_MS, Found, KeyQuery, QueryResult
+from container.lookup.query import END_OF_TIME_MS, KeyQuery, QueryResult
 from container.names.queue_id import QueueId, named_queue, whole_number
 from container.queue.time_boundary import Boundary, TimeRules
 from container.record.message import StoredMessage
@@ -33,7 +33,7 @@ from tieredstore.hot.trimming import HoldsBack
 from tieredstore.lifetime import cause, running
 from tieredstore.store.arrivals import Arrivals
 from tieredstore.store.iteration import messages_of
-from tieredstore.store.key_scan import scan_for_key
+from tieredstore.store.key_scan import query_by_scan
 from tieredstore.store.local_read import (
     ReadLimits,
     Wish,
@@ -286,7 +286,12 @@ class LocalMessageStore:
         Raises:
             Unavailable, Corrupt, Denied, Closed: as `get_message`.
         """
-        return await self.log.message_store_time(named_queue(topic, queue_id), offset)
+        found = await self.log.message_store_time(named_queue(topic, queue_id), offset)
+        if found is None and await self.is_in_store(topic, queue_id, offset):
+            found = await self.log.message_store_time(named_queue(topic, queue_id), offset)
+            if found is None and await self.is_in_store(topic, queue_id, offset):
+                raise Unavailable("a file of the hot log is missing", f"{topic}/{queue_id}", offset)
+        return found
 
     async def query_message(
         self,
@@ -300,10 +305,11 @@ class LocalMessageStore:
     ) -> QueryResult:
         """Messages with a key (`KEYS`, `UNIQ_KEY`), stored within `[begin_ms, end_ms]`, each once.
 
-        There is no index: the topic's messages of that time are read, up to 256 MiB of them.
+        There is no index: the topic's messages of that time are read, up to 256 MiB of them. A
+        damaged message is passed over, and the result is incomplete.
 
         Raises:
-            Unavailable, Corrupt, Denied, Closed: as `get_message`.
+            Unavailable, Denied, Closed: as `get_message`.
         """
         query = KeyQuery(
             topic,
@@ -313,12 +319,9 @@ class LocalMessageStore:
             whole_number("end_ms", end_ms),
             newest_first,
         )
-        found = Found(query)
-        unsearched = 0
-        if key and messages_max > 0:
-            unsearched = await scan_for_key(self, query, found)
-        messages = found.messages()
-        return QueryResult(messages, not (found.cut or unsearched), unsearched)
+        if not key or query.messages_max < 1:
+            return QueryResult((), is_complete=True)
+        return await query_by_scan(self, query)
 
     async def is_in_store(self, topic: str, queue_id: int, offset: int) -> bool:
         """Whether the message at `offset` can be read here.

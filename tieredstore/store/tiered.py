@@ -315,10 +315,12 @@ class TieredMessageStore:
     ) -> QueryResult:
         """Messages with a key (`KEYS`, `UNIQ_KEY`), stored within `[begin_ms, end_ms]`, each once.
 
-        Of the tier through its index, as `find_messages`; what is not tiered yet is read.
+        Of the tier through its index, as `find_messages`; what the tier lacks is read from the hot
+        log. Where one side cannot be read, the result is that of the other one and incomplete.
 
         Raises:
-            Unavailable, Corrupt, Denied, Closed: as `get_message`.
+            Unavailable, Corrupt, Denied: no side can be read.
+            Closed: the store is not open.
         """
         self._check_open()
         query = KeyQuery(

@@ -2,22 +2,24 @@
 
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from container.lookup.find import find_messages
 from container.lookup.known_coverage import KnownCoverage
-from container.lookup.query import Found, KeyQuery, QueryResult
+from container.lookup.query import KeyQuery, QueryResult
 from container.names.queue_id import QueueId
-from container.queue.time_boundary import Boundary, TimeRules
+from container.queue.time_boundary import Boundary, TimeRules, UpperPlace, upper_offset
 from dispatcher.topic_filter import TopicFilter
 from fetcher.fetcher import TRANSFER_BYTES_MAX
 from fetcher.result import FetchStatus
-from provider.errors import Closed, Corrupt, Denied, OutOfRange, StoreError, Unavailable
+from provider.errors import Closed, StoreError, Unavailable
 from tieredstore.metrics.reads import Caller, ReadMeter
 from tieredstore.store.cold_side import ColdSide
-from tieredstore.store.joined import JoinedQueue, Span
-from tieredstore.store.key_scan import scan_for_key
+from tieredstore.store.joined import ANSWERS_ELSEWHERE, JoinedQueue, Span
+from tieredstore.store.joined_query import JoinedQuery
+from tieredstore.store.key_scan import query_by_scan
 from tieredstore.store.levels import Level, Source, who_serves
 from tieredstore.store.protocol import GetMessageResult, MessageStore
 from tieredstore.store.untiered import Untiered
@@ -25,8 +27,6 @@ from tieredstore.store.untiered import Untiered
 TRIES = 3
 """Times that a read begins anew because its messages moved meanwhile."""
 _SERVED = (FetchStatus.FOUND, FetchStatus.NO_MATCHED_MESSAGE)
-_ANSWERS_ELSEWHERE = (Unavailable, Corrupt, Denied, OutOfRange)
-"""Errors of one side after which the other one is asked."""
 
 AnswerT = TypeVar("AnswerT")
 
@@ -41,6 +41,15 @@ class Request:
     messages_max: int
     subscription: str | None
     bytes_max: int | None
+
+
+class _Moment(NamedTuple):
+    """The arguments of one search by time."""
+
+    queue: QueueId
+    moment_ms: int
+    boundary: Boundary
+    rules: TimeRules
 
 
 class TieredReads:
@@ -140,7 +149,7 @@ class TieredReads:
         """The same with the bounds of both sides, or those of one if the other cannot tell."""
         try:
             joined = await self.joined(queue)
-        except (*_ANSWERS_ELSEWHERE, Closed):
+        except (*ANSWERS_ELSEWHERE, Closed):
             return result
         first = min(result.min_offset, joined.min_offset)
         return replace(
@@ -186,23 +195,86 @@ class TieredReads:
     async def offset_by_time(
         self, queue: QueueId, moment_ms: int, boundary: Boundary, rules: TimeRules
     ) -> int:
-        """The offset that a moment stands for, in both sides together.
+        """The offset that a moment means, in both sides together.
 
         The hot log is asked where its first message is old enough to decide; else the tier, and
-        then the hot log for what the tier does not have yet.
+        then the hot log for what the tier does not have yet. Where the side that is asked fails,
+        the other one is asked, and both together where it cannot decide alone.
 
         Raises:
             StoreError: as `get`.
         """
+        wanted = _Moment(queue, moment_ms, boundary, rules)
+        try:
+            return await self._searched(wanted)
+        except ANSWERS_ELSEWHERE:
+            if self.tier is None:
+                raise
+        found = await self._decided(wanted)
+        return await self._bisected(wanted) if found is None else found
+
+    async def _searched(self, wanted: "_Moment") -> int:
+        """The same by the search of the side that decides."""
+        queue = wanted.queue
         for _ in range(TRIES):
             joined = await self.joined(queue)
-            found, of = await self._offset_by_time(joined, queue, moment_ms, boundary, rules)
+            found, of = await self._offset_by_time(joined, *wanted)
             if of is Source.TIER or joined.hot is None or joined.tier is None:
                 return found
             hot = (await self.joined(queue)).hot
             if hot is None or hot.first == joined.hot.first or hot.first < found:
                 return found  # else what was meant may have gone from the hot log meanwhile
         raise Unavailable("messages are deleted faster than they are read", str(queue))
+
+    async def _decided(self, wanted: "_Moment") -> int | None:
+        """The same by the search of one side; None if it fails, too, or cannot decide alone."""
+        queue, tier = wanted.queue, self.tier
+        joined = await self.joined(queue)
+        hot, tiered = joined.hot, joined.tier
+        if hot is not None and hot.end == joined.max_offset:
+            with suppress(*ANSWERS_ELSEWHERE):
+                found = await self._inner.offset_by_time(*queue, *wanted[1:])
+                now = (await self.joined(queue)).hot
+                is_decided = hot.first <= joined.min_offset or found > hot.first
+                if is_decided and now is not None and now.first == hot.first:
+                    return found
+        first = joined.min_offset
+        if tier is not None and tiered is not None and tiered.first == first and not tiered.gaps:
+            with suppress(*ANSWERS_ELSEWHERE):
+                found = await tier.fetcher.offset_by_time(*wanted)
+                last = joined.max_offset if joined.max_offset == tiered.end else tiered.end - 2
+                if found is not None and found <= last:
+                    return found
+        return None
+
+    async def _bisected(self, wanted: "_Moment") -> int:
+        """The same by some log2(messages) store times, each from the side that can be read."""
+        queue, moment_ms, boundary, rules = wanted
+        joined = await self.joined(queue)
+        low, high = joined.min_offset, joined.max_offset
+        before, before_ms = None, None
+        while low < high:
+            middle = (low + high) // 2
+            at = joined.next_from(middle)
+            if at is None or at >= high:
+                high = middle
+                continue
+            time = await self.store_time(queue, at)
+            if (
+                time is None
+                or time < moment_ms
+                or (time == moment_ms and boundary is Boundary.UPPER)
+            ):
+                low, before, before_ms = at + 1, at, time
+            else:
+                high = middle
+        after = joined.next_from(low)
+        after = joined.max_offset if after is None else after
+        if boundary is Boundary.LOWER:
+            return after
+        before = None if before_ms is None else before
+        place = UpperPlace(before, before_ms == moment_ms, after)
+        return upper_offset(place, rules, min_offset=joined.min_offset)
 
     async def _offset_by_time(
         self,
@@ -213,7 +285,7 @@ class TieredReads:
         rules: TimeRules,
     ) -> tuple[int, Source]:
         """The same, and who says so, if nothing that `joined` says goes from the hot log."""
-        tier, inner = self.tier, self._inner
+        tier, inner, began_ms = self.tier, self._inner, None
         if tier is None or joined.tier is None or joined.hot is None:
             decides = joined.tier is None or tier is None
         elif not (decides := joined.tier.first >= joined.hot.first):
@@ -227,35 +299,35 @@ class TieredReads:
         asked = tier.fetcher.offset_by_time(queue, moment_ms, boundary, rules)
         tiered = await self._meter.timed(Caller("get_offset_by_time", queue.topic), asked)
         span = tier.span(queue)
+        if tiered is not None and joined.hot is not None and began_ms is not None:
+            tiered = min(tiered, joined.hot.first)  # which is late enough, and may lie in a gap
         if tiered is not None and (span is None or tiered < span.end or joined.hot is None):
             return tiered, Source.TIER
         after = await inner.offset_by_time(*queue, moment_ms, boundary, rules)
         return max(tiered or 0, after), Source.HOT
 
     async def query(self, query: KeyQuery) -> QueryResult:
-        """Messages with a key: those of the tier, and what it does not have yet, each once.
+        """Messages with a key in hot log and tier, each once.
+
+        Where one side fails, the answer is that of the other one, and incomplete.
 
         Raises:
-            StoreError: as `get`; a side that fails is never without messages.
+            StoreError: both sides fail.
         """
         self._refuse_if_ended()
-        found, tier = Found(query), self.tier
+        cold = self.tier
         if not query.key or query.messages_max < 1:
             return QueryResult((), is_complete=True)
-        if tier is None:
-            unsearched = await scan_for_key(self._inner, query, found)
-            return QueryResult(found.messages(), not (found.cut or unsearched), unsearched)
-        # The hot log first: what it deletes meanwhile is in the tier before it is asked.
-        starts = await self._untiered.starts(query.topic, tier)
-        unsearched = await scan_for_key(self._inner, query, found, starts=starts)
-        asked = find_messages(tier.tier, query, unsealed=tier.tier.unsealed, known=self._known)
-        tiered = await self._meter.timed(Caller("query_message", query.topic), asked)
-        for message in tiered.messages:
-            found.add(message)
-        messages = found.messages()
-        unsearched += tiered.unsearched
-        is_complete = tiered.is_complete and not (found.cut or unsearched)
-        return QueryResult(messages, is_complete, unsearched, tiered.damage)
+        if cold is None:
+            return await query_by_scan(self._inner, query)
+        caller = Caller("query_message", query.topic)
+
+        def find() -> Awaitable[QueryResult]:
+            tier = cold.tier
+            asked = find_messages(tier, query, unsealed=tier.unsealed, known=self._known)
+            return self._meter.timed(caller, asked)
+
+        return await JoinedQuery(self._inner, self._untiered, cold, query).answer(find)
 
     async def _served(  # noqa: PLR0917 - who asks, for what, and the two who may answer
         self,
@@ -282,7 +354,7 @@ class TieredReads:
                         answer = None
                         if cold is not None:
                             answer = await self._meter.timed(caller, from_tier(cold))
-                except _ANSWERS_ELSEWHERE as error:
+                except ANSWERS_ELSEWHERE as error:
                     failed = failed or error
                     continue
                 if answer is not None:
@@ -308,7 +380,7 @@ class TieredReads:
         if source is Source.ASK_MEMORY:
             try:
                 in_memory = await self._inner.is_in_memory(*queue, offset, messages)
-            except _ANSWERS_ELSEWHERE:
+            except ANSWERS_ELSEWHERE:
                 in_memory = False  # the tier has the message
             source = who_serves(self.level, offset, commit, in_store=True, in_memory=in_memory)
         return Source.HOT if source is Source.ASK_MEMORY else source
@@ -321,7 +393,7 @@ class TieredReads:
             return is_tiered
         try:
             return await self._inner.is_in_store(*queue, offset)
-        except _ANSWERS_ELSEWHERE:
+        except ANSWERS_ELSEWHERE:
             if is_tiered:
                 return False  # a hot log that cannot tell serves nothing
             raise
@@ -355,9 +427,15 @@ async def _from_tier(cold: ColdSide, request: Request) -> GetMessageResult | Non
     if result.status not in _SERVED:
         return None
     messages = list(result.messages.decode())
-    return GetMessageResult(
-        result.status, result.next_offset, result.min_offset, result.max_offset, messages
-    )
+    status, following = result.status, int(result.next_offset)
+    span = cold.span(request.queue)
+    for gap in span.gaps if span is not None and request.subscription else ():
+        if request.offset < gap.start < following:  # the hot log may have what the tier lost
+            following = gap.start
+            messages = [one for one in messages if one.queue_offset < following]
+            status = FetchStatus.FOUND if messages else FetchStatus.NO_MATCHED_MESSAGE
+            break
+    return GetMessageResult(status, following, result.min_offset, result.max_offset, messages)
 
 
 def _given(result: GetMessageResult | None) -> GetMessageResult:

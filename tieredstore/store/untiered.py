@@ -1,8 +1,9 @@
-"""Which messages of a topic the hot log alone has, remembered while neither side changes."""
+"""Messages of a topic that the tier lacks, remembered while neither side changes."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from container.lookup.coverage import Span, readable, without
 from container.metadata.state import TierState
 from container.names.queue_id import QueueId
 from tieredstore.store.cold_side import ColdSide
@@ -20,11 +21,14 @@ class _Known:
     state: TierState
     sequence: int
     revision: int
-    starts: Mapping[int, int]
+    spans: Mapping[int, Sequence[Span]]
 
 
 class Untiered:
-    """What is in the hot log and not in the tier yet, by topic."""
+    """Offsets that the tier lacks and the hot log may have, by topic.
+
+    Offsets from the tier's end on, those below the tier's first offset, and those in its gaps.
+    """
 
     def __init__(self, inner: MessageStore) -> None:
         self._inner = inner
@@ -33,8 +37,8 @@ class Untiered:
     def __repr__(self) -> str:
         return f"<Untiered of {self._inner!r}: {len(self._known)} topics>"
 
-    async def starts(self, topic: str, cold: ColdSide) -> Mapping[int, int]:
-        """The queues of which the hot log has more than the tier, and where that begins.
+    async def spans(self, topic: str, cold: ColdSide) -> Mapping[int, Sequence[Span]]:
+        """Offsets that the tier lacks, by queue of the hot log; none for a queue that it has whole.
 
         O(1) where nothing was put or tiered since the last call; else O(queues), some 0.3 us each
         where nothing is wrapped around the hot log, which is then asked itself.
@@ -49,26 +53,34 @@ class Untiered:
             and known.state is state
             and (known.sequence, known.revision) == (state.sequence, revision)
         ):
-            return known.starts
-        found: dict[int, int] = {}
+            return known.spans
+        found: dict[int, Sequence[Span]] = {}
         for queue_id in inner.queue_ids(topic):
             queue = QueueId(topic, queue_id)
-            record = state.queues.get(queue)
-            tiered = 0 if record is None else record.next_offset
-            if log.end_offset(queue) > tiered:
-                found[queue_id] = tiered
+            if spans := _lacking(state, queue, log.end_offset(queue)):
+                found[queue_id] = spans
         self._known.pop(topic, None)
         if len(self._known) >= TOPICS_MAX:
             del self._known[next(iter(self._known))]
         self._known[topic] = _Known(state, state.sequence, revision, found)
         return found
 
-    async def _asked(self, topic: str, cold: ColdSide) -> Mapping[int, int]:
-        found: dict[int, int] = {}
+    async def _asked(self, topic: str, cold: ColdSide) -> Mapping[int, Sequence[Span]]:
+        found: dict[int, Sequence[Span]] = {}
+        state = cold.tier.state
         for queue_id in self._inner.queue_ids(topic):
             queue = QueueId(topic, queue_id)
-            record = cold.tier.state.queues.get(queue)
-            tiered = 0 if record is None else record.next_offset  # first: what moves is in both
-            if await self._inner.max_offset(*queue) > tiered:
-                found[queue_id] = tiered
+            end = await self._inner.max_offset(*queue)
+            if spans := _lacking(state, queue, end):
+                found[queue_id] = spans
         return found
+
+
+def _lacking(state: TierState, queue: QueueId, end: int) -> Sequence[Span]:
+    """Offsets below the hot log's `end` that the tier lacks."""
+    record = state.queues.get(queue)
+    if record is None:
+        return without([(0, end)], ())
+    if record.next_offset >= end and not (record.min_offset or record.gaps):
+        return ()
+    return without([(0, end)], readable(record))

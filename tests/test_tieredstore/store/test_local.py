@@ -10,10 +10,11 @@ import pytest
 
 from container.record.unit import FILLER_SIZE, ConsumeQueueUnit
 from dispatcher.topic_filter import QUEUE_ID_MAX
+from fetcher.loop_hold import LoopHold
 from fetcher.result import FetchStatus
 from fetcher.tag_filter import parse_subscription
 from provider.clock import ManualClock, SystemClock
-from provider.errors import Closed, Corrupt, Denied
+from provider.errors import Closed, Corrupt, Denied, Unavailable
 from provider.posix_files import sync_directory
 from tests.support.hot_store import SMALL, new_message
 from tieredstore.hot import NewMessage, RetentionOptions, commit_log
@@ -168,15 +169,17 @@ def test_limits_of_what_is_on_disk(size: int, taken: int) -> None:
     assert len(picks.indices) == taken
 
 
-def test_records_that_are_gone_are_passed_over_and_said() -> None:
+def test_a_read_ends_before_records_that_are_gone() -> None:
     picks = choose_units(units(10), 0, wish(), least=1000, end=1000)
     assert (picks.indices, picks.next_offset, picks.is_removing) == ([], 10, True)
     assert local_read.status_of(picks, 0) is FetchStatus.MESSAGE_WAS_REMOVING
     picks = choose_units(units(10), 0, wish(3), least=500, end=1000)
-    assert (picks.indices, picks.next_offset) == ([5, 6, 7], 8)
-    assert local_read.status_of(picks, 3) is FetchStatus.FOUND
-    filler = [ConsumeQueueUnit(0, FILLER_SIZE, 0), *units(2)]
-    assert choose_units(filler, 0, wish(), least=0, end=1000).indices == [1, 2]
+    assert (picks.indices, picks.next_offset, picks.is_removing) == ([], 5, True)
+    filler = ConsumeQueueUnit(0, FILLER_SIZE, 0)
+    for first in (units(2), [filler, *units(2)]):
+        picks = choose_units([*first, filler, *units(2)], 0, wish(), least=0, end=1000)
+        expects = ([0, 1], 2, False) if first[0] != filler else ([], 1, True)
+        assert (picks.indices, picks.next_offset, picks.is_removing) == expects
 
 
 async def test_what_is_deleted_amid_a_read_is_too_small_afterwards(tmp_path: Path) -> None:
@@ -330,3 +333,58 @@ async def test_the_share_of_the_memory_that_counts_as_holding_the_newest_is_conf
                 assert await store.is_in_memory("Orders", 0, 0) == (count == 10)
     with pytest.raises(ValueError, match="not within 0 to 1"):
         ReadLimits(memory_share=1.1)
+
+
+@pytest.mark.parametrize("verb", ["get_message", "offset_by_time", "message_store_time"])
+async def test_a_row_of_reads_lets_other_tasks_run(tmp_path: Path, verb: str) -> None:
+    async with local(tmp_path) as store:
+        await store.put_messages(put_many(10))
+        store.log._hold = LoopHold(SystemClock(), 0)
+        ran = asyncio.Event()
+
+        async def read() -> None:
+            if verb == "get_message":
+                await store.get_message("g", "Orders", 0, 3)
+            else:
+                await getattr(store, verb)("Orders", 0, 3)
+
+        await read()  # opens the files, by a thread
+        asyncio.get_running_loop().call_soon(ran.set)
+        for _ in range(10_000):
+            await read()
+            if ran.is_set():
+                return
+        raise AssertionError("reads starve the loop")
+
+
+async def test_a_read_ends_before_a_damaged_record(tmp_path: Path) -> None:
+    async with local(tmp_path) as store:
+        places = await store.put_messages(put_many(9))
+        with (tmp_path / "commitlog/00000000000000000000").open("r+b") as file:
+            file.seek(places[5].position + 20)
+            file.write(b"\xff" * 8)
+        result = await store.get_message("g", "Orders", 0, 2)
+        assert [message.queue_offset for message in result.messages] == [2, 3, 4]
+        assert (result.status, result.next_offset) == (FetchStatus.FOUND, 5)
+        with pytest.raises(Corrupt, match="no record"):
+            await store.get_message("g", "Orders", 0, 5)
+        found = await store.query_message("Orders", "key-7")
+        assert [message.queue_offset for message in found.messages] == [7]
+        assert (found.is_complete, found.unsearched, len(found.damage)) == (False, 1, 1)
+
+
+async def test_an_iteration_passes_over_no_file_that_is_missing(tmp_path: Path) -> None:
+    async with local(tmp_path) as store:
+        await store.put_messages(put_many(25))
+        units = tmp_path / "consumequeue/Orders/0/00000000000000000200"
+        units.rename(tmp_path / "aside")
+        messages = store.messages("g", "Orders", 0)
+        for offset in range(10):
+            assert (await anext(messages)).queue_offset == offset
+        with pytest.raises(Unavailable, match="is missing"):
+            await anext(messages)
+        with pytest.raises(Unavailable, match="is missing"):
+            await store.message_store_time("Orders", 0, 13)
+        with pytest.raises(Unavailable, match="is missing"):
+            await store.offset_by_time("Orders", 0, 0)
+        (tmp_path / "aside").rename(units)  # without it the store does not close cleanly
