@@ -8,7 +8,6 @@ id as associated data). Wrapping all data keys under another master key changes 
 
 import asyncio
 import base64
-import binascii
 import json
 import os
 import re
@@ -17,9 +16,17 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, Self, cast
 
-from provider.encryption.frames import KEY_ID_BYTES, NONCE_BYTES, Cipher
+from provider.encryption.frames import (
+    FRAME_BYTES,
+    KEY_ID_BYTES,
+    NONCE_BYTES,
+    Cipher,
+    content_bytes,
+    key_ids,
+)
 from provider.errors import AlreadyExists, Corrupt, Denied, NotFound, Unavailable
-from provider.object_store import ObjectStore
+from provider.object_store import ObjectEntry, ObjectStore
+from provider.ranges import ByteRange
 
 KEYS_PREFIX: Final = "@keys/"
 FORMAT: Final = 1
@@ -47,9 +54,10 @@ class MasterKeys:
             name, _, encoded = one.partition(":")
             try:
                 key = base64.b64decode(encoded, validate=True)
-            except binascii.Error:
+            except ValueError:  # also text that is not ASCII
                 key = b""
-            if not _MASTER_NAME.fullmatch(name) or len(key) != _KEY_BYTES or name in keys:
+            is_name = _MASTER_NAME.fullmatch(name) and name not in {".", ".."}
+            if not is_name or len(key) != _KEY_BYTES or name in keys:
                 raise ValueError(
                     f"master key {number} is not NAME:BASE64 with a name of its own (letters, "
                     f"digits, '.', '_' and '-') and the base64 of {_KEY_BYTES} bytes"
@@ -85,6 +93,8 @@ class KeyRing:
         self._masters = masters
         self._held = held
         self._keys: dict[bytes, bytes] = {}
+        self._failed: dict[bytes, Denied | Corrupt] = {}
+        """Data keys that cannot be opened, and why."""
         self._current: bytes | None = None
         self._ciphers: dict[tuple[bytes, str], Cipher] = {}
         self._lock = asyncio.Lock()
@@ -92,12 +102,28 @@ class KeyRing:
     def __repr__(self) -> str:
         return f"<KeyRing: {len(self._keys)} data keys>"
 
+    async def know_place(self) -> None:
+        """Read the data keys once. A listing and a read each; two listings in an empty storage.
+
+        Raises:
+            Denied: the storage is not encrypted, its data keys are gone, or no master key of any
+                was given.
+            Corrupt: no data key can be opened.
+            Unavailable: try again.
+        """
+        if self._keys:
+            return
+        async with self._lock:
+            if not self._keys:
+                await self._load()
+            if not self._keys:
+                await self._refuse_held()
+
     async def for_writing(self) -> bytes:
         """Id of the data key for new objects. At first a listing and a read, or two creates more.
 
         Raises:
-            Denied: the storage holds objects that are not encrypted, or keys that we cannot open.
-            Unavailable: try again.
+            As `know_place`.
         """
         async with self._lock:
             if self._current is None:
@@ -110,16 +136,18 @@ class KeyRing:
         """Have the data keys of these ids, read from the storage if they are new.
 
         Raises:
-            Denied: the storage is encrypted under other master keys.
-            Corrupt: there is no data key of that id; `name` is the object that has it.
+            Denied: no master key of one was given.
+            Corrupt: there is no data key of that id, or none can be opened; `name` is the object.
         """
         if key_ids <= self._keys.keys():
             return
         async with self._lock:
             if not key_ids <= self._keys.keys():
                 await self._load()
-        if not key_ids <= self._keys.keys():
-            reason = "an object is not encrypted, or its data key is lost"
+        for key_id in sorted(key_ids - self._keys.keys()):
+            if key_id in self._failed:
+                raise self._failed[key_id]
+            reason = f"its data key {key_id.hex()} is lost, or the object is not encrypted"
             raise Corrupt(reason, name)
 
     def cipher(self, key_id: bytes, name: str) -> Cipher:
@@ -132,34 +160,86 @@ class KeyRing:
         return found
 
     async def _load(self) -> None:
-        wraps = await wraps_in(self._store)
-        for key_id, names in wraps.items():
-            known = next((name for name in self._masters.keys if name in names), None)
-            if known is None:
-                raise Denied(
-                    f"it is encrypted under the master key {' or '.join(sorted(names))}, which "
-                    "was not given",
-                    f"{KEYS_PREFIX}{key_id}",
-                )
+        """Open all data keys that the given master keys open; keep the reasons of the others.
+
+        Lists again where wraps are replaced meanwhile.
+
+        Raises:
+            Denied, Corrupt: none can be opened.
+            Unavailable: wraps are replaced each time.
+        """
+        for _ in range(LISTINGS_MAX - 1):
+            with suppress(_ReplacedError):
+                return await self._load_once()
+        return await self._load_once()
+
+    async def _load_once(self) -> None:
+        self._failed = {}
+        for key_id, names in (await wraps_in(self._store)).items():
+            number = bytes.fromhex(key_id)
             try:
-                key = await _unwrapped(self._store, key_id, known, self._masters.keys[known])
-            except NotFound as error:  # must not look as if the object that we read were gone
-                reason = "data keys are being wrapped by another master key; try again"
-                raise Unavailable(reason, f"{KEYS_PREFIX}{key_id}") from error
-            self._keys[bytes.fromhex(key_id)] = key
-            if known == self._masters.current:
-                self._current = bytes.fromhex(key_id)
+                master, key = await _opened(self._store, key_id, names, self._masters)
+            except (Denied, Corrupt) as error:
+                self._failed[number] = error
+                continue
+            self._keys[number] = key
+            if master == self._masters.current:
+                self._current = number
+        if not self._keys and self._failed:
+            raise next(iter(self._failed.values()))
 
     async def _begin(self) -> bytes:
-        if not self._keys and await self._store.list(self._held):
-            raise Denied(
-                "it holds objects that are not encrypted: an encrypted tier begins empty", ""
-            )
+        if not self._keys:
+            await self._refuse_held()
         key_id, key = os.urandom(KEY_ID_BYTES), os.urandom(_KEY_BYTES)
         current = self._masters.current
         await _wrap(self._store, key_id.hex(), key, current, self._masters.keys[current])
         self._keys[key_id] = key
         return key_id
+
+    async def _refuse_held(self) -> None:
+        """Refuse a storage that has objects but no data keys.
+
+        Raises:
+            Denied: says which of both it is: a plain storage, or an encrypted one without keys.
+        """
+        entries = await self._store.list(self._held)
+        sample = entries[-SAMPLE:]
+        if not sample:
+            return
+        sealed = [await _may_be_sealed(self._store, entry) for entry in sample]
+        if sum(sealed) * 2 > len(sealed):
+            raise Denied(
+                "its data keys are gone: put them back from a copy; without them no object can be "
+                "read",
+                KEYS_PREFIX,
+            )
+        raise Denied("it is not encrypted: take the keys away", "")
+
+
+class _ReplacedError(Unavailable):
+    """Wraps are replaced by another process just now."""
+
+
+LISTINGS_MAX: Final = 3
+"""Listings of the data keys in a row."""
+SAMPLE: Final = 5
+"""Objects that are examined to tell a plain storage from an encrypted one without keys."""
+
+
+async def _may_be_sealed(store: ObjectStore, entry: ObjectEntry) -> bool:
+    """Whether an object has the length, the padding and the one key id of encrypted frames."""
+    if content_bytes(entry.size_bytes) is None:
+        return False
+    frames, tail = divmod(entry.size_bytes, FRAME_BYTES)
+    if tail:
+        padding = ByteRange(entry.size_bytes - tail, entry.size_bytes)
+        if any(bytes(await store.read(entry.name, padding))):
+            return False
+    if frames == 1:
+        return True
+    two = await store.read(entry.name, ByteRange(0, 2 * FRAME_BYTES))
+    return len(key_ids(two)) == 1
 
 
 CIPHERS_MAX: Final = 1024
@@ -180,37 +260,68 @@ async def rewrap(
 ) -> Sequence[Rewrapped]:
     """Wrap every data key under the first master key, and forget it under all others.
 
-    A wrap is read back and opened before any other one is deleted, so a crash at any point leaves
-    each data key with a wrap; call it again. Four requests a data key. Processes that run with
-    the old master key alone can start no more; those that run go on.
+    A wrap is read back and opened before any other one that opens is deleted, so a crash at any
+    point leaves each data key with a wrap; call it again. Four requests a data key. Processes
+    that run with the old master key alone can start no more; those that run go on.
 
     Raises:
         Denied: a data key is wrapped by master keys of which none was given; nothing is changed.
         Corrupt: a wrap cannot be opened; nothing more is changed.
     """
     wraps = await wraps_in(store)
-    keys: dict[str, bytes] = {}
     for key_id, names in wraps.items():
-        known = next((name for name in masters.keys if name in names), None)
-        if known is None:
+        if not masters.keys.keys() & set(names):
             raise Denied(
                 f"data key {key_id} is wrapped by {' and '.join(sorted(names))}, which was not "
                 "given",
                 f"{KEYS_PREFIX}{key_id}",
             )
-        keys[key_id] = await _unwrapped(store, key_id, known, masters.keys[known])
+    keys = {name: await _opened(store, name, under, masters) for name, under in wraps.items()}
     done: list[Rewrapped] = []
     current = masters.current
-    for key_id, key in keys.items():
-        others = [name for name in wraps[key_id] if name != current]
-        done.append(Rewrapped(key_id, tuple(sorted(wraps[key_id])), current))
+    for key_id, (master, key) in keys.items():
+        names = wraps[key_id]
+        done.append(Rewrapped(key_id, tuple(sorted(names)), current))
         if dry_run:
             continue
-        if current not in wraps[key_id]:
+        if master != current:
+            if current in names:  # it cannot be opened, and another one can
+                await store.delete([_wrap_name(key_id, current)])
             await _wrap(store, key_id, key, current, masters.keys[current])
+        others = [name for name in names if name != current]
         if others:
             await store.delete([_wrap_name(key_id, name) for name in others])
     return done
+
+
+async def _opened(
+    store: ObjectStore, key_id: str, names: Sequence[str], masters: MasterKeys
+) -> tuple[str, bytes]:
+    """A data key, and the first given master key that opens it. One read, or one for each given.
+
+    Raises:
+        Denied: none of these master keys was given, or each wrap is in a newer format.
+        Corrupt: no wrap can be opened.
+        Unavailable: the wraps were replaced meanwhile; try again.
+    """
+    known = [name for name in masters.keys if name in names]
+    if not known:
+        raise Denied(
+            f"it is encrypted under the master key {' or '.join(sorted(names))}, which was not "
+            "given",
+            f"{KEYS_PREFIX}{key_id}",
+        )
+    failed: Denied | Corrupt | Unavailable | None = None
+    for name in known:
+        try:
+            return name, await _unwrapped(store, key_id, name, masters.keys[name])
+        except NotFound:  # must not look as if the object that is read were gone
+            reason = "data keys are being wrapped by another master key; try again"
+            failed = failed or _ReplacedError(reason, f"{KEYS_PREFIX}{key_id}")
+        except (Denied, Corrupt) as error:
+            failed = failed or error
+    assert failed is not None, "each master key opens the data key or fails"
+    raise failed
 
 
 def _wrap_name(key_id: str, master: str) -> str:

@@ -68,12 +68,14 @@ class EncryptedStore(ForwardingStore):
         if wanted is not None:
             (content,) = await self.read_many([(name, wanted)])
             return content
+        await self._ring.know_place()
         found = await self.inner.read(name)
         cipher_of = await self._ciphers(found, name)
         return await _computed(partial(open_whole, cipher_of, found, name), len(found))
 
     async def read_many(self, wanted: Sequence[tuple[str, ByteRange]]) -> list[Buffer]:
         """Read several ranges; `ObjectStore.read_many`, and as `read`."""
+        await self._ring.know_place()
         widened = [(name, frames_of(part)) for name, part in wanted]
         try:
             found = await self.inner.read_many(widened)
@@ -95,6 +97,7 @@ class EncryptedStore(ForwardingStore):
         Raises also:
             Corrupt: no encrypted object is so long.
         """
+        await self._ring.know_place()
         object_bytes = await self.inner.size(name)
         size_bytes = content_bytes(object_bytes)
         if size_bytes is None:
@@ -106,12 +109,18 @@ class EncryptedStore(ForwardingStore):
 
         One that is not encrypted has the length that the storage has.
         """
+        await self._ring.know_place()
         return [
             entry if size is None else ObjectEntry(entry.name, size)
             for entry in await self.inner.list(prefix, after=after)
             if not entry.name.startswith(KEYS_PREFIX)
             for size in [content_bytes(entry.size_bytes)]
         ]
+
+    async def delete(self, names: Sequence[str]) -> None:
+        """Remove objects; `ObjectStore.delete`. Refused as reads are."""
+        await self._ring.know_place()
+        await super().delete(names)
 
     async def append(self, appends: Sequence[Append]) -> None:
         """Refused: objects do not grow in place.
@@ -130,14 +139,16 @@ class EncryptedStore(ForwardingStore):
 
 
 class PlainStore(ForwardingStore):
-    """Wrap a store that is not to be encrypted; one that is refuses. A listing at the first call.
+    """Wrap a store that is not to be encrypted; one that is refuses.
 
-    Without it, an encrypted tier would look like a damaged one.
+    A listing at the first call, and another before the first `create`: meanwhile another process
+    may have begun an encrypted tier there. Without it, an encrypted tier would look damaged.
     """
 
     def __init__(self, inner: ObjectStore) -> None:
         super().__init__(inner)
         self._is_plain = False
+        self._has_created = False
 
     def __repr__(self) -> str:
         return f"<PlainStore: {self.inner!r}>"
@@ -149,7 +160,8 @@ class PlainStore(ForwardingStore):
         effect: Callable[[], Awaitable[ResultT]],
         size_bytes: int = 0,
     ) -> ResultT:
-        if not self._is_plain:
+        is_first_create = verb == "create" and not self._has_created
+        if not self._is_plain or is_first_create:
             wraps = await wraps_in(self.inner)
             if wraps:
                 masters = sorted(set(chain.from_iterable(wraps.values())))
@@ -157,6 +169,7 @@ class PlainStore(ForwardingStore):
                     f"it is encrypted: give its master key {' or '.join(masters)}", KEYS_PREFIX
                 )
             self._is_plain = True
+            self._has_created = self._has_created or is_first_create
         return await super()._call(verb, names, effect, size_bytes)
 
 

@@ -252,3 +252,38 @@ async def test_an_unreadable_key_is_a_refusal_in_python_too(
     with pytest.raises(ConfigError, match="is not NAME:BASE64"):
         async with tieredstore.open(url):
             pass
+
+
+def test_a_plain_tier_with_keys_is_refused_and_not_called_damaged(
+    broker: FakeBroker, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tier = ("--tier", url, *NAMED)
+    keys = master("a", 1)
+    monkeypatch.delenv(KEYS)
+    invoke(*tier, "tier", broker.directory)
+    before = objects()
+    monkeypatch.setenv(KEYS, keys)
+    for command in (("topics",), ("check",), ("read", "Orders"), ("tier", broker.directory)):
+        failed = invoke(*tier, *command, status=2)
+        assert "it is not encrypted: take the keys away" in failed.stderr
+        assert "journal" not in failed.stderr.replace("@journal", "")
+        assert "Traceback" not in failed.stderr
+    assert objects() == before
+    monkeypatch.delenv(KEYS)
+    assert "nothing is wrong" in invoke("--tier", url, "check").output
+
+
+def test_lost_data_keys_are_named_and_nothing_is_advised_that_destroys(
+    broker: FakeBroker, url: str
+) -> None:
+    tier = ("--tier", url, *NAMED)
+    invoke(*tier, "tier", broker.directory)
+    store: dict[str, Any] = fsspec.filesystem("memory").store
+    kept = {name: store.pop(name) for name in list(store) if "/@keys/" in name}
+    assert kept
+    for command in (("topics",), ("check",), ("tier", broker.directory)):
+        failed = invoke(*tier, *command, status=2)
+        assert "its data keys are gone: put them back from a copy" in failed.stderr
+        assert "repair" not in failed.stderr
+    store.update(kept)
+    assert "nothing is wrong" in invoke("--tier", url, "check").output
