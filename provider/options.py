@@ -31,8 +31,6 @@ class PosixOptions:
     """Memory of long reads that is kept once its last view is gone, for the next ones: fresh memory
     costs more than the copy into it (decision 0012). What a read returns may occupy a quarter more
     than its length."""
-    wait_s_min: float = 0.02
-    """A read waits for the disk as long as the storage takes for an answer, or so long."""
     temporary_age_s_min: float = 3600.0
     """Left-over temporary files older than this, in seconds, are removed."""
     reserve_bytes: int = 4 << 20

@@ -18,8 +18,10 @@ from provider.ranges import ByteRange
 ResultT = TypeVar("ResultT")
 KNOWN_SHARE: Final = 0.8
 """Weight of earlier calls in the average time of the storage."""
+DISK_S_MIN: Final = 0.05
+"""A call waits so long for the disk, or as long as the storage takes for an answer, in seconds."""
 DISK_S_MAX: Final = 1.0
-"""Longest wait for the disk, in seconds."""
+"""No call waits longer for the disk because the storage is slow, in seconds."""
 
 
 class DiskCachedStore(ForwardingStore):
@@ -52,7 +54,6 @@ class DiskCachedStore(ForwardingStore):
         self._files = CacheFiles(directory, options, clock)
         self._thread = DiskThread()
         self._clock = clock
-        self._disk_s_min = options.wait_s_min
         self._storage_s = 0.0
         """Average time of the storage's answers, in seconds."""
         self._late: asyncio.Future[Any] | None = None
@@ -102,15 +103,15 @@ class DiskCachedStore(ForwardingStore):
         keys = [
             key_of(self._scope, name) if self._is_immutable(name) else None for name, _ in wanted
         ]
-        kept = await self._on_disk(
+        looked_up = await self._on_disk(
             lambda: [
                 [] if key is None else self._files.get(key, part)
                 for key, (_, part) in zip(keys, wanted, strict=True)
             ]
         )
-        if kept is None:
-            self.misses += len(wanted)
-            return list(await self._asked(wanted))
+        nothing: list[list[tuple[ByteRange, Buffer]]] = [[] for _ in wanted]
+        # Where the disk is late, all is asked for, and kept if the disk answers by then.
+        kept = nothing if looked_up is None else looked_up
         holes = [
             [(name, hole) for hole in _holes(part, [place for place, _ in have])]
             for (name, part), have in zip(wanted, kept, strict=True)
@@ -177,7 +178,7 @@ class DiskCachedStore(ForwardingStore):
         if self._is_closed or (self._late is not None and not self._late.done()):
             return None
         future = asyncio.wrap_future(self._thread.submit(work))
-        wait_s = min(DISK_S_MAX, max(self._disk_s_min, self._storage_s))
+        wait_s = max(DISK_S_MIN, min(DISK_S_MAX, self._storage_s))
         await wait_at_most(self._clock, wait_s, asyncio.wait((future,)))
         if future.done():
             return future.result()

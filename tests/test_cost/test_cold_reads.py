@@ -20,6 +20,7 @@ from provider.range_reads import RangeReads
 from provider.testing.faulty import FaultyObjectStore
 from tests.support.messages import TOPIC
 from tests.support.owned_tier import OwnedWorld, put
+from tests.support.patience import HANGS_AFTER_S
 
 QUEUES = tuple(QueueId(TOPIC, number) for number in range(3))
 ROUNDS, MESSAGES = 12, 40
@@ -79,8 +80,9 @@ async def test_a_cold_read_asks_once_for_what_it_wants_of_each_part_and_never_fo
 
 
 async def test_what_the_disk_has_costs_no_request_in_another_process(
-    memory: MemoryStore, tmp_path: Path
+    memory: MemoryStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("provider.disk_cache.store.DISK_S_MIN", HANGS_AFTER_S)
     rng = random.Random(5)
     for number in range(3):
         store = PartReads(memory)

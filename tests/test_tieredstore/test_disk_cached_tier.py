@@ -17,6 +17,7 @@ from fetcher.source import TierQueue
 from provider.disk_cache.use import cache_use
 from provider.object.opening import open_object_store
 from tests.support.fake_broker import FakeBroker
+from tests.support.patience import HANGS_AFTER_S
 
 assert open_object_store  # its imports read files, so they are not left to a running loop, ...
 assert tieredstore.Follower  # ... and neither are its
@@ -39,7 +40,8 @@ async def url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 @pytest.fixture(autouse=True)
-def nothing_stays() -> Iterator[None]:
+def nothing_stays(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr("provider.disk_cache.store.DISK_S_MIN", HANGS_AFTER_S)
     fsspec.filesystem("memory").store.clear()
     yield
     fsspec.filesystem("memory").store.clear()
