@@ -150,6 +150,7 @@ def _remedy(error: StoreError) -> str:
 def _verdict(error: StoreError) -> tuple[int, str]:
     for kind, status, general in VERDICTS:
         if isinstance(error, kind):
-            advice = _remedy(error) or general
+            has_advice = "`tieredstore repair --hot-log`" in str(error)
+            advice = _remedy(error) or ("" if has_advice else general)
             return status, f"{error}{': ' if advice else ''}{advice}"
     return UNAVAILABLE, str(error)

@@ -90,6 +90,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
 
 FORMS: Mapping[tuple[str, str], str] = {
     ("repair", "--journal-to"): "tieredstore.cli.repair_journal",
+    ("repair", "--hot-log"): "tieredstore.cli.repair_hot_log",
 }
 """Module of a command's other form, by the option that asks for it."""
 

@@ -92,7 +92,8 @@ def command(
 
     Exit status 1: of some queues it cannot be told where to cut, or nothing of them would stay.
 
-    `repair --journal-to ENTRY` lifts the damage of a journal; it has a --help of its own.
+    `repair --journal-to ENTRY` lifts the damage of a journal, `repair --hot-log` that of a hot log;
+    each has a --help of its own.
     """
     del cut_to_hot  # required, so that a later repair of another kind changes no command
     config = existing_tier(invocation.load_config())

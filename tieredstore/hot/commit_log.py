@@ -22,6 +22,7 @@ from tieredstore.hot.files import (
     identity_of,
     open_file,
     opened_to_sync,
+    read_all,
     sync_written,
     write_all,
     zero_from,
@@ -31,6 +32,10 @@ from tieredstore.hot.residency import resident
 
 READ_FILES_MAX = 16
 """Descriptors of files that are read."""
+REPAIR = "`tieredstore repair --hot-log` shows the damage and goes on without it"
+"""What each sentence about a damaged hot log ends with."""
+PUT_BACK = f"put it back from a copy; without one, {REPAIR}"
+"""The same of a file that is missing."""
 
 
 class CommitLogWriter:
@@ -39,8 +44,10 @@ class CommitLogWriter:
     Used by one thread at a time, but `read`, `sync` and `delete_oldest`, which any may call.
     """
 
-    def __init__(self, directory: Path, file_bytes: int) -> None:
+    def __init__(self, directory: Path, file_bytes: int, *, takes_damage: bool = False) -> None:
         """Look at what is there; the directory exists.
+
+        `takes_damage`: files may be missing or short, as `repair` finds them.
 
         Raises:
             Denied: a file has another length than `file_bytes`.
@@ -57,17 +64,22 @@ class CommitLogWriter:
         self.bases = sorted(found)
         """First bytes of the files, ascending."""
         for base, size in found.items():
-            is_last = base == self.bases[-1]  # a crash may have left it short
-            if base % file_bytes or size > file_bytes or (size < file_bytes and not is_last):
+            may_be_short = takes_damage or base == self.bases[-1]  # after a crash
+            if base % file_bytes or size > file_bytes or (size < file_bytes and not may_be_short):
                 raise Denied(
                     f"the file has {size} bytes, but mappedFileSizeCommitLog is {file_bytes};"
-                    " configure the length that the directory was written with",
+                    " configure the length that the directory was written with, or if the file"
+                    f" lost its end, {REPAIR}",
                     str(self.path(base)),
                 )
         for one, next_one in pairwise(self.bases):
-            if next_one - one != file_bytes:
-                missing = self.path(one + file_bytes)
-                raise Corrupt("the file is missing, though a later one is there", str(missing))
+            if next_one - one != file_bytes and not takes_damage:
+                missing = one + file_bytes
+                raise Corrupt(
+                    f"the file is missing, though a later one is there: {PUT_BACK}",
+                    str(self.path(missing)),
+                    missing,
+                )
         self._prefix = f"{directory}/"
         self._reads = ReadFiles(READ_FILES_MAX)
         self._lock = threading.Lock()
@@ -87,6 +99,15 @@ class CommitLogWriter:
     def min_position(self) -> int:
         """First byte of the oldest file; 0 if there is none."""
         return self.bases[0] if self.bases else 0
+
+    @property
+    def last_hole_end(self) -> int:
+        """First byte of the file after the last one that is missing; 0 if none is missing.
+
+        A file is begun once all before it is durable.
+        """
+        holes = [after for one, after in pairwise(self.bases) if after - one != self.file_bytes]
+        return holes[-1] if holes else 0
 
     @property
     def end(self) -> int:
@@ -227,15 +248,15 @@ class CommitLogWriter:
 
     @contextmanager
     def mapped(self, base: int) -> Generator[memoryview]:
-        """The file at `base` as memory, to read within the block.
+        """The file at `base` as memory, to read within the block; zeros where it is short.
 
         Raises:
             OSError: it cannot be mapped.
         """
-        fd, _ = open_file(self.path(base), self.file_bytes)
+        fd = os.open(self.path(base), os.O_RDONLY | os.O_CLOEXEC)
         try:
             with (
-                mmap.mmap(fd, self.file_bytes, access=mmap.ACCESS_READ) as mapping,
+                _mapping(fd, self.file_bytes) as mapping,
                 memoryview(mapping) as view,
             ):
                 yield view
@@ -331,3 +352,14 @@ class CommitLogWriter:
                 raise
         self._reads.close()  # they are opened again when they are read
         return open_file(path, self.file_bytes, is_known=is_known)
+
+
+def _mapping(fd: int, length: int) -> mmap.mmap:
+    """A file of `length` as memory; of a shorter one, which stays as it is, a copy with zeros."""
+    size = os.fstat(fd).st_size
+    if size >= length:
+        return mmap.mmap(fd, length, access=mmap.ACCESS_READ)
+    mapping = mmap.mmap(-1, length)
+    for at in range(0, size, CHUNK_BYTES):
+        mapping.write(read_all(fd, at, min(CHUNK_BYTES, size - at)))
+    return mapping

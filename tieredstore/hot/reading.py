@@ -13,6 +13,7 @@ from container.record.message import StoredMessage
 from container.record.unit import UNIT_BYTES, ConsumeQueueUnit
 from provider.errors import Corrupt, OutOfRange
 from tieredstore.hot.appender import Appender
+from tieredstore.hot.commit_log import REPAIR
 from tieredstore.hot.consume_queues import QueueFiles
 from tieredstore.hot.record_scan import good_record
 from tieredstore.hot.residency import is_estimated_resident
@@ -187,7 +188,8 @@ def _records_of(
                 if messages:
                     return messages
                 path = str(appender.log.path(appender.log.base_of(unit.position)))
-                raise Corrupt(f"no record of {queue} at offset {offset}", path, unit.position)
+                reason = f"no record of {queue} at offset {offset}: {REPAIR}"
+                raise Corrupt(reason, path, unit.position)
             messages.append(message)
             at += unit.size
     return messages

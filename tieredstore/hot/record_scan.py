@@ -4,12 +4,13 @@ S1  Below the durable end every byte was a record or a blank one. What is no sou
     damage: the scan passes it, up to the next sound record.
 S2  Queue and offset of a record have no checksum. Below the durable end a record with a queue or an
     offset that cannot be right is damage, too.
-S3  At or above the durable end the log ends before the first record that is not sound: a write
+S3  A placeholder stands where `repair` found damage. Queues may lack offsets there.
+S4  At or above the durable end the log ends before the first record that is not sound: a write
     that power failure tore, and whatever follows it.
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -36,6 +37,10 @@ from tieredstore.hot.encoding import SCHEDULE_TOPIC, tag_code_of, unit_code
 
 PAGE_BYTES = 4096
 """What reaches a disk wholly or not at all."""
+PLACEHOLDER_TOPIC = "-"
+PLACEHOLDER_FLAG = 0x4C6F_7374
+"""Topic and flag of the records that `repair` puts in the place of damage: rolled-back
+transactions, which have no unit and no queue."""
 GAP_MAX = 100_000
 """Offsets that a queue may have skipped without a unit; more are a damaged queue offset."""
 FILLER = ConsumeQueueUnit(0, FILLER_SIZE, 0).encode()
@@ -51,6 +56,11 @@ _unpack_unit = ConsumeQueueUnit.LAYOUT.unpack
 
 class OffsetsContradict(Exception):
     """A record's queue offset is not above those of the records before it."""
+
+    def __init__(self, reason: str, end: int) -> None:
+        super().__init__(reason)
+        self.end = end
+        """Position after that record."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +96,13 @@ class Scan:
         default_factory=dict[QueueId, tuple[int, bytearray]]
     )
     """First offset and units of each queue."""
+    filled: dict[QueueId, list[int]] = field(default_factory=dict[QueueId, list[int]])
+    """Offsets among them that have no sound record."""
     damages: list[Damage] = field(default_factory=list[Damage])
+    stamps: list[int] = field(default_factory=list[int])
+    """Of each damage, the store timestamp of the record before it, Unix ms; 0: there is none."""
+    placeholders: list[Damage] = field(default_factory=list[Damage])
+    """What `repair` put in the place of damage."""
     store_timestamp: int = 0
     messages: int = 0
     spans_durable_end: bool = False
@@ -108,10 +124,11 @@ class Scan:
             if not self._fits(queue, message, position):
                 if position >= self.durable_end:
                     return False
-                self.damages.append(Damage(path, position, end))
-                self.end = end
+                self.add_damage(Damage(path, position, end))
                 return True
             self._add(queue, message, position)
+        elif is_placeholder(message):
+            self.placeholders.append(Damage(path, position, end))
         self.messages += 1
         self.store_timestamp = message.store_timestamp
         self.spans_durable_end |= position < self.durable_end < end
@@ -131,11 +148,15 @@ class Scan:
         if message.queue_offset < expected:
             if position < self.durable_end:
                 return False
-            raise OffsetsContradict(f"offset {message.queue_offset} of {queue} at {position}")
+            raise OffsetsContradict(
+                f"offset {message.queue_offset} of {queue} at {position}", position + message.size
+            )
+        may_lack = self._last_after(queue, self.placeholders) is not None
         if is_certain:
-            return self._damage_after(queue) is not None or self._has_unit(queue, message, position)
-        is_short = message.queue_offset - expected <= GAP_MAX
-        return is_short or self._has_unit(queue, message, position)
+            may_lack |= self._damage_after(queue) is not None
+        else:
+            may_lack |= message.queue_offset - expected <= GAP_MAX
+        return may_lack or self._has_unit(queue, message, position)
 
     def _expected(self, queue: QueueId, position: int) -> int:
         """The queue's next offset; -1 if its first record may have any."""
@@ -169,6 +190,7 @@ class Scan:
         for offset in range(first + len(units) // UNIT_BYTES, end):
             unit = self.queues.unit_if_there(queue, offset)
             damage = self._damage_after(queue)
+            self.filled.setdefault(queue, []).append(offset)
             if unit.size > 0:
                 units += unit.encode()
             else:
@@ -176,11 +198,20 @@ class Scan:
 
     def _damage_after(self, queue: QueueId) -> Damage | None:
         """The damage after the last unit of a queue, or any if it has none."""
-        if not self.damages:
+        return self._last_after(queue, self.damages)
+
+    def _last_after(self, queue: QueueId, places: Sequence[Damage]) -> Damage | None:
+        if not places:
             return None
         _, units = self.units.get(queue, (0, b""))
         last: int = _unpack_unit(units[-UNIT_BYTES:])[0] if units else -1
-        return self.damages[-1] if self.damages[-1].position >= last else None
+        return places[-1] if places[-1].position >= last else None
+
+    def add_damage(self, damage: Damage) -> None:
+        """Note damage, and go on after it."""
+        self.damages.append(damage)
+        self.stamps.append(self.store_timestamp)
+        self.end = damage.end
 
 
 def scan_log(log: CommitLogWriter, scan: Scan) -> Scan:
@@ -191,18 +222,32 @@ def scan_log(log: CommitLogWriter, scan: Scan) -> Scan:
         OSError: a file cannot be read.
     """
     for base in [base for base in log.bases if base + log.file_bytes > scan.end]:
-        if scan.end != max(base, scan.end):
+        _pass_missing(log, scan, min(base, scan.durable_end))
+        if scan.end < base:
             break  # the file before ended early
         path = str(log.path(base))
         for found in scan_file(log, base, scan.end, durable_end=scan.durable_end):
             if isinstance(found, Damage):
-                scan.damages.append(found)
-                scan.end = found.end
+                scan.add_damage(found)
             elif found[0] is None:
                 scan.end = base + log.file_bytes
             elif not scan.take(found[0], found[1], path):
                 return scan
+    _pass_missing(log, scan, scan.durable_end)
     return scan
+
+
+def _pass_missing(log: CommitLogWriter, scan: Scan, end: int) -> None:
+    """Take files that are missing before `end` for damage."""
+    while scan.end < end:
+        base = log.base_of(scan.end)
+        stop = min(base + log.file_bytes, end)
+        scan.add_damage(Damage(str(log.path(base)), scan.end, stop))
+
+
+def is_placeholder(message: StoredMessage) -> bool:
+    """Whether a record without a unit is one that `repair` put in the place of damage."""
+    return message.flag == PLACEHOLDER_FLAG and message.topic == PLACEHOLDER_TOPIC
 
 
 def scan_file(

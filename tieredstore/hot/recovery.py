@@ -28,7 +28,7 @@ from container.names.queue_id import QueueId
 from container.record.unit import UNIT_BYTES, ConsumeQueueUnit
 from provider.errors import Corrupt
 from tieredstore.hot.checkpoint import Checkpoint
-from tieredstore.hot.commit_log import CommitLogWriter
+from tieredstore.hot.commit_log import PUT_BACK, REPAIR, CommitLogWriter
 from tieredstore.hot.consume_queues import QueueFiles
 from tieredstore.hot.deleted_queues import DeletedQueues
 from tieredstore.hot.durable_ends import DurableEnds
@@ -128,14 +128,14 @@ def recover(
             a file below the durable end is missing.
         OSError: files cannot be read or written; nothing is lost, and the next attempt goes on.
     """
-    if not _fits(log, found):
+    if not fits(log, found):
         found = replace(found, durable=None)
     if not log.bases and (lost := _lost_end(queues, found, log.file_bytes)) > 0:
         return _after_lost_log(log, queues, found, lost)
     if found.durable_end > log.end:
         raise Corrupt(
-            f"the file is missing, though the log was durable up to {found.durable_end}: put it"
-            " back from a copy",
+            f"the file is missing, though the log was durable up to {found.durable_end}:"
+            f" {PUT_BACK}",
             str(log.path(log.end)),
             log.end,
         )
@@ -162,7 +162,7 @@ def recover(
     return end
 
 
-def _fits(log: CommitLogWriter, found: Directory) -> bool:
+def fits(log: CommitLogWriter, found: Directory) -> bool:
     """Whether `durableEnds` is of this log: no other program went on below its position.
 
     Where another program may have written the `checkpoint` since, the records of one file have to
@@ -219,7 +219,9 @@ def _by_all_records(
     try:
         scan_log(log, scan)
     except OffsetsContradict as error:
-        raise Corrupt(f"queue offsets contradict: {error}", str(log.directory), start) from error
+        raise Corrupt(
+            f"queue offsets contradict: {error}: {REPAIR}", str(log.directory), start
+        ) from error
     if scan.spans_durable_end:  # another program went on in the middle of what was durable
         known = {}
     before: dict[QueueId, int] = {}
@@ -475,7 +477,7 @@ def _bring_all(queues: QueueFiles, scan: Scan, next_offsets: dict[QueueId, int])
             ):
                 there += more
             there = there[: len(units)].ljust(len(units), b"\0")
-            queues.write(queue, first, _with_codes_of(units, there))
+            queues.write(queue, first, with_codes_of(units, there))
         else:
             queues.write(queue, first, units)
         queues.touch(queue)
@@ -503,16 +505,17 @@ def _report(end: LogEnd) -> None:
     for damage in end.damages[:LOGGED_MAX]:
         LOGGER.warning(
             "the CommitLog is damaged: %d bytes from position %d on hold no sound record (%s);"
-            " reading their messages is an error, the others are there",
+            " reading their messages is an error, the others are there; %s",
             damage.end - damage.position,
             damage.position,
             damage.path,
+            REPAIR,
         )
     if (more := len(end.damages) - LOGGED_MAX) > 0:
         LOGGER.warning("the CommitLog is damaged at %d more places", more)
 
 
-def _with_codes_of(units: bytearray, there: bytes) -> bytearray:
+def with_codes_of(units: bytearray, there: bytes) -> bytearray:
     """The units, with the codes of those that are there and say the same of the record."""
     merged = bytearray()
     for mine, other in zip(_unpack_units(bytes(units)), _unpack_units(there), strict=True):

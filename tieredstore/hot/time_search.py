@@ -12,6 +12,7 @@ from container.record.layout import BORN_HOST_V6, layout_of
 from container.record.unit import UNIT_BYTES, ConsumeQueueUnit
 from provider.errors import Corrupt, OutOfRange, Unavailable
 from tieredstore.hot.appender import Appender
+from tieredstore.hot.commit_log import REPAIR
 from tieredstore.hot.reading import first_with_record
 
 _HEAD_BYTES = layout_of(BORN_HOST_V6).store_host
@@ -77,7 +78,7 @@ class _Times:
 
     def _corrupt(self, reason: str, position: int) -> Corrupt:
         log = self._appender.log
-        return Corrupt(reason, str(log.path(log.base_of(position))), position)
+        return Corrupt(f"{reason}: {REPAIR}", str(log.path(log.base_of(position))), position)
 
 
 def _refuse_missing(appender: Appender, queue: QueueId, offset: int, *, waits: bool) -> None:

@@ -1,0 +1,143 @@
+"""`tieredstore repair --hot-log`: shows the damage of a hot log, and goes on without it."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+
+from provider.clock import SystemClock
+from tieredstore.cli.exit_status import FINDINGS
+from tieredstore.cli.invocation import GIVEN_PATH, Invocation, json_option, pass_invocation
+from tieredstore.cli.output import Row, count_text, write_json
+from tieredstore.cli.printable import printable
+from tieredstore.config.sources import ConfigError
+from tieredstore.hot.repair import DamagedPlace, HotDamage, WrongUnits, open_repair
+
+OPTION = "--hot-log"
+LISTED_MAX = 100
+"""Damaged places, and queues of each, that are listed one by one."""
+
+
+@click.command("repair")
+@click.option(OPTION, is_flag=True, required=True, help="Repair the hot log of a store of our own.")
+@click.option(
+    "--store",
+    type=GIVEN_PATH,
+    metavar="DIR",
+    help="The store directory. Default: storePathRootDir.",
+)
+@click.option("--dry-run", is_flag=True, help="Print what is damaged; change nothing.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+@json_option
+@pass_invocation
+def command(
+    invocation: Invocation,
+    *,
+    hot_log: bool,
+    store: Path | None,
+    dry_run: bool,
+    yes: bool,
+    as_json: bool,
+) -> int:
+    """Go on without the damaged records of a hot log, which no process may be writing.
+
+    Prints each damaged place with its position, and the messages that are lost there, by queue
+    and offset. Restore the file from a backup first, if there is one. Then the damaged bytes are
+    copied to files in DIR/truncated, and placeholders take their place. All other messages keep
+    positions and offsets; lost ones that are in the tier are still read from it, others become a
+    gap. After an interruption run the command again.
+
+    Exit status 1: --dry-run found damage.
+    """
+    del hot_log
+    config = invocation.load_config()
+    root = config.store_dir if store is None else store
+    with open_repair(root, config.hot_write, SystemClock()) as repair:
+        damage = repair.look()
+        if not dry_run and damage:
+            if not yes:
+                _ask(damage)
+            repair.carry_out(damage)
+    if as_json:
+        write_json(_rows(damage))
+    elif not damage:
+        click.echo(f"the hot log in {root} is not damaged")
+    else:
+        for sentence in _sentences(damage):
+            click.echo(printable(sentence))
+        if not dry_run:
+            click.echo("repaired: the store can be opened, all other messages are there")
+    return FINDINGS if dry_run and damage else 0
+
+
+def _ask(damage: HotDamage) -> None:
+    for sentence in _sentences(damage):
+        click.echo(printable(sentence), err=True)
+    if not sys.stdin.isatty():
+        raise ConfigError("standard input is no terminal to confirm on: say --yes")
+    click.confirm("Go on without these messages?", abort=True, err=True)
+
+
+def _sentences(damage: HotDamage) -> Iterator[str]:
+    for place in damage.places[:LISTED_MAX]:
+        yield _place_sentence(place)
+    if (more := len(damage.places) - LISTED_MAX) > 0:
+        yield f"{count_text(more)} more places are damaged; --json lists all"
+    for wrong in damage.mended:
+        where = ", ".join(map(_offsets, wrong.mended[:LISTED_MAX]))
+        yield f"{wrong.path}: units of {wrong.queue} do not lead to their sound records: {where}"
+
+
+def _place_sentence(place: DamagedPlace) -> str:
+    one = place.damage
+    what = "are missing with their file" if place.is_missing else "hold no sound record"
+    lost = [
+        f"{queue} {_offsets(part)}" for queue, parts in sorted(place.lost.items()) for part in parts
+    ]
+    named = ", ".join(lost[:LISTED_MAX])
+    if (more := len(lost) - LISTED_MAX) > 0:
+        named += f" and {count_text(more)} more ranges"
+    kept = f"; the bytes are kept in {', '.join(map(str, place.kept))}" if place.kept else ""
+    return (
+        f"{one.path}: {count_text(one.end - one.position)} bytes from position {one.position} on"
+        f" {what}; lost: {named or 'no message that is known'}{kept}"
+    )
+
+
+def _offsets(part: tuple[int, int]) -> str:
+    first, end = part
+    return f"offset {first}" if end - first == 1 else f"offsets {first} to {end - 1}"
+
+
+def _rows(damage: HotDamage) -> list[Row]:
+    return [*map(_place_row, damage.places), *map(_units_row, damage.mended)]
+
+
+def _place_row(place: DamagedPlace) -> Row:
+    return {
+        "path": place.damage.path,
+        "position": place.damage.position,
+        "bytes": place.damage.end - place.damage.position,
+        "is_missing": place.is_missing,
+        "kept": [str(path) for path in place.kept],
+        "lost": [
+            {
+                "topic": queue.topic,
+                "queue_id": queue.queue_id,
+                "first_offset": first,
+                "next_offset": end,
+            }
+            for queue, parts in sorted(place.lost.items())
+            for first, end in parts
+        ],
+    }
+
+
+def _units_row(wrong: WrongUnits) -> Row:
+    return {
+        "path": wrong.path,
+        "topic": wrong.queue.topic,
+        "queue_id": wrong.queue.queue_id,
+        "wrong_units": [{"first_offset": first, "next_offset": end} for first, end in wrong.mended],
+    }
