@@ -8,14 +8,15 @@ from functools import partial
 from container.names.queue_id import QueueId
 from container.record.batch import MessageBatch
 from container.record.unit import Units
-from dispatcher.hot_log import HotQueue, Wanted, WantedUnits
+from dispatcher.hot_log import HotQueue, HotQueueState, Wanted, WantedUnits
 from dispatcher.topic_filter import TopicFilter
 from provider.clock import Clock, wait_at_most
-from provider.errors import StoreError
+from provider.errors import Corrupt, StoreError
 from provider.ranges import QueueOffset
 from tieredstore.following.broker_hot_log import RocketMqHotLog
 from tieredstore.following.options import HotLogOptions
 from tieredstore.following.statistics import ScanStatistics
+from tieredstore.hot.commit_log import REPAIR
 from tieredstore.hot.hot_log import HotLog
 
 FOLLOWING = HotLogOptions(scan_s_min=0.1)
@@ -124,7 +125,10 @@ class HotLogFeed:
     def _durable(self, seen: HotQueue) -> HotQueue:
         """The part of a queue that is durable."""
         end = min(seen.max_offset, max(self._log.durable_offset(seen.id), seen.min_offset))
-        return replace(seen, max_offset=QueueOffset(end))
+        detail = seen.detail
+        if seen.state is HotQueueState.DAMAGED:
+            detail = f"{detail}: {REPAIR}"
+        return replace(seen, max_offset=QueueOffset(end), detail=detail)
 
     @asynccontextmanager
     async def without(self, topics: Collection[str]) -> AsyncGenerator[None]:
@@ -176,7 +180,8 @@ class HotLogFeed:
         self, wanted: Sequence[Wanted]
     ) -> Sequence[MessageBatch | StoreError]:
         """Copies of records, verified; see `RocketMqHotLog.records_of_round`."""
-        return await self._reader.records_of_round(wanted)
+        answers = await self._reader.records_of_round(wanted)
+        return [_with_remedy(one) if type(one) is Corrupt else one for one in answers]
 
     async def release(self, queue: QueueId, offset: QueueOffset) -> None:
         """Everything of `queue` below `offset` is durable in the tier."""
@@ -195,3 +200,8 @@ class HotLogFeed:
     async def close(self) -> None:
         """Close the reader; the log stays open. Idempotent."""
         await self._reader.close()
+
+
+def _with_remedy(error: Corrupt) -> Corrupt:
+    """The same, saying what to do about a damaged hot log."""
+    return Corrupt(f"{error.reason}: {REPAIR}", error.path, error.position)

@@ -91,6 +91,10 @@ def _search_first(queues: QueueFiles, queue: QueueId, least: int) -> int:
             return next(
                 (at for at in range(start, found) if not is_gone(queues.unit(queue, at))), found
             )
+    is_misled = found > start and queues.unit(queue, found - 1).is_filler
+    if is_misled and not queues.unit(queue, start).is_filler:  # fillers of a repair
+        live = (at for at in range(start, found) if not is_gone(queues.unit(queue, at)))
+        return next(live, found)
     return found
 
 

@@ -55,6 +55,10 @@ class JoinedQueue:
         """The offset after the last message: the hot log's, unless the tier knows more."""
         return max((span.end for span in (self.hot, self.tier) if span is not None), default=0)
 
+    def hot_spans(self, offset: int) -> bool:
+        """Whether the hot log has messages at or below `offset`, and above it."""
+        return self.hot is not None and self.hot.has(offset)
+
     def next_from(self, offset: int) -> int | None:
         """The first message at or after `offset` that any side has; None if there is none."""
         found = [at for span in self._filled() if (at := span.next_from(offset)) is not None]

@@ -141,8 +141,10 @@ class TieredReads:
         if result is not None:
             return await self._with_bounds(queue, result)
         joined = await self.joined(queue)
-        if joined.tier is None and last is not None:
-            return last
+        if last is not None:
+            is_lost = last.status is FetchStatus.MESSAGE_WAS_REMOVING and joined.hot_spans(offset)
+            if is_lost or joined.tier is None:
+                return last
         return joined.absent(offset)
 
     async def _with_bounds(self, queue: QueueId, result: GetMessageResult) -> GetMessageResult:
@@ -341,6 +343,7 @@ class TieredReads:
         """What the first side gives that has an answer; None if no side has the message: R1."""
         for _ in range(TRIES):
             failed: StoreError | None = None
+            is_lacking = False
             first = await self._source(queue, offset, messages)
             other = Source.HOT if first is Source.TIER else Source.TIER
             for source in (first, other):
@@ -350,6 +353,7 @@ class TieredReads:
                 try:
                     if source is Source.HOT:
                         answer = await from_hot()
+                        is_lacking = answer is None
                     else:
                         answer = None
                         if cold is not None:
@@ -361,11 +365,20 @@ class TieredReads:
                     is_fallback = source is other and failed is not None
                     self._count(caller, source, answer, is_fallback=is_fallback)
                     return answer
-            if (await self.joined(queue)).next_from(offset) != offset:
+            if await self._is_absent(queue, offset, is_lacking=is_lacking and failed is None):
                 return None
             if failed is not None:
                 raise failed
         raise Unavailable("the message moves faster than it is read", str(queue), offset)
+
+    async def _is_absent(self, queue: QueueId, offset: int, *, is_lacking: bool) -> bool:
+        """Whether no side has a message.
+
+        `is_lacking`: the hot log did not have it, and the tier gave none. Where it lies in the
+        middle of the hot log, a repair gave it up: what retention took is below its first message.
+        """
+        joined = await self.joined(queue)
+        return joined.next_from(offset) != offset or (is_lacking and joined.hot_spans(offset))
 
     async def _source(self, queue: QueueId, offset: int, messages: int) -> Source:
         """Who is asked first, by the level."""

@@ -8,7 +8,13 @@ import numpy as np
 
 from container.names.queue_id import QueueId
 from container.names.rocketmq import local_file_name
-from container.record.unit import UNIT_BYTES, UNIT_DTYPE, ConsumeQueueUnit, Units
+from container.record.unit import (
+    FILLER_SIZE,
+    UNIT_BYTES,
+    UNIT_DTYPE,
+    ConsumeQueueUnit,
+    Units,
+)
 from provider.errors import Corrupt, NotFound
 from tieredstore.following.directory.layout import FileRun, scan_run
 from tieredstore.following.log.commit_log import CommitLogFiles
@@ -371,6 +377,19 @@ class ConsumeQueueFiles:
                 path, _ = self.path_of(start)
                 raise Corrupt("the file was truncated", str(path), len(sizes) * UNIT_BYTES)
             return first + end
+        return start
+
+    def after_fillers(self, start: int, end: int) -> int:
+        """The first offset of `[start, end)` whose unit is no filler; or `end`. O(units passed).
+
+        Raises:
+            NotFound, Corrupt, Unavailable, Denied: as `MappedFiles.view`.
+        """
+        while start < end and self.has_file(start) and self.unit(start).is_filler:
+            units, first = self._file_units(start)
+            part = units[start - first : end - first]
+            others = np.flatnonzero((part["size"] != FILLER_SIZE) | (part["position"] != 0))
+            start += int(others[0]) if len(others) else len(part)
         return start
 
     def _file_units(self, offset: int) -> tuple[Units, int]:

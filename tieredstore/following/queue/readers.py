@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from container.names.queue_id import QueueId
-from container.record.unit import ConsumeQueueUnit, Units
+from container.record.unit import FILLER_SIZE, ConsumeQueueUnit, Units
 from container.record.verification import leading_good_units
 from provider.errors import Corrupt, Denied, NotFound, OutOfRange, Unavailable
 from provider.presence import is_there
@@ -111,10 +111,33 @@ class QueueReaders:
             units = before_place(units, tail.end_position)
         if not units["size"][0] and self._mend(queue, start):
             units = files.units(start, end)
+        return self._good_units(queue, start, tail, units)
+
+    def _good_units(
+        self, queue: QueueId, start: QueueOffset, tail: ConsumeQueueTail, units: Units
+    ) -> Units:
+        """The leading units that may be right, at least one; none are fillers.
+
+        Raises:
+            OutOfRange: the first one is a filler.
+        """
+        if units["size"][0] == FILLER_SIZE and not units["position"][0]:
+            self._pass_over(queue, start, tail)
+            raise OutOfRange("a repair gave the message up", str(queue), start)
         good = leading_good_units(
             units["position"].astype(np.int64), units["size"].astype(np.int64)
         )
         return units[: max(1, good)]  # what is bad comes alone: reading its record names it
+
+    def _pass_over(self, queue: QueueId, start: QueueOffset, tail: ConsumeQueueTail) -> None:
+        """Let the next poll say that the messages from `start` on are lost, if it is their turn.
+
+        Those before it come first: what is above them is asked for ahead.
+        """
+        is_ahead = self._told.is_untiered(queue, start) and start > self._told.released(queue)
+        if not is_ahead:
+            tail.pass_over(tail.files.after_fillers(start, self._told.known[queue].max_offset))
+            self._reported.append(queue)
 
     def _units_below(self, queue: QueueId, start: QueueOffset, end: int) -> Units:
         """Units below the queue's files, which pins keep; files may have gone since the last scan.

@@ -14,7 +14,6 @@ from container.record.unit import ConsumeQueueUnit, Units
 from provider.errors import Corrupt, NotFound, OutOfRange
 from tieredstore.following.log.commit_log import CommitLogFiles
 from tieredstore.following.queue.files import ConsumeQueueFiles
-from tieredstore.following.queue.search import partition_point
 
 
 def first_unit(files: ConsumeQueueFiles) -> tuple[int, ConsumeQueueUnit] | None:
@@ -29,7 +28,7 @@ def first_unit(files: ConsumeQueueFiles) -> tuple[int, ConsumeQueueUnit] | None:
     unit = files.unit(first)
     if unit.is_filler:
         written = files.written_end(first)
-        first = partition_point(first, written, lambda k: not files.unit(k).is_filler)
+        first = files.after_fillers(first, written)
         if first == written:
             return None
         unit = files.unit(first)

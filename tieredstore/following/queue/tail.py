@@ -69,6 +69,8 @@ class ConsumeQueueTail:
         self._reported: int | None = None
         self._untold = ""
         """Damage that a reader found and no poll has told yet."""
+        self._passed = 0
+        """Offset below which the next message that is to be tiered is lost."""
         self._not_made: tuple[int, ...] = ()
         """The last attempt to make units that failed: for which offset, with which room and log."""
         self._ignored = IgnoredFiles()
@@ -107,7 +109,7 @@ class ConsumeQueueTail:
         had_begun = self._begun
         self.files.log_min = log.table.min_position
         try:
-            self.seen = self._look(log, moment, floor_of, log_end)
+            self.seen = self._without_passed(self._look(log, moment, floor_of, log_end))
             self.is_known = self.is_current = True
         except NotFound:
             # The broker deleted a file during the look: the next one uses a new table. A first
@@ -158,6 +160,12 @@ class ConsumeQueueTail:
             seen = replace(seen, min_offset=QueueOffset(floor))
         self.end_position = end_position
         return self._with_reported(self._judged(seen, moment, log_end), log)
+
+    def _without_passed(self, seen: HotQueue) -> HotQueue:
+        passed = min(self._passed, seen.max_offset)
+        if passed <= seen.min_offset:
+            return seen
+        return replace(seen, min_offset=QueueOffset(passed))
 
     def _without_wait(self) -> HotQueue:
         """The queue as of the last look, without what waited at its end."""
@@ -222,6 +230,10 @@ class ConsumeQueueTail:
         """
         self._untold, self._reported = damage or self._untold, offset
 
+    def pass_over(self, end: int) -> None:
+        """Messages below `end` that are not tiered yet are lost: the next poll begins there."""
+        self._passed = max(self._passed, end)
+
     def look_anew(self) -> None:
         """Let the next poll find the queue's lower end as a first look does."""
         self.files.forget()
@@ -269,7 +281,7 @@ class ConsumeQueueTail:
         """First look: skip what stands before the first message, then find the end."""
         files = self.files
         written = files.written_end(files.first_offset)
-        first = partition_point(files.first_offset, written, lambda k: not files.unit(k).is_filler)
+        first = files.after_fillers(files.first_offset, written)
         self._begun = bool(files.run.bases)
         seen = replace(self.seen, min_offset=QueueOffset(first), max_offset=QueueOffset(first))
         readable = self._readable_from(first, written, log)
@@ -439,8 +451,13 @@ class ConsumeQueueTail:
         return None
 
     def _doubtful(self, queue: QueueId, offset: int, log: CommitLogFiles) -> Doubt | None:
-        """Why a unit does not count; None if its record says the same as the unit."""
+        """Why a unit does not count; None if its record says the same as the unit.
+
+        A filler counts: a message that a repair gave up, which readers pass over.
+        """
         unit = self.files.unit(offset)
+        if unit.is_filler:
+            return None
         try:
             code = log.tags_code(queue, offset, unit)
         except NotFound:
@@ -459,18 +476,24 @@ class ConsumeQueueTail:
         return QueueOffset(self._readable_from(min(start, end), end, log))
 
     def _readable_from(self, start: int, end: int, log: CommitLogFiles) -> int:
-        """First offset of `[start, end)` whose record lies in a file that is there; or `end`."""
+        """First offset of `[start, end)` whose record lies in a file that is there; or `end`.
+
+        Fillers, which may lie anywhere, are as the message after them, and passed over.
+        """
         lowest = log.table.min_position
 
         def is_there(offset: int) -> bool:
             try:
                 unit = self.files.unit(offset)
+                if unit.is_filler:
+                    offset = self.files.after_fillers(offset, end)
+                    return offset >= end or self.files.unit(offset).position >= lowest
             except NotFound:
                 if self.files.is_missing(offset):
                     return True  # a reader of it finds that out
                 raise
-            return not unit.is_filler and unit.position >= lowest
+            return unit.position >= lowest
 
-        if start < end and is_there(start):  # the usual case, which later damage cannot mislead
-            return start
-        return partition_point(start, end, is_there)
+        if start < end and not is_there(start):  # seldom: later damage cannot mislead others
+            start = partition_point(start, end, is_there)
+        return start if self.files.is_missing(start) else self.files.after_fillers(start, end)
