@@ -185,7 +185,7 @@ class ColdSide:
         if self._is_gone:
             reason = (
                 "the tier's journal was removed while the store was open: nothing has been tiered "
-                "since; put the tier back, or the next start begins a new one"
+                "since; put the tier back, or begin a new one with --new-tier (new_tier=True)"
             )
             raise Unavailable(reason, repr(self.tier))
 

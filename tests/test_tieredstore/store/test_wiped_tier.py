@@ -45,7 +45,10 @@ async def test_a_tier_that_is_removed_while_a_store_is_open_is_said_and_ends_in_
     with pytest.raises(Unavailable, match="journal was removed while the store was open"):
         await run()
     assert "nothing reaches the tier at present" in caplog.records[0].getMessage()
+    with pytest.raises(tieredstore.ConfigError, match="new_tier=True"):
+        async with tieredstore.open_store(tmp_path / "store", tier, broker="b", settings=QUICK):
+            pass
     async with tieredstore.open_store(
-        tmp_path / "store", tier, broker="b", settings=QUICK
+        tmp_path / "store", tier, broker="b", settings=QUICK, new_tier=True
     ) as store:  # what the hot log has is tiered again
         await tiered(store, 2)
