@@ -75,8 +75,8 @@ MUTANTS = {
         posix_files,
         "sync_directory",
         posix_directories,
-        "        os.fsync(fd)\n        return os.fstat(fd)\n",
-        "        return os.fstat(fd)\n",
+        "            os.fsync(fd)\n        except OSError as error:\n",
+        "            os.fstat(fd)\n        except OSError as error:\n",
     ),
     "new-directories-are-not-synced": Mutant(
         posix_directories,
@@ -98,25 +98,25 @@ MUTANTS = {
         posix_round,
         "_sync",
         posix_round,
-        "            os.fdatasync(fd)\n",
+        "            sync_data(fd)\n",
         "            os.fstat(fd)\n",
     ),
     "a-failed-sync-is-made-again": Mutant(
         posix_round,
         "_sync",
         posix_round,
-        "            os.fdatasync(fd)\n",
+        "            sync_data(fd)\n",
         "            try:\n"
-        "                os.fdatasync(fd)\n"
+        "                sync_data(fd)\n"
         "            except OSError:\n"
-        "                os.fdatasync(fd)\n",
+        "                sync_data(fd)\n",
     ),
     "a-failed-sync-is-ignored": Mutant(
         posix_round,
         "_sync",
         posix_round,
-        "            os.fdatasync(fd)\n",
-        "            with suppress(OSError):\n                os.fdatasync(fd)\n",
+        "            sync_data(fd)\n",
+        "            with suppress(OSError):\n                sync_data(fd)\n",
     ),
     "an-object-has-its-name-before-it-is-synced": Mutant(
         posix_work,
