@@ -13,7 +13,7 @@ from container.errors import NewerVersion
 from container.metadata.offloading import home_of, mark_name, place_of
 from container.metadata.records import Attempt, Broker
 from container.names.tier_objects import OWNER_PREFIX, RegistrationName
-from provider.errors import AlreadyExists, Corrupt, Denied, NotFound
+from provider.errors import AlreadyExists, Corrupt, Denied, NotFound, Unavailable
 from provider.object_store import ObjectStore
 from provider.packed_segments import parts_prefix
 
@@ -69,8 +69,9 @@ async def register_at_second_store(
     """Register the owner of a tier at its second store, and refuse the owner of another copy.
 
     Each owner leaves the same nonce in both stores, first in the tier's own, and removes older
-    ones. A copy of the tier lacks the nonces of later owners of the original, and lies at another
-    place. Two listings, two creates and two deletes.
+    ones, first in the second store. Those that cannot be deleted stay for a later owner. A copy of
+    the tier lacks the nonces of later owners of the original, and lies at another place. Two
+    listings, two creates and two deletes.
 
     Args:
         store: both stores.
@@ -80,7 +81,7 @@ async def register_at_second_store(
         is_new: accept this copy, whatever is registered there; the others are refused from then on.
 
     Raises:
-        Denied: another copy of the tier uses this second store.
+        Denied: another copy of the tier uses this second store, or that of `is_new` stays there.
         Unavailable: a store does not answer.
     """
     far_prefix = f"{parts_prefix(home)}{OWNER_PREFIX}"
@@ -95,8 +96,15 @@ async def register_at_second_store(
     for name in ours:
         with suppress(AlreadyExists):
             await store.create(name, [f"{where}\n".encode()])
-    old = [*far, *(str(RegistrationName(one)) for one in near)]
-    await store.delete([name for name in old if name not in ours])
+    older = [name for name in far if name not in ours]
+    try:
+        await store.delete(older)
+        # Not earlier: a registration there whose nonce is not here is that of another copy.
+        names = [str(RegistrationName(one)) for one in near]
+        await store.delete([name for name in names if name not in ours])
+    except (Denied, Unavailable):
+        if is_new:
+            raise  # those of other copies must go
 
 
 async def _registered(store: ObjectStore, prefix: str) -> set[str]:

@@ -1,5 +1,7 @@
 """Two copies of one tier and one second store: the owner of the other copy is refused."""
 
+from collections.abc import Sequence
+
 import pytest
 
 from container.check.second_store import register_at_second_store
@@ -19,6 +21,14 @@ async def own(
     await register_at_second_store(both, HOME, nonce, where=where, is_new=is_new)
 
 
+class Undeletable(MemoryStore):
+    """A store that deletes nothing."""
+
+    async def delete(self, names: Sequence[str]) -> None:
+        if names:
+            raise Denied("these credentials may not do this", names[0])
+
+
 async def copied(store: MemoryStore) -> MemoryStore:
     copy = MemoryStore()
     for one in await store.list(""):
@@ -32,6 +42,18 @@ async def test_owners_of_one_tier_follow_one_another() -> None:
         await own(first, second, nonce, where="/tier")
     assert len(await first.list(OWNER_PREFIX)) == 1
     assert [one.name for one in await second.list("")] == [f"@offload/{HOME}/@owner/{THIRD}"]
+
+
+async def test_owners_follow_one_another_while_nothing_can_be_deleted() -> None:
+    first, second = MemoryStore(), Undeletable()
+    for nonce in (FIRST, SECOND):
+        await own(first, second, nonce, where="/tier")
+    assert len(await first.list(OWNER_PREFIX)) == len(await second.list("")) == 2
+    with pytest.raises(Denied, match="may not do this"):
+        await own(first, second, FOURTH, where="/moved", is_new=True)
+    deletable = await copied(second)
+    await own(first, deletable, THIRD, where="/moved", is_new=True)
+    assert [one.name for one in await deletable.list("")] == [f"@offload/{HOME}/@owner/{THIRD}"]
 
 
 async def test_a_copy_at_another_place_is_refused_while_the_original_lives() -> None:
