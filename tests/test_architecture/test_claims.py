@@ -12,7 +12,7 @@ import pytest
 
 from tests.bench import compare, store
 from tests.support.golden import GOLDEN_SETS
-from tieredstore.cli import repair_journal
+from tieredstore.cli import repair_hot_log, repair_journal
 from tieredstore.cli.main import cli
 from tieredstore.config.effective import Config
 from tieredstore.config.java_keys import JAVA_ONLY
@@ -81,7 +81,7 @@ def test_every_option_that_is_named_exists(page: Path) -> None:
     context = click.Context(cli)
     known = {
         option
-        for command in (*commands(cli, context), repair_journal.command)
+        for command in (*commands(cli, context), repair_journal.command, repair_hot_log.command)
         for parameter in command.get_params(context)
         for option in (*parameter.opts, *parameter.secondary_opts)
     }
