@@ -7,6 +7,7 @@ import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -37,6 +38,15 @@ PLACES: dict[str, tuple[str, ...]] = {
     "another mount namespace": ("unshare", "--mount"),
 }
 pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def tmp_path() -> Iterator[Path]:
+    """Where another user reads, too; each run of pytest shuts others out of its own place."""
+    with TemporaryDirectory(prefix="tieredstore-rivals-") as name:
+        path = Path(name)
+        path.chmod(0o755)
+        yield path
 
 
 @pytest.fixture
@@ -96,8 +106,6 @@ def test_a_start_from_elsewhere_names_the_living_owner_and_leaves_it_the_tier(
     broker: FakeBroker, tier: str, tmp_path: Path, place: str
 ) -> None:
     can(place)
-    for path in (tmp_path, *tmp_path.parents[:2]):
-        path.chmod(0o755)  # another user reads the store
     with owner(command(broker, tier, "--follow"), tmp_path / "log") as process:
         status, said = start([*PLACES[place], *command(broker, tier)])
         assert (status, f"process {process.pid} on " in said) == (4, True), said
