@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequen
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from itertools import islice
+from typing import Any
 
 from container.journal.journal import Journal
 from container.metadata.operations import (
@@ -262,7 +263,7 @@ async def new_topics(count: int) -> Measured:
         return await measured(tier.journal.publish(_beginnings(tier, 29_000)))
 
 
-def _beginnings(tier: object, start: int) -> list[Operation]:
+def _beginnings(tier: Any, start: int) -> list[Operation]:
     begin: Callable[[QueueId, QueueOffset], Sequence[Operation]] = tier._beginning_of
     queues = (QueueId(f"T{n}", 0) for n in range(start, start + 1000))
     return [one for queue in queues for one in begin(queue, QueueOffset(0))]

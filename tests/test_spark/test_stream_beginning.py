@@ -163,7 +163,7 @@ def created_again(tier: LivingTier) -> None:
 @pytest.mark.parametrize("read", ["nothing", "some"])
 @pytest.mark.parametrize("options", [{}, {"topics": "A"}, {"topics": "A,B"}, {"queues": "A/1"}])
 def test_a_deleted_topic_is_data_loss(
-    tier: LivingTier, event: Event, read: str, options: dict[str, str]
+    tier: LivingTier, event: Event, read: str, options: dict[str, Any]
 ) -> None:
     with Stream(tier, **options) as stream:
         at = stream.first_batch()
@@ -221,7 +221,7 @@ def test_batches_count_messages_and_not_expired_offsets(tmp_path: Path) -> None:
         broker.put("T", 0, b"%d" % number)
     with sync.follow(broker.directory, tmp_path / "tier", broker="b") as follower:
         follower.drain()
-    options = {"startingOffsets": '{"T/0": 0}', "failOnDataLoss": "false"}
+    options: dict[str, Any] = {"startingOffsets": '{"T/0": 0}', "failOnDataLoss": "false"}
     with Stream(tmp_path / "tier", **options) as stream:
         batches = stream.drained(None, ReadMaxRows(4))
     assert [len(batch) for batch in batches] == [0, 4, 4, 2]

@@ -228,6 +228,7 @@ async def test_messages_are_those_that_the_broker_sent(tier: Path) -> None:
             assert message.properties == row["properties"]
             assert message.tags == row["properties"].get("TAGS", "")
             assert message.store_timestamp == row["store_timestamp"]
+            assert message.stored_at is not None
             assert message.stored_at.timestamp() == row["store_timestamp"] / 1000
             assert len(message.body) == row["body_length"]
             assert message.born_host == row["born_host"].lstrip("/")

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from random import Random
+from typing import Literal
 
 import pytest
 
@@ -44,7 +45,7 @@ class CountedStore(MemoryStore):
         self._count("delete", "")
         await super().delete(names)
 
-    def _count(self, verb: str, name: str) -> None:
+    def _count(self, verb: Literal["create", "list", "delete", "read"], name: str) -> None:
         self.counts[verb] += 1
         if self.away:
             raise Unavailable("away", name)

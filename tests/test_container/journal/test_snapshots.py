@@ -230,7 +230,8 @@ class CountingClock(ManualClock):
 
 def large_state(prefix: str = "m") -> TierState:
     state = TierState(sequence=7)
-    state.tombstones = {f"{prefix}{n}": Tombstone(f"{prefix}{n}", n, "test") for n in range(1000)}
+    for n in range(1000):
+        state.tombstones[f"{prefix}{n}"] = Tombstone(f"{prefix}{n}", n, "test")
     return state
 
 

@@ -51,7 +51,7 @@ def test_a_state_comes_back_as_it_was(topics, queues, tombstones, attempts, obje
     state.sequence, state.next_topic_id, state.extra = 9, 4, {"x-more": {"a": None}}
     state.topics = {topic.name: topic for topic in topics}
     state.queues = QueueTable(queues)
-    state.tombstones = {dead.object_name: dead for dead in tombstones}
+    state.tombstones.update({dead.object_name: dead for dead in tombstones})
     state.attempts = {attempt.attempt_id: attempt for attempt in attempts}
     state.index_files = {file.object_name: file for file in objects[0]}
     state.parts = {part.object_name: part for part in objects[1]}

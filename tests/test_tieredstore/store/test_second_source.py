@@ -8,6 +8,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 import pytest
@@ -110,7 +111,7 @@ async def put(world: World, end: int) -> None:
 
 @asynccontextmanager
 async def world_of(
-    root: Path, retention: RetentionOptions = GREEDY, **more: UpkeepOptions
+    root: Path, retention: RetentionOptions = GREEDY, **more: Any
 ) -> AsyncGenerator[World]:
     tiered = TieredWorld(
         root / "store",

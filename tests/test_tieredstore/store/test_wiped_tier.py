@@ -4,6 +4,7 @@ import asyncio
 import logging
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,7 +18,7 @@ assert (
 QUICK = {"tieredStoreGroupCommitTimeout": 10, "tieredStoreShutdownTimeout": 300}
 
 
-async def tiered(store: tieredstore.MessageStore, end: int) -> None:
+async def tiered(store: Any, end: int) -> None:
     """Return once the queue is tiered up to `end`."""
     patience = Patience("it is not tiered")
     while await store.commit_offset("T", 0) < end:
