@@ -17,6 +17,8 @@ from tests.support.hot_store import appender_at, contents, new_message, put, uni
 from tests.support.level import by_level
 from tests.support.traced_calls import CallFaults, TracedCalls
 from tieredstore.hot.appender import Appender
+from tieredstore.hot.commit_log import CommitLogWriter
+from tieredstore.hot.consume_queues import QueueFiles
 from tieredstore.hot.encoding import NewMessage
 from tieredstore.hot.options import HotWriteOptions
 from tieredstore.hot.retention import RetentionOptions
@@ -76,7 +78,7 @@ class Run:
             return  # a disk that failed: the next life finds out what it holds
 
     def trim(self, store: Appender) -> int:
-        keep = store.log.bases[-1]
+        keep = store.log.bases[-1] if store.log.bases else 0  # no message was stored yet
         self.calls.note("trimming", keep)
         before = {queue: list(bases) for queue, bases in store.queues.bases.items()}
         trim(store, lambda _: None, RETENTION, 4e9)
@@ -216,6 +218,36 @@ def test_what_was_flushed_is_there_after_a_power_failure(seed: int, tmp_path: Pa
     run = Run(base, seed)
     assert run.calls.struck["file"] + run.calls.struck["full"] > 0
     assert judge(run, base, tmp_path, seed) > 50
+
+
+MUTANTS: dict[str, tuple[type, str, str]] = {
+    "ConsumeQueues": (QueueFiles, "_unlink", "consume_queues.sync_directories"),
+    "CommitLog": (CommitLogWriter, "delete_oldest", "commit_log.sync_directory"),
+}
+"""Of each: the class, its method that deletes a file, and what syncs the directory in it."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MUTANTS)
+def test_a_retention_that_does_not_sync_is_caught(name: str, tmp_path: Path) -> None:
+    """Some state loses a message, doubles an offset or cannot be read; none does otherwise."""
+    owner, method, sync = MUTANTS[name]
+    real = getattr(owner, method)
+
+    def mutant(*arguments: Any) -> None:
+        with patch(f"tieredstore.hot.{sync}", lambda *_: None):
+            real(*arguments)
+
+    for seed in range(30):
+        base = tmp_path / f"disk-{seed}"
+        base.mkdir()
+        with patch.object(owner, method, mutant):
+            run = Run(base, seed)
+        try:
+            judge(run, base, base, seed)
+        except (AssertionError, StoreError):
+            return
+    pytest.fail("no seed shows it")
 
 
 def test_a_failed_sync_ends_writing_until_the_store_is_opened_again(tmp_path: Path) -> None:
