@@ -305,8 +305,11 @@ async def raised(work: Coroutine[None, None, None]) -> Exception | None:
 
 async def step(clock: ManualClock) -> None:
     """Move the clock by a second once every task waits for it; evidence is found in a thread."""
-    await asyncio.to_thread(lambda: None)
-    await settle()
+    for _ in range(100):
+        await asyncio.to_thread(lambda: None)
+        await settle()
+        if clock.sleeping:
+            break
     await clock.advance(1.0)
 
 

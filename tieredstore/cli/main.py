@@ -17,7 +17,7 @@ import click
 from tieredstore import __version__
 from tieredstore.cli.exit_status import MEANINGS
 from tieredstore.cli.invocation import Invocation, accept_behind, global_options
-from tieredstore.cli.standard_output import give_up_output, named_output
+from tieredstore.cli.standard_output import flush_errors, give_up_output, named_output
 from tieredstore.interrupt import ctrl_c_ends_at_once
 
 COMMANDS: Mapping[str, tuple[str, str]] = {
@@ -198,7 +198,10 @@ def main() -> None:
     # numpy's linear algebra, which nothing here uses, starts a thread for each core when it is
     # loaded, and ends the process by SIGINT where the system starts none (`ulimit -u`).
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    cli.main()
+    try:
+        cli.main()
+    finally:
+        flush_errors()
 
 
 def _loaded(module: str) -> click.Command:

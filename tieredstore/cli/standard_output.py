@@ -37,6 +37,16 @@ def named_output(stream: TextIO) -> TextIO:
     )
 
 
+def flush_errors() -> None:
+    """Flush standard error; discard what cannot be written, which would change the exit status."""
+    if sys.stderr is None:
+        return
+    try:
+        sys.stderr.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
+
+
 def give_up_output() -> None:
     """Discard what is left to print, so that flushing it at the end does not fail again."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
