@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections.abc import Sequence
+from operator import ge
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,9 @@ pytestmark = [pytest.mark.rocketmq, pytest.mark.timeout(HANGS_AFTER_S)]
 JAVA_CUTS_AT = 64
 """The queries asked for so many; RocketMQ then gives any of those that there are."""
 TOPICS = [f"N_{name}" for name in ("Orders", "Big", "Batch", "Keys", "Delay", "Tx")]
+
+
+ASKED_MAX = 4
 
 
 @pytest.mark.leaves_findings("orphan", why="index files for the Java store, and one of its own")
@@ -45,7 +49,7 @@ def test_java_serves_our_tier_from_our_exported_metadata(
     asked.write_text("".join(f"{row['topic']}\t{row['key']}\n" for row in queries))
     with broker:
         client = read_all(broker, tmp_path / "client", TOPICS, all_calls=True)
-        broker.run("Query", str(asked), str(answered))
+        answers = asked_of(broker, asked, answered, queries)
 
     found = json_lines(client / "messages.jsonl")
     wanted = expected(ROCKETMQ_550, "messages")
@@ -56,7 +60,21 @@ def test_java_serves_our_tier_from_our_exported_metadata(
     ]
     assert json_lines(client / "pulls.jsonl") == expected(ROCKETMQ_550, "pulls")
     assert json_lines(client / "offset_by_time.jsonl") == expected(ROCKETMQ_550, "offset_by_time")
-    assert_answers(queries, [json.loads(line) for line in answered.read_text().splitlines()])
+    assert_answers(queries, answers)
+
+
+def asked_of(
+    broker: RunningBroker, asked: Path, answered: Path, queries: Sequence[dict[str, Any]]
+) -> list[list[list[int]]]:
+    """The answers to all queries. A loaded broker leaves out messages that it fetches too late."""
+    answers: list[list[list[int]]] = []
+    for _ in range(ASKED_MAX):
+        broker.run("Query", str(asked), str(answered))
+        answers = [json.loads(line) for line in answered.read_text().splitlines()]
+        lengths = [len(row.get("found", ())) for row in queries]
+        if all(map(ge, map(len, answers), lengths)):
+            break
+    return answers
 
 
 def assert_answers(queries: Sequence[dict[str, Any]], answers: Sequence[list[list[int]]]) -> None:
