@@ -25,7 +25,7 @@ from container.upkeep.options import UpkeepOptions
 from dispatcher.dispatcher import TieredDispatcher
 from dispatcher.options import DispatchOptions
 from provider.clock import Clock, ManualClock, settle
-from provider.errors import Corrupt, Fenced, StoreError
+from provider.errors import Closed, Corrupt, Fenced, StoreError
 from provider.in_place_segments import InPlaceDriver
 from provider.memory import MemoryStore
 from provider.object_store import ObjectEntry
@@ -242,7 +242,7 @@ class StoreProcess:
                 )
                 break
             except StoreError as error:
-                if isinstance(error, Corrupt | Fenced):
+                if isinstance(error, Closed | Corrupt | Fenced):  # closed: this process was killed
                     raise
                 await self.clock.sleep(0.1)
         if self.packed and isinstance(self.client, MemoryStore):
