@@ -11,7 +11,7 @@ from functools import partial
 import click
 
 from provider.clock import SystemClock
-from provider.errors import Closed
+from provider.errors import Closed, Unavailable
 from tieredstore.cli.appending import Appending
 from tieredstore.cli.exit_status import FINDINGS, UNAVAILABLE
 from tieredstore.cli.input_lines import InputLines
@@ -114,18 +114,33 @@ def command(
     else:
         log_start(config, context.root)
     run = Running(config, context, layers, puts, invocation.log_format == TEXT and not puts)
-    asyncio.run(_run(run))
+    error = _error_of_end(run)
     if run.watch is None:
         return 0
     topics = run.watch.topics()
     if not puts:
         _print(topics, as_json=as_json)
-    hindrance = hindrance_of(run.watch.statistics(), silent=run.silent)
+    hindrance = hindrance_of(run.watch.statistics(), silent=run.silent, error=error)
     if hindrance:
         invocation.say(f"{hindrance}; the next start continues there", UNAVAILABLE)
         return UNAVAILABLE
     is_broken = any(one.is_broken for one in topics)
     return FINDINGS if run.watch.troubles() or run.watch.losses() or is_broken else 0
+
+
+def _error_of_end(run: Running) -> str:
+    """Keep the store open; the error of a tier that failed at the end with a backlog, or "".
+
+    Raises:
+        StoreError: anything else, which says all by itself.
+    """
+    try:
+        asyncio.run(_run(run))
+    except Unavailable as error:
+        if run.watch and hindrance_of(run.watch.statistics(), silent=False, error=str(error)):
+            return str(error)
+        raise
+    return ""
 
 
 def _print(topics: Sequence[TopicSummary], *, as_json: bool) -> None:

@@ -193,20 +193,23 @@ async def _follow(follower: Follower, config: Config, stop: asyncio.Event) -> st
     return hindrance_of(statistics, silent=is_in_vain and rounds == statistics.rounds)
 
 
-def hindrance_of(statistics: DispatchStatistics, *, silent: bool) -> str:
+def hindrance_of(statistics: DispatchStatistics, *, silent: bool, error: str = "") -> str:
     """Why a follower could not tier everything before it ended, and its backlog; "" if it could.
 
     Messages that the broker wrote meanwhile, or a backlog that was shrinking, are no hindrance.
-    Storage that fails is one, and so is storage that was `silent` for the whole time of the stop.
+    Storage that fails is one, and so is storage that was `silent` for the whole time of the stop,
+    or an `error` of the tier that ended it.
     """
     if statistics.hot_error:
         return f"what the store has cannot be told, for it cannot be read: {statistics.hot_error}"
     late = [one for one in statistics.restless if one.behind and one.state not in HALTED]
     failing = statistics.outage or any(one.failures for one in late)
-    if not late or not (failing or silent):
+    if not late or not (failing or silent or error):
         return ""
     count = counted(sum(one.behind for one in late), "message")
-    why = next((one.reason for one in late if one.failures and one.reason), statistics.last_error)
+    why = error or next(
+        (one.reason for one in late if one.failures and one.reason), statistics.last_error
+    )
     return f"{count} of {counted(len(late), 'queue')} are not in the tier: {why or 'no answer'}"
 
 

@@ -231,13 +231,19 @@ def test_what_cannot_work_is_said_and_leaves_the_store_closed(
 
 @pytest.mark.process
 @pytest.mark.slow
-def test_a_stop_while_the_tier_is_away_says_what_is_not_in_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_noticed", [True, False])
+def test_a_stop_while_the_tier_is_away_says_what_is_not_in_it(
+    tmp_path: Path, *, is_noticed: bool
+) -> None:
     given = options(tmp_path, tieredStoreShutdownTimeout=1000)
     with started([*given, "run", "--put"]) as process:
         assert asked(process, '{"topic": "Orders", "body": "one"}')["queue_offset"] == 0
         wait_until(lambda: tiered(tmp_path) == 1, Patience("not tiered", pids=[process.pid]))
         (tmp_path / "tier").rename(tmp_path / "away")
         assert asked(process, '{"topic": "Orders", "body": "two"}')["queue_offset"] == 1
+        if is_noticed:  # then its journal is known to be gone
+            assert process.stderr is not None
+            assert any("nothing reaches the tier at present" in line for line in process.stderr)
         process.send_signal(signal.SIGTERM)
         _, err = communicated(process)
     assert process.returncode == 3
