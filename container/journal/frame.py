@@ -102,7 +102,7 @@ CRC_BYTES = 4
 FRAME_FIELDS = (
     ("magic", "4s", "TSJE entry, TSSN snapshot, TSMF manifest, TSBD boundary"),
     ("version", "H", "format version: 1; of an entry that has a copy of the one before it, 2"),
-    ("encoding", "H", "how the payload is written: 0, JSON in UTF-8; 1, with short coverages"),
+    ("encoding", "H", "how the payload is written: 0, JSON in UTF-8; 1 to 3, with what is new"),
     ("epoch", "Q", "epoch of the owner that wrote the object, from 1"),
     ("sequence", "Q", "entry: its number; the others: the last entry that the writer had applied"),
     ("nonce", "16s", "random; tells the writer's own object from another's (lost replies)"),

@@ -35,7 +35,7 @@ from container.names.queue_id import QueueId
 from provider.errors import Corrupt
 from provider.packed_segments import OFFLOAD_PREFIX
 
-ENCODINGS = frozenset({0, 1, 2})
+ENCODINGS = frozenset({0, 1, 2, 3})
 """Those that a payload may have: `encoding_of`."""
 RECORDS_PER_TURN = 64
 """Records encoded, or read, before other tasks get a turn: about 1 ms."""
@@ -44,6 +44,7 @@ PIECE_BYTES = 1 << 16
 _SEGMENTS_BEGIN, _NEXT_SEGMENT = b'"segments":[', b',{"type":'
 _OFFLOADED = f'"{OFFLOAD_PREFIX}'.encode()
 _SHORT_COVERAGE = b'"coverage":["'
+_FENCE, _BURIES = b'{"operations":[{"op":"TakeOwnership"', b'{"op":"AddTombstones"'
 _PARTS, _QUEUES = "parts", "queues"
 _COUNTED_AT = "parts_counted_at"
 """The entry behind which the parts were counted. Another one than the snapshot's: an older program
@@ -65,9 +66,12 @@ _BY_NAME = {cls.__name__: codec for cls, codec in OPERATIONS.items()}
 def encoding_of(payload: bytes) -> int:
     """How a payload is written: what older programs do not know makes it higher than 0.
 
-    1 if it has a coverage in the short form, 2 if it names what lies in a second store. So they
-    refuse such an object as one of a newer program. O(length), at the speed of memory.
+    1 if it has a coverage in the short form, 2 if it names what lies in a second store, 3 if it is
+    a fence with tombstones. So they refuse such an object as one of a newer program. O(length), at
+    the speed of memory.
     """
+    if payload.startswith(_FENCE) and _BURIES in payload:
+        return 3
     if _OFFLOADED in payload:
         return 2
     return int(_SHORT_COVERAGE in payload)  # inside a JSON text its quotes would be escaped

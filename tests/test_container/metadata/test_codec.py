@@ -21,9 +21,15 @@ from container.metadata.codec import (
     join_operations,
     state_pieces,
 )
-from container.metadata.operations import Operation, PutIndexFile, PutTopic
+from container.metadata.operations import (
+    AddTombstones,
+    Operation,
+    PutIndexFile,
+    PutTopic,
+    TakeOwnership,
+)
 from container.metadata.queue_table import QueueTable
-from container.metadata.records import Broker, IndexFile, Topic
+from container.metadata.records import Broker, IndexFile, Tombstone, Topic
 from container.metadata.state import TierState
 from container.names.queue_id import QueueId
 from provider.errors import Corrupt
@@ -84,6 +90,18 @@ def test_a_coverage_is_short_and_that_of_older_programs_is_read() -> None:
     assert decode_operations(old, path="p") == [
         PutIndexFile(replace(file, coverage=tuple(sorted(coverage))))
     ]
+
+
+def test_older_programs_refuse_a_fence_with_tombstones() -> None:
+    fence = TakeOwnership(1, "o", "C", "b", 0)
+    topic = PutTopic(Topic('{"op":"AddTombstones"', 1))
+    dead = AddTombstones((Tombstone("@parts/1", 0, "left out"),))
+    for operations, encoding in (
+        ([fence, topic], 0),
+        ([topic, dead], 0),
+        ([fence, topic, dead], 3),
+    ):
+        assert encoding_of(join_operations([encode_operations(operations)])) == encoding
 
 
 def test_an_operation_of_a_newer_version_is_refused_by_name() -> None:
