@@ -86,7 +86,8 @@ class LivingTier:
         self.delete_unreferenced()
 
     def delete_topic(self, topic: str = "A") -> None:
-        """Delete a topic from the tier."""
+        """Delete a topic from the broker and the tier; a topic of that name counts from 0 again."""
+        self._broker.delete_topics(topic)
         self.command("delete-topic", topic, "--tier-only")
         self.rows = {row: None for row in self.rows if row[0] != topic}
         self.delete_unreferenced()

@@ -187,6 +187,39 @@ def test_a_deleted_topic_ends_no_stream_that_may_lack_messages(tier: LivingTier)
     assert restarted(tier, first, failOnDataLoss="false", topics="A,B") == wanted(tier, "B")
 
 
+@pytest.mark.parametrize("count", [7, 60])
+@pytest.mark.parametrize("read", ["nothing", "some"])
+@pytest.mark.parametrize("rows_max", [EVERYTHING, ReadMaxRows(10)])
+def test_a_topic_made_again_is_read_from_its_first_message(
+    tier: LivingTier, count: int, read: str, rows_max: ReadLimit
+) -> None:
+    options: dict[str, Any] = {"failOnDataLoss": "false"}
+    with Stream(tier, **options) as stream:
+        at = stream.first_batch()
+        if read == "some":
+            at = stream.end_after(at)
+        for _ in range(2):
+            tier.delete_topic("A")
+            assert flat(stream.drained(at)) == ([] if read == "some" else wanted(tier, "B"))
+            tier.grow(count, "A")
+            end = stream.end_after(at, rows_max)
+            rows = stream.rows(at, end)
+            with Stream(tier, **options) as again:
+                assert again.rows(at, end) == rows, "a batch is the same after a restart"
+            rows = flat([rows, *stream.drained(end, rows_max)])
+            assert rows == [row for row in wanted(tier) if read == "nothing" or row[0] == "A"]
+
+
+def test_a_topic_made_again_under_a_planned_batch_is_read_once(tier: LivingTier) -> None:
+    with Stream(tier, failOnDataLoss="false") as stream:
+        start = stream.first_batch()
+        end = stream.end_after(start)
+        created_again(tier)
+        rows = stream.rows(start, end)
+        assert sorted(rows) == wanted(tier, "B")
+        assert flat([rows, *stream.drained(end)]) == wanted(tier)
+
+
 def test_a_deleted_topic_that_a_restart_does_not_want_is_no_loss(tier: LivingTier) -> None:
     with Stream(tier) as stream:
         first = stream.first_batch()

@@ -11,6 +11,7 @@ from tieredstore.offline.spark.stream_offsets import (
     Bounds,
     MissingMessages,
     Offsets,
+    begun_anew,
     capped,
     end_of_first_batch,
     initial,
@@ -163,3 +164,19 @@ def test_a_queue_that_the_tier_has_no_more_is_data_loss() -> None:
     refuse_deleted({"T/0": 4, "@tier": 17}, {"T/0"})
     with pytest.raises(MissingMessages, match="T/1 was deleted, and the stream has read up to 0"):
         refuse_deleted({"T/0": 4, "T/1": 0, "@tier": 17}, {"T/0"})
+
+
+def test_a_queue_made_again_begins_anew_in_a_stream_that_may_lack_messages() -> None:
+    start = {"T/0": 9, "T/1": 9, "@tier": 17}
+    cut = Bounds(0, 20, generation=1)
+    again = Bounds(3, 20, generation=2, is_made_again=True)
+    bounds = {"T/0": cut, "T/1": again}
+    begun = begun_anew(start, bounds)
+    assert begun == {**start, "T/1": 3, "@life T/1": 2}
+    assert begun_anew({"T/1": 9}, bounds) == {"T/1": 9}, "an older program's checkpoint"
+    end = marked(capped(begun, bounds, None), bounds, 17)
+    found = stretches(start, end, bounds, fail_on_data_loss=False)
+    assert found == [(parse_queue("T/0"), 9, 20), (parse_queue("T/1"), 3, 20)]
+    assert begun_anew(end, bounds) == end
+    third = {"T/1": Bounds(0, 50, generation=3, is_made_again=True)}
+    assert stretches(start, end, third, fail_on_data_loss=False) == []

@@ -9,7 +9,9 @@ beside them, whose names begin with `@` as no topic does, say in which tier and 
 Spark keeps only the end of the first batch, and asks for its beginning again after a restart, when
 the answer may be another one. So the first batch is empty: its end is the beginning of the stream.
 `@initial` is 1 in a beginning, which no checkpoint has, and 0 in every end. Checkpoints of older
-programs lack it.
+programs lack it. A stream that may lack messages begins anew in a queue that was made again:
+`@life Orders/0` is the generation where it did last, so a batch whose end has another one than its
+start begins at the first message of the queue.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -26,7 +28,7 @@ EARLIEST, LATEST = "earliest", "latest"
 Offsets = dict[str, int]
 """By `topic/queue`: the first queue offset that is not in the stream yet; and marks."""
 MARK, TIER_MARK, GENERATION_MARK = "@", "@tier", "@generation "
-INITIAL_MARK = "@initial"
+INITIAL_MARK, LIFE_MARK = "@initial", "@life "
 
 
 class Bounds(NamedTuple):
@@ -37,6 +39,9 @@ class Bounds(NamedTuple):
     gaps: Sequence[Gap] = ()
     generation: int = 0
     """Raised by every cut, and where a queue is made again."""
+    is_made_again: bool = False
+    """Whether `generation` is that of a queue made again, with no message of before; not of a cut.
+    Of a queue that was made again and cut later, too: it is not told which came last."""
 
 
 class MissingMessages(ValueError):
@@ -185,16 +190,32 @@ def stretches(
     """
     found: list[Stretch] = []
     for name, last in sorted(end.items()):
-        first = start.get(name, last)
-        if first >= last or name.startswith(MARK):
+        life, has = LIFE_MARK + name, bounds.get(name, Bounds(last, last))
+        begins_anew = start.get(life) != end.get(life)
+        first = 0 if begins_anew else start.get(name, last)
+        if first >= last or name.startswith(MARK) or _is_other_life(end, name, has):
             continue
-        has = bounds.get(name, Bounds(last, last))
         if fail_on_data_loss:
             _refuse_loss(name, first, last, has)
         low, high = max(first, has.first), min(last, has.end)
         if low < high:
             found.append(Stretch(parse_queue(name), low, high))
     return found
+
+
+def begun_anew(start: Mapping[str, int], bounds: Mapping[str, Bounds]) -> Offsets:
+    """Where a stream goes on that may lack messages: queues made again begin at their first."""
+    found = dict(start)
+    for name, has in bounds.items():
+        if name in start and _is_other_life(start, name, has):
+            found |= {name: has.first, LIFE_MARK + name: has.generation}
+    return found
+
+
+def _is_other_life(offsets: Mapping[str, int], name: str, has: Bounds) -> bool:
+    """Whether a queue was made again since; offsets without marks are not compared."""
+    before = offsets.get(GENERATION_MARK + name, 0)
+    return TIER_MARK in offsets and has.is_made_again and has.generation != before
 
 
 def _refuse_loss(name: str, first: int, last: int, has: Bounds) -> None:

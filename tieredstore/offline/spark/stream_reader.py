@@ -24,6 +24,7 @@ from tieredstore.offline.spark.stream_offsets import (
     MARK,
     Bounds,
     Offsets,
+    begun_anew,
     capped,
     end_of_first_batch,
     initial,
@@ -157,6 +158,8 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._options.fails_on_loss:
             refuse_ahead(start, bounds)
             refuse_deleted(self._wanted_of(start), bounds)
+        else:
+            start = begun_anew(start, bounds)
         if self._cap is not None:
             bounds = {
                 name: one._replace(end=min(one.end, self._cap[name]))
@@ -260,4 +263,10 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def _bounds_of(queue: Queue) -> Bounds:
-    return Bounds(queue.min_offset, queue.next_offset, queue.gaps, queue.generation)
+    return Bounds(
+        queue.min_offset,
+        queue.next_offset,
+        queue.gaps,
+        queue.generation,
+        is_made_again=bool(queue.generation) and queue.used_below is None,
+    )
