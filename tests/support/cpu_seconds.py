@@ -1,11 +1,12 @@
 """Measures the CPU time of each test, and lists the tests that take too much for `make test`.
 
-Counted is what the test's process and its ended children used, without fixtures that several
-tests share. Real time would say how busy the machine is.
+Counted is what the test's process and its ended children used, without the set-up and the end of
+fixtures that several tests share. Real time would say how busy the machine is.
 """
 
 import os
 from collections.abc import Generator
+from dataclasses import dataclass
 
 import pytest
 from _pytest.fixtures import FixtureDef, SubRequest
@@ -22,6 +23,14 @@ def used_s() -> float:
     return times.user + times.system + times.children_user + times.children_system
 
 
+@dataclass
+class Began:
+    """The times when a shared fixture began its set-up or its end."""
+
+    used_s: float = 0.0
+    shared_s: float = 0.0
+
+
 class CpuSeconds:
     """A pytest plugin; it also works where pytest-xdist runs the tests in workers."""
 
@@ -35,12 +44,24 @@ class CpuSeconds:
     def pytest_fixture_setup(
         self, fixturedef: FixtureDef[object], request: SubRequest
     ) -> Generator[None, object, object]:
-        """Leave out what fixtures of a module or a session cost."""
-        began, shared = used_s(), self._shared_s
+        """Leave out what fixtures of a module or a session cost, and their end."""
+        if fixturedef.scope == "function":
+            return (yield)
+        # Finalizers run in reverse order. An ended server's whole life counts at its end.
+        began = Began()
+        fixturedef.addfinalizer(lambda: self._share(began))
+        self._begin(began)
         result = yield
-        if fixturedef.scope != "function":
-            self._shared_s = shared + used_s() - began
+        self._share(began)
+        fixturedef.addfinalizer(lambda: self._begin(began))
         return result
+
+    def _begin(self, began: Began) -> None:
+        began.used_s, began.shared_s = used_s(), self._shared_s
+
+    def _share(self, began: Began) -> None:
+        """Leave out all since the beginning, nested fixtures only once."""
+        self._shared_s = began.shared_s + used_s() - began.used_s
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
