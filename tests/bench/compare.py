@@ -202,7 +202,10 @@ def print_case(rows: list[dict[str, Any]]) -> None:
     for row in measured:
         if row["metric"] in RAW:
             low, median, high = (row["bytes_s"][name] / 1e6 for name in ("low", "median", "high"))
-            print(f"{METRICS[row['metric']]}: {median:,.0f} MB/s ({low:,.0f}-{high:,.0f})")
+            print(
+                f"{METRICS[row['metric']]}: {median:,.0f} MB/s ({low:,.0f}-{high:,.0f}), "
+                f"{row['cpu_s']['median']:.2f} s of CPU a round"
+            )
         elif row["java"] and row["java"]["wrong_messages"]:
             print(
                 f"{METRICS[row['metric']]}: {row['java']['wrong_messages']:,} wrong of the Java's"

@@ -7,16 +7,15 @@ and in one piece. A worker process that holds more than 400 MB ends the run.
 
 import argparse
 import gc
-import json
 import shutil
 import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from tests.bench.processes import watched
+from tests.bench.rows import Goal, Row, goals_beside, keep
 from tests.bench.scan_data import config_of, remove_made, write_logs
 from tests.bench.scan_parts import SPARK, TooFew, rebuild
 from tests.bench.scan_speed import MIB, WORKER_BYTES_MAX, TooMuch, engines_in
@@ -32,7 +31,7 @@ WHOLE = 1 << 40
 REBUILD, AUDIT = "rebuild", "audit"
 KEPT = "offline-many-keys.json"
 
-Row = dict[str, Any]
+GOALS = [Goal("worker_peak_bytes", "bytes of a worker", most=WORKER_BYTES_MAX)]
 
 
 def measure(directory: Path, size: int, keys: Sequence[int]) -> list[Row]:
@@ -98,17 +97,19 @@ def main() -> None:
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=given.directory) as name:
         rows = measure(Path(name), given.bytes, given.keys)
+    messages = ", ".join(f"{one:,}" for one in sorted({row["messages"] for row in rows}))
+    print(f"{given.bytes / MIB:,.0f} MiB, {messages} messages, 1 round after none")
     for row in rows:
         split = "whole" if row["split_bytes"] == WHOLE else f"{row['split_bytes'] // MIB} MiB"
         print(
             f"{row['keys']:>3} keys {row['metric']:>8} {row['by']:>15} {split:>8}"
             f" {row['worker_peak_bytes'] / 1e6:>5.0f} MB {row['cpu_s']:>7.2f} s CPU"
-            f" {row['items']:>12,} items"
+            f" {row['items']:>12,} items; {goals_beside(row, GOALS)}"
         )
     if given.store_results is not None:
-        facts = {"bytes": given.bytes, "machine": machine_facts()}
-        kept = [*rows, {"metric": "run", **facts}]
-        (given.store_results / KEPT).write_text(json.dumps(kept, indent=1) + "\n")
+        facts = {"bytes": given.bytes, "warm_up_rounds": 0, "rounds": 1}
+        run = {"metric": "run", **facts, "machine": machine_facts()}
+        keep([*rows, run], given.store_results / KEPT)
 
 
 if __name__ == "__main__":

@@ -15,14 +15,15 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import tieredstore
 from tests.bench.processes import watched
+from tests.bench.rows import Defaults, Goal, Row, goals_beside, keep, refuse_small
 from tests.bench.s3_parts import (
     BUCKET,
     NAMED,
@@ -34,7 +35,7 @@ from tests.bench.s3_parts import (
     counted_requests,
 )
 from tests.bench.scan_parts import ONE, RAW, TooFew
-from tests.bench.scan_speed import BODIES, MIB, PROCESSES, WARM_BYTES
+from tests.bench.scan_speed import BODIES, MIB, PROCESSES, WARM_BYTES, WORKER_BYTES_MAX
 from tests.support.seaweedfs import SeaweedFs
 from tieredstore.bench.figure import settle
 from tieredstore.bench.run import machine_facts, spread
@@ -54,8 +55,9 @@ RECORD_BYTES = 230
 SHOWN_BYTES = 256 * MIB
 """CPU time is printed for so many."""
 KEPT = "offline-objects.json"
-
-Row = dict[str, Any]
+BYTES, WARM_UP_ROUNDS, ROUNDS = 512 * MIB, 1, 2
+GOALS = [Goal("worker_peak_bytes", "bytes of a worker", most=WORKER_BYTES_MAX)]
+"""Of jobs on the local engine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +189,7 @@ def measure(directory: Path, size: int, rounds: int) -> list[Row]:
                 for name, count in (("warm", WARM_BYTES), ("whole", size))
             )
             found: dict[tuple[str, str], list[Took]] = {part: [] for part in parts}
-            for number in range(-1, rounds):
+            for number in range(-WARM_UP_ROUNDS, rounds):
                 print(f"{body_bytes} B, round {number + 1}", file=sys.stderr, flush=True)
                 for part, by in parts:
                     took = measured(part, warm if number < 0 else whole, engines.get(by))
@@ -215,21 +217,28 @@ def row_of(part: str, by: str, body_bytes: int, tier: PackedTier, took: Sequence
     }
 
 
-def print_rows(rows: Iterable[Row]) -> None:
-    """One line a part."""
+def print_rows(rows: Sequence[Row]) -> None:
+    """One line a part, and what all of them share."""
+    run = rows[-1]
     print(
-        f"{'bodies':>6} {'job':>8} {'by':>12} {'MB/s':>7} {'of raw':>7} {'CPU s/256 MiB':>13}"
-        f" {'worker MiB':>10}  requests"
+        f"{run['bytes'] / MIB:,.0f} MiB of each length of bodies, {run['rounds']} rounds "
+        f"after {run['warm_up_rounds']}"
+    )
+    print(
+        f"{'bodies':>6} {'messages':>9} {'job':>8} {'by':>12} {'MB/s':>7} {'of raw':>7}"
+        f" {'CPU s/256 MiB':>13} {'worker MiB':>10}  requests; goal"
     )
     raw = 1.0
-    for row in rows:
+    for row in rows[:-1]:
         rate, share = row["bytes_s"]["median"], SHOWN_BYTES / row["bytes"]
         if row["metric"] == READ:
             raw = rate
         print(
-            f"{row['body_bytes']:>6} {row['metric']:>8} {row['by']:>12} {rate / 1e6:>7,.0f}"
+            f"{row['body_bytes']:>6} {row['messages']:>9,} {row['metric']:>8} {row['by']:>12}"
+            f" {rate / 1e6:>7,.0f}"
             f" {rate / raw:>7.2f} {share * row['cpu_s']['median']:>13.2f}"
             f" {row['worker_peak_bytes'] // MIB:>10}  {row['requests'] or ''}"
+            f" {goals_beside(row, GOALS if row['by'] == LOCAL else [])}"
         )
 
 
@@ -243,14 +252,19 @@ def worker(directory: Path, size: int, rounds: int) -> None:
 def main() -> None:
     """Measure, print, and keep the rows."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--bytes", type=int, default=512 * MIB, help="of each set of messages")
-    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--bytes", type=int, default=BYTES, help="of each set of messages")
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--directory", type=Path, help="on the disk to be measured")
     parser.add_argument("--store-results", type=Path, help="keep a JSON file there")
     parser.add_argument("--worker", type=Path, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.worker is not None:
         worker(given.worker, given.bytes, given.rounds)
+    if given.store_results is not None:
+        if given.bytes < BYTES:
+            parser.error(f"--store-results keeps no result with fewer than {BYTES:,} bytes")
+        measured_rounds = Defaults(0, WARM_UP_ROUNDS, given.rounds)
+        refuse_small(parser, measured_rounds, Defaults(0, WARM_UP_ROUNDS, ROUNDS))
     with tempfile.TemporaryDirectory(dir=given.directory) as name, SeaweedFs(Path(name)) as server:
         server.make_bucket(BUCKET)
         scratch = Path(name) / "scratch"
@@ -263,11 +277,11 @@ def main() -> None:
             check=True,
         )
     rows: list[Row] = json.loads(done.stdout)
+    facts = {"bytes": given.bytes, "warm_up_rounds": WARM_UP_ROUNDS, "rounds": given.rounds}
+    rows.append({"metric": "run", **facts, "machine": machine_facts()})
     print_rows(rows)
     if given.store_results is not None:
-        facts = {"bytes": given.bytes, "rounds": given.rounds, "machine": machine_facts()}
-        kept = [*rows, {"metric": "run", **facts}]
-        (given.store_results / KEPT).write_text(json.dumps(kept, indent=1) + "\n")
+        keep(rows, given.store_results / KEPT)
 
 
 if __name__ == "__main__":

@@ -21,8 +21,10 @@ from pathlib import Path
 from typing import Any
 
 import tieredstore
+from tests.bench.rows import Goal, Row, goals_beside
 from tests.support.fake_broker import FakeBroker
 from tests.support.fault_proxy import FaultProxy, WireFault
+from tests.support.patience import cpu_s_of
 from tests.support.seaweedfs import SeaweedFs
 
 MIB = 1 << 20
@@ -36,6 +38,11 @@ WARM_S = 20.0
 LAG_S = 5.0
 """Who is no further behind has caught up."""
 PLACE = f"s3://{BUCKET}/tier"
+GOALS = [
+    Goal("outage_growth", "memory in the last tenth to the first", most=1.25),
+    Goal("catching_up_bytes", "bytes while catching up", most=400e6),
+    Goal("times_real_time", "times as fast as it came", least=5.0),
+]
 
 
 async def follow(store: Path) -> None:
@@ -75,6 +82,11 @@ class Following:
         lines = Path(f"/proc/{self._process.pid}/status").read_text().splitlines()
         (line,) = (one for one in lines if one.startswith("VmRSS:"))
         return int(line.split()[1]) << 10
+
+    @property
+    def cpu_s(self) -> float:
+        """User and system time that the process has used, all threads."""
+        return cpu_s_of(self._process.pid)
 
     def end(self) -> None:
         """Kill it: that loses nothing."""
@@ -128,7 +140,7 @@ def followed(directory: Path) -> Iterator[tuple[FaultProxy, Following, FakeBroke
             following.end()
 
 
-def measure(directory: Path, seconds: float, rate: int, body_bytes: int) -> dict[str, Any]:
+def measure(directory: Path, seconds: float, rate: int, body_bytes: int) -> Row:
     """What an outage of so many seconds costs; AssertionError if a message is missing."""
     with followed(directory) as (proxy, following, broker, env):
         producer = Producer(broker, rate=rate, body_bytes=body_bytes)
@@ -150,13 +162,21 @@ def measure(directory: Path, seconds: float, rate: int, body_bytes: int) -> dict
             after.append(following.resident_bytes)
             time.sleep(TICK_S)
         os.environ.update(env)
+        cpu_s = following.cpu_s
+        first, last = max(memory[: len(memory) // 10]), max(memory[-len(memory) // 10 :])
         return {
+            "warm_up_rounds": 0,
+            "rounds": 1,
+            "messages": producer.messages,
+            "cpu_s": cpu_s,
+            "cpu_us": 1e6 * cpu_s / producer.messages,
             "outage_s": seconds,
             "messages_s": rate,
             "body_bytes": body_bytes,
             "before_bytes": before,
-            "outage_bytes_first_tenth": max(memory[: len(memory) // 10]),
-            "outage_bytes_last_tenth": max(memory[-len(memory) // 10 :]),
+            "outage_bytes_first_tenth": first,
+            "outage_bytes_last_tenth": last,
+            "outage_growth": last / first,
             "outage_bytes_max": max(memory),
             "catching_up_bytes": max(after),
             "requests": asked,
@@ -195,7 +215,8 @@ def main(arguments: Sequence[str]) -> None:
         found = measure(
             Path(name), options.seconds, options.messages_per_second, options.body_bytes
         )
-    print(json.dumps(found, indent=1), flush=True)
+    print(json.dumps(found, indent=1))
+    print(goals_beside(found, GOALS), flush=True)
     os._exit(0)  # obstore's threads abort a process that ends just after a request
 
 

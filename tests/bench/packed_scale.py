@@ -39,6 +39,7 @@ from container.record.unit import UNIT_BYTES
 from provider.packed_segments import PartName
 from provider.ranges import QueueOffset
 from tests.bench.packed_owner import OwnerFigure, owner_figure, resident_bytes, write_tier
+from tests.bench.rows import Goal, Row, goals_beside, keep
 
 P = ParamSpec("P")
 Result = TypeVar("Result")
@@ -50,6 +51,13 @@ MESSAGES_OF_A_ROUND = 4
 LISTED_MAX = 64
 """Segments of a manifest of the first merged level."""
 EXTENTS_OF_AN_OPEN_SEGMENT = 4
+GOALS = [
+    Goal("own_turn_ms", "ms of a turn while owning", most=50.0),
+    Goal("snapshot_turn_ms", "ms of a turn in a snapshot", most=50.0),
+]
+GOALS_OF_MANY = [Goal("bytes_a_queue", "bytes a queue at rest", most=1_100.0)]
+MANY_QUEUES = 100_000
+"""With fewer queues their memory is mostly that which every process needs once."""
 
 
 @dataclass(frozen=True)
@@ -219,14 +227,19 @@ def main() -> None:
     parser.add_argument("--segments-of-a-queue", type=int, nargs="+", default=[100])
     parser.add_argument("--store-results", type=Path, help="a JSON file for the rows")
     options = parser.parse_args()
-    rows: list[dict[str, object]] = []
+    rows: list[Row] = []
+    print(
+        f"1 round without warm-up, times are CPU time; a commit has {MESSAGES_OF_A_ROUND} messages "
+        "in every tenth queue"
+    )
     for queues, each in product(options.queues, options.segments_of_a_queue):
         payload = alone(payload_of, queues, each)
         state = asdict(alone(measured, queues, queues * each, payload))
         rows.append({**state, **asdict(owned(queues, each))})
-        print(json.dumps(rows[-1]), flush=True)
+        goals = [*GOALS, *(GOALS_OF_MANY if queues >= MANY_QUEUES else [])]
+        print(f"{json.dumps(rows[-1])} {goals_beside(rows[-1], goals)}", flush=True)
     if options.store_results:
-        options.store_results.write_text(json.dumps(rows, indent=1) + "\n")
+        keep(rows, options.store_results)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ With `--broker` a real broker makes the queues and stays beside the follower: wi
 """
 
 import argparse
-import json
 import os
 import signal
 import subprocess
@@ -20,6 +19,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from tests.bench.rows import Goal, goals_beside, keep
 from tests.support.fake_broker import FakeBroker
 from tests.support.rocketmq_broker import BrokerInstall, RunningBroker
 from tieredstore import sync
@@ -39,6 +39,12 @@ which ends its start: some steps of upkeep come half a minute after it."""
 SETTLED_PERCENT = 10.0
 SETTLE_ROUNDS_MAX = 60
 KIB, MIB = 1024, 1 << 20
+GOALS = [
+    Goal("idle_percent", "idle % of a core", most=2.0),
+    Goal("tier_peak_mib", "MiB while tiering", most=400.0),
+]
+GOAL_QUEUES_MAX = 10_000
+"""The goals are for so many queues at most."""
 DIGITS = {"tier_s": 2, "idle_percent": 2, "trickle_percent": 2}
 """Digits behind the point, where it is not one."""
 TICKS_A_SECOND = os.sysconf("SC_CLK_TCK")
@@ -199,7 +205,7 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--broker", action="store_true", help="let a real broker make the queues")
     options = parser.parse_args(arguments)
     measured = measure_broker if options.broker else measure
-    os.environ.setdefault("COLUMNS", "110")  # a pipe has no width of its own
+    os.environ.setdefault("COLUMNS", "180")  # a pipe has no width of its own
     figures: list[ScaleFigure] = []
     for queues in options.queues:
         print(f"{queues:,} queues", file=sys.stderr, flush=True)
@@ -215,15 +221,25 @@ def main(arguments: Sequence[str]) -> None:
         "trickle %",
         "arrival ms",
         "MiB ",
+        "goal",
     )
+    kept = [figure.row() for figure in figures]
     rows = [
-        ["" if value is None else f"{value:,}" for value in figure.row().values()]
-        for figure in figures
+        [
+            *("" if value is None else f"{value:,}" for value in row.values()),
+            goals_beside(row, GOALS if (row["queues"] or 0) <= GOAL_QUEUES_MAX else []),
+        ]
+        for row in kept
     ]
-    write_table(list(titles), rows, numbers=frozenset(titles), title="following many queues")
+    write_table(
+        list(titles),
+        rows,
+        numbers=frozenset(titles[:-1]),
+        title=f"following many queues: {MESSAGES_OF_A_QUEUE} messages in each, 1 round without "
+        f"warm-up, {options.seconds} s of rest; CPU time in us and %",
+    )
     if options.store_results is not None:
-        kept = [figure.row() for figure in figures]
-        options.store_results.write_text(json.dumps(kept, indent=1) + "\n")
+        keep(kept, options.store_results)
 
 
 if __name__ == "__main__":

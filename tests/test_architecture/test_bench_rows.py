@@ -11,6 +11,8 @@ from tests.bench.rows import Defaults, Goal, goals_beside, refuse_small
 pytestmark = pytest.mark.checkout
 
 DEFAULTS = Defaults(100, 3, 5)
+BENCHES = Path(str(compare.__file__)).parent
+RUN = "parser = argparse.ArgumentParser("
 
 
 @pytest.mark.parametrize("name", ["messages", "warm_up_rounds", "rounds"])
@@ -57,3 +59,10 @@ def test_rows_beside_the_java_store_have_goals() -> None:
         assert store.goals_of(metric, 1024)
     assert compare.goals_of("tier", 1024, 64)
     assert compare.goals_of("read_32_decoded", 100, 8)
+
+
+def test_every_bench_prints_goals_beside_its_rows() -> None:
+    texts = {path.name: path.read_text() for path in BENCHES.glob("*.py")}
+    benches = {name: text for name, text in texts.items() if RUN in text}
+    assert len(benches) >= 9
+    assert [name for name, text in benches.items() if "goals_beside(" not in text] == []

@@ -55,6 +55,8 @@ class Line:
     bytes_s: Spread
     cpu_us: Spread | None
     """Microseconds of CPU a message, all threads of the process; None for raw limits."""
+    cpu_s: Spread
+    """Seconds of CPU in a round, all threads of the process."""
     to_raw: float | None
     """Medians of bytes a second against the raw limit of the same direction."""
 
@@ -125,6 +127,7 @@ def _line(metric: str, rounds: dict[str, list[Figure]]) -> Line:
         spread([figure.messages_s for figure in mine]) if knows_messages else None,
         bytes_s,
         spread([figure.cpu_us for figure in mine]) if knows_messages else None,
+        spread([figure.cpu_seconds for figure in mine]),
         bytes_s.median / spread(raw).median if raw else None,
     )
 
@@ -152,7 +155,7 @@ def as_rows(result: BenchResult) -> list[dict[str, object]]:
     rows: list[dict[str, object]] = []
     for line in result.lines:
         row: dict[str, object] = {"metric": line.metric}
-        for name in ("messages_s", "bytes_s", "cpu_us"):
+        for name in ("messages_s", "bytes_s", "cpu_us", "cpu_s"):
             values: Spread | None = getattr(line, name)
             row[name] = None if values is None else values._asdict()
         rows.append({**row, "to_raw": line.to_raw})
