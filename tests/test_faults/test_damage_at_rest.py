@@ -38,11 +38,12 @@ from tests.support.damage_at_rest import (
 from tests.support.damage_seen import Records, Seen, Served, differs, seen_of
 from tests.support.golden import GOLDEN, extract
 from tests.support.golden import VARIANTS_533 as OF
+from tests.support.level import by_level
 from tests.support.store_harness import StoreHotLog
 from tests.support.store_reader import PHYSICAL_OFFSET
 
 OLD_TIER = GOLDEN / "tier-0.1.0-95830d4" / "tier.tar.xz"
-DAMAGES = int(os.environ.get("DAMAGES", "300"))
+DAMAGES = int(os.environ.get("DAMAGES") or by_level(quick=120, full=120, nightly=2_000))
 PARTS = 4
 """Tests that share the damages, so that none takes long."""
 MODES = ("plain", "filtered", "strict", "stale", "refreshed")
@@ -166,6 +167,7 @@ def _queue_of(name: str) -> QueueId:
 
 
 @pytest.mark.slow
+@pytest.mark.scales
 @pytest.mark.parametrize("part", range(PARTS))
 async def test_damage_at_rest_is_found_where_it_matters_and_never_served(
     part: int, figures: Figures
@@ -175,6 +177,7 @@ async def test_damage_at_rest_is_found_where_it_matters_and_never_served(
 
 
 @pytest.mark.slow
+@pytest.mark.scales
 async def test_damage_to_a_tier_of_a_real_brokers_messages_is_found_and_never_served(
     tmp_path: Path, figures: Figures
 ) -> None:

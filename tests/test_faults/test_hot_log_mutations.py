@@ -13,7 +13,7 @@ MUTATIONS = (1, 1, 2, 4)
 
 
 @pytest.mark.scales
-@pytest.mark.parametrize("seed", range(by_level(quick=1, full=5, nightly=50)))
+@pytest.mark.parametrize("seed", range(by_level(quick=1, full=3, nightly=50)))
 def test_mutations_of_every_file(
     seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

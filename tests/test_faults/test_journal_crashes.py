@@ -23,6 +23,7 @@ from provider.memory import MemoryStore
 from provider.object_store import AppendingStore, ObjectStore
 from provider.posix import PosixStore
 from provider.testing.faulty import Crashed, Fault, FaultyObjectStore
+from tests.support.level import by_level
 from tests.support.tier_values import Q0, begin_queue, commit
 
 UPKEEP = UpkeepOptions(
@@ -33,6 +34,9 @@ UPKEEP = UpkeepOptions(
     manifests_per_level_max=2,
 )
 COMMITS = 8
+STRIDE = by_level(quick=2, full=2, nightly=1)
+"""What lies on the storage after a request lies there before the next one: with either kind of
+death every second request is enough."""
 
 
 class Life:
@@ -89,15 +93,16 @@ async def dies(life: Life) -> bool:
 
 
 @pytest.mark.slow
+@pytest.mark.scales
 @pytest.mark.leaves_findings("object-missing", "unreadable", why="its entries name no files")
 @pytest.mark.parametrize("kind", ["crash_before", "crash_after"])
 async def test_death_at_any_request_loses_nothing_acknowledged(kind) -> None:
-    deaths = 0
+    call = 1
     while True:
         memory, clock = MemoryStore(), ManualClock()
         first = Life(memory, clock, 1)
         assert not await dies(first)
-        fatal = Fault(kind, calls=(deaths + 1,))
+        fatal = Fault(kind, calls=(call,))
         second = Life(FaultyObjectStore(memory.another_client(), faults=[fatal]), clock, 2)
         died = await dies(second)
         third = Life(memory.another_client(), clock, 3)
@@ -112,8 +117,8 @@ async def test_death_at_any_request_loses_nothing_acknowledged(kind) -> None:
         assert follower.state == state
         if not died:
             break
-        deaths += 1
-    assert deaths > 50, "the life is too short to be a test"
+        call += STRIDE
+    assert call > 50, "the life is too short to be a test"
 
 
 @pytest.mark.leaves_findings("object-missing", "unreadable", why="its entries name no files")

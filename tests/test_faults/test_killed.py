@@ -29,7 +29,7 @@ from tests.support.level import by_level
 from tests.support.patience import HANGS_AFTER_S
 
 KILLS = 20
-LONG_KILLS = by_level(quick=20, full=20, nightly=200)
+LONG_KILLS = by_level(quick=10, full=10, nightly=200)
 """In each of the two long tests."""
 STARTS_MAX = 2 * LONG_KILLS
 """A command that ends before it is killed is no kill."""

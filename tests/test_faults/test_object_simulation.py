@@ -15,7 +15,7 @@ from tests.support.level import by_level
 from tests.support.store_simulation import simulate_objects
 
 CHUNKS = 8
-SEEDS = int(os.environ.get("SEEDS") or by_level(quick=56, full=400, nightly=2_000))
+SEEDS = int(os.environ.get("SEEDS") or by_level(quick=56, full=160, nightly=2_000))
 FIRST = int(os.environ.get("FIRST", "0"))
 
 

@@ -18,7 +18,7 @@ from provider import posix_directories, posix_files, posix_round, posix_work
 from tests.support.level import by_level
 from tests.support.power_run import GOES_ON_EVERY, Violation, record
 
-RUNS = by_level(quick=8, full=8, nightly=200)
+RUNS = by_level(quick=4, full=4, nightly=200)
 STATES = 50
 """Power failures that are judged in one run."""
 MUTANT_RUNS_MAX = 12

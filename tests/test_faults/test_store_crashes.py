@@ -18,7 +18,7 @@ from provider.clock import ManualClock, settle
 from provider.errors import Fenced
 from provider.memory import MemoryObjects, MemoryStore
 from provider.testing.faulty import Fault, Kind
-from tests.support.level import LEVEL
+from tests.support.level import by_level
 from tests.support.store_harness import (
     StoreHotLog,
     StoreProcess,
@@ -31,8 +31,8 @@ QUEUES = [QueueId("Orders", 0), QueueId("Orders", 1), QueueId("Refunds", 0)]
 HISTORY = range(3)
 BURSTS = range(3, 7)
 LATER = range(7, 9)
-NIGHTLY = LEVEL == "nightly"
-"""Strike every request in every way; by day some strike every fourth or sixth."""
+STRIDE = by_level(quick=4, full=4, nightly=1)
+"""By day, tests of all requests strike every fourth or eighth. Those of one kind strike each."""
 
 
 class Run:
@@ -172,10 +172,8 @@ async def die_at_every(
 async def test_death_at_any_request_changes_no_byte(
     kind: Kind, history: Run, undisturbed: Published
 ) -> None:
-    # What lies on the storage after a request is what lies there before the next one.
-    step = 1 if NIGHTLY or kind == "crash_before" else 4
-    deaths = await die_at_every(history, undisturbed, kind, step=step)
-    assert deaths * step > 60
+    deaths = await die_at_every(history, undisturbed, kind, step=STRIDE)
+    assert deaths * STRIDE > 60
 
 
 # One test for each row of the matrix: what is struck, and how often that must have happened.
@@ -236,7 +234,7 @@ async def test_a_part_is_whole_or_nothing_whatever_becomes_of_its_writer(
 async def test_a_tier_of_parts_is_the_same_whatever_becomes_of_any_request(
     kind: Kind, history: Run, undisturbed: Published
 ) -> None:
-    step = 1 if NIGHTLY else 4
+    step = 1 if STRIDE == 1 else 2 * STRIDE
     deaths = await die_at_every(history, undisturbed, kind, step=step)
     assert kind == "late" or deaths * step > 60
 
@@ -248,7 +246,7 @@ async def test_a_tier_of_parts_is_the_same_whatever_becomes_of_any_request(
 async def test_a_failed_request_of_any_kind_is_settled_by_the_same_owner(
     kind: Kind, history: Run, undisturbed: Published
 ) -> None:
-    call, step = 1, 1 if NIGHTLY or kind == "short" else 6
+    call, step = 1, 1 if STRIDE == 1 or kind == "short" else 2 * STRIDE
     while True:
         run = Run(history)
         second = await run.life(2, BURSTS, [Fault(kind, calls=(call,))])

@@ -21,6 +21,7 @@ from provider.clock import ManualClock
 from provider.errors import Unavailable
 from provider.memory import MemoryStore
 from provider.testing.faulty import Fault, FaultyObjectStore
+from tests.support.level import by_level
 from tests.support.store_harness import (
     DISPATCH_OPTIONS,
     JOURNAL_OPTIONS,
@@ -34,6 +35,7 @@ from tests.support.store_reader import Follower, findings
 QUEUES = [QueueId("T", number) for number in range(5)]
 WRITES = ("create", "append", "delete")
 HOUR_S = 3600.0
+BURSTS = by_level(quick=4, full=4, nightly=10)
 
 
 def failing(kind: str, *verbs: str, prefix: str = "", often: float = 1.0) -> list[Fault]:
@@ -152,13 +154,14 @@ async def opened(
 
 
 @pytest.mark.slow
+@pytest.mark.scales
 @pytest.mark.parametrize("weather", WEATHER, ids=lambda name: name.replace(" ", "-"))
 async def test_bad_weather_is_survived_in_bounded_memory_and_ends_by_itself(weather: str) -> None:
     async with opened() as world:
         follower = Follower(world.memory.another_client(), world.hot)
         await follower.look()
         WEATHER[weather](world.store)
-        for _ in range(10):
+        for _ in range(BURSTS):
             world.write(40)
             await pass_time(world.clock, 3.0)
             world.assert_bounded()
@@ -169,15 +172,16 @@ async def test_bad_weather_is_survived_in_bounded_memory_and_ends_by_itself(weat
         lift(world.store)
         world.write(1)
         await pass_time(world.clock, 30.0)
-        assert [world.published(queue) for queue in QUEUES] == [421] * len(QUEUES)
+        end = 20 + 40 * BURSTS + 1
+        assert [world.published(queue) for queue in QUEUES] == [end] * len(QUEUES)
         world.assert_bounded()
         assert world.process.dispatcher is not None
         now = world.process.dispatcher.statistics()
         assert (now.behind, now.halted, now.outage) == (0, (), False)
-        assert set(world.hot.released.values()) == {421}
+        assert set(world.hot.released.values()) == {end}
         await follower.look()
         for queue in QUEUES:
-            await world.read(queue, 421)
+            await world.read(queue, end)
     assert await findings(world.memory.another_client()) == []
 
 

@@ -77,7 +77,7 @@ def test_every_line_on_s3(s3_url: str) -> None:
     assert_reads_back(ROCKETMQ_533, "closed", s3_url)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize(("golden", "kind"), GOLDEN_TREES[1:], ids=tree_name)
 def test_every_line_of_the_others_on_s3(golden: GoldenSet, kind: str, s3_url: str) -> None:
     assert_reads_back(golden, kind, s3_url)

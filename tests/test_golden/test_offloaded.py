@@ -93,7 +93,7 @@ def test_every_line_time_and_key_from_s3(s3_url: str, tmp_path: Path) -> None:
 
 
 @FINDINGS
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize(("golden", "kind"), GOLDEN_TREES[1:], ids=tree_name)
 def test_every_line_of_the_others_from_s3(
     golden: GoldenSet, kind: str, s3_url: str, tmp_path: Path
@@ -101,6 +101,6 @@ def test_every_line_of_the_others_from_s3(
     assert_offloaded_reads_back(golden, kind, tmp_path / "tier", s3_url)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_every_line_from_one_place_on_s3_to_another(s3_url: str) -> None:
     assert_offloaded_reads_back(ROCKETMQ_533, "closed", f"{s3_url}/first", f"{s3_url}/second")

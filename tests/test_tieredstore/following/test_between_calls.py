@@ -14,6 +14,7 @@ import pytest
 
 from tests.support.busy_broker import remove
 from tests.support.busy_world import BusyWorld
+from tests.support.level import by_level
 
 FOUND = (15, 48, 105, 109, 116, 122, 136)
 """Seeds that found something: a record beyond the known log that was not looked for, units of a
@@ -63,7 +64,8 @@ def test_what_a_look_showed_is_tiered_whatever_happens_between_two_calls(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("part", range(4))
+@pytest.mark.scales
+@pytest.mark.parametrize("part", range(by_level(quick=1, full=1, nightly=50)))
 def test_the_same_over_more_seeds(tmp_path: Path, part: int) -> None:
     assert run_seeds(tmp_path, range(2000 + 40 * part, 2040 + 40 * part), share=0.005) > 40
 

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import shutil
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -206,7 +207,7 @@ WRITERS: dict[str, Callable[[Place], None]] = {
 }
 
 
-@pytest.fixture(params=["directory", "memory"])
+@pytest.fixture(params=["directory", pytest.param("memory", marks=pytest.mark.nightly)])
 def place(request: pytest.FixtureRequest, tmp_path: Path):
     if request.param == "directory":
         yield Place(tmp_path, str(tmp_path / "tier"))
@@ -216,8 +217,18 @@ def place(request: pytest.FixtureRequest, tmp_path: Path):
     fsspec.filesystem("memory").store.clear()
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("writer", WRITERS)
+CASES = [
+    pytest.param(
+        writer,
+        way,
+        place,
+        marks=[pytest.mark.nightly] if place == "memory" and writer != "library" else [],
+    )
+    for writer, way, place in product(WRITERS, WAYS, ("directory", "memory"))
+]
+
+
+@pytest.mark.parametrize(("writer", "way", "place"), CASES, indirect=["place"])
 def test_a_log_below_its_tier_continues_at_the_tiers_end(
     writer: str, way: str, place: Place, caplog: pytest.LogCaptureFixture
 ) -> None:
