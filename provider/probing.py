@@ -6,7 +6,7 @@ from contextlib import suppress
 from random import Random
 from typing import Final
 
-from provider.errors import AlreadyExists, Denied, NotFound, Unavailable
+from provider.errors import AlreadyExists, Denied, NotFound, StoreError, Unavailable
 from provider.object_store import ObjectStore
 from provider.ranges import ByteRange
 
@@ -77,22 +77,23 @@ async def _prove_create(store: ObjectStore, name: str) -> bytes:
     Raises:
         Denied: two of them succeeded, or something else is there.
         Unavailable: none is known to have succeeded, and not because the name was taken.
+        StoreError: as a create failed otherwise.
     """
     bodies = [bytes([number]) * BODY_BYTES + name.encode() for number in range(RIVALS)]
 
-    async def outcome_of(body: bytes) -> AlreadyExists | Unavailable | None:
+    async def outcome_of(body: bytes) -> StoreError | None:
         try:
             await store.create(name, [body[:5], body[5:]])
-        except (AlreadyExists, Unavailable) as error:
+        except StoreError as error:  # returned: a group that fails loses a cancellation of its own
             return error
         return None
 
-    try:
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(outcome_of(body)) for body in bodies]
-    except BaseExceptionGroup as errors:
-        raise errors.exceptions[0] from None
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(outcome_of(body)) for body in bodies]
     outcomes = [task.result() for task in tasks]
+    for outcome in outcomes:
+        if outcome is not None and not isinstance(outcome, AlreadyExists | Unavailable):
+            raise outcome
     won = [body for body, outcome in zip(bodies, outcomes, strict=True) if outcome is None]
     unclear = [outcome for outcome in outcomes if isinstance(outcome, Unavailable)]
     if not won and unclear:

@@ -1,10 +1,11 @@
 """The probe of a storage, beside an owner whose upkeep deletes old probes."""
 
+import asyncio
 from random import Random
 
 import pytest
 
-from provider.errors import Denied
+from provider.errors import Closed, Denied
 from provider.memory import MemoryStore
 from provider.probing import PROBE_PREFIX, probe
 
@@ -67,3 +68,26 @@ async def test_a_promise_that_is_broken_on_every_name_is_told() -> None:
     with pytest.raises(Denied, match="does not list what was just created"):
         await probe(store, rng=Random(1))
     assert store.requests > 2 * REQUESTS, "it tries more than once"
+
+
+async def test_a_create_that_fails_does_not_hide_that_the_probe_was_cancelled() -> None:
+    class Killed(MemoryStore):
+        async def create(self, name, buffers) -> None:
+            if name.endswith("/deletable"):
+                return
+            task.cancel()
+            raise Closed("the process was killed", name)
+
+    task = asyncio.ensure_future(probe(Killed(), rng=Random(1)))
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+async def test_a_create_that_fails_otherwise_ends_the_probe_with_its_own_error() -> None:
+    class Shut(MemoryStore):
+        async def create(self, name, buffers) -> None:
+            if not name.endswith("/deletable"):
+                raise Closed("the store was closed", name)
+
+    with pytest.raises(Closed):
+        await probe(Shut(), rng=Random(1))
