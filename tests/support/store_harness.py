@@ -25,7 +25,7 @@ from container.upkeep.options import UpkeepOptions
 from dispatcher.dispatcher import TieredDispatcher
 from dispatcher.options import DispatchOptions
 from provider.clock import Clock, ManualClock, settle
-from provider.errors import Closed, Corrupt, Fenced, StoreError
+from provider.errors import Corrupt, Fenced, StoreError
 from provider.in_place_segments import InPlaceDriver
 from provider.memory import MemoryStore
 from provider.object_store import ObjectEntry
@@ -176,10 +176,12 @@ class StoreProcess:
         index: IndexOptions | None = None,
         second: MemoryStore | None = None,
         second_faults: Sequence[Fault] = (),
+        before: Callable[["StoreProcess"], Awaitable[None]] | None = None,
     ) -> None:
         """`packed`: segments lie in parts, as on an object store; else each is a file.
 
         `second`: where segments are offloaded to; the process's sleep is that of both stores.
+        `before`: what the owner does before it tiers anything.
         """
         self.number = number
         self.packed = packed
@@ -208,6 +210,7 @@ class StoreProcess:
         self._journal = journal
         self._upkeep = upkeep
         self._index = index
+        self._before = before
         self._task: asyncio.Task[None] | None = None
 
     def __repr__(self) -> str:
@@ -242,7 +245,7 @@ class StoreProcess:
                 )
                 break
             except StoreError as error:
-                if isinstance(error, Closed | Corrupt | Fenced):  # closed: this process was killed
+                if isinstance(error, Corrupt | Fenced):
                     raise
                 await self.clock.sleep(0.1)
         if self.packed and isinstance(self.client, MemoryStore):
@@ -258,10 +261,10 @@ class StoreProcess:
             assert self.tier is not None
             assert self.dispatcher is not None
             async with asyncio.TaskGroup() as group:
-                tasks = [
-                    group.create_task(self.tier.run()),
-                    group.create_task(self.dispatcher.run()),
-                ]
+                tasks = [group.create_task(self.tier.run())]
+                if self._before is not None:
+                    await self._before(self)
+                tasks.append(group.create_task(self.dispatcher.run()))
                 if job is not None:
                     await job(self)
                     await self.dispatcher.close()

@@ -96,6 +96,7 @@ class Follower:
         self.seen: dict[QueueId, QueueContents] = {}
         self.may_expire = False
         self.may_delete = False
+        self.may_cut = False
         self.refreshes = 0
 
     async def look(self) -> None:
@@ -115,7 +116,7 @@ class Follower:
             old = self.seen.get(queue)
             since = 0
             if old is not None and new.record.generation != old.record.generation:
-                assert self.may_delete, "nothing was cut or deleted"
+                assert self.may_delete or self.may_cut, "nothing was cut or deleted"
                 old = None
             if old is not None:
                 assert self.may_expire or new.record.min_offset == old.record.min_offset

@@ -17,10 +17,12 @@ from random import Random
 from container.lookup.find import find_messages
 from container.lookup.query import KeyQuery
 from container.names.queue_id import QueueId
+from container.tier import Tier
 from container.tier_reader import TierReader
 from container.upkeep.compaction import CompactionLimits
-from provider.errors import Fenced, StoreError
-from provider.testing.faulty import Crashed
+from provider.errors import Corrupt, Fenced, StoreError
+from provider.ranges import QueueOffset
+from provider.testing.faulty import Crashed, Fault
 from tests.support.simulated_stores import SimulatedStores
 from tests.support.simulated_time import SimulatedClock, simulated
 from tests.support.sleepy_readers import SleepyReaders
@@ -47,6 +49,9 @@ STEPS_OF_FILES = 8
 AT_ONCE = replace(TIER_OPTIONS, cut_grace_hours=0)
 """What is never published may go at once."""
 BURST_MAX = 3
+CUT_MESSAGES_MAX = 12
+SLOW_READS = (Fault("delayed", "read", probability=0.3, delay_s=0.4),)
+"""So that upkeep publishes something while a cut is planned."""
 PATIENCE_S = 60.0
 FIGURES = (
     "orphans",
@@ -66,11 +71,18 @@ class StoreSimulation:
     """One seeded run."""
 
     def __init__(
-        self, seed: int, *, packed: bool = False, expires: bool = False, steps: int = STEPS
+        self,
+        seed: int,
+        *,
+        packed: bool = False,
+        expires: bool = False,
+        cuts: bool = False,
+        steps: int = STEPS,
     ) -> None:
         self.steps = steps
         self.packed = packed
         self.expires = expires
+        self.cuts = Random(f"cuts {seed}") if cuts else None
         self.rng = Random(seed)
         self.seed = seed
         self.upkeep, by_age = settings(self.rng, expires=expires)
@@ -79,8 +91,11 @@ class StoreSimulation:
         self.hot = StoreHotLog(self.clock, batch_messages_max=self.rng.choice([1, 3, 50]))
         self.follower = Follower(self.memory.another_client(), self.hot)
         self.follower.may_expire = self.follower.may_delete = expires
+        self.follower.may_cut = cuts
         self.deleted: set[str] = set()
         """Topics that somebody was told to delete."""
+        self.cut: set[str] = set()
+        """Topics of queues that somebody was told to cut."""
         self.readers = SleepyReaders(
             self.memory,
             self.hot,
@@ -137,6 +152,7 @@ class StoreSimulation:
 
     def _begin(self, group: asyncio.TaskGroup) -> None:
         number = len(self.processes)
+        cuts = self.cuts is not None and number > 0
         handle = WatchedHotLog.of(self.hot)
         self.handles.append(handle)
         process = StoreProcess(
@@ -144,13 +160,14 @@ class StoreSimulation:
             handle,
             self.clock,
             1000 * self.seed + number,
-            faults=faults_of(self.rng),
+            faults=[*(SLOW_READS if cuts else ()), *faults_of(self.rng)],
             tier=AT_ONCE,
             packed=self.packed,
             upkeep=self.upkeep,
             index=INDEX_OPTIONS,
             second=self.memory.second,
             second_faults=faults_of(self.rng, NAPS_OF_SECOND) if self.memory.second else (),
+            before=self._cut if cuts else None,
         )
         handle.tier = lambda: process.tier
         for store in process.stores:
@@ -248,6 +265,37 @@ class StoreSimulation:
 
         group.create_task(delete())
 
+    async def _cut(self, process: StoreProcess) -> None:
+        """Take the newest messages of queues away before anything is tiered, as a repair does.
+
+        The tier is compacted at the same time. The hot log has the messages still, or has lost
+        them: then a gap is recorded.
+        """
+        assert self.cuts is not None
+        assert process.tier is not None
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._compacted(process.tier))
+            await self._cut_some(process.tier)
+
+    async def _cut_some(self, tier: Tier) -> None:
+        assert self.cuts is not None
+        for _ in range(self.cuts.randint(1, 6)):
+            await asyncio.sleep(self.cuts.choice([0.0, 0.1, 0.4]))  # upkeep goes on meanwhile
+            queue = self.cuts.choice(QUEUES)
+            record = tier.queue(queue)
+            if record is None or record.min_offset == record.next_offset:
+                continue
+            newest = min(record.next_offset - record.min_offset, CUT_MESSAGES_MAX)
+            offset = QueueOffset(record.next_offset - self.cuts.randint(1, newest))
+            self.cut.add(queue.topic)
+            try:
+                await tier.cut_queue(queue, offset, "rewritten")
+            except StoreError as error:
+                if isinstance(error, Corrupt):
+                    raise
+            else:
+                self.counts["cut"] += 1
+
     def _compact(self, group: asyncio.TaskGroup) -> None:
         """Have somebody who believes to own the tier compact it."""
         owners = [one for one in self.processes if one.dispatcher and not one.killed]
@@ -255,15 +303,14 @@ class StoreSimulation:
             return
         tier = self.rng.choice(owners).tier
         assert tier is not None
+        group.create_task(self._compacted(tier))
+
+    async def _compacted(self, tier: Tier) -> None:
         limits = CompactionLimits(self.upkeep, AT_ONCE.extent_bytes_max, self.packed, INDEX_OPTIONS)
-
-        async def compact() -> None:
-            with suppress(StoreError, Crashed, TimeoutError):
-                async with asyncio.timeout(PATIENCE_S):
-                    await tier.upkeep.compact(limits, jobs_max=2, told=lambda _: None)
-                    self.counts["compacted"] += 1
-
-        group.create_task(compact())
+        with suppress(StoreError, Crashed, TimeoutError):
+            async with asyncio.timeout(PATIENCE_S):
+                await tier.upkeep.compact(limits, jobs_max=2, told=lambda _: None)
+                self.counts["compacted"] += 1
 
     async def _until(self, done: Callable[[], bool]) -> None:
         end_s = self.clock.monotonic_s() + PATIENCE_S
@@ -287,7 +334,7 @@ class StoreSimulation:
             self._count(process)
         for handle in self.handles:
             for queue, offset in handle.released.items():
-                if queue.topic in self.deleted:
+                if queue.topic in self.deleted | self.cut:
                     continue
                 if queue not in self.follower.seen:
                     assert self.loses_local or offset == 0  # where a queue begins is released, too
@@ -377,24 +424,45 @@ class StoreSimulation:
 
 
 def simulate_store(
-    seed: int, *, packed: bool = False, expires: bool = False, steps: int = STEPS
+    seed: int,
+    *,
+    packed: bool = False,
+    expires: bool = False,
+    cuts: bool = False,
+    steps: int = STEPS,
 ) -> Counter[str]:
     """Run one seed; what it did, by name.
 
     `packed`: over a store of immutable objects. `expires`: messages expire, and topics are deleted.
+    `cuts`: queues lose their newest messages, and are tiered again.
     """
 
     async def run() -> Counter[str]:
-        return await StoreSimulation(seed, packed=packed, expires=expires, steps=steps).run()
+        one = StoreSimulation(seed, packed=packed, expires=expires, cuts=cuts, steps=steps)
+        return await one.run()
 
     return simulated(run())
 
 
 def simulate_objects(seed: int) -> Counter[str]:
-    """Run one seed of an object store; under every other eight of them messages expire."""
-    return simulate_store(seed, packed=True, expires=seed // 8 % 2 == 1, steps=STEPS_OF_OBJECTS)
+    """Run one seed of an object store; under every other eight of them messages expire.
+
+    In every fourth one queues are cut.
+    """
+    return simulate_store(
+        seed,
+        packed=True,
+        expires=seed // 8 % 2 == 1,
+        cuts=seed % 4 == 3,
+        steps=STEPS_OF_OBJECTS,
+    )
 
 
 def simulate_files(seed: int) -> Counter[str]:
-    """Run one seed of files that grow; messages expire under every other one."""
-    return simulate_store(seed, expires=seed % 2 == 1, steps=STEPS_OF_FILES)
+    """Run one seed of files that grow; messages expire under every other one.
+
+    In every fourth one queues are cut.
+    """
+    return simulate_store(
+        seed, expires=seed % 2 == 1, cuts=seed // 2 % 4 == 3, steps=STEPS_OF_FILES
+    )

@@ -40,6 +40,7 @@ def test_objects_are_what_is_referenced_and_acknowledged_is_readable(chunk: int)
     assert totals["parts_unreferenced"] > 0, totals
     assert totals["held"] > len(seeds), f"hardly anybody slept over a deletion: {totals}"
     assert totals["fetched"] > len(seeds) / 4, totals
+    assert totals["cut"] > len(seeds) / 16, f"hardly a queue was cut: {totals}"
     if len(seeds) < 200:
         return
     seldom = ("held too long", "offloaded_segments", "compacted", "scrub_rounds", "deleted")
