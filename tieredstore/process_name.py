@@ -22,8 +22,10 @@ _NAME = re.compile(
     r"(?P<host>.+):(?P<pid>[0-9]+)(?: since (?P<since>[^\s;]+)(?P<more>(?:;[a-z]+=[^\s;]*)*))?"
 )
 _PROC = Path("/proc")
+_THREADS_FIELD = 17
 _START_FIELD = 19
-"""Of the start time, counted from the state, in `/proc/<pid>/stat`; see proc(5)."""
+"""Of number of threads and start time, counted from the state, in `/proc/<pid>/stat`; see proc(5).
+"""
 
 
 class Life(Enum):
@@ -100,10 +102,13 @@ class ProcessName:
             pass  # another user's
         if not _proc_is_ours():
             return Life.UNKNOWN
-        start = _start_of(str(self.pid))
-        if not start:  # hidden, or it has just ended
+        fields = _fields_of(str(self.pid))
+        if not fields:  # hidden, or it has just ended
             return Life.UNKNOWN
-        return Life.LIVES if start == self.start else Life.GONE
+        # A parent that never reaps, as the first process of many a container, leaves a zombie for
+        # ever. One that still has threads may be waiting for a write to the disk.
+        is_zombie = fields[0] == "Z" and fields[_THREADS_FIELD] in {"0", "1"}
+        return Life.LIVES if fields[_START_FIELD] == self.start and not is_zombie else Life.GONE
 
 
 def process_name(clock: Clock) -> str:
@@ -161,9 +166,16 @@ def _proc_is_ours() -> bool:
 
 
 def _start_of(pid: str) -> str:
-    """When a process started; "" if that cannot be read. Its name may hold spaces and brackets."""
+    """When a process started; "" if that cannot be read."""
+    fields = _fields_of(pid)
+    return fields[_START_FIELD] if fields else ""
+
+
+def _fields_of(pid: str) -> list[str]:
+    """What `/proc/<pid>/stat` says from the state on; [] if that cannot be read."""
+    # The name before it may hold spaces and brackets.
     fields = _text(_PROC / pid / "stat").rpartition(")")[2].split()
-    return fields[_START_FIELD] if len(fields) > _START_FIELD else ""
+    return fields if len(fields) > _START_FIELD else []
 
 
 def _text(path: Path) -> str:

@@ -286,6 +286,20 @@ def test_the_life_of_a_process_is_told_on_its_own_host_alone() -> None:
         assert replace(said, **{other: "another"}).life() == Life.UNKNOWN  # type: ignore[arg-type]
 
 
+@pytest.mark.process
+def test_a_killed_process_that_its_parent_has_not_reaped_is_gone() -> None:
+    """Many a container's first process never reaps."""
+    ours = ProcessName.parse(owner_name(ManualClock(), beat_s=30))
+    assert ours is not None
+    with subprocess.Popen(["sleep", "1000"]) as child:
+        stat = Path(f"/proc/{child.pid}/stat")
+        said = replace(ours, pid=child.pid, start=stat.read_text().rpartition(")")[2].split()[19])
+        assert said.life() == Life.LIVES
+        child.kill()
+        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+        assert said.life() == Life.GONE
+
+
 def test_an_owner_of_an_older_program_is_judged_by_what_it_wrote(tmp_path: Path) -> None:
     here, url = socket.gethostname(), location_at("memory://bucket/t")
     gone = f"{here}:{2**22} since 2026-11-22T11:42:11Z"
