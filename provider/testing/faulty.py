@@ -69,8 +69,9 @@ class Fault:
     """Strikes calls that touch a name which starts so."""
     probability: float = 1.0
     """Of striking a matching call."""
-    calls: tuple[int, ...] = ()
-    """Strikes exactly these of the matching calls, counted from 1; empty is any."""
+    calls: Sequence[int] = ()
+    """Strikes exactly these of the matching calls, counted from 1, such as `range(7, 10**9)` for
+    all from the 7th on; empty is any."""
     delay_s: float = 0.0
     """For `delayed` and `slow_reply`: how much longer the call takes, in seconds of the clock."""
 
