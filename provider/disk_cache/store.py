@@ -1,11 +1,10 @@
 """A store that keeps on disk what was read of immutable objects: the run cache of a far tier."""
 
-import asyncio
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
-from provider.clock import Clock, wait_at_most
+from provider.clock import Clock
 from provider.disk_cache.entry import key_of
 from provider.disk_cache.files import CacheFiles
 from provider.disk_cache.thread import DiskThread
@@ -52,12 +51,10 @@ class DiskCachedStore(ForwardingStore):
         self._scope = scope
         self._is_immutable = is_immutable
         self._files = CacheFiles(directory, options, clock)
-        self._thread = DiskThread()
+        self._thread = DiskThread(clock)
         self._clock = clock
         self._storage_s = 0.0
         """Average time of the storage's answers, in seconds."""
-        self._late: asyncio.Future[Any] | None = None
-        """A call of the disk that took too long."""
         self.hits = 0
         """Ranges that needed no request."""
         self.misses = 0
@@ -171,19 +168,11 @@ class DiskCachedStore(ForwardingStore):
             self._thread.end()
 
     async def _on_disk(self, work: Callable[[], ResultT]) -> ResultT | None:
-        """The result of a call of the disk; None if it takes too long, or an earlier one hangs.
-
-        A late call goes on in its thread. Cancelling leaves it there, too.
-        """
-        if self._is_closed or (self._late is not None and not self._late.done()):
+        """The result of a call of the disk; None if it takes too long, or an earlier one hangs."""
+        if self._is_closed:
             return None
-        future = asyncio.wrap_future(self._thread.submit(work))
         wait_s = max(DISK_S_MIN, min(DISK_S_MAX, self._storage_s))
-        await wait_at_most(self._clock, wait_s, asyncio.wait((future,)))
-        if future.done():
-            return future.result()
-        self._late = future
-        return None
+        return await self._thread.call(work, wait_s)
 
 
 def _holes(wanted: ByteRange, have: Sequence[ByteRange]) -> list[ByteRange]:

@@ -6,11 +6,12 @@ import os
 import socket
 import stat
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from random import Random
 from threading import Event
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -20,13 +21,14 @@ from provider.clock import ManualClock, settle
 from provider.disk_cache.entry import BLOCK_BYTES, EntryName, key_of
 from provider.disk_cache.files import HELD_LINK, CacheFiles, on_disk_bytes
 from provider.disk_cache.store import DiskCachedStore
+from provider.disk_cache.thread import DiskThread
 from provider.errors import Closed, NotFound
 from provider.memory import MemoryStore
 from provider.object_store import Buffer
 from provider.options import DiskCacheOptions
 from provider.ranges import ByteRange
 from provider.testing.faulty import FaultyObjectStore
-from tests.support.patience import HANGS_AFTER_S
+from tests.support.patience import HANGS_AFTER_S, Patience, until
 
 BODY = Random(7).randbytes(3 * BLOCK_BYTES + 17)
 KEY = key_of("s3://b", "@parts/x")
@@ -499,6 +501,53 @@ async def test_a_disk_that_hangs_delays_one_read_by_the_time_of_an_uncached_one(
     for number in range(1, 4):
         assert await took_s("@parts/y", 100 * number) <= 1.2 * takes_s
     goes_on.set()
+    await store.close()
+
+
+async def test_calls_behind_one_that_hangs_are_given_up_and_later_ones_are_served() -> None:
+    clock, goes_on = ManualClock(), Event()
+    thread, ran = DiskThread(clock), []
+
+    def hang() -> str:
+        assert goes_on.wait(HANGS_AFTER_S)
+        return "late"
+
+    first = asyncio.ensure_future(thread.call(hang, 1.0))
+    await settle()
+    behind = [asyncio.ensure_future(thread.call(lambda: ran.append(1), 2.0)) for _ in range(3)]
+    await settle()
+    behind[0].cancel()
+    await clock.advance(1.0)
+    assert await first is None
+    assert await thread.call(lambda: ran.append(2), 1.0) is None
+    assert not behind[1].done(), "it waits as long as it was told to"
+    await clock.advance(1.0)
+    assert await asyncio.gather(*behind[1:]) == [None, None]
+    goes_on.set()
+    await until(lambda: thread._late is None, Patience("the late call does not end"))
+    assert await thread.call(lambda: "in time", 1.0) == "in time"
+    assert ran == [1, 1, 1], "they went on in the thread"
+    with pytest.raises(ZeroDivisionError):
+        await thread.call(lambda: 1 // 0, 1.0)
+    thread.end()
+
+
+async def test_calls_of_the_disk_share_one_task_that_watches_them(cached: Cached) -> None:
+    store, made = await cached.open(), list[str]()
+
+    def make(
+        loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, Any], **more: Any
+    ) -> "asyncio.Task[Any]":
+        made.append(work.__name__)
+        return asyncio.Task(work, loop=loop, **more)
+
+    await store.read("@parts/x", ByteRange(0, 9))
+    loop: Any = asyncio.get_running_loop()
+    loop.set_task_factory(make)
+    for _ in range(20):
+        await store.read("@parts/x", ByteRange(0, 9))
+    assert store.hits == 20
+    assert made == []
     await store.close()
 
 
