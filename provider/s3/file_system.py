@@ -33,7 +33,7 @@ from provider.s3.client import Clients, Credentials, check_process
 from provider.s3.credentials import ChainCredentials, credentials_of
 from provider.s3.errors import Failure, Operation, failed, os_errors
 from provider.s3.keys import directory_of, is_name, parse, start_after
-from provider.s3.listing import ListingFailed, Page
+from provider.s3.listing import Listed, ListingFailed, Page
 from provider.s3.options import S3Options, endpoint_of
 from provider.s3.payload import Info, Part, directory, info_of, info_of_listed, payload
 from provider.s3.whole_file import WholeFile
@@ -282,8 +282,10 @@ class S3FileSystem(AsyncFileSystem):
         if maxdepth is not None or withdirs:
             return await super()._find(path, maxdepth=maxdepth, withdirs=withdirs, **options)
         path = str(self._strip_protocol(path)).rstrip("/")
-        entries = [entry async for page in self._pages(f"{path}/", "") for entry in page]
-        if not entries and parse(path)[1]:
+        bucket, key = parse(path)
+        found = [one async for page in self._pages(f"{path}/", "") for one in page]
+        entries = [info_of_listed(bucket, one) for one in found]
+        if not entries and key:
             try:
                 entries = [await self._object(path)]
             except FileNotFoundError:
@@ -297,17 +299,18 @@ class S3FileSystem(AsyncFileSystem):
         Pages as the service sends them, one request for each, in its order: that of the names,
         but for services that sort by directory.
         """
+        bucket = parse(prefix)[0]
         async for page in self._pages(prefix, after):
-            yield [(entry["name"], entry["size"]) for entry in page]
+            yield [(f"{bucket}/{one.key}", one.size) for one in page]
 
-    async def _pages(self, prefix: str, after: str) -> AsyncIterator[list[Info]]:
-        bucket, wanted = parse(prefix)
+    async def _pages(self, prefix: str, after: str) -> AsyncIterator[list[Listed]]:
+        wanted = parse(prefix)[1]
         last = parse(after)[1] if after else ""
         above = directory_of(wanted)
         start = start_after(wanted, last)
         async for page in self._raw_pages(prefix, f"{above}/" if above else "", start=start):
             yield [
-                info_of_listed(bucket, one)
+                one
                 for one in page.objects
                 if one.key.startswith(wanted) and one.key > last and not one.key.endswith("/")
             ]

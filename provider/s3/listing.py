@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from http import HTTPStatus
 from threading import Lock, Thread
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 from urllib.parse import unquote_plus, urlsplit
 from weakref import finalize
-from xml.parsers import expat
+from xml.etree import ElementTree
 
 from provider.clock import SystemClock
 from provider.s3.credentials import Credential
@@ -43,8 +43,7 @@ class ListingFailed(Exception):
         self.failure = failure
 
 
-@dataclass(frozen=True, slots=True)
-class Listed:
+class Listed(NamedTuple):
     """One object of a page."""
 
     key: str
@@ -206,39 +205,45 @@ def parsed(body: bytes) -> Page:
     Raises:
         ListingFailed: it is none, or says that more follows and not where.
     """
-    reader = _PageReader()
     try:
-        reader.read(body)
-    except expat.ExpatError:
-        reader = _PageReader()
-        _read_strange(reader, body)
-    except (ValueError, KeyError) as error:
-        raise ListingFailed(Failure(trouble="odd", said=f"no listing: {error}")) from error
-    fields = reader.fields
-    if reader.root != "ListBucketResult":
-        raise ListingFailed(Failure(trouble="odd", said=f"no listing, but {reader.root!r}"))
-    decode = unquote_plus if fields.get("EncodingType") == "url" else str
-    token = fields.get("NextContinuationToken", "")
-    if fields.get("IsTruncated", "false").strip().lower() != "true":
+        return _page(_root(body))
+    except (ElementTree.ParseError, ValueError) as error:
+        raise ListingFailed(Failure(trouble="odd", said=f"no listing, {error}")) from error
+
+
+def _page(root: ElementTree.Element) -> Page:
+    space, _, name = root.tag.rpartition("}")
+    if name != "ListBucketResult":
+        raise ValueError(f"but {name!r}")
+    space = space and f"{space}}}"
+    decode = unquote_plus if root.findtext(f"{space}EncodingType") == "url" else str
+    token = root.findtext(f"{space}NextContinuationToken", "")
+    if root.findtext(f"{space}IsTruncated", "").strip().lower() != "true":
         token = ""
     elif not token:
-        raise ListingFailed(
-            Failure(trouble="odd", said="a page of a listing says that more follows, and not where")
-        )
-    return Page(
-        [Listed(decode(k), size, tag, modified) for k, size, tag, modified in reader.objects],
-        [decode(prefix) for prefix in reader.prefixes],
-        token,
-    )
+        said = "a page of a listing says that more follows, and not where"
+        raise ListingFailed(Failure(trouble="odd", said=said))
+    key, size = f"{space}Key", f"{space}Size"
+    e_tag, modified = f"{space}ETag", f"{space}LastModified"
+    objects: list[Listed] = []
+    for one in root.iterfind(f"{space}Contents"):
+        text = one.findtext
+        name, length = text(key), text(size)
+        if name is None or length is None:
+            raise ValueError("but an object without a key or a size")
+        objects.append(Listed(decode(name), int(length), text(e_tag, ""), text(modified, "")))
+    prefixes = root.iterfind(f"{space}CommonPrefixes/{space}Prefix")
+    return Page(objects, [decode(one.text or "") for one in prefixes], token)
 
 
-def _read_strange(reader: "_PageReader", body: bytes) -> None:
-    """Read a page with keys that XML cannot express, such as those with control characters.
+def _root(body: bytes) -> ElementTree.Element:
+    """The root of a page, also of one with keys that XML cannot express.
 
-    These become a backslash and a number. No name of ours has one, so the key is passed over.
+    A control character becomes a backslash and a number. No name of ours has one, so the key is
+    passed over.
 
     Raises:
-        ListingFailed: it is no page all the same.
+        ElementTree.ParseError: it is no page all the same.
     """
 
     def shown(found: re.Match[bytes]) -> bytes:
@@ -249,63 +254,9 @@ def _read_strange(reader: "_PageReader", body: bytes) -> None:
         return found[0] if is_allowed else b"\\x%02x" % number
 
     try:
-        reader.read(_CONTROL.sub(shown, body))
-    except (expat.ExpatError, ValueError, KeyError) as error:
-        raise ListingFailed(Failure(trouble="odd", said=f"no listing: {error}")) from error
-
-
-class _PageReader:
-    """Elements of a listing, whatever their namespace prefix."""
-
-    def __init__(self) -> None:
-        self.root = ""
-        self.fields: dict[str, str] = {}
-        self.objects: list[tuple[str, int, str, str]] = []
-        self.prefixes: list[str] = []
-        self._path: list[str] = []
-        self._text: list[str] = []
-        self._object: dict[str, str] = {}
-
-    def read(self, body: bytes) -> None:
-        parser = expat.ParserCreate()
-        parser.buffer_text = True
-        parser.StartElementHandler = self._start
-        parser.EndElementHandler = self._end
-        parser.CharacterDataHandler = self._text.append
-        parser.Parse(body, True)  # noqa: FBT003 - expat's own
-
-    def _start(self, name: str, attributes: dict[str, str]) -> None:
-        del attributes
-        name = name.rpartition(":")[2]
-        self.root = self.root or name
-        self._path.append(name)
-        self._text.clear()
-        if name == "Contents":
-            self._object = {}
-
-    def _end(self, name: str) -> None:
-        del name
-        text = "".join(self._text)
-        self._text.clear()
-        match self._path:
-            case [_, "Contents"]:
-                one = self._object
-                found = (
-                    one["Key"],
-                    int(one["Size"]),
-                    one.get("ETag", ""),
-                    one.get("LastModified", ""),
-                )
-                self.objects.append(found)
-            case [_, "Contents", field]:
-                self._object[field] = text
-            case [_, "CommonPrefixes", "Prefix"]:
-                self.prefixes.append(text)
-            case [_, field]:
-                self.fields[field] = text
-            case _:
-                pass
-        self._path.pop()
+        return ElementTree.fromstring(body)  # noqa: S314 - of the service, which we trust
+    except ElementTree.ParseError:
+        return ElementTree.fromstring(_CONTROL.sub(shown, body))  # noqa: S314 - as above
 
 
 def _close_all(connections: list[http.client.HTTPConnection]) -> None:
