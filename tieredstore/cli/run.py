@@ -37,7 +37,9 @@ from tieredstore.metrics.moment import Moment
 from tieredstore.metrics.serving import metrics_of, served_metrics
 from tieredstore.report import Reporter, log_owned, log_start
 from tieredstore.store.configured import plan_store
+from tieredstore.store.levels import Level
 from tieredstore.store.plugins import PluginContext, StoreLayers, opened
+from tieredstore.store.tiered import TieredMessageStore
 from tieredstore.store.watching import StoreWatch
 from tieredstore.summary import TopicSummary
 
@@ -55,6 +57,8 @@ class Running:
     is_live: bool
     watch: StoreWatch | None = None
     """None: nothing is tiered, or not yet."""
+    away: str = ""
+    """Why the tier could not be opened from the start to the end; "" if it was, or none is used."""
     stop: asyncio.Event = field(default_factory=asyncio.Event)
     is_open: bool = False
     silent: bool = False
@@ -63,7 +67,9 @@ class Running:
     def moment(self) -> Moment:
         """What the metrics page shows."""
         if self.watch is None:
-            raise Closed("the store is being opened", str(self.context.root))
+            awaited = None if self.layers.tiered is None else self.layers.tiered.awaited
+            reason = f"the tier is away: {awaited}" if awaited else "the store is being opened"
+            raise Closed(reason, str(self.context.root))
         return self.watch.moment()
 
 
@@ -115,6 +121,10 @@ def command(
         log_start(config, context.root)
     run = Running(config, context, layers, puts, invocation.log_format == TEXT and not puts)
     error = _error_of_end(run)
+    if run.away:
+        reason = f"what was put is not in the tier, which was away since the start: {run.away}"
+        invocation.say(f"{reason}; the next start continues there", UNAVAILABLE)
+        return UNAVAILABLE
     if run.watch is None:
         return 0
     topics = run.watch.topics()
@@ -186,21 +196,26 @@ async def _metrics(run: Running) -> AsyncGenerator[None]:
 
 @asynccontextmanager
 async def _watched(run: Running) -> AsyncGenerator[None]:
-    """Report how tiering goes, in the log and on a terminal."""
+    """Report how tiering goes, in the log and on a terminal, from when the tier is open."""
     tiered = run.layers.tiered
-    if tiered is None or tiered.cold is None:
+    if tiered is None or tiered.level is Level.DISABLE:
         if tiered is not None:
             LOGGER.warning("nothing is tiered: tieredStorageLevel is DISABLE")
         yield
         return
-    run.watch = StoreWatch(tiered.cold, run.context.clock)
-    log_owned(tiered.cold.tier.state)
-    reporter = Reporter(run.watch.look, run.context.clock)
-    async with (
-        running([reporter.run]),
-        live_table(run.watch, run.config, is_live=run.is_live),
-    ):
+    async with running([partial(_watch, run, tiered)]):
         yield
+    if run.watch is None and tiered.awaited is not None:
+        run.away = str(tiered.awaited)
+
+
+async def _watch(run: Running, tiered: TieredMessageStore) -> None:
+    cold = await tiered.wait_for_tier()
+    run.watch = watch = StoreWatch(cold, run.context.clock)
+    log_owned(cold.tier.state)
+    reporter = Reporter(watch.look, run.context.clock)
+    async with live_table(watch, run.config, is_live=run.is_live):
+        await reporter.run()
 
 
 async def _until_stopped(run: Running) -> None:

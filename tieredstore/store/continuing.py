@@ -64,6 +64,8 @@ async def continue_at_tier(
         Unavailable, Denied: one of the two cannot be read or written now.
     """
     compared = {queue: log.next_offset(queue) for queue in log.queues()}
+    await log.flush()  # the feed has durable messages only
+    feed.look_at_all()
     surveyed = await feed.survey()
     if compared_queues is not None and len(surveyed) > compared_queues:
         surveyed = [hot for hot in surveyed if _is_below(tier.queue(hot.id), hot)]

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -17,7 +18,7 @@ from dispatcher.statistics import DispatchStatistics
 from dispatcher.topic_filter import TopicFilter, own_topics
 from fetcher.result import refuse_bounds
 from provider.clock import Clock, SystemClock
-from provider.errors import Closed, Unavailable
+from provider.errors import Closed, StoreError, Unavailable
 from provider.throttled import TransferLimits
 from tieredstore.config.effective import Config
 from tieredstore.expiring import topic_hours
@@ -93,7 +94,7 @@ class TieredMessageStore:
         local.refuse_topics(self._own_topics)
         self._open_tier = open_tier or partial(
             open_configured_tier,
-            config,
+            replace(config, serves=False),  # the keeper waits
             local.root,
             clock=clock,
             registry=self.registry,
@@ -111,10 +112,15 @@ class TieredMessageStore:
     async def __aenter__(self) -> Self:
         """Open the inner store, then take the tier or begin it, unless the level is DISABLE.
 
+        If the tier does not answer, a hot log with messages is used alone: it takes puts, and the
+        tier is tried again. A configuration that `serves` gives up after `tieredStoreStartTimeout`,
+        and the block ends with `Unavailable`. The block ends with the error of an attempt, too,
+        that no later one changes, such as `Owned` or `Contradiction`.
+
         Raises:
             InUse: another process writes the hot log, or this one does.
-            ConfigError, Owned, Denied, Corrupt, Unavailable: as `open_configured_tier`, or as
-                the inner store.
+            ConfigError, Owned, Denied, Corrupt: as `open_configured_tier`, or as the inner store.
+            Unavailable: likewise; of the tier only if the hot log is empty.
             RuntimeError: it is open already.
         """
         if self._stack is not None:
@@ -127,7 +133,7 @@ class TieredMessageStore:
             await stack.enter_async_context(self._inner)
             await stack.enter_async_context(running([self._keeper.run]))
             stack.push_async_callback(self._keeper.end)
-            await self._keeper.change_level(self._first_level)
+            await self._keeper.start(self._first_level)
             self._stack = stack.pop_all()
         return self
 
@@ -175,8 +181,23 @@ class TieredMessageStore:
 
     @property
     def cold(self) -> ColdSide | None:
-        """The tier of this block; None while no level but DISABLE was set. Internal."""
+        """The tier of this block; None while it is awaited or unused. Internal."""
         return self._reads.cold
+
+    @property
+    def awaited(self) -> StoreError | None:
+        """Why the tier could not be opened since the block was entered; None if it is not awaited.
+
+        Until it is open, reads of what only the tier may have raise `Unavailable`, queries are
+        incomplete, and nothing is deleted from the hot log.
+        """
+        return self._reads.awaited
+
+    async def wait_for_tier(self) -> ColdSide:
+        """Return when the tier was opened. Internal."""
+        await self._keeper.is_open.wait()
+        assert self.cold is not None, "it ends after the block"
+        return self.cold
 
     async def set_level(self, level: Level | str | int) -> None:
         """Change the level, by name or number; reads that began keep theirs.
@@ -203,6 +224,9 @@ class TieredMessageStore:
                 continues=self._continues,
             ),
             self._reads,
+            clock=self._clock,
+            start_s=self._config.start_s,
+            knows_ends=lambda: self._continues and not self._local.log.is_new,
         )
 
     async def put_message(self, message: NewMessage) -> Appended:
@@ -249,7 +273,7 @@ class TieredMessageStore:
     async def min_offset(self, topic: str, queue_id: int) -> int:
         """First offset that can be read, in hot log or tier; 0 for a queue that is not there."""
         self._check_open()
-        return (await self._reads.joined(named_queue(topic, queue_id))).min_offset
+        return await self._reads.min_offset(named_queue(topic, queue_id))
 
     async def max_offset(self, topic: str, queue_id: int) -> int:
         """The offset after the last message; 0 for a queue that is not there.
@@ -260,7 +284,7 @@ class TieredMessageStore:
         return (await self._reads.joined(named_queue(topic, queue_id))).max_offset
 
     async def commit_offset(self, topic: str, queue_id: int) -> int:
-        """The offset after the last message that is in the tier; 0 if none is."""
+        """The offset after the last message in the tier; 0 if there is none, or it is `awaited`."""
         self._check_open()
         span = None if self.cold is None else self.cold.span(named_queue(topic, queue_id))
         return 0 if span is None else span.end

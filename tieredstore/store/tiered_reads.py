@@ -69,7 +69,10 @@ class TieredReads:
         self._untiered = Untiered(inner)
         self.level = Level.DISABLE
         self.cold: ColdSide | None = None
-        """None while there is no tier: the level is DISABLE, or the tier ended before the store."""
+        """None while there is no tier: the level is DISABLE, or the tier ended before the store, or
+        it is awaited."""
+        self.awaited: StoreError | None = None
+        """Why the tier could not be opened yet; the hot log serves alone until it is."""
         self.counts: Counter[str] = Counter()
         """Messages that each side gave, and reads that the other side had to serve."""
 
@@ -81,9 +84,21 @@ class TieredReads:
         """The tier that is read; none by DISABLE."""
         return None if self.level is Level.DISABLE else self.cold
 
+    @property
+    def is_awaited(self) -> bool:
+        """Whether a tier that was not open yet may have messages; no by DISABLE."""
+        return self.awaited is not None and self.level is not Level.DISABLE
+
+    def away(self) -> Unavailable:
+        """The error of a tier that is awaited, for what only it may have."""
+        assert self.awaited is not None, "the caller looked"
+        return Unavailable(
+            f"the tier is away since the store was opened: {self.awaited.reason}", self.awaited.path
+        )
+
     def _refuse_if_ended(self) -> None:
         """Say nothing of messages that lie in a tier which was taken or closed: R1."""
-        if self.level is not Level.DISABLE and self.cold is None:
+        if self.level is not Level.DISABLE and self.cold is None and self.awaited is None:
             raise Closed("the tier was closed, or another process took it", repr(self._inner))
 
     def is_tiered_above(self, queue: QueueId, offset: int) -> bool:
@@ -95,8 +110,11 @@ class TieredReads:
     async def joined(self, queue: QueueId) -> JoinedQueue:
         """What both sides have of a queue now; by DISABLE the hot log alone.
 
+        A tier that is awaited counts as having all below the hot log's first message.
+
         Raises:
             Closed: the tier ended, so that nobody knows what it has.
+            Unavailable: the tier is awaited, and the hot log has no message of the queue.
         """
         self._refuse_if_ended()
         topic, queue_id = queue
@@ -104,7 +122,22 @@ class TieredReads:
         cold = None if tier is None else tier.span(queue)  # first: what moves is then in both
         end = await self._inner.max_offset(topic, queue_id)
         hot = Span(await self._inner.min_offset(topic, queue_id), end) if end else None
+        if self.is_awaited and not self._topics.excludes(topic):
+            if hot is None:
+                raise self.away()
+            cold = Span(0, hot.first)
         return JoinedQueue(hot, cold)
+
+    async def min_offset(self, queue: QueueId) -> int:
+        """The first offset that any side has.
+
+        Raises:
+            Unavailable: the tier is awaited, and may have messages below those of the hot log.
+        """
+        joined = await self.joined(queue)
+        if self.is_awaited and joined.tier is not None and joined.tier.end:
+            raise self.away()
+        return joined.min_offset
 
     async def get(self, request: Request) -> GetMessageResult:
         """Messages from an offset on, and the bounds of both sides together.
@@ -221,6 +254,8 @@ class TieredReads:
         for _ in range(TRIES):
             joined = await self.joined(queue)
             found, of = await self._offset_by_time(joined, *wanted)
+            if self.is_awaited and joined.hot is not None and 0 < joined.hot.first >= found:
+                raise self.away()
             if of is Source.TIER or joined.hot is None or joined.tier is None:
                 return found
             hot = (await self.joined(queue)).hot
@@ -321,7 +356,11 @@ class TieredReads:
         if not query.key or query.messages_max < 1:
             return QueryResult((), is_complete=True)
         if cold is None:
-            return await query_by_scan(self._inner, query)
+            away = (self.away(),) if self.is_awaited else ()
+            found = await query_by_scan(self._inner, query)
+            return (
+                found._replace(is_complete=False, damage=(*found.damage, *away)) if away else found
+            )
         caller = Caller("query_message", query.topic)
 
         def find() -> Awaitable[QueryResult]:
@@ -369,7 +408,13 @@ class TieredReads:
                 return None
             if failed is not None:
                 raise failed
-        raise Unavailable("the message moves faster than it is read", str(queue), offset)
+        raise self._unserved(queue, offset)
+
+    def _unserved(self, queue: QueueId, offset: int) -> Unavailable:
+        """The error for a message that no side gave though one may have it."""
+        if self.is_awaited:
+            return self.away()
+        return Unavailable("the message moves faster than it is read", str(queue), offset)
 
     async def _is_absent(self, queue: QueueId, offset: int, *, is_lacking: bool) -> bool:
         """Whether no side has a message.
@@ -378,7 +423,8 @@ class TieredReads:
         middle of the hot log, a repair gave it up: what retention took is below its first message.
         """
         joined = await self.joined(queue)
-        return joined.next_from(offset) != offset or (is_lacking and joined.hot_spans(offset))
+        is_given_up = is_lacking and joined.hot_spans(offset) and not self.is_awaited
+        return joined.next_from(offset) != offset or is_given_up
 
     async def _source(self, queue: QueueId, offset: int, messages: int) -> Source:
         """Who is asked first, by the level."""

@@ -17,6 +17,7 @@ from click.testing import CliRunner
 from tests.support.cli import COMMAND, complaints, run
 from tests.support.golden import ROCKETMQ_533
 from tests.support.http import free_port, get
+from tests.support.odd_s3 import OddS3, Refusal
 from tests.support.patience import Patience, communicated, wait_until
 from tieredstore.cli.main import cli
 from tieredstore.cli.signals import ECHO_S
@@ -34,6 +35,8 @@ class Hanging(ForwardingMessageStore):
         print("hanging", flush=True)
         await asyncio.Event().wait()
 """
+
+AWAY = Refusal(status=400, code="ExpiredToken")
 
 
 def options(tmp_path: Path, **more: object) -> list[str]:
@@ -257,3 +260,76 @@ def test_a_stop_while_the_tier_is_away_says_what_is_not_in_it(
         out, err = communicated(process)
     assert (process.returncode, complaints(err)) == (0, "")
     assert " Orders" in out
+
+
+@contextmanager
+def reached(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[OddS3]:
+    """An S3 that commands find by the environment."""
+    with OddS3() as server:
+        for name, value in {**server.environment, "XDG_RUNTIME_DIR": str(tmp_path)}.items():
+            monkeypatch.setenv(name, value)
+        yield server
+
+
+def s3_options(tmp_path: Path, port: int, **more: object) -> list[str]:
+    place = {"tieredStoreFilePath": "s3://odd/t", "tieredStoreMetricsPort": port}
+    return options(tmp_path, **place, **more)
+
+
+@pytest.mark.process
+@pytest.mark.slow
+def test_a_tier_that_is_away_at_the_start_is_waited_for_while_puts_are_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    port = free_port()
+    given = s3_options(tmp_path, port)
+    with reached(monkeypatch, tmp_path) as server:
+        run(*given, "put", "Orders", "zero")
+        server.odd.refusals.append(AWAY)
+        with started([*given, "run", "--put"]) as process:
+            assert asked(process, '{"topic": "Orders", "body": "one"}')["queue_offset"] == 1
+            status, page = get(port, "/readyz")
+            assert (status, "the tier is away: " in page) == (503, True)
+            server.odd.refusals.clear()
+            wait_until(
+                lambda: get(port, "/readyz")[0] == 200, Patience("not ready", pids=[process.pid])
+            )
+            assert asked(process, '{"topic": "Orders", "body": "two"}')["queue_offset"] == 2
+            process.send_signal(signal.SIGTERM)
+            _, err = communicated(process)
+        assert process.returncode == 0
+        assert "not ready: " in err
+        assert "the tier answers" in err
+        read = run(*given, "read", "Orders", "0", "--json")
+        assert [row["body"] for row in read.rows] == ["zero", "one", "two"]
+
+
+@pytest.mark.process
+@pytest.mark.slow
+def test_a_tier_that_stays_away_ends_a_start_with_3_and_nothing_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = s3_options(tmp_path, 0)
+    with reached(monkeypatch, tmp_path) as server:
+        run(*given, "put", "Orders", "zero")
+        server.odd.refusals.append(AWAY)
+        with started([*given, "run", "--put"]) as process:
+            assert asked(process, '{"topic": "Orders", "body": "one"}')["queue_offset"] == 1
+            process.send_signal(signal.SIGTERM)
+            _, err = communicated(process)
+        assert process.returncode == 3
+        assert "what was put is not in the tier, which was away since the start" in err
+        limit = ("-D", "tieredStoreStartTimeout=5000")
+        with started([*given, *limit, "run", "--put"]) as process:
+            assert asked(process, '{"topic": "Orders", "body": "two"}')["queue_offset"] == 2
+            assert process.wait(120) == 3
+            _, err = communicated(process)
+        assert "tieredStoreStartTimeout" in err.splitlines()[-1]
+        server.odd.refusals.clear()
+        with started([*given, "run", "--put"]) as process:
+            assert asked(process, '{"topic": "Orders", "body": "three"}')["queue_offset"] == 3
+            process.send_signal(signal.SIGTERM)
+            communicated(process)
+        assert process.returncode == 0
+        read = run(*given, "read", "Orders", "0", "--json")
+        assert [row["body"] for row in read.rows] == ["zero", "one", "two", "three"]
