@@ -7,6 +7,7 @@ from typing import Any
 from container.lookup.query import QueryResult
 from container.queue.time_boundary import Boundary, TimeRules
 from container.record.message import StoredMessage
+from provider.errors import StoreError
 from tieredstore.hot import Appended, NewMessage
 from tieredstore.store.levels import Level
 from tieredstore.store.plugged import PluggedStore
@@ -27,6 +28,11 @@ class SyncStore(Threaded):
     def level(self) -> Level:
         """What is read from the tier now."""
         return self._store.level
+
+    @property
+    def awaited(self) -> StoreError | None:
+        """Why the tier could not be opened yet; None if it is not awaited."""
+        return self._store.awaited
 
     def set_level(self, level: Level | str | int) -> None:
         """Change what is read from the tier."""

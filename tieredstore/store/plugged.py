@@ -6,6 +6,7 @@ from types import TracebackType
 from typing import Self
 
 from dispatcher.statistics import DispatchStatistics
+from provider.errors import StoreError
 from provider.throttled import TransferLimits
 from tieredstore.config.sources import ConfigError
 from tieredstore.store.cold_side import ColdSide
@@ -71,6 +72,11 @@ class PluggedStore(ForwardingMessageStore):
     def cold(self) -> ColdSide | None:
         """See `TieredMessageStore.cold`. Internal."""
         return self._tiered.cold
+
+    @property
+    def awaited(self) -> StoreError | None:
+        """See `TieredMessageStore.awaited`."""
+        return self._tiered.awaited
 
     async def set_level(self, level: Level | str | int) -> None:
         """See `TieredMessageStore.set_level`."""
