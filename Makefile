@@ -25,7 +25,7 @@ NIGHTLY_PARTS := test-soak test-soak-store test-seeds test-long test-broker test
 # Hundreds of commands start here: none compiles its modules again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: promtool run run-s3 test test-full test-nightly check check-full test-rooms test-wheel $(FULL_PARTS) $(NIGHTLY_PARTS) soak soak-store \
+.PHONY: coverage mutants promtool run run-s3 test test-full test-nightly check check-full test-rooms test-wheel $(FULL_PARTS) $(NIGHTLY_PARTS) soak soak-store \
 	simulate kill-s3 rebuild-million bench bench-java bench-store bench-s3 bench-offline plot format clean
 
 # uv takes a third of pip's time, but pip alone knows a mirror that pip is told of.
@@ -142,6 +142,20 @@ test-wheels: $(FULL_STAMP)
 # `make test` again, where a test over one second of CPU fails.
 test-cpu: $(FULL_STAMP)
 	$(PYTEST) -n $(WORKERS) --dist worksteal -m "$(IN_TEST)" --fail-over-cpu
+
+# Lines and branches of our packages that the tests of `make test` run, and those of test-slow besides; what commands do in
+# processes of their own is not counted. A table of the modules that lack some, and pages in .run/coverage.
+coverage: $(FULL_STAMP)
+	$(BIN)/coverage erase
+	$(PYTEST) -n $(WORKERS) --dist worksteal -m "$(IN_TEST)" --cov --cov-report=term:skip-covered
+	HYPOTHESIS_PROFILE=full $(PYTEST) -n $(WORKERS) --dist worksteal -m "$(SCALING)" --cov --cov-append \
+		--cov-report=term:skip-covered --cov-report=html:.run/coverage
+
+# Each changed rule of the protocol, each left-out sync: how many the tests notice. One that lives fails.
+mutants: export HYPOTHESIS_PROFILE := full
+mutants: $(STAMP)
+	$(PYTEST) -n $(WORKERS) --dist worksteal -k "kills or mistake or caught" tests/test_faults/test_mutants.py \
+		tests/test_faults/test_power_failures.py tests/test_tieredstore/hot/test_power.py
 
 define wheel
 rm -rf .run/$@ && mkdir -p .run/$@/elsewhere
