@@ -4,10 +4,12 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
+from unittest.mock import patch
 from uuid import uuid4
 
 import pytest
@@ -20,6 +22,8 @@ from tests.support.lacking import lacks
 from tests.support.left_out import SUMMARY_OPTION, LeftOut
 from tests.support.left_tiers import findings_below, findings_in_memories, made_memories
 from tests.support.level import LEVEL
+from tieredstore.cli import jobs
+from tieredstore.offline.engine import Engine, LocalEngine, OneProcess
 
 _SAME_EXAMPLES = {
     "derandomize": True,
@@ -102,6 +106,21 @@ def s3_url(seaweed: "SeaweedFs", tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     for name, value in {**seaweed.environment, "XDG_RUNTIME_DIR": str(tmp_path)}.items():
         monkeypatch.setenv(name, value)
     return f"s3://{seaweed.make_bucket('tiers')}/{uuid4().hex}"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def jobs_without_workers() -> Iterator[None]:
+    """Do the jobs of a command that is called in this process here, unless it wants two workers.
+
+    Each worker imports for a second. Real processes, engines that tests make, and the blocks of
+    the pages have workers.
+    """
+
+    def local_engine(processes: int | None) -> AbstractContextManager[Engine]:
+        return LocalEngine(processes) if (processes or 1) > 1 else nullcontext(OneProcess())
+
+    with patch.object(jobs, "LocalEngine", local_engine):
+        yield
 
 
 @pytest.fixture(autouse=True)

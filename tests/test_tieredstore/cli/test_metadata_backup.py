@@ -3,7 +3,6 @@
 import json
 import os
 import shutil
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +12,7 @@ from click.testing import CliRunner
 
 from tests.support.cli import Done
 from tests.support.fake_broker import FakeBroker
-from tieredstore.cli import rebuild
 from tieredstore.cli.main import cli
-from tieredstore.offline.engine import OneProcess
 
 SEGMENTS = ("tieredStoreCommitLogMaxSize=4000", "tieredStoreConsumeQueueMaxSize=1000")
 
@@ -97,7 +94,7 @@ def tier(tmp_path: Path) -> Tier:
 
 
 @pytest.mark.parametrize("settings", [(), SEGMENTS], ids=["one file", "many files"])
-@pytest.mark.parametrize("way", ["import", pytest.param("rebuild", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("way", ["import", "rebuild"])
 def test_m1_gaps_inside_and_at_the_end_of_a_queue_are_restored(
     tmp_path: Path, settings: tuple[str, ...], way: str
 ) -> None:
@@ -190,7 +187,6 @@ def test_m2_units_behind_the_end_of_the_log_are_not_passed_over(tier: Tier) -> N
     assert "A/0 cannot be imported: units that point at records behind the end of the log" in said
 
 
-@pytest.mark.slow
 def test_m2_files_that_are_newer_than_the_backup_are_not_passed_over(tmp_path: Path) -> None:
     tier = Tier(tmp_path, *SEGMENTS)
     tier.export()
@@ -206,7 +202,6 @@ def test_m2_files_that_are_newer_than_the_backup_are_not_passed_over(tmp_path: P
     tier.assert_goes_on(before)
 
 
-@pytest.mark.slow
 def test_e3_what_is_advised_where_no_journal_is_whole_restores_the_tier(tier: Tier) -> None:
     tier.lose()
     before = tier.topics()
@@ -227,12 +222,10 @@ def test_e3_what_is_advised_where_no_journal_is_whole_restores_the_tier(tier: Ti
     shutil.rmtree(aside)
 
 
-@pytest.mark.slow
 def test_e3_the_same_advice_restores_a_tier_in_an_object_store(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    monkeypatch.setattr(rebuild, "engine_of", lambda *_: nullcontext(OneProcess()))
     memory = fsspec.filesystem("memory")
     memory.store.clear()
     broker = FakeBroker(tmp_path / "store")

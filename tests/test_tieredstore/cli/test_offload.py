@@ -64,7 +64,6 @@ def test_a_directory_is_offloaded_to_s3_and_reads_back(tier: Path, s3_url: str) 
     assert "offloaded to a second one" in said
 
 
-@pytest.mark.slow
 @pytest.mark.leaves_findings("journal", why="nobody tells the fixture of the second store")
 def test_units_in_the_first_store_come_back_beside_offloaded_ones(tmp_path: Path) -> None:
     broker = FakeBroker(tmp_path / "store")
@@ -147,7 +146,6 @@ def test_another_second_store_is_a_sentence_with_both_places(tier: Path, tmp_pat
     assert good(*right, "read", "Orders", "--json") == before
 
 
-@pytest.mark.slow
 @pytest.mark.leaves_findings("journal", why="nobody tells the fixture of the second store")
 def test_a_relative_place_is_the_same_from_everywhere(
     tier: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -163,7 +161,6 @@ def test_a_relative_place_is_the_same_from_everywhere(
     assert dict(place_of(config).settings)["tieredStoreOffloadPath"] == f"{tmp_path}/second"
 
 
-@pytest.mark.slow
 @pytest.mark.leaves_findings("journal", why="nobody tells the fixture of the second store")
 def test_every_command_reads_two_stores_as_one(tier: Path, tmp_path: Path) -> None:
     second = {"tieredStoreOffloadPath": str(tmp_path / "second")}
