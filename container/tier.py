@@ -103,7 +103,8 @@ class Tier(TierView):
             Corrupt: the journal is damaged; position names the entry.
             Unavailable: try again.
         """
-        await probe(store, rng=rng)
+        storage_ms = await probe(store, rng=rng)
+        shift_ms = None if storage_ms is None else storage_ms - 1000 * clock.monotonic_s()
         await segments.prepare()
         journal = await Journal.take_ownership(
             store,
@@ -133,6 +134,7 @@ class Tier(TierView):
             cut_grace_ms=options.cut_grace_hours * HOUR_MS,
             keys=keys,
             extent_bytes_max=options.extent_bytes_max,
+            storage_shift_ms=shift_ms,
         )
         return cls(store, written, journal, upkeep, clock=clock, options=options, keys=keys)
 

@@ -25,7 +25,8 @@ is a `ValueError`, whoever asked. `@` may begin a component.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Protocol
 
 from provider.ranges import ByteRange
@@ -35,12 +36,27 @@ Buffer = bytes | bytearray | memoryview
 belongs to the caller; a given one is not changed."""
 
 
+Moment = str | datetime | float
+"""Text as of S3, a date, or Unix seconds: read only where somebody asks, for listings are long."""
+
+
 @dataclass(frozen=True, slots=True)
 class ObjectEntry:
     """One line of a listing."""
 
     name: str
     size_bytes: int
+    modified: Moment | None = field(default=None, compare=False)
+    """When it was last written by the storage's own clock; None: that is not told."""
+
+    @property
+    def modified_ms(self) -> int | None:
+        """The same in Unix ms."""
+        told = self.modified
+        if not told:
+            return None
+        moment = datetime.fromisoformat(told) if isinstance(told, str) else told
+        return int(1000 * (moment.timestamp() if isinstance(moment, datetime) else moment))
 
 
 @dataclass(frozen=True, slots=True)

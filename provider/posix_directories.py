@@ -260,6 +260,7 @@ def _as_object(name: str, entry: os.DirEntry[str]) -> ObjectEntry | None:
         check_name(name)
         if not entry.is_file(follow_symlinks=False):
             return None
-        return ObjectEntry(name, entry.stat(follow_symlinks=False).st_size)
+        status = entry.stat(follow_symlinks=False)
+        return ObjectEntry(name, status.st_size, status.st_mtime)
     except (ValueError, FileNotFoundError):
         return None

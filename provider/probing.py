@@ -26,12 +26,16 @@ class _Broken(Denied):
     """The storage seems to break a promise."""
 
 
-async def probe(store: ObjectStore, *, rng: Random, prefix: str = PROBE_PREFIX) -> None:
+async def probe(store: ObjectStore, *, rng: Random, prefix: str = PROBE_PREFIX) -> int | None:
     """Prove on throw-away names that the storage keeps the promises that ownership rests on.
 
     Fifteen requests, and as many for each further try where a promise seems to be broken: another
     owner's upkeep may have deleted what a paused start had created. A call that is interrupted may
     leave a few small objects under `prefix`, which no reader reads and an owner's upkeep deletes.
+
+    Returns:
+        The storage's own time, Unix ms: what it says of the object that was created last. None if
+        it does not tell.
 
     Raises:
         Denied: the storage refuses us, or breaks a promise: do not write to it.
@@ -39,22 +43,21 @@ async def probe(store: ObjectStore, *, rng: Random, prefix: str = PROBE_PREFIX) 
     """
     for left in reversed(range(TRIES)):
         try:
-            await _probe_once(store, rng, prefix)
+            return await _probe_once(store, rng, prefix)
         except (_Broken, NotFound):
             if not left:
                 raise
-        else:
-            return
+    raise AssertionError("the last try returns or raises")
 
 
-async def _probe_once(store: ObjectStore, rng: Random, prefix: str) -> None:
+async def _probe_once(store: ObjectStore, rng: Random, prefix: str) -> int | None:
     await _prove_deletion(store, f"{prefix}{DELETABLE}")
     names = [f"{prefix}{rng.getrandbits(128):032x}" for _ in range(ROUNDS)]
     try:
         for name in names[:-1]:
             await _prove_create(store, name)
         body = await _prove_create(store, names[-1])
-        await _prove_reads(store, prefix, names, body)
+        now_ms = await _prove_reads(store, prefix, names, body)
     except (Denied, NotFound):
         with suppress(Denied, Unavailable):  # the verdict on the storage counts
             await store.delete(names)
@@ -62,6 +65,7 @@ async def _probe_once(store: ObjectStore, rng: Random, prefix: str) -> None:
     await store.delete(names)
     if not {entry.name for entry in await store.list(prefix)}.isdisjoint(names):
         raise _Broken("the storage lists what was just deleted: use another one", names[0])
+    return now_ms
 
 
 async def _prove_deletion(store: ObjectStore, name: str) -> None:
@@ -108,8 +112,12 @@ async def _prove_create(store: ObjectStore, name: str) -> bytes:
     return found
 
 
-async def _prove_reads(store: ObjectStore, prefix: str, names: Sequence[str], body: bytes) -> None:
+async def _prove_reads(
+    store: ObjectStore, prefix: str, names: Sequence[str], body: bytes
+) -> int | None:
     """Read a range of the last one, which holds `body`, and find all in a listing.
+
+    Returns when that one was written by the storage's clock.
 
     Raises:
         Denied: the range has other bytes, or one is not listed.
@@ -117,5 +125,7 @@ async def _prove_reads(store: ObjectStore, prefix: str, names: Sequence[str], bo
     start = len(body) // 3
     if bytes(await store.read(names[-1], ByteRange(start, len(body)))) != body[start:]:
         raise _Broken("the storage reads other bytes of a range: use another one", names[-1])
-    if not {entry.name for entry in await store.list(prefix)}.issuperset(names):
+    listed = {entry.name: entry.modified_ms for entry in await store.list(prefix)}
+    if not listed.keys() >= set(names):
         raise _Broken("the storage does not list what was just created: use another one", names[0])
+    return listed[names[-1]]

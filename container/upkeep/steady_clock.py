@@ -2,13 +2,15 @@
 
 Retention, tombstones and offload compare wall times. A wall clock that is set 100 days ahead for
 some minutes would delete everything, and one that is set back would keep it for ever. The monotonic
-clock does not jump: between the two a jump is seen at once.
+clock does not jump: between the two a jump is seen at once. One that is wrong from the start is
+seen by the storage's own time.
 """
 
 from provider.clock import Clock
 
 JUMP_MS_MIN = 300_000
-"""A smaller step, as of a time server, is followed at once."""
+"""A smaller step, as of a time server, is followed at once; so is a smaller difference between the
+machine and the storage."""
 HOLD_S = 86_400.0
 """Seconds that a jump has to last before upkeep believes it."""
 
@@ -18,10 +20,15 @@ class SteadyClock:
 
     W1  `now_ms` is the machine's wall time, unless that jumped by `JUMP_MS_MIN` less than `HOLD_S`
         ago; then it is what the wall time would be without the jump.
+    W2  While the wall time differs by `JUMP_MS_MIN` from that of a storage that told another one at
+        the start, `now_ms` is not later than either.
     """
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, *, storage_shift_ms: float | None = None) -> None:
+        """`storage_shift_ms`: the storage's time less the monotonic one; None: it is not known."""
         self._clock = clock
+        self._storage_ms = storage_shift_ms
+        """The same, while the machine's clock contradicts it; None: it does not."""
         self._base_ms = self._shift_ms()
         """Wall time less monotonic time, as believed."""
         self._other_ms = self._base_ms
@@ -35,7 +42,10 @@ class SteadyClock:
     def now_ms(self) -> int:
         """Wall time in Unix milliseconds, as far as it is believed."""
         self._compare()
-        return int(self._base_ms + 1000 * self._clock.monotonic_s())
+        shift_ms = self._base_ms
+        if self._storage_ms is not None:
+            shift_ms = min(shift_ms, self._storage_ms)
+        return int(shift_ms + 1000 * self._clock.monotonic_s())
 
     def monotonic_s(self) -> float:
         """As of the machine's clock."""
@@ -51,13 +61,21 @@ class SteadyClock:
         self._compare()
         return 0.0 if self._since_s is None else (self._other_ms - self._base_ms) / 1000
 
+    @property
+    def skew_s(self) -> float:
+        """Seconds that the machine's clock is ahead of the storage's; 0 unless they disagree."""
+        self._compare()
+        return 0.0 if self._storage_ms is None else (self._shift_ms() - self._storage_ms) / 1000
+
     def _shift_ms(self) -> float:
         return self._clock.now_ms() - 1000 * self._clock.monotonic_s()
 
     def _compare(self) -> None:
-        """Note a jump, the end of one, or that one has lasted."""
+        """Note a jump, the end of one, or that one has lasted; and what the storage confirms."""
         now_ms, now_s = self._shift_ms(), self._clock.monotonic_s()
-        if abs(now_ms - self._base_ms) < JUMP_MS_MIN:
+        if self._storage_ms is not None and abs(now_ms - self._storage_ms) < JUMP_MS_MIN:
+            self._base_ms, self._since_s, self._storage_ms = now_ms, None, None
+        elif abs(now_ms - self._base_ms) < JUMP_MS_MIN:
             self._base_ms, self._since_s = now_ms, None
         elif self._since_s is None or abs(now_ms - self._other_ms) >= JUMP_MS_MIN:
             self._other_ms, self._since_s = now_ms, now_s

@@ -189,14 +189,16 @@ class Upkeep:
         cut_grace_ms: int = 0,
         keys: KeyCollector | None = None,
         extent_bytes_max: int = EXTENT_BYTES_MAX,
+        storage_shift_ms: float | None = None,
     ) -> Self:
         """The upkeep of the tier in `store`, whose ownership was just taken with `journal`.
 
         `segments` says what earlier owners may have left; None for a journal alone. What a cut
         freed stays for `cut_grace_ms`. `keys`: the index of messages by key, if one is kept.
-        `extent_bytes_max`: as `TierOptions` has it.
+        `extent_bytes_max`: as `TierOptions` has it. `storage_shift_ms`: as of `SteadyClock`.
         """
-        options, clock = options or UpkeepOptions(), SteadyClock(clock)
+        options = options or UpkeepOptions()
+        clock = SteadyClock(clock, storage_shift_ms=storage_shift_ms)
         tier = OwnedTier(journal, store, clock, rng, options)
         steps = steps_of(
             tier, segments, cut_grace_ms=cut_grace_ms, keys=keys, extent_bytes_max=extent_bytes_max
@@ -240,6 +242,7 @@ class Upkeep:
         for one in self._scheduled:
             figures.update(one.step.figures)
         figures["clock_jump_s"] = int(self.clock.jump_s)
+        figures["clock_skew_s"] = int(self.clock.skew_s)
         return UpkeepStatistics(steps, figures)
 
     def published(self, changes: Sequence[StateChange]) -> None:

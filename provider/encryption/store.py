@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import chain
 from typing import Final, TypeVar
@@ -111,7 +112,7 @@ class EncryptedStore(ForwardingStore):
         """
         await self._ring.know_place()
         return [
-            entry if size is None else ObjectEntry(entry.name, size)
+            entry if size is None else replace(entry, size_bytes=size)
             for entry in await self.inner.list(prefix, after=after)
             if not entry.name.startswith(KEYS_PREFIX)
             for size in [content_bytes(entry.size_bytes)]

@@ -12,7 +12,8 @@ keep what a tier rests on are refused.
 # pyright: reportUnknownLambdaType=false, reportPrivateUsage=false, reportUntypedBaseClass=false
 
 import errno
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from datetime import datetime
 from threading import Lock
 from typing import Any, Final, Protocol, TypeVar, cast
 
@@ -23,11 +24,11 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 from provider.errors import Denied
 from provider.object.errors import NoPlace
-from provider.object_store import Buffer
+from provider.object_store import Buffer, Moment
 
 ResultT = TypeVar("ResultT")
-Page = list[tuple[str, int]]
-"""Paths and lengths in bytes."""
+Page = list[tuple[str, int, Moment | None]]
+"""Paths, lengths in bytes, and when they were written by the storage's clock."""
 
 DELETES_MAX: Final = 1000
 """Objects that one request deletes at most, where the storage has such a request."""
@@ -206,7 +207,7 @@ class StockFiles:
             if await self._fs._exists(above):
                 raise OSError(errno.EAGAIN, "a directory went while it was listed") from None
             return
-        yield [(path, int(info["size"])) for path, info in found.items() if info]
+        yield [(path, int(info["size"]), _modified(info)) for path, info in found.items() if info]
 
     async def directories(self, path: str) -> list[str]:
         self._fs.invalidate_cache()
@@ -265,7 +266,7 @@ class MemoryFiles:
         above = prefix.rpartition("/")[0]
         found = self._locked(lambda: self._fs.find(above, detail=True))
         yield [
-            (path, info["size"])
+            (path, info["size"], _modified(info))
             for path, info in found.items()
             if path.startswith(prefix) and path > after
         ]
@@ -313,6 +314,11 @@ def _length(info: dict[str, Any], path: str) -> int:
     if info.get("type") != "file":
         raise FileNotFoundError(errno.ENOENT, "a directory, not an object", path)
     return int(info["size"])
+
+
+def _modified(info: Mapping[str, Any]) -> Moment | None:
+    told: object = info.get("LastModified") or info.get("last_modified") or info.get("mtime")
+    return told if isinstance(told, str | datetime | float | int) else None
 
 
 def _directories(entries: Sequence[dict[str, Any]]) -> list[str]:

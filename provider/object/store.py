@@ -13,7 +13,7 @@ from provider.object.errors import as_verdict, fsspec_errors
 from provider.object.files import DELETES_MAX, ObjectFiles, Page
 from provider.object.options import ObjectOptions
 from provider.object.requests import RequestKind, RequestMeter
-from provider.object_store import Buffer, ObjectEntry
+from provider.object_store import Buffer, Moment, ObjectEntry
 from provider.ranges import ByteRange
 
 LOGGER = logging.getLogger("tieredstore.provider")
@@ -117,18 +117,21 @@ class FsspecStore:
         self._check()
         check_prefix(prefix)
         after_path = self._path(after) if after else ""
-        names: dict[str, int] = {}
+        found: dict[str, tuple[int, Moment | None]] = {}
         with fsspec_errors(prefix), self._in_its_place(prefix):
             async with self._slot(self._slots):
                 pages = self._files.pages(self._path(prefix), after_path)
                 self.meter.made("LIST")
                 while (page := await self._timed(None, _next(pages))) is not None:
-                    if names:
+                    if found:
                         self.meter.made("LIST")  # a page behind the first one
-                    names.update((path.removeprefix(self._root), size) for path, size in page)
+                    found.update(
+                        (path.removeprefix(self._root), (size, modified))
+                        for path, size, modified in page
+                    )
         return [
-            ObjectEntry(name, names[name])
-            for name in sorted(names)
+            ObjectEntry(name, *found[name])
+            for name in sorted(found)
             if name.startswith(prefix) and name > after and self._is_object(name)
         ]
 
@@ -178,7 +181,7 @@ class FsspecStore:
             async with self._slot(self._slots), aclosing(self._files.pages(path, "")) as pages:
                 self.meter.made("LIST")
                 while (page := await self._timed(None, _next(pages))) is not None:
-                    if any(found.startswith(path) for found, _ in page):
+                    if any(found.startswith(path) for found, *_ in page):
                         return True
         return False
 

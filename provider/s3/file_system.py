@@ -29,6 +29,7 @@ from weakref import WeakKeyDictionary
 from fsspec.asyn import AsyncFileSystem
 
 from provider.object.errors import NoPlace
+from provider.object.files import Page as PathPage
 from provider.s3.client import Clients, Credentials, check_process
 from provider.s3.credentials import ChainCredentials, credentials_of
 from provider.s3.errors import Failure, Operation, failed, os_errors
@@ -293,15 +294,15 @@ class S3FileSystem(AsyncFileSystem):
         by_name = {entry["name"]: entry for entry in sorted(entries, key=lambda one: one["name"])}
         return by_name if options.get("detail") else list(by_name)
 
-    async def _list_after(self, prefix: str, after: str) -> AsyncIterator[list[tuple[str, int]]]:
-        """Paths and lengths of objects whose path begins with `prefix` and sorts after `after`.
+    async def _list_after(self, prefix: str, after: str) -> AsyncIterator[PathPage]:
+        """Objects whose path begins with `prefix` and sorts after `after`.
 
         Pages as the service sends them, one request for each, in its order: that of the names,
         but for services that sort by directory.
         """
         bucket = parse(prefix)[0]
         async for page in self._pages(prefix, after):
-            yield [(f"{bucket}/{one.key}", one.size) for one in page]
+            yield [(f"{bucket}/{one.key}", one.size, one.modified) for one in page]
 
     async def _pages(self, prefix: str, after: str) -> AsyncIterator[list[Listed]]:
         wanted = parse(prefix)[1]

@@ -118,7 +118,7 @@ class Paging(AsyncMemory):
 
     async def _list_after(self, prefix: str, after: str) -> Any:
         found = sorted(self.inner.find("", detail=True).items(), reverse=True)
-        found = [(path, info["size"]) for path, info in found if path.startswith(prefix)]
+        found = [(path, info["size"], None) for path, info in found if path.startswith(prefix)]
         found = [entry for entry in found if entry[0] > after]
         for at in range(0, len(found), 2):
             await self._begin("list", prefix)

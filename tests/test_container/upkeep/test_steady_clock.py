@@ -6,6 +6,8 @@ import pytest
 
 from container.upkeep.steady_clock import HOLD_S, SteadyClock
 from provider.clock import ManualClock
+from provider.memory import MemoryStore
+from provider.object_store import ObjectEntry
 from tests.support.owned_tier import QUEUE, OwnedWorld, put_each_minute
 from tests.test_container.upkeep.test_retention import EXPIRING, OPTIONS
 
@@ -51,6 +53,69 @@ async def test_small_steps_and_drift_are_followed() -> None:
         await clock.advance(10)
         clock._started_ms += 10_000
         assert steady.now_ms() == clock.now_ms()
+
+
+@pytest.mark.parametrize("ahead_ms", [100 * DAY_MS, -100 * DAY_MS])
+async def test_the_earlier_of_two_clocks_counts_until_they_agree(ahead_ms: int) -> None:
+    clock = ManualClock()
+    right_ms = clock.now_ms()
+    clock._started_ms += ahead_ms
+    steady = SteadyClock(clock, storage_shift_ms=right_ms - 1000 * clock.monotonic_s())
+    assert steady.skew_s == ahead_ms / 1000
+    assert steady.now_ms() == right_ms + min(0, ahead_ms)
+    await clock.advance(2 * HOLD_S)
+    assert steady.now_ms() == right_ms + min(0, ahead_ms) + 2000 * int(HOLD_S), "it does not pass"
+    clock._started_ms -= ahead_ms
+    assert not steady.skew_s
+    assert not steady.jump_s
+    assert steady.now_ms() == clock.now_ms(), "what the storage confirms is no jump"
+
+
+async def test_a_storage_whose_time_is_near_the_machine_is_not_asked_again() -> None:
+    clock = ManualClock()
+    near_ms = clock.now_ms() - 1000 * clock.monotonic_s() + 200_000
+    steady = SteadyClock(clock, storage_shift_ms=near_ms)
+    assert steady.now_ms() == clock.now_ms()
+    clock._started_ms += DAY_MS
+    assert steady.jump_s == DAY_MS / 1000
+    assert not steady.skew_s
+
+
+class TimedStore(MemoryStore):
+    """A storage with a clock of its own that stands still."""
+
+    clock_ms = 0
+
+    async def list(self, prefix: str, *, after: str = "") -> list[ObjectEntry]:
+        entries = await super().list(prefix, after=after)
+        return [replace(one, modified=self.clock_ms / 1000) for one in entries]
+
+
+@pytest.mark.parametrize("packed", [False, True])
+async def test_a_clock_that_is_ahead_at_the_start_deletes_nothing(
+    monkeypatch: pytest.MonkeyPatch, *, packed: bool
+) -> None:
+    upkeep = replace(EXPIRING, retention_hours=2, interval_s=300.0, expiry_interval_s=600.0)
+    world = OwnedWorld(OPTIONS, upkeep, packed=packed)
+    world.memory = TimedStore(world.memory._shared)
+    monkeypatch.setattr(TimedStore, "clock_ms", world.clock.now_ms())
+    async with world.owned() as tier:
+        await put_each_minute(tier, world.clock, 12)
+    monkeypatch.setattr(TimedStore, "clock_ms", world.clock.now_ms())
+    world.clock._started_ms += 100 * DAY_MS
+    async with world.owned() as tier:
+        await world.pass_time(3600)
+        assert tier.state.queues[QUEUE].min_offset == 0
+        statistics = tier.upkeep.statistics()
+        assert statistics.figures["clock_skew_s"] == 100 * 86_400
+        assert "the machine's clock is +8640000 s from the storage's" in statistics.last_error
+        world.clock._started_ms -= 100 * DAY_MS
+        await world.pass_time(900)
+        statistics = tier.upkeep.statistics()
+        assert statistics.figures["clock_skew_s"] == 0
+        assert not statistics.last_error
+        await world.pass_time(3 * 3600)
+        assert tier.state.queues[QUEUE].min_offset == 12, "then what is old expires"
 
 
 @pytest.mark.parametrize("packed", [False, True])

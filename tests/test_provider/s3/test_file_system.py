@@ -114,10 +114,10 @@ async def test_a_listing_of_many_comes_in_pages_and_goes_in_one_request_for_1000
         for name in names:
             group.create_task(fs._pipe_file(name, b""))
     pages = [page async for page in fs._list_after(f"{place}/", "")]
-    assert [path for page in pages for path, _ in page] == names
+    assert [path for page in pages for path, _, _ in page] == names
     assert max(map(len, pages)) <= 1_000
     later = [page async for page in fs._list_after(f"{place}/1", f"{place}/1003")]
-    assert [path for page in later for path, _ in page] == names[1_004:]
+    assert [path for page in later for path, _, _ in page] == names[1_004:]
     assert await fs._rm_objects(names) == []
     assert await fs._find(place) == []
 
