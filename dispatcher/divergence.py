@@ -49,17 +49,29 @@ def _has_crc(record: bytes) -> bool:
 
 
 def differs_sentence(
-    queue: QueueId, offset: QueueOffset, common_end: QueueOffset | None = None
+    queue: QueueId,
+    offset: QueueOffset,
+    common_end: QueueOffset | None = None,
+    *,
+    low: QueueOffset | None = None,
 ) -> str:
     """What a person must know about a tier that contradicts its hot log.
 
-    `common_end` is what `find_common_end` returned, if it could.
+    `common_end` is what `find_common_end` returned, if it could; `low` is the first offset that
+    both have.
     """
+    differs = f"the tier and the hot log have different messages at offset {offset}"
+    kept = "what is tiered stays readable, nothing more is tiered until"
+    repair = f"`tieredstore repair {queue.topic} {queue.queue_id} --cut-to-hot`"
+    if common_end is not None and common_end == low:
+        return (
+            f"{differs}, and none that is the same: this is not the log that was tiered, or its "
+            f"topic was made again unseen; {kept} the right store and tier are named, or until "
+            f"{repair}, which would leave nothing that is tiered from there on"
+        )
     below = f", and the same below offset {common_end}" if common_end else ""
     return (
-        f"the tier and the hot log have different messages at offset {offset}{below}: the broker "
-        f"gave offsets again that were tiered before; what is tiered stays readable, nothing more "
-        f"is tiered until `tieredstore repair {queue.topic} {queue.queue_id} --cut-to-hot`"
+        f"{differs}{below}: the broker gave offsets again that were tiered before; {kept} {repair}"
     )
 
 

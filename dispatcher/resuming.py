@@ -4,6 +4,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from container.metadata.records import Queue
+from dispatcher.common_offsets import CommonOffsets
 from dispatcher.divergence import compare_sampled, differs_sentence, find_common_end
 from dispatcher.hot_log import HotLog, HotQueue, Wanted, records_of_queue
 from dispatcher.options import Backfill
@@ -126,7 +127,9 @@ async def _contradiction(
         common_end = await find_common_end(hot_log, tier, hot.id)
     except (Corrupt, OutOfRange):  # the repair command will say why
         common_end = None
-    sentence = differs_sentence(hot.id, differing, common_end)
+    published = tier.queue(hot.id)
+    low = None if published is None else CommonOffsets.of(hot, published).low
+    sentence = differs_sentence(hot.id, differing, common_end, low=low)
     return sentence, differing if common_end is None else common_end
 
 
