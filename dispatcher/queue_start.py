@@ -99,6 +99,8 @@ def _after_deletion(deleted: DeletedQueue, tier: Queue | None) -> Step | None:
     reason = MADE_AGAIN_REASON if deleted.is_made_again else TOPIC_DELETED_REASON
     reached = deleted.start if tier is None else tier.next_offset
     if reached < deleted.end:
+        if deleted.end - reached == 1:  # a lost message, and not what parts two queues
+            reason = TOPIC_DELETED_REASON
         return RecordGapFirst(reached, deleted.end, reason)
     if not deleted.is_made_again:
         return None if tier is None else ResumeAt(reached)  # nothing can contradict it

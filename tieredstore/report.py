@@ -22,7 +22,7 @@ from tieredstore.config.effective import Config
 from tieredstore.config.location import TierUrl
 from tieredstore.following.statistics import ScanStatistics
 from tieredstore.places import directory_of
-from tieredstore.summary import Loss, counted, lost_of
+from tieredstore.summary import Loss, counted, messages_of
 
 LOGGER = logging.getLogger("tieredstore.follower")
 
@@ -106,8 +106,10 @@ def log_start(config: Config, store_dir: Path) -> None:
 
 def log_owned(state: TierState) -> None:
     """Say that the tier is ours, and what it holds."""
-    messages = sum(one.next_offset - one.min_offset for one in state.queues.bounds())
-    messages -= sum(map(lost_of, state.queues.with_gaps()))
+    messages = sum(
+        one.next_offset - one.min_offset for one in state.queues.bounds() if not one.gaps
+    )
+    messages += sum(map(messages_of, state.queues.with_gaps()))
     LOGGER.info(
         "the tier is ours (owner number %d), with %s of %s",
         state.broker.epoch,

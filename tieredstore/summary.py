@@ -8,7 +8,13 @@ from typing import Self
 from container.metadata.queue_table import QueueTable
 from container.metadata.records import Gap, Queue
 from container.names.queue_id import QueueId, SegmentType
-from dispatcher.queue_state import DELETED_REASON, HALTED, TOPIC_DELETED_REASON, QueueState
+from dispatcher.queue_state import (
+    DELETED_REASON,
+    HALTED,
+    MADE_AGAIN_REASON,
+    TOPIC_DELETED_REASON,
+    QueueState,
+)
 from dispatcher.statistics import QueueStatistics
 
 _PREVENTED_BY = {
@@ -30,16 +36,28 @@ def counted(number: int, noun: str) -> str:
 
 def messages_of(queue: Queue) -> int:
     """Messages that can be read: those between the offsets that lie in no gap."""
-    return queue.next_offset - queue.min_offset - lost_of(queue)
+    gaps = (
+        min(gap.end, queue.next_offset) - max(gap.start, queue.min_offset) for gap in queue.gaps
+    )
+    return queue.next_offset - queue.min_offset - sum(max(0, offsets) for offsets in gaps)
 
 
 def lost_of(queue: Queue) -> int:
     """Messages between the offsets that were lost before they could be tiered."""
-    return sum(
-        min(gap.end, queue.next_offset) - max(gap.start, queue.min_offset)
-        for gap in queue.gaps
-        if gap.end > queue.min_offset
-    )
+    return lost_in(queue.gaps, queue.min_offset, queue.next_offset)
+
+
+def lost_in(gaps: Iterable[Gap], start: int, end: int) -> int:
+    """Messages of `[start, end)` that were lost: those of gaps, which may reach below `start`.
+
+    A queue that was made again begins behind one offset that parts it from the deleted one. No
+    message ever had it, unless the new queue has come beyond.
+    """
+    lost = 0
+    for gap in gaps:
+        is_edge = gap.reason == MADE_AGAIN_REASON and gap.end - gap.start == 1 and gap.end == end
+        lost += 0 if is_edge else max(0, min(gap.end, end) - max(gap.start, start))
+    return lost
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +148,7 @@ class QueueSummary:
     @property
     def lost(self) -> int:
         """Messages that lie in gaps."""
-        return self.max_offset - self.min_offset - self.messages
+        return lost_in(self.gaps, self.min_offset, self.max_offset)
 
     @classmethod
     def of(cls, queue: Queue) -> Self:

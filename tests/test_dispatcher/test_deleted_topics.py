@@ -71,6 +71,11 @@ STEPS = {
         queue_of(6),
         RecordGapFirst(QueueOffset(6), QueueOffset(9), MADE_AGAIN_REASON),
     ),
+    "made again, where one message waited": (
+        hot_of(9, 30, (0, 9, True)),
+        queue_of(8),
+        RecordGapFirst(QueueOffset(8), QueueOffset(9), TOPIC_DELETED_REASON),
+    ),
     "made again after the gap was recorded": (
         hot_of(9, 30, (0, 9, True)),
         queue_of(9, (6, 9, TOPIC_DELETED_REASON)),

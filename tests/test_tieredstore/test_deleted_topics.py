@@ -127,6 +127,8 @@ async def test_a_topic_that_is_made_again_goes_on_above_a_gap_also_after_a_resta
         (loss,) = follower.losses()
         assert (loss.gap.start, loss.gap.end, loss.gap.reason) == (5, 6, MADE_AGAIN_REASON)
         await drained_until(follower, lambda now: now.behind == 0)
+        (passed_over,) = (one.lost for one in follower.topics() if one.topic == "A")
+        assert passed_over == min(count, 6), "no message that never existed"
     async with follow(broker, has_pins=has_pins) as follower:
         statistics = await follower.drain()
         assert list(statistics.halted) == []
@@ -137,6 +139,8 @@ async def test_a_topic_that_is_made_again_goes_on_above_a_gap_also_after_a_resta
         assert [finding async for finding in tier.check()] == []
         wanted = ["old 0-5", f"new 6-{count + 10}"], ["made again 5-6"]
         assert await contents(tier, again) == wanted
+        queue = tier.queue(*again)
+        assert (queue.lost, queue.messages) == (1, queue.max_offset - 1)
 
 
 async def test_a_topic_that_is_made_again_while_nobody_looks_stops_and_names_the_repair(

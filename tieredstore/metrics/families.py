@@ -209,7 +209,8 @@ def _stored(moment: Moment) -> Iterator[Metric]:
     yield kept
     yield _gauge(
         "tieredstore_messages_lost",
-        "Messages in gaps of the tier: lost before they could be tiered, whoever tiered then.",
+        "Messages in gaps of the tier, lost before they could be tiered, whoever tiered then; and "
+        "those of topics made again that this process has passed over.",
         sum(map(lost_of, moment.queues.values()))
         + sum(queue.hidden for queue in moment.dispatch.queues),
     )
