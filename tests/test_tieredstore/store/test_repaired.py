@@ -1,6 +1,7 @@
 """A store with a tier whose hot log was damaged and repaired: tiers past it, reads the rest."""
 
 import asyncio
+import shutil
 from pathlib import Path
 
 import pytest
@@ -8,8 +9,9 @@ import pytest
 import tieredstore
 from container.names.queue_id import QueueId
 from provider.clock import ManualClock
-from tests.support.hot_store import SMALL, new_message
-from tests.test_tieredstore.hot.test_repair import rot
+from provider.errors import Denied
+from tests.support.hot_store import SMALL, appender_at, new_message, put
+from tests.test_tieredstore.hot.test_repair import HARMS, rot
 from tieredstore.hot.repair import HotDamage, open_repair
 
 ORDERS = QueueId("Orders", 0)
@@ -77,3 +79,72 @@ def test_tiering_goes_on_after_lost_messages_and_all_others_are_there(
         found = asyncio.run(put_and_read(root, tier, 60 + turn))
         assert found == bodies(range(61 + turn), lost=gone)
         assert asyncio.run(tier_end(tier)) == 61 + turn
+
+
+@pytest.mark.parametrize(
+    "harm",
+    ["middle file lost", "last file lost", "two files lost", "short file", "zeros", "garbage"],
+)
+@pytest.mark.parametrize("tiered", [0, 26, 60])
+def test_of_a_file_that_is_lost_the_tier_has_what_was_tiered_and_nothing_else_goes(
+    tiered: int, harm: str, tmp_path: Path
+) -> None:
+    root, tier = tmp_path / "store", tmp_path / "tier"
+    if tiered:
+        asyncio.run(filled(root, 0, tiered))
+        asyncio.run(put_and_read(root, tier, None))
+    asyncio.run(filled(root, tiered, 60))
+    files = sorted((root / "commitlog").iterdir())
+    held = {path: path.read_bytes() for path in files}
+    HARMS[harm](root)
+    changed = [raw for path, raw in held.items() if not is_same(path, raw)]
+    lost = {
+        number
+        for place in repaired(root).places
+        for first, end in place.lost[ORDERS]
+        for number in range(first, end)
+    }
+    assert lost
+    assert all(any(new_message(number).body in raw for raw in changed) for number in lost)
+    gone = {number for number in lost if number >= tiered}
+    for turn in range(2):
+        found = asyncio.run(put_and_read(root, tier, 60 + turn))
+        assert found == bodies(range(61 + turn), lost=gone)
+        assert asyncio.run(tier_end(tier)) == 61 + turn
+
+
+def is_same(path: Path, raw: bytes) -> bool:
+    return path.is_file() and path.read_bytes() == raw
+
+
+def test_a_torn_tail_that_was_not_tiered_is_truncated_and_its_offset_is_given_again(
+    tmp_path: Path,
+) -> None:
+    """No repair: the record was not durable. What the tier has of it would contradict that."""
+    root, tier = tmp_path / "store", tmp_path / "tier"
+    asyncio.run(filled(root, 0, 30))
+    asyncio.run(put_and_read(root, tier, None))
+    with appender_at(root) as store:
+        put(store, [new_message(30)])  # killed before a sync
+    rot(root, new_message(30).body)
+    assert not repaired(root).places
+    assert asyncio.run(put_and_read(root, tier, 31)) == bodies(range(32), lost={30})
+
+
+def test_a_repair_of_a_log_that_contradicts_its_tier_leaves_the_contradiction(
+    tmp_path: Path,
+) -> None:
+    """Both messages are sound: which one stays is the other command's to say."""
+    root, tier, copy = tmp_path / "store", tmp_path / "tier", tmp_path / "copy"
+    asyncio.run(filled(root, 0, 20))
+    shutil.copytree(root, copy)
+    asyncio.run(filled(root, 20, 40))
+    asyncio.run(put_and_read(root, tier, None))
+    shutil.rmtree(root)
+    copy.rename(root)
+    asyncio.run(filled(root, 100, 110))
+    rot(root, new_message(3).body)
+    assert repaired(root).places
+    for _ in range(2):
+        with pytest.raises(Denied, match="the hot log contradicts its tier"):
+            asyncio.run(put_and_read(root, tier, 41))
