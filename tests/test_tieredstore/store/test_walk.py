@@ -6,6 +6,7 @@ import tempfile
 from collections.abc import Coroutine
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from random import Random
 from typing import TypeVar
 from unittest.mock import patch
 
@@ -28,13 +29,17 @@ from container.queue.time_boundary import Boundary
 from container.upkeep.options import UpkeepOptions
 from dispatcher.hot_log import HotQueue
 from fetcher.result import FetchStatus
-from provider.clock import SystemClock
-from provider.errors import Unavailable
+from provider.clock import ManualClock, SystemClock
+from provider.errors import Corrupt, Unavailable
+from tests.support.hot_mutations import MUTATIONS
 from tests.support.hot_store import SMALL, new_message
+from tests.support.level import by_level
 from tests.support.patience import Patience, until
 from tests.support.tiered_world import OUTAGE, TieredWorld
 from tieredstore.hot import HotLogFeed
 from tieredstore.hot.options import Flush
+from tieredstore.hot.repair import open_repair
+from tieredstore.hot.topics import TopicsFile
 
 T = TypeVar("T")
 TOPICS = ("Orders", "Refunds")
@@ -53,6 +58,9 @@ UPKEEP = UpkeepOptions(
     snapshot_entries_max=10,
 )
 INDEX = IndexOptions(items_max=40, covered_bytes_max=5_000, age_s_max=0.2)
+
+FILES = ("commitlog/*", "consumequeue/*/*/*", "config/*", "*")
+"""Of a store directory; the last are our own files and RocketMQ's checkpoint."""
 
 queues = st.sampled_from(QUEUES)
 
@@ -91,7 +99,7 @@ class QueueModel:
 
 class History(RuleBasedStateMachine):
     """Puts, reads at every level, keys, commits, expiry, deleted topics, restarts, crashes, lost
-    disks, older copies, outages, clock jumps."""
+    disks, older copies, damaged and missing files, outages, clock jumps."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -106,6 +114,8 @@ class History(RuleBasedStateMachine):
         self.opened: dict[QueueId, int] = {}
         """Where the tier ended when the store was opened."""
         self.has_jumped = self.is_out = False
+        self.refused: list[str] = []
+        """Why damaged stores were not opened."""
         self.copy: Path | None = None
         """An older copy of the store directory that may be put back."""
 
@@ -363,6 +373,51 @@ class History(RuleBasedStateMachine):
             self.begins.clear()  # config/deletedQueues.json had them
         self.reopen()
 
+    @precondition(lambda self: not self.is_out)
+    @rule(
+        pattern=st.sampled_from(FILES),
+        harm=st.sampled_from(sorted(set(MUTATIONS) - {"other"})),
+        seed=st.integers(0, 1 << 32),
+    )
+    def damage_a_file(self, pattern: str, harm: str, seed: int) -> None:
+        """The tier has all messages: each is read, before and after a repair."""
+        self.commit()
+        self.run(self.store.__aexit__(None, None, None))
+        files = sorted(path for path in self.world.root.glob(pattern) if path.is_file())
+        if files:
+            rng = Random(seed)
+            MUTATIONS[harm](rng.choice(files), rng)
+        try:
+            self.reopen()
+        except Corrupt as error:
+            self.refused.append(str(error))
+        else:
+            self.read_all()
+            self.run(self.store.__aexit__(None, None, None))
+        self.repair()
+        self.reopen()
+        self.read_all()
+
+    def repair(self) -> None:
+        """Do what the sentences of a damaged hot log say."""
+        topics = self.world.root / "config" / "topics.json"
+        try:
+            TopicsFile(topics)
+        except Corrupt:
+            shutil.copy(topics.with_name("topics.json.bak"), topics)
+        with open_repair(self.world.root, self.world.options, ManualClock()) as one:
+            one.carry_out(one.look())
+
+    def read_all(self) -> None:
+        for level in LEVELS:
+            self.run(self.store.set_level(level))
+            for queue in QUEUES:
+                there = self.looked_at(queue)
+                numbers = there.numbers if there else []
+                walked = self.run(self.walked(queue, there))
+                assert walked == [self.body(queue, number) for number in numbers]
+        self.run(self.store.set_level("NOT_IN_DISK"))
+
     def reopen(self) -> None:
         self.store = self.world.store()
         self.run(self.store.__aenter__())
@@ -378,15 +433,11 @@ class History(RuleBasedStateMachine):
             assert tiered <= max(durable, self.opened[queue]), queue
 
     def teardown(self) -> None:
+        cures = ("repair --hot-log", "restore it from a")
+        assert all(any(cure in sentence for cure in cures) for sentence in self.refused)
         if hasattr(self, "store"):
             self.world.tier_store.faults = ()
-            for level in LEVELS:
-                self.run(self.store.set_level(level))
-                for queue in QUEUES:
-                    there = self.looked_at(queue)
-                    numbers = there.numbers if there else []
-                    walked = self.run(self.walked(queue, there))
-                    assert walked == [self.body(queue, number) for number in numbers]
+            self.read_all()
             assert self.store.topics().keys() == {queue.topic for queue in self.model}
             self.run(self.store.__aexit__(None, None, None))
             assert self.run(self.world.findings()) == []
@@ -404,10 +455,12 @@ class History(RuleBasedStateMachine):
 
 
 @pytest.mark.slow
+@pytest.mark.scales
 def test_the_visible_history_is_the_models() -> None:
     """Slow, for stores are opened and closed on a disk: some 0.5 s a run of 25 steps."""
+    examples = by_level(quick=8, full=16, nightly=400)
     run_state_machine_as_test(
-        History, settings=settings(max_examples=8, stateful_step_count=25, deadline=None)
+        History, settings=settings(max_examples=examples, stateful_step_count=25, deadline=None)
     )
 
 
