@@ -3,7 +3,14 @@
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar, cast
 
-from provider.object_store import Append, AppendingStore, Buffer, ObjectEntry, ObjectStore
+from provider.object_store import (
+    Append,
+    AppendingStore,
+    Buffer,
+    ObjectEntry,
+    ObjectStore,
+    ReplacingStore,
+)
 from provider.ranges import ByteRange
 
 Result = TypeVar("Result")
@@ -13,6 +20,7 @@ class ForwardingStore:
     """An `AppendingStore` that hands every call to `inner`; a wrapper overrides `_call`.
 
     Over a store that is none, nobody may call `append` and `register`: no driver for such does.
+    So is it with `replace`, which is for an object store without a cache around it.
     """
 
     def __init__(self, inner: ObjectStore) -> None:
@@ -53,6 +61,11 @@ class ForwardingStore:
         names = [piece.name for piece in appends]
         size_bytes = sum(len(buffer) for piece in appends for buffer in piece.buffers)
         await self._call("append", names, lambda: self.inner.append(appends), size_bytes)
+
+    async def replace(self, name: str, buffers: Sequence[Buffer]) -> None:
+        """Store an object anew; `ReplacingStore.replace`."""
+        inner, size_bytes = cast("ReplacingStore", self.inner), sum(map(len, buffers))
+        await self._call("replace", [name], lambda: inner.replace(name, buffers), size_bytes)
 
     async def register(self, name: str) -> bool:
         """Register this store as present; `AppendingStore.register`."""

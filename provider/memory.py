@@ -55,6 +55,11 @@ class MemoryStore:
             raise AlreadyExists("the name is taken", name)
         self._shared.objects[name] = bytearray(b"".join(buffers))
 
+    async def replace(self, name: str, buffers: Sequence[Buffer]) -> None:
+        """Store an object anew; `ReplacingStore.replace`."""
+        self._check(name)
+        self._shared.objects[name] = bytearray(b"".join(buffers))
+
     async def read(self, name: str, wanted: ByteRange | None = None) -> Buffer:
         """Read a range, or all; `ObjectStore.read`. Copies."""
         self._check(name)

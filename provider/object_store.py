@@ -140,6 +140,20 @@ class ObjectStore(Protocol):
         ...
 
 
+class ReplacingStore(ObjectStore, Protocol):
+    """An object store whose objects can be stored anew, which only their owner may do."""
+
+    async def replace(self, name: str, buffers: Sequence[Buffer]) -> None:
+        """Store the buffers, joined, in place of the object of that name. One request, atomic.
+
+        Readers see the one or the other. One that was deleted meanwhile is there again.
+
+        Raises:
+            Unavailable: unknown outcome (P7); call again.
+        """
+        ...
+
+
 class AppendingStore(ObjectStore, Protocol):
     """An object store whose objects can grow in place."""
 

@@ -32,14 +32,12 @@ class DurableLocalFileSystem(LocalFileSystem):
     cachable = False
 
     def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **kwargs: Any) -> None:  # noqa: ANN401 - as in fsspec
-        """Make the whole file under another name, sync it, and link it. Blocks for two syncs.
+        """Make the whole file under another name, sync it, and link or move it. Two syncs.
 
         Raises:
             FileExistsError: with mode "create", something has the name; it is durable by now.
         """
-        if mode != "create":
-            super().pipe_file(path, value, mode=mode, **kwargs)
-            return
+        del kwargs
         target = Path(self._strip_protocol(path))
         make_directory(target.parent)
         made = target.parent / f"{TEMPORARY_PREFIX}{uuid4().hex}"
@@ -48,7 +46,10 @@ class DurableLocalFileSystem(LocalFileSystem):
                 file.write(value)
                 file.flush()
                 os.fsync(file.fileno())
-            target.hardlink_to(made)
+            if mode == "create":
+                target.hardlink_to(made)
+            else:
+                made.replace(target)
         finally:
             made.unlink(missing_ok=True)
             sync_directory(str(target.parent))

@@ -41,6 +41,10 @@ class ObjectFiles(Protocol):
         """Store the buffers, joined, if nothing has the path; else `FileExistsError`."""
         ...
 
+    async def replace(self, path: str, buffers: Sequence[Buffer]) -> None:
+        """Store the buffers, joined, whatever has the path."""
+        ...
+
     async def read(self, path: str, start: int | None, end: int | None) -> Buffer:
         """The bytes `[start, end)` as far as there are any; None is the object's own end."""
         ...
@@ -137,6 +141,9 @@ class OwnFiles:
     async def create(self, path: str, buffers: Sequence[Buffer]) -> None:
         await self._fs._pipe_file(path, buffers, mode="create")
 
+    async def replace(self, path: str, buffers: Sequence[Buffer]) -> None:
+        await self._fs._pipe_file(path, buffers, mode="overwrite")
+
     async def read(self, path: str, start: int | None, end: int | None) -> Buffer:
         return _as_buffer(await self._fs._cat_buffer(path, start, end))
 
@@ -181,6 +188,9 @@ class StockFiles:
             if error.errno == errno.EINVAL and await self._fs._exists(path):
                 raise FileExistsError(errno.EEXIST, "the name is taken", path) from error
             raise
+
+    async def replace(self, path: str, buffers: Sequence[Buffer]) -> None:
+        await self._fs._pipe_file(path, b"".join(buffers), mode="overwrite")
 
     async def read(self, path: str, start: int | None, end: int | None) -> Buffer:
         try:
@@ -255,6 +265,10 @@ class MemoryFiles:
             self._fs.pipe_file(path, data)  # its own mode="create" takes O(objects)
 
         self._locked(create)
+
+    async def replace(self, path: str, buffers: Sequence[Buffer]) -> None:
+        data = b"".join(buffers)
+        self._locked(lambda: self._fs.pipe_file(path, data))
 
     async def read(self, path: str, start: int | None, end: int | None) -> Buffer:
         return self._locked(lambda: self._fs.cat_file(path, start, end))

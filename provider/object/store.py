@@ -70,6 +70,15 @@ class FsspecStore:
                 create = self._files.create(self._path(name), buffers)
                 await self._timed("PUT", create, size_bytes)
 
+    async def replace(self, name: str, buffers: Sequence[Buffer]) -> None:
+        """Store an object anew; `ReplacingStore.replace`. One request, or one for each 64 MiB."""
+        self._check(name)
+        size_bytes = sum(map(len, buffers))
+        with fsspec_errors(name), self._in_its_place(name):
+            async with self._slot(self._upload_slots):
+                replace = self._files.replace(self._path(name), buffers)
+                await self._timed("PUT", replace, size_bytes)
+
     async def read(self, name: str, wanted: ByteRange | None = None) -> Buffer:
         """Read a range, or all; `ObjectStore.read`. One request, and one more where it is short."""
         self._check(name)

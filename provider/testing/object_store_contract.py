@@ -12,7 +12,7 @@ from contextlib import suppress
 import pytest
 
 from provider.errors import AlreadyExists, Closed, NotFound, OutOfRange
-from provider.object_store import Append, AppendingStore, ObjectStore
+from provider.object_store import Append, AppendingStore, ObjectStore, ReplacingStore
 from provider.ranges import ByteRange
 
 BAD_NAMES = [
@@ -227,6 +227,25 @@ class ObjectStoreContract:
         ):
             with pytest.raises(Closed):
                 await call
+
+
+class ReplacingStoreContract(ObjectStoreContract):
+    """Also what holds for a store whose owner may store an object anew."""
+
+    @pytest.fixture
+    def store(self) -> ReplacingStore:
+        raise AssertionError("override the fixture `store`")
+
+    async def test_an_object_that_is_stored_anew_reads_back_as_it_is(
+        self, store: ReplacingStore
+    ) -> None:
+        await store.create("t/0/log", [b"abcdef"])
+        for body in ([b"wx", bytearray(b"yz")], [memoryview(b"0123456789")], []):
+            await store.replace("t/0/log", body)
+            assert bytes(await store.read("t/0/log")) == b"".join(body)
+        assert await names_of(store, "") == ["t/0/log"]
+        with pytest.raises(AlreadyExists):
+            await store.create("t/0/log", [b"x"])
 
 
 class AppendingStoreContract(ObjectStoreContract):

@@ -17,7 +17,7 @@ from provider.metered import MeteredStore
 from provider.object.files import files_of
 from provider.object.opening import open_object_store
 from provider.object.store import FsspecStore
-from provider.object_store import AppendingStore, ObjectStore
+from provider.object_store import AppendingStore, ObjectStore, ReplacingStore
 from provider.options import DiskCacheOptions, PosixOptions, RangeOptions
 from provider.packed_segments import PackedSegments
 from provider.posix import PosixStore
@@ -28,6 +28,7 @@ from provider.testing.file_segments_contract import InPlaceSegmentsContract, Pac
 from provider.testing.object_store_contract import (
     AppendingStoreContract,
     ObjectStoreContract,
+    ReplacingStoreContract,
     SharedStoreContract,
 )
 from tests.support.fsspec_files import AsyncMemory, Paging
@@ -141,7 +142,7 @@ OBJECT_STORES = ["memory", "file", "stock", "own"]
 """Stores over fsspec: by URL, and over file systems without and with the richer calls."""
 
 
-def object_store(kind: str, directory: Path) -> ObjectStore:
+def object_store(kind: str, directory: Path) -> FsspecStore:
     """An empty store of that kind."""
     match kind:
         case "memory":
@@ -154,11 +155,11 @@ def object_store(kind: str, directory: Path) -> ObjectStore:
             return FsspecStore(files_of(Paging()), "/bucket/tier")
 
 
-class TestFsspec(ObjectStoreContract):
+class TestFsspec(ReplacingStoreContract):
     @pytest.fixture(params=OBJECT_STORES)
     async def store(
         self, request: pytest.FixtureRequest, tmp_path: Path
-    ) -> AsyncIterator[ObjectStore]:
+    ) -> AsyncIterator[ReplacingStore]:
         store = object_store(request.param, tmp_path)
         yield store
         await store.close()

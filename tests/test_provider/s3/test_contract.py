@@ -9,26 +9,27 @@ import pytest
 from provider.clock import SystemClock
 from provider.file_segments import FileSegments
 from provider.object.opening import open_object_store
-from provider.object_store import ObjectStore
+from provider.object.store import FsspecStore
+from provider.object_store import ObjectStore, ReplacingStore
 from provider.packed_segments import PackedSegments
 from provider.retrying import RetryingStore
 from provider.testing.file_segments_contract import PackedSegmentsContract
-from provider.testing.object_store_contract import ObjectStoreContract
+from provider.testing.object_store_contract import ObjectStoreContract, ReplacingStoreContract
 from tests.support.seaweedfs import SeaweedFs
 
 BUCKET = "contract"
 
 
-def store_in(seaweed: SeaweedFs) -> ObjectStore:
+def store_in(seaweed: SeaweedFs) -> FsspecStore:
     """An empty store below a prefix of its own."""
     seaweed.make_bucket(BUCKET)
     url = f"s3://{BUCKET}/{uuid4().hex}/tier"
     return open_object_store(url, storage=seaweed.storage)
 
 
-class TestS3(ObjectStoreContract):
+class TestS3(ReplacingStoreContract):
     @pytest.fixture
-    async def store(self, seaweed: SeaweedFs) -> AsyncIterator[ObjectStore]:
+    async def store(self, seaweed: SeaweedFs) -> AsyncIterator[ReplacingStore]:
         store = store_in(seaweed)
         yield store
         await store.close()
