@@ -205,7 +205,12 @@ async def know_second_store(
 
     async def look(second: ObjectStore) -> bool:
         both, known = TwoStores(stores.inner, second), attempts()
-        await refuse_other_second_store(both, known, config.upkeep.offload_place)
+        try:
+            await refuse_other_second_store(both, known, config.upkeep.offload_place)
+        except (Denied, Unavailable) as error:
+            if not is_offloaded(error.path):  # such as its data keys
+                error.path = OFFLOAD_PREFIX
+            raise
         if owns and not place_of(known) and await second.list(JOURNAL_PREFIX):
             raise Denied(
                 f"a tier lies in {second_location(config)}: give the second store "

@@ -117,6 +117,40 @@ def test_an_audit_tells_of_damaged_frames_and_goes_on(broker: FakeBroker, url: s
     assert audit(config, OneProcess(), bodies=True).findings == []
 
 
+@pytest.mark.leaves_findings("journal", "unreadable", why="the storage gives refused entries")
+def test_a_refused_upload_of_a_journal_entry_is_not_taken_for_the_entry(
+    url: str, tmp_path: Path
+) -> None:
+    tier = ("--tier", url, *NAMED)
+    broker, rival = FakeBroker(tmp_path / "store"), FakeBroker(tmp_path / "rival")
+    for one in (broker, rival):
+        one.put("Orders", 0, b"of both")
+    invoke(*tier, "tier", broker.directory)
+    begun = objects()
+    broker.put("Orders", 0, b"accepted")
+    invoke(*tier, "tier", broker.directory)
+    accepted = objects()
+    memory = fsspec.filesystem("memory")
+    memory.store.clear()
+    for name, raw in begun.items():
+        memory.pipe(name, raw)
+    rival.put("Orders", 0, b"refused")
+    invoke(*tier, "tier", "--new-tier", rival.directory)
+    refused = objects()
+    names = sorted(name for name in accepted.keys() & refused.keys() - begun.keys())
+    entries = [name for name in names if "/@journal/" in name]
+    assert len(entries) > 1
+    for name in entries[:-1]:  # the newest one has no successor that tells of it
+        for other, raw in accepted.items():
+            memory.pipe(other, raw)
+        memory.pipe(name, refused[name])
+        failed = invoke("--tier", url, "check", status=1)
+        assert "journal: @journal/" in failed.output
+    memory.store.clear()
+    for name, raw in accepted.items():
+        memory.pipe(name, raw)
+
+
 def test_rewrapping_puts_the_tier_under_the_new_key(
     broker: FakeBroker, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -255,7 +289,7 @@ async def test_an_unreadable_key_is_a_refusal_in_python_too(
 
 
 def test_a_plain_tier_with_keys_is_refused_and_not_called_damaged(
-    broker: FakeBroker, url: str, monkeypatch: pytest.MonkeyPatch
+    broker: FakeBroker, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tier = ("--tier", url, *NAMED)
     keys = master("a", 1)
@@ -263,14 +297,53 @@ def test_a_plain_tier_with_keys_is_refused_and_not_called_damaged(
     invoke(*tier, "tier", broker.directory)
     before = objects()
     monkeypatch.setenv(KEYS, keys)
-    for command in (("topics",), ("check",), ("read", "Orders"), ("tier", broker.directory)):
-        failed = invoke(*tier, *command, status=2)
-        assert "it is not encrypted: take the keys away" in failed.stderr
+    others = (
+        ("tier", broker.directory),
+        ("rebuild", "--metadata"),
+        ("repair", "--journal-to", "1"),
+    )
+    for command in (*READING, *others):
+        if command[0] in {"metadata", "offload"}:
+            continue  # refused for a tier in an object store, or without a second store
+        words = [tmp_path / "out" if word == "FILE" else word for word in command]
+        failed = invoke(*tier, *words, status=2)
+        assert f"tieredstore: it is not encrypted: take the keys away ({url}" in failed.stderr
         assert "journal" not in failed.stderr.replace("@journal", "")
         assert "Traceback" not in failed.stderr
     assert objects() == before
     monkeypatch.delenv(KEYS)
     assert "nothing is wrong" in invoke("--tier", url, "check").output
+
+
+SECOND = ("-D", "tieredStoreOffloadPath=memory://other/place")
+READING = (("topics",), ("check",), ("read", "Orders"), ("audit",), ("scrub",),
+           ("offload", "Orders"), ("delete-topic", "Orders", "--tier-only"),
+           ("metadata", "export", "FILE"), ("export", "--topic", "Orders", "FILE"))  # fmt: skip
+"""Commands that meet both stores."""
+
+
+@pytest.mark.leaves_findings("journal", why="nobody tells the fixture of the second store")
+@pytest.mark.parametrize("begun_with", [master("a", 1), ""])
+def test_a_second_store_of_the_other_kind_is_named_on_every_path(
+    broker: FakeBroker, tmp_path: Path, url: str, begun_with: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tier = ("--tier", tmp_path / "tier", *SECOND, *NAMED)
+    monkeypatch.setenv(KEYS, begun_with)
+    invoke(*tier, "tier", broker.directory)
+    invoke(*tier, "offload", "Orders")
+    before = objects()
+    monkeypatch.setenv(KEYS, "" if begun_with else master("a", 1))
+    reason = (
+        "it is encrypted: give its master key a"
+        if begun_with
+        else "it is not encrypted: take the keys away"
+    )
+    for command in (*READING, ("tier", broker.directory)):
+        words = [tmp_path / "out" if word == "FILE" else word for word in command]
+        failed = invoke(*tier, *words, status=2)
+        assert f"tieredstore: {reason} (memory://other/place/" in failed.stderr
+        assert "Traceback" not in failed.stderr
+    assert objects() == before
 
 
 def test_lost_data_keys_are_named_and_nothing_is_advised_that_destroys(

@@ -52,6 +52,7 @@ from tieredstore.offline.remake_job import LogFile, RemakeJob
 from tieredstore.offline.report import RebuildReport
 from tieredstore.offline.sources import place_of, source_of, store_at
 from tieredstore.offline.split import LogPiece, TierPlace
+from tieredstore.opening import whole_paths
 from tieredstore.owner import owned_error, sign_of_life
 from tieredstore.owning import open_owner
 from tieredstore.places import directory_of, storage_at
@@ -157,7 +158,8 @@ def remake_objects(
     """
     place = place_of(config)
     where = directory_of(config)
-    listed = store_at(place).call(_listed)
+    with whole_paths(where):
+        listed = store_at(place).call(_listed)
     metadata = (JOURNAL_PREFIX, SNAPSHOT_PREFIX, BOUNDARY_PREFIX)
     if any(one.name.startswith(metadata) and not ClaimName.parse(one.name) for one in listed):
         raise ConfigError(journal_text(where))
@@ -202,7 +204,8 @@ def _refuse_living_owner(config: Config, where: Location) -> None:
         clock = SystemClock()
         store = storage_at(config, where, clock=clock)
         try:
-            return await sign_of_life(store, where, config.journal, clock=clock)
+            with whole_paths(where):
+                return await sign_of_life(store, where, config.journal, clock=clock)
         finally:
             await store.close()
 
