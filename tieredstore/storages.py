@@ -77,12 +77,33 @@ def meters_of(stores: TwoStores) -> "Mapping[str, RequestMeter]":
     return {name: meter for name, meter in found.items() if meter is not None}
 
 
+def unbound_stores(stores: ObjectStore) -> list[str]:
+    """Names of the stores that may have encrypted objects of the older form, of those used yet."""
+    if not isinstance(stores, TwoStores):
+        return []
+    rings = {
+        FIRST_STORE: _layer_with("ring", stores.inner),
+        SECOND_STORE: _layer_with("ring", stores.second),
+    }
+    return [
+        name
+        for name, found in rings.items()
+        if found is not None and found.ring.older and found.ring.reads_older
+    ]
+
+
 def _meter_of(store: ObjectStore | None) -> "RequestMeter | None":
     """The counters of the object store at the bottom; None where there is none."""
-    found: Any = store
-    while found is not None and not hasattr(found, "meter"):
-        found = getattr(found, "inner", None)
+    found = _layer_with("meter", store)
     return None if found is None else found.meter
+
+
+def _layer_with(attribute: str, store: ObjectStore | None) -> Any:  # noqa: ANN401 - some layer
+    """The outermost layer of a store that has an attribute; None where none has."""
+    found: Any = store
+    while found is not None and not hasattr(found, attribute):
+        found = getattr(found, "inner", None)
+    return found
 
 
 def _far(config: Config, clock: Clock) -> Callable[[Location, AppendingStore], AppendingStore]:

@@ -1,7 +1,7 @@
 """How an encrypted object is laid out: frames of one length, so that any range is read exactly.
 
     object     frame 0 | frame 1 | ... | frame n-1 | padding of `tail` zero bytes
-    frame      data key id 4 | nonce 12 | ciphertext 4,064 | tag 16      (4,096 bytes)
+    frame      data key id 4 | upload 8 | number 4 | ciphertext 4,064 | tag 16      (4,096 bytes)
     plaintext  flags and length 4, big-endian | content, up to 4,060 bytes | zeros
 
 Every frame but the last is full of content; the last holds `tail` bytes, fewer than a full frame,
@@ -10,16 +10,19 @@ which a listing tells, says the length of the content; and the frames of any ran
 can be asked for exactly, without the object's length being known. An object of `n` content bytes
 takes 0.9 % more, and up to two frames.
 
-Each frame is sealed by AES-256-GCM with a nonce of its own under a key of the object: HKDF-SHA256
-of a data key, with the object's name (RFC 5869). The number of the frame is bound to it as
-associated data. So a frame is refused in another place, in another object, or cut short; and
-objects of one name that were made twice, of which one never became visible, share no key stream.
+Each frame is sealed by AES-256-GCM under a key of the object: HKDF-SHA256 (RFC 5869) of a data key,
+with the tier and the object's name. The nonce is 8 random bytes, the same in all frames of one
+upload, and the number of the frame, which is also its associated data. So a frame is refused in
+another place, object or tier, beside one of another upload of that name, or cut short.
+
+The older form, of data keys that are bound to no tier, has a random nonce for each frame and no
+tier in the key of the object. It is read and no longer written.
 """
 
 import os
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from provider.errors import Corrupt, OutOfRange
 from provider.object_store import Buffer
@@ -28,6 +31,7 @@ from provider.ranges import ByteRange
 FRAME_BYTES: Final = 4096
 KEY_ID_BYTES: Final = 4
 NONCE_BYTES: Final = 12
+UPLOAD_BYTES: Final = 8
 TAG_BYTES: Final = 16
 CONTENT_BYTES: Final = FRAME_BYTES - KEY_ID_BYTES - NONCE_BYTES - TAG_BYTES - 4
 """Content of a full frame."""
@@ -35,6 +39,9 @@ CONTENT_BYTES: Final = FRAME_BYTES - KEY_ID_BYTES - NONCE_BYTES - TAG_BYTES - 4
 _HEAD = struct.Struct(">I")
 _NUMBER = struct.Struct(">Q")
 _LAST = 1 << 31
+_COUNTER = struct.Struct(">I")
+_COMMON_BYTES = KEY_ID_BYTES + UPLOAD_BYTES
+"""With these begins each frame of one upload."""
 _SEALED_FROM = KEY_ID_BYTES + NONCE_BYTES
 
 
@@ -48,6 +55,22 @@ class Cipher(Protocol):
     def decrypt(self, nonce: Buffer, data: Buffer, associated_data: Buffer | None) -> bytes:
         """Plaintext."""
         ...
+
+
+class ObjectKey(NamedTuple):
+    """The cipher of one object under one data key."""
+
+    cipher: Cipher
+    is_bound: bool
+    """Whether the data key is of the newer form: all frames are of one upload."""
+
+
+KeyOf = Callable[[bytes], ObjectKey]
+"""By the id of the data key."""
+
+
+class MixedUploads(Corrupt):
+    """Frames of several uploads. A cache may have had some of them, or the object was replaced."""
 
 
 def content_bytes(object_bytes: int) -> int | None:
@@ -68,10 +91,10 @@ def seal(cipher: Cipher, key_id: bytes, buffers: Sequence[Buffer]) -> list[bytes
     """The object that holds the buffers, joined; about 2 s a GB, and a copy of it in memory."""
     size_bytes = sum(map(len, buffers))
     full, tail = divmod(size_bytes, CONTENT_BYTES)
-    nonces = os.urandom((full + 1) * NONCE_BYTES)
+    upload = os.urandom(UPLOAD_BYTES)
     pieces: list[bytes] = []
     for number, (head, content) in enumerate(_contents(buffers, full, tail)):
-        nonce = nonces[number * NONCE_BYTES : (number + 1) * NONCE_BYTES]
+        nonce = upload + _COUNTER.pack(number)
         plain = _HEAD.pack(head) + content
         pieces += (key_id, nonce, cipher.encrypt(nonce, plain, _NUMBER.pack(number)))
     pieces.append(bytes(tail))
@@ -93,18 +116,16 @@ def key_ids(frames: Buffer) -> set[bytes]:
     return {bytes(whole[at : at + KEY_ID_BYTES]) for at in starts}
 
 
-def open_range(
-    cipher_of: Callable[[bytes], Cipher], frames: Buffer, name: str, wanted: ByteRange
-) -> bytes:
+def open_range(key_of: KeyOf, frames: Buffer, name: str, wanted: ByteRange) -> bytes:
     """A range of the content, from the bytes of `frames_of` that range.
 
     Raises:
-        Corrupt: a frame was changed, moved, or sealed under another key.
+        Corrupt: a frame was changed, moved, sealed under another key, or is of another upload.
         OutOfRange: the content ends before the range does.
     """
     first = wanted.start // CONTENT_BYTES
     contents: list[bytes] = []
-    for number, (content, is_last) in enumerate(_opened(cipher_of, frames, name, first), first):
+    for number, (content, is_last) in enumerate(_opened(key_of, frames, name, first), first):
         contents.append(content)
         end = number * CONTENT_BYTES + len(content)
         if is_last and end < wanted.end:
@@ -114,7 +135,7 @@ def open_range(
     return joined[skipped : skipped + wanted.length]
 
 
-def open_whole(cipher_of: Callable[[bytes], Cipher], found: Buffer, name: str) -> bytes:
+def open_whole(key_of: KeyOf, found: Buffer, name: str) -> bytes:
     """The content of a whole object.
 
     Raises:
@@ -124,26 +145,31 @@ def open_whole(cipher_of: Callable[[bytes], Cipher], found: Buffer, name: str) -
     if size_bytes is None:
         raise Corrupt(f"an object of {len(found)} bytes was not written encrypted", name)
     frames = memoryview(found)[: len(found) // FRAME_BYTES * FRAME_BYTES]
-    opened = list(_opened(cipher_of, frames, name, 0))
+    opened = list(_opened(key_of, frames, name, 0))
     whole = b"".join(content for content, _ in opened)
     if not opened[-1][1] or len(whole) != size_bytes:
         raise Corrupt("an encrypted object was cut short", name, len(whole))
     return whole
 
 
-def _opened(
-    cipher_of: Callable[[bytes], Cipher], frames: Buffer, name: str, first: int
-) -> Iterable[tuple[bytes, bool]]:
+def _opened(key_of: KeyOf, frames: Buffer, name: str, first: int) -> Iterable[tuple[bytes, bool]]:
     """Content of each frame, and whether it is the object's last."""
     from cryptography.exceptions import InvalidTag  # noqa: PLC0415 - an extra has it
 
     whole = memoryview(frames)
+    common = bytes(whole[:_COMMON_BYTES])
+    is_bound = False
     for number in range(first, first + len(whole) // FRAME_BYTES):
         frame = whole[(number - first) * FRAME_BYTES :][:FRAME_BYTES]
-        cipher = cipher_of(bytes(frame[:KEY_ID_BYTES]))
+        key = key_of(bytes(frame[:KEY_ID_BYTES]))
+        is_bound = is_bound or key.is_bound
+        if is_bound and bytes(frame[:_COMMON_BYTES]) != common:
+            raise MixedUploads(
+                "frames of several uploads of one name", name, number * CONTENT_BYTES
+            )
         nonce, sealed = frame[KEY_ID_BYTES:_SEALED_FROM], frame[_SEALED_FROM:]
         try:
-            plain = cipher.decrypt(nonce, sealed, _NUMBER.pack(number))
+            plain = key.cipher.decrypt(nonce, sealed, _NUMBER.pack(number))
         except InvalidTag as error:
             reason = "an encrypted frame was changed, moved, or sealed under another key"
             raise Corrupt(reason, name, number * CONTENT_BYTES) from error

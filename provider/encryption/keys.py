@@ -2,8 +2,14 @@
 
 A data key is 32 random bytes. It lies in the storage, wrapped by a master key, as the object
 `@keys/<id>/<name of the master key>`; its id is 4 random bytes, hexadecimal. Such an object is
-JSON: `format` (1), `nonce` and `wrapped` (base64; AES-256-GCM of the data key, with the data key's
-id as associated data). Wrapping all data keys under another master key changes no other object.
+JSON: `format` (2), `tier`, `reads_older`, `nonce` and `wrapped` (base64; AES-256-GCM of the data
+key). Associated data are `tieredstore data key 2`, a zero byte, the id, the tier, and a byte 1 or 0
+for `reads_older`. Wrapping all data keys under another master key changes no other object.
+
+`tier` is 16 random bytes, hexadecimal, the same in all wraps of one storage: its first writers
+agree on it by `@keys/tier`. Data keys in a wrap of format 1 are bound to none (its associated data
+is the id), and objects under them are in the older form. Where any wrap says that `reads_older` is
+false, they are refused: the storage began in the newer form, or was moved to it.
 """
 
 import asyncio
@@ -14,13 +20,14 @@ import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Final, Self, cast
+from typing import Any, Final, NamedTuple, Self, cast
 
 from provider.encryption.frames import (
     FRAME_BYTES,
     KEY_ID_BYTES,
     NONCE_BYTES,
     Cipher,
+    ObjectKey,
     content_bytes,
     key_ids,
 )
@@ -29,8 +36,12 @@ from provider.object_store import ObjectEntry, ObjectStore
 from provider.ranges import ByteRange
 
 KEYS_PREFIX: Final = "@keys/"
-FORMAT: Final = 1
+TIER_NAME: Final = f"{KEYS_PREFIX}tier"
+"""JSON: `format` (1) and `tier`. What the first writers of a storage agree on."""
+OLDER_FORMAT: Final = 1
+FORMAT: Final = 2
 _KEY_BYTES = 32
+_TIER_BYTES = 16
 _MASTER_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _WRAP = re.compile(rf"{KEYS_PREFIX}([0-9a-f]{{{2 * KEY_ID_BYTES}}})/({_MASTER_NAME.pattern})\Z")
 
@@ -73,6 +84,20 @@ class MasterKeys:
         return next(iter(self.keys))
 
 
+class DataKey(NamedTuple):
+    """A data key as its wrap has it."""
+
+    key: bytes
+    tier: bytes = b""
+    """Empty: it is of the older form, and bound to no tier."""
+    reads_older: bool = True
+    """False: nothing of the older form is read in this storage any more."""
+
+
+class OlderForm(Corrupt):
+    """An object is of the older form, where the storage has left it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Rewrapped:
     """What `rewrap` found of one data key, and did."""
@@ -92,15 +117,30 @@ class KeyRing:
         self._store = store
         self._masters = masters
         self._held = held
-        self._keys: dict[bytes, bytes] = {}
+        self._keys: dict[bytes, DataKey] = {}
         self._failed: dict[bytes, Denied | Corrupt] = {}
         """Data keys that cannot be opened, and why."""
+        self._tier = b""
+        """Empty: no data key is bound yet."""
+        self._older: set[bytes] = set()
+        """Data keys of the older form that are refused."""
+        self._reads_older = True
         self._current: bytes | None = None
-        self._ciphers: dict[tuple[bytes, str], Cipher] = {}
+        self._ciphers: dict[tuple[bytes, str], ObjectKey] = {}
         self._lock = asyncio.Lock()
 
     def __repr__(self) -> str:
         return f"<KeyRing: {len(self._keys)} data keys>"
+
+    @property
+    def older(self) -> set[bytes]:
+        """Ids of the data keys of the older form, refused ones too, as far as they are known."""
+        return self._older | {key_id for key_id, key in self._keys.items() if not key.tier}
+
+    @property
+    def reads_older(self) -> bool:
+        """Whether objects of the older form are read, as far as is known."""
+        return self._reads_older
 
     async def know_place(self) -> None:
         """Read the data keys once. A listing and a read each; two listings in an empty storage.
@@ -137,7 +177,8 @@ class KeyRing:
 
         Raises:
             Denied: no master key of one was given.
-            Corrupt: there is no data key of that id, or none can be opened; `name` is the object.
+            Corrupt: there is no data key of that id, or none can be opened, or it is of the older
+                form (`OlderForm`) and that is refused; `name` is the object.
         """
         if key_ids <= self._keys.keys():
             return
@@ -147,16 +188,22 @@ class KeyRing:
         for key_id in sorted(key_ids - self._keys.keys()):
             if key_id in self._failed:
                 raise self._failed[key_id]
+            if key_id in self._older:
+                reason = (
+                    "the object is in the older form, which this tier has left: somebody put it "
+                    "back"
+                )
+                raise OlderForm(reason, name)
             reason = f"its data key {key_id.hex()} is lost, or the object is not encrypted"
             raise Corrupt(reason, name)
 
-    def cipher(self, key_id: bytes, name: str) -> Cipher:
+    def cipher(self, key_id: bytes, name: str) -> ObjectKey:
         """The cipher of one object under a known data key; 10 us at first, then remembered."""
         found = self._ciphers.get((key_id, name))
         if found is None:
             if len(self._ciphers) >= CIPHERS_MAX:
                 self._ciphers.clear()
-            found = self._ciphers[key_id, name] = _object_cipher(self._keys[key_id], name)
+            found = self._ciphers[key_id, name] = _object_key(self._keys[key_id], name)
         return found
 
     async def _load(self) -> None:
@@ -174,24 +221,75 @@ class KeyRing:
         return await self._load_once()
 
     async def _load_once(self) -> None:
+        opened: dict[bytes, tuple[str, DataKey]] = {}
         self._failed = {}
         for key_id, names in (await wraps_in(self._store)).items():
             number = bytes.fromhex(key_id)
             try:
-                master, key = await _opened(self._store, key_id, names, self._masters)
+                opened[number] = await _opened(self._store, key_id, names, self._masters)
             except (Denied, Corrupt) as error:
                 self._failed[number] = error
-                continue
-            self._keys[number] = key
-            if master == self._masters.current:
-                self._current = number
+        await self._know_tier({key.tier for _, key in opened.values() if key.tier})
+        for number, (_, key) in opened.items():
+            if key.tier and key.tier != self._tier:
+                reason = "a data key of another tier was put here"
+                self._failed[number] = Corrupt(reason, f"{KEYS_PREFIX}{number.hex()}")
+            else:
+                self._keys[number] = key
+                self._reads_older = self._reads_older and key.reads_older
+        if not self._reads_older:
+            self._older = self.older
+            self._keys = {number: key for number, key in self._keys.items() if key.tier}
         if not self._keys and self._failed:
             raise next(iter(self._failed.values()))
+        for number, (master, key) in opened.items():
+            is_bound = bool(key.tier) and number in self._keys
+            if is_bound and master == self._masters.current and self._is_newest_form(key):
+                self._current = number
+
+    def _is_newest_form(self, key: DataKey) -> bool:
+        return key.reads_older == self._reads_older
+
+    async def _know_tier(self, found: set[bytes]) -> None:
+        """Know the tier by the wraps; where they tell several, by what began the storage.
+
+        Raises:
+            Denied: that is gone.
+        """
+        if self._tier or not found:
+            return
+        if len(found) > 1:
+            try:
+                self._tier = await _tier_of(self._store)
+            except NotFound as error:
+                reason = (
+                    "data keys of several tiers lie here, and the object that tells which is this "
+                    "one's is gone: put it back from a copy"
+                )
+                raise Denied(reason, TIER_NAME) from error
+        else:
+            (self._tier,) = found
+
+    async def refuse_older(self) -> None:
+        """Refuse objects of the older form from now on, everywhere. None may be left.
+
+        Two listings, two reads and a create, at most. Raises as `know_place`.
+        """
+        async with self._lock:
+            await self._load()
+            if self._reads_older:
+                self._reads_older = False
+                self._current = await self._begin()
+                await self._load()
 
     async def _begin(self) -> bytes:
+        """Make a data key. An empty storage has nothing of the older form, and never will."""
         if not self._keys:
             await self._refuse_held()
-        key_id, key = os.urandom(KEY_ID_BYTES), os.urandom(_KEY_BYTES)
+            self._reads_older = False
+        self._tier = self._tier or await _agreed_tier(self._store)
+        key_id = os.urandom(KEY_ID_BYTES)
+        key = DataKey(os.urandom(_KEY_BYTES), self._tier, self._reads_older)
         current = self._masters.current
         await _wrap(self._store, key_id.hex(), key, current, self._masters.keys[current])
         self._keys[key_id] = key
@@ -294,9 +392,18 @@ async def rewrap(
     return done
 
 
+async def forget_wraps(store: ObjectStore, key_ids: set[bytes]) -> None:
+    """Delete all wraps of these data keys: what is under them cannot be read any more."""
+    wraps = await wraps_in(store)
+    gone = wraps.keys() & {key_id.hex() for key_id in key_ids}
+    names = [_wrap_name(key_id, master) for key_id in gone for master in wraps[key_id]]
+    if names:
+        await store.delete(names)
+
+
 async def _opened(
     store: ObjectStore, key_id: str, names: Sequence[str], masters: MasterKeys
-) -> tuple[str, bytes]:
+) -> tuple[str, DataKey]:
     """A data key, and the first given master key that opens it. One read, or one for each given.
 
     Raises:
@@ -328,12 +435,61 @@ def _wrap_name(key_id: str, master: str) -> str:
     return f"{KEYS_PREFIX}{key_id}/{master}"
 
 
-async def _wrap(store: ObjectStore, key_id: str, key: bytes, master: str, wrapping: bytes) -> None:
+async def _tier_of(store: ObjectStore) -> bytes:
+    """The tier that the storage was begun as.
+
+    Raises:
+        NotFound: its name is not there.
+        Corrupt: it is damaged.
+        Denied: it is in a newer format.
+    """
+    text = bytes(await store.read(TIER_NAME))
+    try:
+        fields = cast("dict[str, Any]", json.loads(text))
+        if fields["format"] != 1:
+            reason = f"format {fields['format']} of {TIER_NAME} is newer than this program"
+            raise Denied(reason, TIER_NAME)
+        return _as_tier(fields)
+    except (ValueError, KeyError, TypeError) as error:
+        raise Corrupt("the name of the tier is damaged", TIER_NAME) from error
+
+
+async def _agreed_tier(store: ObjectStore) -> bytes:
+    """The tier of a storage without bound data keys, that of whoever names it first."""
+    mine = os.urandom(_TIER_BYTES)
+    try:
+        await store.create(TIER_NAME, [json.dumps({"format": 1, "tier": mine.hex()}).encode()])
+    except AlreadyExists:
+        return await _tier_of(store)
+    return mine
+
+
+def _as_tier(fields: Mapping[str, Any]) -> bytes:
+    tier = bytes.fromhex(fields["tier"])
+    if len(tier) != _TIER_BYTES:
+        raise ValueError("a tier's name has 16 bytes")
+    return tier
+
+
+def _wrap_associated(key_id: str, key: DataKey) -> bytes:
+    """What a wrap binds the data key to."""
+    if not key.tier:
+        return key_id.encode()
+    return b"".join(
+        (b"tieredstore data key 2\0", bytes.fromhex(key_id), key.tier, bytes([key.reads_older]))
+    )
+
+
+async def _wrap(
+    store: ObjectStore, key_id: str, key: DataKey, master: str, wrapping: bytes
+) -> None:
     """Store a data key under a master key, and see that it can be opened."""
     nonce = os.urandom(NONCE_BYTES)
-    sealed = _aes_gcm(wrapping).encrypt(nonce, key, key_id.encode())
+    sealed = _aes_gcm(wrapping).encrypt(nonce, key.key, _wrap_associated(key_id, key))
+    bound = {"tier": key.tier.hex(), "reads_older": key.reads_older} if key.tier else {}
     fields = {
-        "format": FORMAT,
+        "format": FORMAT if key.tier else OLDER_FORMAT,
+        **bound,
         "nonce": base64.b64encode(nonce).decode(),
         "wrapped": base64.b64encode(sealed).decode(),
     }
@@ -343,7 +499,7 @@ async def _wrap(store: ObjectStore, key_id: str, key: bytes, master: str, wrappi
         raise Corrupt("the storage has another data key of this id", _wrap_name(key_id, master))
 
 
-async def _unwrapped(store: ObjectStore, key_id: str, master: str, wrapping: bytes) -> bytes:
+async def _unwrapped(store: ObjectStore, key_id: str, master: str, wrapping: bytes) -> DataKey:
     """A data key.
 
     Raises:
@@ -356,10 +512,14 @@ async def _unwrapped(store: ObjectStore, key_id: str, master: str, wrapping: byt
     text = bytes(await store.read(name))
     try:
         fields = cast("dict[str, Any]", json.loads(text))
-        if fields["format"] != FORMAT:
+        if fields["format"] not in {OLDER_FORMAT, FORMAT}:
             raise Denied(f"format {fields['format']} of data keys is newer than this program", name)
+        key = DataKey(b"")
+        if fields["format"] == FORMAT:
+            key = DataKey(b"", _as_tier(fields), fields["reads_older"] is not False)
         nonce, sealed = (base64.b64decode(fields[part]) for part in ("nonce", "wrapped"))
-        return _aes_gcm(wrapping).decrypt(nonce, sealed, key_id.encode())
+        opened = _aes_gcm(wrapping).decrypt(nonce, sealed, _wrap_associated(key_id, key))
+        return key._replace(key=opened)
     except (ValueError, KeyError, TypeError, InvalidTag) as error:
         reason = f"a data key cannot be opened with the master key {master}: another key, or damage"
         raise Corrupt(reason, name) from error
@@ -371,9 +531,10 @@ def _aes_gcm(key: bytes) -> Cipher:
     return AESGCM(key)
 
 
-def _object_cipher(key: bytes, name: str) -> Cipher:
+def _object_key(key: DataKey, name: str) -> ObjectKey:
     from cryptography.hazmat.primitives.hashes import SHA256  # noqa: PLC0415 - as above
     from cryptography.hazmat.primitives.kdf.hkdf import HKDF  # noqa: PLC0415 - as above
 
-    derived = HKDF(SHA256(), _KEY_BYTES, salt=None, info=b"tieredstore object " + name.encode())
-    return _aes_gcm(derived.derive(key))
+    of = b"tieredstore bound object\0" + key.tier if key.tier else b"tieredstore object "
+    derived = HKDF(SHA256(), _KEY_BYTES, salt=None, info=of + name.encode())
+    return ObjectKey(_aes_gcm(derived.derive(key.key)), is_bound=bool(key.tier))

@@ -7,10 +7,12 @@ from functools import partial
 from itertools import chain
 from typing import Final, TypeVar
 
+from provider.disk_cache.use import cache_use
 from provider.encryption.frames import (
     CONTENT_BYTES,
     FRAME_BYTES,
-    Cipher,
+    MixedUploads,
+    ObjectKey,
     content_bytes,
     frames_of,
     key_ids,
@@ -18,7 +20,7 @@ from provider.encryption.frames import (
     open_whole,
     seal,
 )
-from provider.encryption.keys import KEYS_PREFIX, KeyRing, MasterKeys, wraps_in
+from provider.encryption.keys import KEYS_PREFIX, KeyRing, MasterKeys, OlderForm, wraps_in
 from provider.errors import Corrupt, Denied, NotFound, OutOfRange
 from provider.forwarding import ForwardingStore
 from provider.names import check_name
@@ -42,10 +44,11 @@ class EncryptedStore(ForwardingStore):
     def __init__(self, inner: ObjectStore, masters: MasterKeys, *, held: str) -> None:
         """`held` is a prefix below which a storage that holds anything has objects."""
         super().__init__(inner)
-        self._ring = KeyRing(inner, masters, held=held)
+        self.ring = KeyRing(inner, masters, held=held)
+        """Its keys."""
 
     def __repr__(self) -> str:
-        return f"<EncryptedStore {self._ring!r}: {self.inner!r}>"
+        return f"<EncryptedStore {self.ring!r}: {self.inner!r}>"
 
     async def create(self, name: str, buffers: Sequence[Buffer]) -> None:
         """Store a new object, encrypted; `ObjectStore.create`.
@@ -54,29 +57,43 @@ class EncryptedStore(ForwardingStore):
             Denied: the storage holds objects that are not encrypted, or under other keys.
         """
         check_name(name)
-        key_id = await self._ring.for_writing()
-        sealing = partial(seal, self._ring.cipher(key_id, name), key_id, buffers)
-        pieces = await _computed(sealing, sum(map(len, buffers)))
-        await self.inner.create(name, pieces)
+        await self.inner.create(name, await self._sealed(name, buffers))
+
+    async def replace(self, name: str, buffers: Sequence[Buffer]) -> None:
+        """Store an object anew, encrypted; `ReplacingStore.replace`, and as `create`."""
+        check_name(name)
+        await super().replace(name, await self._sealed(name, buffers))
+
+    async def _sealed(self, name: str, buffers: Sequence[Buffer]) -> Sequence[Buffer]:
+        key_id = await self.ring.for_writing()
+        sealing = partial(seal, self.ring.cipher(key_id, name).cipher, key_id, buffers)
+        return await _computed(sealing, sum(map(len, buffers)))
 
     async def read(self, name: str, wanted: ByteRange | None = None) -> Buffer:
         """Read a range, or all; `ObjectStore.read`.
 
         Raises also:
-            Corrupt: what came back was changed, moved or cut short, or is not encrypted.
+            Corrupt: what came back was changed, moved or cut short, is of several uploads or of
+                another tier, or is not encrypted.
             Denied: the master key of its data key was not given.
         """
         if wanted is not None:
             (content,) = await self.read_many([(name, wanted)])
             return content
-        await self._ring.know_place()
+        await self.ring.know_place()
+        return await _again_past_caches(lambda: self._read_whole(name))
+
+    async def _read_whole(self, name: str) -> Buffer:
         found = await self.inner.read(name)
-        cipher_of = await self._ciphers(found, name)
-        return await _computed(partial(open_whole, cipher_of, found, name), len(found))
+        key_of = await self._keys(found, name)
+        return await _computed(partial(open_whole, key_of, found, name), len(found))
 
     async def read_many(self, wanted: Sequence[tuple[str, ByteRange]]) -> list[Buffer]:
         """Read several ranges; `ObjectStore.read_many`, and as `read`."""
-        await self._ring.know_place()
+        await self.ring.know_place()
+        return await _again_past_caches(lambda: self._read_ranges(wanted))
+
+    async def _read_ranges(self, wanted: Sequence[tuple[str, ByteRange]]) -> list[Buffer]:
         widened = [(name, frames_of(part)) for name, part in wanted]
         try:
             found = await self.inner.read_many(widened)
@@ -87,8 +104,8 @@ class EncryptedStore(ForwardingStore):
             raise OutOfRange("the encrypted object ends earlier", error.path, position) from error
         contents: list[Buffer] = []
         for (name, part), frames in zip(wanted, found, strict=True):
-            cipher_of = await self._ciphers(frames, name)
-            opening = partial(open_range, cipher_of, frames, name, part)
+            key_of = await self._keys(frames, name)
+            opening = partial(open_range, key_of, frames, name, part)
             contents.append(await _computed(opening, len(frames)))
         return contents
 
@@ -98,7 +115,7 @@ class EncryptedStore(ForwardingStore):
         Raises also:
             Corrupt: no encrypted object is so long.
         """
-        await self._ring.know_place()
+        await self.ring.know_place()
         object_bytes = await self.inner.size(name)
         size_bytes = content_bytes(object_bytes)
         if size_bytes is None:
@@ -110,7 +127,7 @@ class EncryptedStore(ForwardingStore):
 
         One that is not encrypted has the length that the storage has.
         """
-        await self._ring.know_place()
+        await self.ring.know_place()
         return [
             entry if size is None else replace(entry, size_bytes=size)
             for entry in await self.inner.list(prefix, after=after)
@@ -120,7 +137,7 @@ class EncryptedStore(ForwardingStore):
 
     async def delete(self, names: Sequence[str]) -> None:
         """Remove objects; `ObjectStore.delete`. Refused as reads are."""
-        await self._ring.know_place()
+        await self.ring.know_place()
         await super().delete(names)
 
     async def append(self, appends: Sequence[Append]) -> None:
@@ -131,12 +148,12 @@ class EncryptedStore(ForwardingStore):
         """
         raise Denied("encrypted objects do not grow in place", appends[0].name if appends else "")
 
-    async def _ciphers(self, frames: Buffer, name: str) -> Callable[[bytes], Cipher]:
-        await self._ring.know(key_ids(frames), name)
-        return partial(self._cipher, name)
+    async def _keys(self, frames: Buffer, name: str) -> Callable[[bytes], ObjectKey]:
+        await self.ring.know(key_ids(frames), name)
+        return partial(self._key, name)
 
-    def _cipher(self, name: str, key_id: bytes) -> Cipher:
-        return self._ring.cipher(key_id, name)
+    def _key(self, name: str, key_id: bytes) -> ObjectKey:
+        return self.ring.cipher(key_id, name)
 
 
 class PlainStore(ForwardingStore):
@@ -172,6 +189,15 @@ class PlainStore(ForwardingStore):
             self._is_plain = True
             self._has_created = self._has_created or is_first_create
         return await super()._call(verb, names, effect, size_bytes)
+
+
+async def _again_past_caches(read: Callable[[], Awaitable[ResultT]]) -> ResultT:
+    """The result of a read; a second one passes over what caches have of a replaced object."""
+    try:
+        return await read()
+    except (MixedUploads, OlderForm):
+        with cache_use(past=True):
+            return await read()
 
 
 async def _computed(work: Callable[[], ResultT], size_bytes: int) -> ResultT:

@@ -15,6 +15,7 @@ from tieredstore.cli.printable import printable
 from tieredstore.cli.progress import bytes_bar
 from tieredstore.cli.reading import java_metadata_option, with_tier
 from tieredstore.readable_tier import ReadableTier
+from tieredstore.storages import unbound_stores
 from tieredstore.summary import losses_text
 
 
@@ -47,6 +48,12 @@ def command(
                 click.echo(_verdict(tier, found))
                 if lost := losses_text(tier.queues()):
                     click.echo(f"{lost}: `tieredstore topics` says where")
+                if unbound := unbound_stores(tier.reader.store):
+                    click.echo(
+                        f"the {' and the '.join(unbound)} store may have encrypted objects of an "
+                        "older program, which are not bound to this tier: `tieredstore "
+                        "rewrap-keys` binds them"
+                    )
         return found
 
     return FINDINGS if with_tier(invocation, java_metadata, check, from_disk=False) else 0

@@ -1,31 +1,44 @@
-"""`tieredstore rewrap-keys`: puts an encrypted tier's data keys under another master key."""
+"""`tieredstore rewrap-keys`: another master key for an encrypted tier, and the newer form."""
 
 import asyncio
+from collections.abc import Mapping
 
 import click
 
+from provider.clock import SystemClock
+from provider.encryption.moving import Moved
 from provider.errors import NotFound
 from provider.two_stores import FIRST_STORE, SECOND_STORE
-from tieredstore.cli.invocation import Invocation, json_option, pass_invocation
-from tieredstore.cli.output import write_json, write_table
+from tieredstore.cli.exit_status import FINDINGS
+from tieredstore.cli.invocation import Invocation, json_option, pass_invocation, take_over_option
+from tieredstore.cli.output import Row, size_text, write_json, write_table
+from tieredstore.cli.printable import printable
 from tieredstore.config.location import TierUrl
 from tieredstore.config.second_store import second_location
 from tieredstore.config.sources import ConfigError
 from tieredstore.opening import existing_tier
 from tieredstore.places import directory_of, rewrap_keys
+from tieredstore.rewrapping import move_to_bound
+from tieredstore.summary import counted
 
 
 @click.command("rewrap-keys")
 @click.option("--dry-run", is_flag=True, help="Say what would be done; change nothing.")
+@take_over_option
 @json_option
 @pass_invocation
-def command(invocation: Invocation, *, dry_run: bool, as_json: bool) -> None:
+def command(invocation: Invocation, *, dry_run: bool, take_over: bool, as_json: bool) -> int:
     """Wrap all data keys under the first master key, and forget the others' wraps.
 
     The environment variable TIEREDSTORE_OBJECT_STORE_ENCRYPTION_KEYS names the new master key and
-    then the old ones: new:BASE64,old:BASE64. No message is read or written again. Give the new
-    master key to every process before the old one is thrown away. Where the tier has a second
-    store, the keys of both are wrapped, and none before those of both could be opened.
+    then the old ones: new:BASE64,old:BASE64. Give the new master key to every process before the
+    old one is thrown away. Where the tier has a second store, the keys of both are wrapped, and
+    none before those of both could be opened.
+
+    Objects of older programs are not bound to the tier. They are written again under their
+    names, each read back, and such objects are refused from then on; no process may own the tier
+    meanwhile. No other message is read or written again. An interrupted run loses nothing, and the
+    next one goes on. Exit status 1: an object is damaged, and stays as it is.
     """
     config = existing_tier(invocation.load_config())
     places = {FIRST_STORE: directory_of(config), SECOND_STORE: second_location(config)}
@@ -47,12 +60,40 @@ def command(invocation: Invocation, *, dry_run: bool, as_json: bool) -> None:
         }
         for place, one in found
     ]
+    moved = asyncio.run(
+        move_to_bound(config, names, clock=SystemClock(), dry_run=dry_run, take_over=take_over)
+    )
     if as_json:
-        write_json(rows)
-        return
+        write_json([*rows, *(_moved_row(which, one) for which, one in moved.items())])
+        return _status(moved)
     title = "would be" if dry_run else "is"
     columns = ("store", "data key", "was under", f"{title} under")
     cells = [
         (names[place], one.key_id, ", ".join(one.was_under), one.under) for place, one in found
     ]
     write_table(columns, cells)
+    for which, one in moved.items():
+        would = "would be" if dry_run else "were"
+        click.echo(
+            f"{which} store: {counted(one.objects, 'object')} ({size_text(one.size_bytes)}) of the "
+            f"older form {would} bound to the tier"
+        )
+        if one.left:
+            click.echo(f"{which} store: {counted(one.left, 'object')} of other tiers are left")
+        for error in one.failures:
+            click.echo(printable(f"{error.path} at {error.position}: {error.reason}"))
+    return _status(moved)
+
+
+def _moved_row(which: str, moved: Moved) -> Row:
+    return {
+        "store": which,
+        "objects_bound": moved.objects,
+        "bytes": moved.size_bytes,
+        "objects_left": moved.left,
+        "failures": [f"{one.path} at {one.position}: {one.reason}" for one in moved.failures],
+    }
+
+
+def _status(moved: Mapping[str, Moved]) -> int:
+    return FINDINGS if any(one.failures for one in moved.values()) else 0

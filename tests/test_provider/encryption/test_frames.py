@@ -12,6 +12,7 @@ from provider.encryption.frames import (
     CONTENT_BYTES,
     FRAME_BYTES,
     Cipher,
+    ObjectKey,
     content_bytes,
     frames_of,
     open_range,
@@ -29,9 +30,9 @@ SIZES = st.one_of(
 )
 
 
-def cipher_of(key_id: bytes) -> Cipher:
+def key_of(key_id: bytes) -> ObjectKey:
     assert key_id == KEY_ID
-    return CIPHER
+    return ObjectKey(CIPHER, is_bound=True)
 
 
 def sealed(content: bytes) -> bytes:
@@ -52,7 +53,7 @@ def test_the_length_of_an_object_says_that_of_its_content(size: int) -> None:
 def test_any_range_is_read_from_its_frames_alone(size: int, data: st.DataObject) -> None:
     content = Random(size).randbytes(size)
     found = sealed(content)
-    assert open_whole(cipher_of, found, "n") == content
+    assert open_whole(key_of, found, "n") == content
     if not size:
         return
     start = data.draw(st.integers(0, size - 1))
@@ -60,17 +61,17 @@ def test_any_range_is_read_from_its_frames_alone(size: int, data: st.DataObject)
     frames = frames_of(wanted)
     assert frames.end <= len(found)
     part = found[frames.start : frames.end]
-    assert open_range(cipher_of, part, "n", wanted) == content[wanted.start : wanted.end]
+    assert open_range(key_of, part, "n", wanted) == content[wanted.start : wanted.end]
 
 
 def test_a_range_that_ends_behind_the_content_is_refused() -> None:
     found = sealed(b"x" * 10)
     with pytest.raises(OutOfRange, match="the object ends at 10"):
-        open_range(cipher_of, found[:FRAME_BYTES], "n", ByteRange(4, 11))
+        open_range(key_of, found[:FRAME_BYTES], "n", ByteRange(4, 11))
     full = sealed(b"x" * CONTENT_BYTES)
     second = ByteRange(CONTENT_BYTES, CONTENT_BYTES + 1)
     with pytest.raises(OutOfRange, match=f"the object ends at {CONTENT_BYTES}"):
-        open_range(cipher_of, full[FRAME_BYTES:], "n", second)
+        open_range(key_of, full[FRAME_BYTES:], "n", second)
 
 
 def test_a_flipped_bit_anywhere_in_a_frame_is_found() -> None:
@@ -82,9 +83,9 @@ def test_a_flipped_bit_anywhere_in_a_frame_is_found() -> None:
         at, bit = rng.randrange(frames), 1 << rng.randrange(8)
         found[at] ^= bit
         with pytest.raises((Corrupt, AssertionError)):  # another id asks for another key
-            open_whole(cipher_of, bytes(found), "n")
+            open_whole(key_of, bytes(found), "n")
         found[at] ^= bit
-    assert open_whole(cipher_of, bytes(found), "n") == content
+    assert open_whole(key_of, bytes(found), "n") == content
 
 
 def test_frames_that_changed_places_or_are_left_out_are_found() -> None:
@@ -92,15 +93,15 @@ def test_frames_that_changed_places_or_are_left_out_are_found() -> None:
     first, second, last = (found[at : at + FRAME_BYTES] for at in range(0, 3 * FRAME_BYTES, 4096))
     for changed in (second + first + last, first + last, second + last, last):
         with pytest.raises(Corrupt):
-            open_whole(cipher_of, changed + bytes(100), "n")
+            open_whole(key_of, changed + bytes(100), "n")
     for cut in (first + second, first, first + second + bytes(100), b"", b"x" * 100):
         with pytest.raises(Corrupt):
-            open_whole(cipher_of, cut, "n")
+            open_whole(key_of, cut, "n")
 
 
 def test_what_is_appended_to_an_object_is_not_taken_for_content() -> None:
     found = sealed(b"abc")
     with pytest.raises(Corrupt):
-        open_whole(cipher_of, found + b"x", "n")
+        open_whole(key_of, found + b"x", "n")
     with pytest.raises(Corrupt):
-        open_whole(cipher_of, found + found, "n")
+        open_whole(key_of, found + found, "n")

@@ -12,37 +12,61 @@ from provider.encryption.store import EncryptedStore
 from provider.errors import Corrupt
 from provider.memory import MemoryStore
 from provider.ranges import ByteRange
+from tests.test_provider.encryption.make_bound_vectors import vectors
 
-VECTORS: dict[str, Any] = json.loads(Path(__file__).with_name("vectors.json").read_text())
-OBJECTS: dict[str, dict[str, Any]] = VECTORS["objects"]
+Vectors = dict[str, Any]
+HERE = Path(__file__).parent
+FORMS: dict[str, Vectors] = {
+    form: json.loads((HERE / file).read_text())
+    for form, file in (("older", "vectors.json"), ("bound", "bound_vectors.json"))
+}
 CONTENT = bytes(range(251)) * 40
+EACH = [(form, name) for form, made in FORMS.items() for name in sorted(made["objects"])]
 
 
-async def storage(objects: dict[str, bytes]) -> EncryptedStore:
+async def storage(made: Vectors, objects: dict[str, bytes]) -> EncryptedStore:
     inner = MemoryStore()
-    await inner.create(VECTORS["wrap_name"], [json.dumps(VECTORS["wrap"]).encode()])
+    await inner.create(made["wrap_name"], [json.dumps(made["wrap"]).encode()])
     for name, raw in objects.items():
         await inner.create(name, [raw])
-    return EncryptedStore(inner, MasterKeys.parse(VECTORS["master"]), held="@journal/")
+    return EncryptedStore(inner, MasterKeys.parse(made["master"]), held="@journal/")
 
 
-def object_of(name: str) -> bytes:
-    return base64.b64decode("".join(OBJECTS[name]["object"]))
+def object_of(made: Vectors, name: str) -> bytes:
+    return base64.b64decode("".join(made["objects"][name]["object"]))
 
 
-@pytest.mark.parametrize("name", sorted(OBJECTS))
-async def test_an_object_of_another_implementation_is_read(name: str) -> None:
-    size = int(OBJECTS[name]["content_bytes"])
-    store = await storage({name: object_of(name)})
+@pytest.mark.parametrize(("form", "name"), EACH)
+async def test_an_object_of_another_implementation_is_read(form: str, name: str) -> None:
+    made = FORMS[form]
+    size = int(made["objects"][name]["content_bytes"])
+    store = await storage(made, {name: object_of(made, name)})
     assert bytes(await store.read(name)) == CONTENT[:size]
     assert await store.size(name) == size
     for start in range(0, size, 37):
         assert bytes(await store.read(name, ByteRange(start, size))) == CONTENT[start:size]
 
 
-async def test_an_object_of_another_implementation_is_refused_under_another_name() -> None:
-    one, two = sorted(OBJECTS)
-    store = await storage({one: object_of(two), two: object_of(one)})
+@pytest.mark.parametrize("form", FORMS)
+async def test_an_object_of_another_implementation_is_refused_under_another_name(form: str) -> None:
+    made = FORMS[form]
+    one, two, *_ = sorted(made["objects"])
+    store = await storage(made, {one: object_of(made, two), two: object_of(made, one)})
     for name in (one, two):
         with pytest.raises(Corrupt, match="changed, moved, or sealed"):
             await store.read(name)
+
+
+def test_the_bound_objects_are_what_the_other_implementation_makes() -> None:
+    assert vectors() == FORMS["bound"]
+
+
+@pytest.mark.parametrize("field", ["tier", "reads_older", "format"])
+async def test_a_changed_wrap_is_refused(field: str) -> None:
+    made = FORMS["bound"]
+    other = {"tier": "00" * 16, "reads_older": True, "format": 1}[field]
+    changed = {**made, "wrap": {**made["wrap"], field: other}}
+    (name, *_) = made["objects"]
+    store = await storage(changed, {name: object_of(made, name)})
+    with pytest.raises(Corrupt, match="another key, or damage"):
+        await store.read(name)

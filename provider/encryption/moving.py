@@ -1,0 +1,122 @@
+"""Objects of the older form are stored anew in the newer one, which is bound to the tier."""
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import Final
+
+from provider.encryption.frames import KEY_ID_BYTES
+from provider.encryption.keys import KEYS_PREFIX, forget_wraps
+from provider.encryption.store import EncryptedStore
+from provider.errors import Corrupt, NotFound, StoreError
+from provider.object_store import ObjectEntry
+from provider.probing import PROBE_PREFIX
+from provider.ranges import ByteRange
+
+MOVES_MAX: Final = 4
+"""Objects that are moved side by side."""
+STORES_MAX: Final = 2
+"""How often an object is stored anew until it reads as it was."""
+
+
+@dataclass(slots=True)
+class Moved:
+    """What a move has done, or would do."""
+
+    objects: int = 0
+    size_bytes: int = 0
+    """Length of their content."""
+    left: int = 0
+    """Objects of the older form that are not the caller's to move."""
+    failures: list[StoreError] = field(default_factory=list[StoreError])
+    """Why objects could not be read or stored; they stay as they are."""
+
+
+async def move_older(store: EncryptedStore, prefix: str = "", *, dry_run: bool = False) -> Moved:
+    """Store anew, under their names, all objects of the older form whose name has the prefix.
+
+    Each is verified before, and read back and compared afterwards. Once no object of the older form
+    is left, the storage refuses that form, and its data keys go. An interrupted move loses nothing;
+    call it again. `store` has no cache. The caller owns the objects: nobody deletes one meanwhile.
+    Requests: one an object, and three for each that is moved. Memory: three times the length of
+    four objects, and the names of all.
+
+    Raises:
+        Denied, Unavailable: the storage refuses, or does not answer.
+    """
+    ring = store.ring
+    await ring.know_place()
+    moved, seen = Moved(), set[str]()
+    while ring.older and ring.reads_older:
+        entries = await _unseen(store, seen)
+        if not entries:
+            break
+        await _move_some(store, entries, prefix, moved, dry_run=dry_run)
+        if dry_run:
+            return moved
+    if ring.older and not (dry_run or moved.left or moved.failures):
+        await ring.refuse_older()
+        await forget_wraps(store.inner, ring.older)
+    return moved
+
+
+async def _unseen(store: EncryptedStore, seen: set[str]) -> list[ObjectEntry]:
+    listed = [
+        entry
+        for entry in await store.inner.list("")
+        if not entry.name.startswith((KEYS_PREFIX, PROBE_PREFIX)) and entry.name not in seen
+    ]
+    seen.update(entry.name for entry in listed)
+    return listed
+
+
+async def _move_some(
+    store: EncryptedStore, entries: list[ObjectEntry], prefix: str, moved: Moved, *, dry_run: bool
+) -> None:
+    waiting = iter(entries)
+
+    async def work() -> None:
+        for entry in waiting:  # shared by all
+            try:
+                await _move_one(store, entry, prefix, moved, dry_run=dry_run)
+            except NotFound:
+                continue  # it was deleted meanwhile
+            except Corrupt as error:
+                moved.failures.append(error)
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            for _ in range(MOVES_MAX):
+                group.create_task(work())
+    except BaseExceptionGroup as errors:
+        raise errors.exceptions[0] from None
+
+
+async def _move_one(
+    store: EncryptedStore, entry: ObjectEntry, prefix: str, moved: Moved, *, dry_run: bool
+) -> None:
+    if entry.size_bytes < KEY_ID_BYTES:
+        return
+    key_id = bytes(await store.inner.read(entry.name, ByteRange(0, KEY_ID_BYTES)))
+    if key_id not in store.ring.older:
+        return
+    if not entry.name.startswith(prefix):
+        moved.left += 1
+        return
+    if dry_run:
+        moved.size_bytes += await store.size(entry.name)
+    else:
+        content = bytes(await store.read(entry.name))
+        await _store_anew(store, entry.name, content)
+        moved.size_bytes += len(content)
+    moved.objects += 1
+
+
+async def _store_anew(store: EncryptedStore, name: str, content: bytes) -> None:
+    for _ in range(STORES_MAX):
+        await store.replace(name, [content])
+        try:
+            if await store.read(name) == content:
+                return
+        except Corrupt:
+            continue
+    raise Corrupt("the storage gives back other bytes than it was given", name)
