@@ -99,7 +99,7 @@ test-spark: $(FULL_STAMP)
 
 test-slow: export HYPOTHESIS_PROFILE := full
 test-slow: $(FULL_STAMP)
-	$(PYTEST) -m "$(SCALING)"
+	$(PYTEST) -n $(WORKERS) --dist worksteal -m "$(SCALING)"
 
 # The S3 server takes an eighth of a core while nothing asks it anything: all that use it come one after another.
 test-s3: export HYPOTHESIS_PROFILE := full

@@ -52,6 +52,7 @@ def bodies_in(store: Path) -> bytes:
     return b"".join(file.read_bytes() for file in sorted((store / "commitlog").iterdir()))
 
 
+@pytest.mark.nightly
 def test_a_broker_that_is_alone_in_controller_mode_is_tiered(
     rocketmq: BrokerInstall, tmp_path: Path
 ) -> None:

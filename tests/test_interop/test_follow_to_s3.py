@@ -20,6 +20,7 @@ from tests.test_interop.tieredstore_process import Tieredstore, stop
 pytestmark = [pytest.mark.rocketmq, pytest.mark.timeout(HANGS_AFTER_S)]
 
 
+@pytest.mark.nightly
 def test_a_broker_followed_to_s3_reads_as_its_client_reads_it(
     rocketmq: BrokerInstall, s3_url: str, tmp_path: Path
 ) -> None:
