@@ -36,6 +36,10 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.spark
 
 AUDIT_SPLIT_BYTES = 1 << 20
+BY_DAY = [
+    pytest.param(one, marks=[] if one == min(SPLIT_BYTES) else [pytest.mark.nightly])
+    for one in SPLIT_BYTES
+]
 
 
 @pytest.fixture
@@ -50,7 +54,7 @@ def tier(sound: tuple[GoldenTree, Path], tmp_path: Path) -> Path:
     return Path(shutil.copytree(sound[1], tmp_path / "tier"))
 
 
-@pytest.mark.parametrize("split_bytes", SPLIT_BYTES)
+@pytest.mark.parametrize("split_bytes", BY_DAY)
 def test_lost_consume_queues_and_index_files_come_back_byte_for_byte(
     engine: "SparkEngine", sound: tuple[GoldenTree, Path], tier: Path, split_bytes: int
 ) -> None:
@@ -64,7 +68,7 @@ def test_lost_consume_queues_and_index_files_come_back_byte_for_byte(
     assert all_of(broker) == before
 
 
-@pytest.mark.parametrize("split_bytes", SPLIT_BYTES)
+@pytest.mark.parametrize("split_bytes", BY_DAY)
 def test_a_tier_of_commit_logs_alone_gets_all_back_and_answers_the_same(
     engine: "SparkEngine", sound: tuple[GoldenTree, Path], tier: Path, split_bytes: int
 ) -> None:

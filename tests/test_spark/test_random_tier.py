@@ -27,6 +27,11 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(HANGS_AFTER_S)]
 
+BY_DAY = [
+    pytest.param(one, marks=[] if one == SPLIT_BYTES[1] else [pytest.mark.nightly])
+    for one in SPLIT_BYTES
+]
+
 
 @pytest.fixture(scope="session")
 def sound_random(tmp_path_factory: pytest.TempPathFactory) -> RandomTier:
@@ -40,7 +45,7 @@ def engine(spark: "SparkSession") -> "SparkEngine":
     return SparkEngine(spark)
 
 
-@pytest.mark.parametrize("split_bytes", SPLIT_BYTES)
+@pytest.mark.parametrize("split_bytes", BY_DAY)
 def test_lost_files_and_then_all_but_the_logs_come_back_byte_for_byte(
     engine: "SparkEngine", sound_random: RandomTier, tmp_path: Path, split_bytes: int
 ) -> None:
@@ -55,6 +60,7 @@ def test_lost_files_and_then_all_but_the_logs_come_back_byte_for_byte(
     assert is_remade(tier, wanted, engine, split_bytes) == index
 
 
+@pytest.mark.nightly
 def test_parts_on_s3_give_all_back(
     spark: "SparkSession",
     engine: "SparkEngine",

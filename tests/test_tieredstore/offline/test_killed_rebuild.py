@@ -72,7 +72,7 @@ class WithDeadlyWork:
         return self.engine.map_group(items, self.mapper, deadly, progress=progress)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_workers_that_are_killed_change_no_byte(tmp_path: Path) -> None:
     tree, tier, marks = unpacked(ROCKETMQ_533), tmp_path / "tier", tmp_path / "marks"
     run(*options_of(tree, tier), "tier", tree.store)

@@ -45,7 +45,7 @@ LOSSES: dict[str, Event] = {
 }
 
 
-@pytest.fixture(params=["memory", pytest.param("s3", marks=pytest.mark.s3)])
+@pytest.fixture(params=["memory", pytest.param("s3", marks=[pytest.mark.s3, pytest.mark.nightly])])
 def tier(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[LivingTier]:
@@ -81,6 +81,13 @@ def gone_in(report: ExportReport) -> list[tuple[QueueId, int]]:
     return [(one.queue, offset) for one in report.gone for offset in range(one.start, one.end)]
 
 
+BY_DAY = pytest.mark.parametrize(
+    "tier", ["memory", pytest.param("s3", marks=pytest.mark.s3)], indirect=True
+)
+"""On S3, too, in `make test-full`: the other tests are by night."""
+
+
+@BY_DAY
 @pytest.mark.parametrize("event", MOVES)
 def test_an_export_reads_what_moved_at_its_new_place(
     tier: LivingTier, tmp_path: Path, event: str

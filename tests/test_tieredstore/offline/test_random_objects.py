@@ -154,7 +154,7 @@ def test_parts_give_all_back(
         memory.rm_file(name)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_parts_on_s3_give_all_back_to_several_processes(s3_url: str, tmp_path: Path) -> None:
     with LocalEngine(2, staging=tmp_path) as engine:
         comes_back(made_at(s3_url), engine, SPLIT_BYTES[1])
