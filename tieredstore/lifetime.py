@@ -1,6 +1,7 @@
 """Background tasks, owned by a `with` block, and the failure that ended them."""
 
 import asyncio
+import gc
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from typing import cast
@@ -9,6 +10,15 @@ from provider.errors import Fenced, StoreError
 
 Worker = Callable[[], Awaitable[None]]
 """A coroutine function that runs until it is cancelled, or returns earlier."""
+
+
+def keep_opened() -> None:
+    """Leave what a process has opened out of collections of garbage.
+
+    The records of a tier live as long as the process, and those that are replaced go by their
+    references. A full collection beside 100,000 queues would hold the event loop for 60 ms.
+    """
+    gc.freeze()
 
 
 async def _call(worker: Worker) -> None:

@@ -274,12 +274,16 @@ class RetentionStep(Step):
     async def _written(
         self, queue: QueueId, ref: ManifestRef, segments: Sequence[Segment]
     ) -> list[ManifestRef]:
-        """Manifests of what stays of one; several if an older program made it longer."""
-        pieces = range(0, len(segments), MANIFEST_SEGMENTS_MAX)
-        return [
-            await self._writer.write(queue, segments[at : at + MANIFEST_SEGMENTS_MAX], ref.level)
-            for at in pieces
-        ]
+        """Manifests of what stays of one; several if an older program made it longer.
+
+        Others have a turn after each: a store may answer at once.
+        """
+        written: list[ManifestRef] = []
+        for at in range(0, len(segments), MANIFEST_SEGMENTS_MAX):
+            piece = segments[at : at + MANIFEST_SEGMENTS_MAX]
+            written.append(await self._writer.write(queue, piece, ref.level))
+            await self.tier.clock.sleep(0)
+        return written
 
     def _rolled(self, queue: Queue, keep_from: int) -> CommitQueue | None:
         """The operation that closes the last segments, where all that they hold goes as well."""

@@ -54,6 +54,7 @@ from provider.ranges import QueueOffset
 from tests.bench.rows import Goal, goals_beside
 from tests.support.journal_run import running
 from tests.support.owned_tier import OwnedWorld
+from tieredstore.lifetime import keep_opened
 
 NOW_MS = 1_700_000_000_000
 HOUR_MS = 3_600_000
@@ -141,6 +142,7 @@ async def filled(count: int, clock: FixedClock) -> AsyncIterator[tuple[Journal, 
             if len(operations) > 2000 or number == count - 1:
                 await journal.publish(operations)
                 operations = []
+        keep_opened()  # as an owner's process does
         yield journal, store
 
 

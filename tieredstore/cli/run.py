@@ -32,7 +32,7 @@ from tieredstore.cli.signals import EndingSignals, Signalled
 from tieredstore.cli.tier import hindrance_of
 from tieredstore.cli.topic_rows import COLUMNS, NUMBERS, cells_of, row_of
 from tieredstore.config.effective import Config, StartWords
-from tieredstore.lifetime import running
+from tieredstore.lifetime import keep_opened, running
 from tieredstore.metrics.moment import Moment
 from tieredstore.metrics.serving import metrics_of, served_metrics
 from tieredstore.report import Reporter, log_owned, log_start
@@ -213,6 +213,7 @@ async def _watch(run: Running, tiered: TieredMessageStore) -> None:
     cold = await tiered.wait_for_tier()
     run.watch = watch = StoreWatch(cold, run.context.clock)
     log_owned(cold.tier.state)
+    keep_opened()
     reporter = Reporter(watch.look, run.context.clock)
     async with live_table(watch, run.config, is_live=run.is_live):
         await reporter.run()

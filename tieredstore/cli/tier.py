@@ -32,7 +32,7 @@ from tieredstore.cli.topic_rows import COLUMNS, NUMBERS, cells_of, row_of
 from tieredstore.config.effective import Config, StartWords
 from tieredstore.config.sources import ConfigError
 from tieredstore.follower import Follower
-from tieredstore.lifetime import running
+from tieredstore.lifetime import keep_opened, running
 from tieredstore.summary import TopicSummary, counted
 
 GONE = frozenset({errno.EPIPE, errno.EIO})
@@ -143,6 +143,7 @@ async def _run(opened: Follower, config: Config, *, follow: bool, is_live: bool)
     try:
         async with opened as follower:
             if follow:
+                keep_opened()
                 async with live_table(follower, config, is_live=is_live):
                     hindrance = await _follow(follower, config, stop)
             else:
