@@ -27,7 +27,8 @@ COLUMNS = ("topic", "queues", "queues in tier", "messages in tier", "size in tie
 @click.option(
     "--tier-only",
     is_flag=True,
-    help="Leave the store directory alone, such as that of a broker whose tier it is.",
+    help="Leave the store directory alone, such as that of a broker whose tier it is. What that "
+    "still has of a topic is tiered anew by the next `tier`: delete it on the broker first.",
 )
 @take_over_option
 @json_option
