@@ -229,7 +229,7 @@ class KeyRing:
                 opened[number] = await _opened(self._store, key_id, names, self._masters)
             except (Denied, Corrupt) as error:
                 self._failed[number] = error
-        await self._know_tier({key.tier for _, key in opened.values() if key.tier})
+        self._know_tier(opened)
         for number, (_, key) in opened.items():
             if key.tier and key.tier != self._tier:
                 reason = "a data key of another tier was put here"
@@ -250,25 +250,26 @@ class KeyRing:
     def _is_newest_form(self, key: DataKey) -> bool:
         return key.reads_older == self._reads_older
 
-    async def _know_tier(self, found: set[bytes]) -> None:
-        """Know the tier by the wraps; where they tell several, by what began the storage.
+    def _know_tier(self, opened: Mapping[bytes, tuple[str, DataKey]]) -> None:
+        """Know the tier by its data keys.
 
         Raises:
-            Denied: that is gone.
+            Denied: they are of several tiers. Nothing in the storage could tell which is this one.
         """
-        if self._tier or not found:
+        of: dict[bytes, list[str]] = {}
+        for number, (_, key) in opened.items():
+            if key.tier:
+                of.setdefault(key.tier, []).append(number.hex())
+        if self._tier or not of:
             return
-        if len(found) > 1:
-            try:
-                self._tier = await _tier_of(self._store)
-            except NotFound as error:
-                reason = (
-                    "data keys of several tiers lie here, and the object that tells which is this "
-                    "one's is gone: put it back from a copy"
-                )
-                raise Denied(reason, TIER_NAME) from error
-        else:
-            (self._tier,) = found
+        if len(of) > 1:
+            listed = ", or ".join(" and ".join(sorted(numbers)) for numbers in of.values())
+            reason = (
+                "data keys of several tiers lie here: take away those that were copied from "
+                f"another tier ({listed})"
+            )
+            raise Denied(reason, KEYS_PREFIX)
+        (self._tier,) = of
 
     async def refuse_older(self) -> None:
         """Refuse objects of the older form from now on, everywhere. None may be left.

@@ -39,7 +39,7 @@ class Watched(MemoryStore):
     def uploads(self, name: str) -> list[bytes]:
         return [data for one, data in self.given if one == name]
 
-    def keys(self) -> dict[str, bytearray]:
+    def wraps(self) -> dict[str, bytearray]:
         """What lies below `@keys/`."""
         return {n: raw for n, raw in self.objects.items() if n.startswith(KEYS_PREFIX)}
 
@@ -75,19 +75,24 @@ async def test_an_object_of_another_tier_with_the_same_master_key_is_refused() -
     await opened(ours).create(name, [b"entry of ours"])
     await opened(ours).create(NAMES[1], [b"another one of ours"])
     await opened(theirs).create(name, [b"entry of theirs"])
-    wraps = {n: raw for n, raw in theirs.keys().items() if n != TIER_NAME}
-    ours.objects.update(wraps)
-    assert bytes(await opened(ours).read(name)) == b"entry of ours"  # their key stops nothing
-    ours.objects[name] = theirs.objects[name]
-    with pytest.raises(Corrupt, match="a data key of another tier was put here"):
-        await opened(ours).read(name)
-    await opened(ours).create("later", [b"under our own key"])
-    ours.objects[TIER_NAME] = theirs.objects[TIER_NAME]
-    with pytest.raises(Corrupt, match="of another tier"):
-        await opened(ours).read(NAMES[1])
-    del ours.objects[TIER_NAME]
-    with pytest.raises(Denied, match="data keys of several tiers lie here"):
-        await opened(ours).read(NAMES[1])
+    running, before = opened(ours), dict(ours.objects)
+    assert bytes(await running.read(name)) == b"entry of ours"
+    for put in (lambda n: n != TIER_NAME, lambda _: True):  # without and with what names the tier
+        ours.objects.update({n: raw for n, raw in theirs.wraps().items() if put(n)})
+        for one in NAMES:
+            with pytest.raises(Denied, match="data keys of several tiers lie here: take away"):
+                await opened(ours).read(one)
+        ours.objects[name] = theirs.objects[name]
+        with pytest.raises(Denied, match="data keys of several tiers lie here: take away"):
+            await opened(ours).read(name)
+        with pytest.raises(Corrupt, match="a data key of another tier was put here"):
+            await running.read(name)
+        await running.create(f"later{len(ours.given)}", [b"under our own key"])
+        assert bytes(await running.read(NAMES[1])) == b"another one of ours"
+        ours.objects.update(before)
+    wrap = next(n for n in theirs.wraps() if n != TIER_NAME)
+    del ours.objects[wrap]
+    assert bytes(await opened(ours).read(name)) == b"entry of ours"
 
 
 async def test_a_process_that_runs_takes_no_data_key_of_another_tier() -> None:
@@ -159,8 +164,9 @@ async def _attacked(data: st.DataObject) -> None:
         forged = b"".join(chosen) + bytes(tail)
     name = data.draw(st.sampled_from(NAMES))
     ours.objects[name] = bytearray(forged)
-    if data.draw(st.booleans()):  # with its name, too, nothing of this tier would be read
-        ours.objects.update({n: raw for n, raw in theirs.keys().items() if n != TIER_NAME})
+    for key, value in theirs.wraps().items():
+        if data.draw(st.booleans()):
+            ours.objects[key] = value
     refusals = (Corrupt, Denied, NotFound, OutOfRange)
     with suppress(*refusals):
         assert bytes(await opened(ours).read(name)) in made[name]
