@@ -83,17 +83,15 @@ def choose_units(
     """
     taken: list[int] = []
     size = 0
-    gone = 0
-    while gone < len(units) and _is_gone(units[gone], least):
-        gone += 1
-    if gone:
-        return Picks(taken, offset + gone, is_removing=True)
     hashes = None
     if wish.subscription is not None:
         hashes = {value & _LOW_32_BITS for value in wish.subscription.hashes}
     for index, unit in enumerate(units):
-        if unit.is_filler or unit.position < least:
-            return Picks(taken, offset + index)
+        if unit.position < least or unit.is_filler:
+            if index:
+                return Picks(taken, offset + index)
+            there = (at for at, one in enumerate(units) if not _is_gone(one, least))
+            return Picks(taken, offset + next(there, len(units)), is_removing=True)
         if taken and _is_full(len(taken), size + unit.size, unit.position, end, wish):
             return Picks(taken, offset + index)
         if hashes is not None and unit.tag_hash & _LOW_32_BITS not in hashes:
