@@ -199,7 +199,8 @@ def _scanned(log: CommitLogWriter, queues: QueueFiles, found: Directory, *, resc
     try:
         scan = scan_log(log, Scan(start, queues, found.durable_end, found.deleted, known))
     except OffsetsContradict:
-        return _by_all_records(log, queues, found, known)
+        # A power failure may have taken the first file of a queue that was begun.
+        return _by_all_records(log, queues, found, found.next_offsets())
     scan.damages[:0] = damages
     return _Found(start, known, scan)
 
@@ -230,7 +231,8 @@ def _by_all_records(
         if queue in scan.units:
             scan.fill(queue, known.get(queue, 0))
             first, _ = scan.units[queue]
-            before[queue] = min(by_units, first) if queue not in queues.irregular else 0
+            is_whole = queue not in queues.irregular and first >= queues.first_offset(queue)
+            before[queue] = min(by_units, first) if is_whole else 0
         else:
             before[queue] = max(by_units, known.get(queue, 0))
             if before[queue] > by_units or queue in queues.irregular:

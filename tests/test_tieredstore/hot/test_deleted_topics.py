@@ -335,3 +335,25 @@ async def test_a_disk_that_fails_says_so_and_the_topic_goes_when_it_is_repeated(
         assert (tmp_path / "consumequeue/Gone").exists()
         await log.delete_topics({"Gone"})
         assert not (tmp_path / "consumequeue/Gone").exists()
+
+
+def test_a_first_file_that_a_power_failure_took_of_a_topic_made_again_is_rebuilt(
+    tmp_path: Path,
+) -> None:
+    """Its records follow the deletion, whose position is the durable end."""
+    queue = QueueId("Orders", 0)
+    with appender_at(tmp_path) as store:
+        put(store, [new_message(number) for number in range(8)])
+        store.close()
+    with appender_at(tmp_path) as store:
+        store.delete_topics({"Orders"})
+        put(store, [new_message(number) for number in range(8, 13)])
+        store.flush()
+    first, second = sorted((tmp_path / "consumequeue/Orders/0").iterdir())
+    first.unlink()
+    assert second.name.endswith("200")
+    for _ in range(2):
+        with appender_at(tmp_path) as store:
+            found = [message.body for message in contents(store)[queue]]
+            assert found == [new_message(number).body for number in range(8, 13)]
+            assert store.next_offset(queue) == 13
