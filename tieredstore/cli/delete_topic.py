@@ -48,7 +48,8 @@ def command(
     tieredStoreFilePath; or from a tier alone, which no process may own. What is deleted can no
     longer be read; the tier's files go by the end of the command, or with the next owner, and the
     records in the store's CommitLog when its files expire. A topic that is made again goes on above
-    its old end. What was interrupted is ended by the same command.
+    its old end. What was interrupted is ended by the same command. A broker deletes from its own
+    store itself, even where it is stopped: --tier-only leaves that alone.
 
     Prints what there was of each topic. Exit status 1: of one of them there was nothing,
     and no interrupted deletion was completed.
