@@ -17,8 +17,8 @@ P9  What `AlreadyExists` reports is as durable as what is acknowledged: a writer
     nonce behind it may go on.
 P10 `append` with `new` begins a file exclusively: of all stores over one storage one succeeds.
 P11 `register` is true only if no store that registered that name earlier can still write.
-P12 What an `append` of one store object may still write to a file lands before a later one of the
-    same store object to that file is acknowledged, or never.
+P12 What an `append` or a `delete` of one store object may still do to a file lands before a later
+    one of the same verb and store object to that file is acknowledged, or never.
 
 Names are relative, `/`-separated, and made of safe components (`names.py`); a name that is not
 is a `ValueError`, whoever asked. `@` may begin a component.

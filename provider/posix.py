@@ -39,6 +39,7 @@ class PosixStore:
         self._work = PosixWork(str(root), self._options, clock or SystemClock())
         self._readers = ThreadPoolExecutor(self._options.read_threads_max, "posix-read")
         self._appender = ThreadPoolExecutor(1, "posix-append")  # one: rounds land in their order
+        self._deleter = ThreadPoolExecutor(1, "posix-delete")  # one: none lands behind a later one
         self._writers = ThreadPoolExecutor(self._options.write_threads_max, "posix-write")
         self._nowait_works = True
         self._is_closed = False
@@ -95,9 +96,13 @@ class PosixStore:
         return await self._in(self._readers, lambda: self._work.list(prefix, after))
 
     async def delete(self, names: Sequence[str]) -> None:
-        """Remove objects, durably; `ObjectStore.delete`. Directories stay."""
+        """Remove objects, durably; `ObjectStore.delete`. Directories stay.
+
+        Calls run one after another: what a cancelled one may still remove is gone when the next
+        one returns.
+        """
         self._check(*names)
-        await self._in(self._writers, lambda: self._work.delete(names))
+        await self._in(self._deleter, lambda: self._work.delete(names))
 
     async def append(self, appends: Sequence[Append]) -> None:
         """Write every piece at its position; `AppendingStore.append`. One thread hop.
@@ -132,6 +137,7 @@ class PosixStore:
     def _close_waiting(self) -> None:
         self._readers.shutdown(wait=True)
         self._appender.shutdown(wait=True)
+        self._deleter.shutdown(wait=True)
         self._writers.shutdown(wait=True)
         self._work.close()
 

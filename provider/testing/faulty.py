@@ -115,7 +115,7 @@ class FaultyObjectStore(ForwardingStore):
         self._clock = clock or SystemClock()
         self._faults = tuple(faults)
         self._matched: Counter[int] = Counter()
-        self._late: list[tuple[frozenset[str], Callable[[], Awaitable[object]]]] = []
+        self._late: list[tuple[frozenset[tuple[str, str]], Callable[[], Awaitable[object]]]] = []
 
     def __repr__(self) -> str:
         state = "crashed" if self.crashed else f"{len(self._faults)} faults"
@@ -138,9 +138,10 @@ class FaultyObjectStore(ForwardingStore):
             with suppress(StoreError):
                 await effect()
 
-    async def _land_before(self, names: Collection[str]) -> None:
-        """Let late appends to these files take effect: the next one must not be overtaken (P12)."""
-        landing = [one for one in self._late if not one[0].isdisjoint(names)]
+    async def _land_before(self, verb: str, names: Collection[str]) -> None:
+        """Let late calls of a verb to these files take effect, before the next one does (P12)."""
+        wanted = {(verb, name) for name in names}
+        landing = [one for one in self._late if not one[0].isdisjoint(wanted)]
         self._late = [one for one in self._late if one not in landing]
         for _, effect in landing:
             with suppress(StoreError):
@@ -172,11 +173,16 @@ class FaultyObjectStore(ForwardingStore):
         self.bytes["read_many"] += sum(map(len, found))
         return found
 
+    async def delete(self, names: Sequence[str]) -> None:
+        """Remove objects; `ObjectStore.delete`."""
+        await self._land_before("delete", names)
+        await super().delete(names)
+
     async def append(self, appends: Sequence[Append]) -> None:
         """Write every piece at its position; `AppendingStore.append`."""
         kept = [replace(piece, buffers=tuple(map(bytes, piece.buffers))) for piece in appends]
         size_bytes = sum(len(buffer) for piece in kept for buffer in piece.buffers)
-        await self._land_before({piece.name for piece in kept})
+        await self._land_before("append", {piece.name for piece in kept})
         await self._call(
             "append",
             [piece.name for piece in kept],
@@ -233,8 +239,7 @@ class FaultyObjectStore(ForwardingStore):
             self._die(path)
         self._refuse(verb, path, strikes)
         if "late" in strikes:
-            overtaken = frozenset(names) if verb == "append" else frozenset[str]()
-            self._late.append((overtaken, effect))
+            self._late.append((frozenset((verb, name) for name in names), effect))
             raise Unavailable("injected late", path)
         if part is not None and ("short" in strikes or "crash_torn" in strikes):
             await part()

@@ -333,6 +333,21 @@ class AppendingStoreContract(ObjectStoreContract):
             await store.append([Append("f", 0, (b"new" * 100_000,))])
             assert bytes(await store.read("f")) == b"new" * 100_000
 
+    async def test_a_cancelled_delete_does_not_land_behind_the_next_one(
+        self, store: AppendingStore
+    ) -> None:
+        for number in range(5):
+            await store.append([Append("f", 0, (b"old",), new=True)])
+            task = asyncio.ensure_future(store.delete(["f"]))
+            for _ in range(number):
+                await asyncio.sleep(0)
+            task.cancel()
+            await asyncio.wait([task])
+            await store.delete(["f"])
+            await store.append([Append("f", 0, (b"anew",), new=True)])
+            assert bytes(await store.read("f")) == b"anew"
+            await store.delete(["f"])
+
     async def test_an_unsafe_name_is_refused_by_append_and_hold(
         self, store: AppendingStore
     ) -> None:

@@ -20,7 +20,8 @@ class InlineStore(PosixStore):
         super().__init__(root, options=options, clock=clock)
         self._made_of = (root, options, clock)
         inline = InlineExecutor()
-        self._readers = self._appender = self._writers = inline  # type: ignore[assignment]
+        self._readers = self._writers = inline  # type: ignore[assignment]
+        self._appender = self._deleter = inline  # type: ignore[assignment]
         self._work._rounds._syncers = inline  # type: ignore[assignment]
 
     def another_client(self) -> "InlineStore":

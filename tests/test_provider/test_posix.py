@@ -207,6 +207,36 @@ async def test_open_files_stay_within_their_bound_and_close_frees_all(tmp_path: 
     assert descriptors_below(tmp_path) == []
 
 
+async def test_a_file_that_comes_again_is_not_removed_by_a_cancelled_deletion(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = PosixStore(tmp_path)
+    await store.append([Append("f", 0, (b"old",), new=True)])
+    entered, go_on = threading.Event(), threading.Event()
+    real, calls = os.unlink, list[str]()
+
+    def unlink(path: str) -> None:
+        calls.append(path)
+        if len(calls) == 1:
+            entered.set()
+            go_on.wait(10)
+        real(path)
+
+    monkeypatch.setattr(os, "unlink", unlink)
+    first = asyncio.ensure_future(store.delete(["f"]))
+    await asyncio.to_thread(entered.wait, 10)
+    first.cancel()
+    await asyncio.wait([first])
+    again = asyncio.ensure_future(store.delete(["f"]))
+    await asyncio.wait([again], timeout=0.05)
+    assert not again.done(), "the first one has not landed"
+    go_on.set()
+    await again
+    await store.append([Append("f", 0, (b"anew",), new=True)])
+    await store.close()
+    assert (tmp_path / "f").read_bytes() == b"anew"
+
+
 async def test_cancelled_calls_leak_nothing_and_close_waits_for_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
