@@ -21,7 +21,7 @@ from container.metadata.records import IndexFile
 from container.names.index_base import INDEX_PREFIX, IndexBase
 from container.names.rocketmq import index_name
 from container.queue.collected_keys import key_items_of
-from container.queue.sound_records import read_sound_records
+from container.queue.sound_records import read_verified_records
 from container.record.crc32c import crc32c
 from container.tier_reader import TierReader
 from provider.errors import Corrupt, Denied, OutOfRange
@@ -101,7 +101,7 @@ async def _read_items(reader: TierReader, good: Iterable[IndexFile]) -> AsyncIte
         for span in without(readable(queue), covered.get(queue.id, ())):
             at, end = span
             while at < end:
-                found = await read_sound_records(
+                found = await read_verified_records(
                     container, QueueOffset(at), QueueOffset(end), bytes_max=PIECE_BYTES
                 )
                 yield key_items_of(found, queue.id, reader.state.topics[queue.id.topic].topic_id)

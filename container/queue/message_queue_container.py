@@ -90,6 +90,17 @@ class MessageQueueContainer:
             history=self._history,
         )
 
+    def verifying(self) -> "MessageQueueContainer":
+        """The same, which checks the CRC-32C of every extent touched."""
+        return MessageQueueContainer(
+            self._id,
+            self._lookup,
+            self._store,
+            self._manifests,
+            verify=True,
+            history=self._history,
+        )
+
     @property
     def generation(self) -> int:
         """Raised by every cut: what was read in another one may not be published.

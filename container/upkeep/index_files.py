@@ -24,7 +24,7 @@ from container.names.queue_id import QueueId, SegmentType
 from container.queue.collected_keys import CommitKeys
 from container.queue.manifest import ManifestReader
 from container.queue.message_queue_container import MessageQueueContainer
-from container.queue.sound_records import read_sound_records
+from container.queue.sound_records import read_verified_records
 from container.record.unit import UNIT_BYTES
 from container.upkeep.index_writer import IndexBuilding, IndexWriter
 from container.upkeep.step import QUEUES_PER_TURN, OwnedTier, Step
@@ -248,7 +248,7 @@ class IndexStep(Step):
                 queue, self.tier.state.queues.get, self.tier.store, self._manifests
             ).as_of(record)
             bytes_max = min(PIECE_BYTES, left)
-            found = await read_sound_records(
+            found = await read_verified_records(
                 container, QueueOffset(at), QueueOffset(end), bytes_max=bytes_max
             )
             left -= len(found.data) + 1
