@@ -1,4 +1,4 @@
-"""A tier that version 95830d4 wrote is read, continued and checked by the code of today."""
+"""Tiers that older versions wrote are read, continued and checked by the code of today."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,16 +14,22 @@ from tests.support.cli import run
 from tests.support.golden import GOLDEN, VARIANTS_533, expected, extract, unpacked
 from tests.support.golden_reads import normal, read_all, seen_by_the_client, without
 
-OLD_TIER = GOLDEN / "tier-0.1.0-95830d4" / "tier.tar.xz"
+OWNERS = {"95830d4": 5, "d710648": 4}
+"""How many owners each version's tier has had; the last was killed."""
 CUT, GAP = QueueId("V_Plain", 1), QueueId("V_Plain", 2)
 LOST = range(40, 50)
 """Offsets of the gap: the broker had deleted them before they were tiered."""
 
 
+@pytest.fixture(params=OWNERS)
+def version(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
 @pytest.fixture
-def tier(tmp_path: Path) -> Path:
+def tier(version: str, tmp_path: Path) -> Path:
     """A copy of the tier that the test may change."""
-    extract(OLD_TIER, tmp_path)
+    extract(GOLDEN / f"tier-0.1.0-{version}" / "tier.tar.xz", tmp_path)
     return tmp_path / "tier"
 
 
@@ -73,7 +79,7 @@ def comparable(row: dict[str, Any]) -> dict[str, Any]:
     return without(row, "tier_physical_offset") if queue_of(row) == GAP else row
 
 
-async def test_it_has_a_cut_a_gap_and_all_kinds_of_objects(tier: Path) -> None:
+async def test_it_has_a_cut_a_gap_and_all_kinds_of_objects(tier: Path, version: str) -> None:
     directory = directory_in(tier)
     kinds = {path.name for path in directory.iterdir() if path.name.startswith("@")}
     assert kinds >= {"@journal", "@snapshot", "@boundary", "@manifest", "@cut", "@lock"}
@@ -81,7 +87,7 @@ async def test_it_has_a_cut_a_gap_and_all_kinds_of_objects(tier: Path) -> None:
     store = PosixStore(directory)
     reader = await TierReader.open(store)
     state = reader.state
-    assert state.broker.epoch == 5
+    assert state.broker.epoch == OWNERS[version]
     (gap,) = state.queues[GAP].gaps
     assert range(gap.start, gap.end) == LOST
     assert state.tombstones
