@@ -21,6 +21,23 @@ class SimulatedStores:
         second = None if self.second is None else self.second.another_client()
         return TwoStores(self.first.another_client(), second)
 
+    def copy(self) -> list[dict[str, bytes]]:
+        """What all stores hold at this moment."""
+        return [
+            {name: bytes(raw) for name, raw in store._shared.objects.items()}
+            for store in self._stores()
+        ]
+
+    def put_back(self, copy: list[dict[str, bytes]]) -> None:
+        """Replace all that the stores hold by an older copy, while nobody owns the tier."""
+        for store, objects in zip(self._stores(), copy, strict=True):
+            store._shared.objects.clear()
+            store._shared.objects.update({name: bytearray(raw) for name, raw in objects.items()})
+        self.first.forget_writers()
+
+    def _stores(self) -> list[MemoryStore]:
+        return [self.first] if self.second is None else [self.first, self.second]
+
     async def unreferenced(self, state: TierState) -> set[str]:
         """Objects of both stores that a state at rest does not refer to; all that it does exist.
 

@@ -56,6 +56,8 @@ class SleepyReaders:
         self._deleted = deleted
         self._fetcher: TieredMessageFetcher | None = None
         self.counts: Counter[str] = Counter()
+        self.histories = 0
+        """How often the tier was put back from a copy."""
 
     async def hold(self) -> None:
         """Take the records, sleep, and read all that they say."""
@@ -66,6 +68,7 @@ class SleepyReaders:
         except NotFound:
             return
         held = TierReader(store, FixedMetadata(newest.state.copy()), verify=True)
+        history = self.histories
         await asyncio.sleep(nap_s)
         for queue in sorted(held.state.queues):
             verdict: StoreError | None = None
@@ -76,6 +79,7 @@ class SleepyReaders:
             else:
                 assert_follows(seen, self._hot.queues[queue])
             was_due = nap_s >= self._grace_s or queue.topic in self._deleted
+            was_due |= self.histories != history
             assert was_due or verdict is None, f"{queue} is gone after {nap_s} s: {verdict!r}"
             self.counts["held" if verdict is None else "held too long"] += 1
 

@@ -98,13 +98,25 @@ class Follower:
         self.may_delete = False
         self.may_cut = False
         self.refreshes = 0
+        self._may_be_behind = False
+
+    def forget(self) -> None:
+        """The tier was put back from a copy: what was there may be gone.
+
+        A reader learns it by the first entry whose number is higher than that which it has read.
+        """
+        self.seen.clear()
+        self._may_be_behind = True
 
     async def look(self) -> None:
         """Read everything anew and compare it with what was there, and with the hot log."""
         try:
             if self._reader is None:
                 self._reader = await TierReader.open(self._memory, verify=True)
-            await self._reader.refresh()
+            is_newer = await self._reader.refresh()
+            if self._may_be_behind and not is_newer:
+                self._reader = await TierReader.open(self._memory, verify=True)
+            self._may_be_behind = False
         except StoreError as error:
             if isinstance(error, Corrupt):
                 raise

@@ -77,12 +77,18 @@ class StoreSimulation:
         packed: bool = False,
         expires: bool = False,
         cuts: bool = False,
+        put_back: bool = False,
         steps: int = STEPS,
     ) -> None:
         self.steps = steps
         self.packed = packed
         self.expires = expires
         self.cuts = Random(f"cuts {seed}") if cuts else None
+        self.copied_at, self.put_back_at = -1, -1
+        if put_back:
+            moments = Random(f"copies {seed}").sample(range(steps), 2)
+            self.copied_at, self.put_back_at = sorted(moments)
+        self.copy: list[dict[str, bytes]] = []
         self.rng = Random(seed)
         self.seed = seed
         self.upkeep, by_age = settings(self.rng, expires=expires)
@@ -107,6 +113,7 @@ class StoreSimulation:
         )
         self.handles: list[StoreHotLog] = []
         self.processes: list[StoreProcess] = []
+        self.begun = 0
         self.counts: Counter[str] = Counter()
         self.steps_to_overtake = -1
         self.loses_local = self.rng.random() < 0.4
@@ -122,7 +129,8 @@ class StoreSimulation:
     async def _live(self) -> None:
         async with asyncio.TaskGroup() as group:
             self._begin(group)
-            for _ in range(self.steps):
+            for step in range(self.steps):
+                self._copy(group, step)
                 self._disturb(group)
                 if self.expires and self.rng.random() < 0.3:
                     self._delete_topic(group)
@@ -151,7 +159,8 @@ class StoreSimulation:
             self.hot.append(queue, *bodies)
 
     def _begin(self, group: asyncio.TaskGroup) -> None:
-        number = len(self.processes)
+        number = self.begun
+        self.begun += 1
         cuts = self.cuts is not None and number > 0
         handle = WatchedHotLog.of(self.hot)
         self.handles.append(handle)
@@ -206,6 +215,23 @@ class StoreSimulation:
         if not process.killed and self.rng.random() < 0.01:
             process.kill()
             self.counts["kills"] += 1
+
+    def _copy(self, group: asyncio.TaskGroup, step: int) -> None:
+        """Take a copy of the tier, or put it back: all that live have ended, and another begins."""
+        if step == self.copied_at:
+            self.copy = self.memory.copy()
+        if step != self.put_back_at:
+            return
+        for process in self.processes:
+            process.kill()
+            self._count(process)
+        self.processes.clear()
+        self.handles.clear()  # of what was acknowledged since, the tier may have nothing
+        self.memory.put_back(self.copy)
+        self.follower.forget()
+        self.readers.histories += 1
+        self.counts["put back"] += 1
+        self._begin(group)
 
     def _overtake(self, group: asyncio.TaskGroup) -> None:
         """Somebody sleeps over messages that it has read: they go, others come, another begins."""
@@ -429,16 +455,20 @@ def simulate_store(
     packed: bool = False,
     expires: bool = False,
     cuts: bool = False,
+    put_back: bool = False,
     steps: int = STEPS,
 ) -> Counter[str]:
     """Run one seed; what it did, by name.
 
     `packed`: over a store of immutable objects. `expires`: messages expire, and topics are deleted.
-    `cuts`: queues lose their newest messages, and are tiered again.
+    `cuts`: queues lose their newest messages, and are tiered again. `put_back`: an older copy
+    replaces the tier.
     """
 
     async def run() -> Counter[str]:
-        one = StoreSimulation(seed, packed=packed, expires=expires, cuts=cuts, steps=steps)
+        one = StoreSimulation(
+            seed, packed=packed, expires=expires, cuts=cuts, put_back=put_back, steps=steps
+        )
         return await one.run()
 
     return simulated(run())
@@ -447,13 +477,14 @@ def simulate_store(
 def simulate_objects(seed: int) -> Counter[str]:
     """Run one seed of an object store; under every other eight of them messages expire.
 
-    In every fourth one queues are cut.
+    In every fourth one queues are cut, and in every eighth the tier is put back from a copy.
     """
     return simulate_store(
         seed,
         packed=True,
         expires=seed // 8 % 2 == 1,
         cuts=seed % 4 == 3,
+        put_back=seed % 8 == 7,
         steps=STEPS_OF_OBJECTS,
     )
 
@@ -461,8 +492,12 @@ def simulate_objects(seed: int) -> Counter[str]:
 def simulate_files(seed: int) -> Counter[str]:
     """Run one seed of files that grow; messages expire under every other one.
 
-    In every fourth one queues are cut.
+    In every fourth one queues are cut, and in every eighth the tier is put back from a copy.
     """
     return simulate_store(
-        seed, expires=seed % 2 == 1, cuts=seed // 2 % 4 == 3, steps=STEPS_OF_FILES
+        seed,
+        expires=seed % 2 == 1,
+        cuts=seed // 2 % 4 == 3,
+        put_back=seed % 8 == 7,
+        steps=STEPS_OF_FILES,
     )

@@ -40,6 +40,10 @@ class WatchedStore(MemoryStore):
             assert not living, f"{piece.name} is written by two"
             writers.append(self)
 
+    def forget_writers(self) -> None:
+        """Other files lie here now, which nobody who lives has written."""
+        self._watched.writers.clear()
+
     async def delete(self, names: Sequence[str]) -> None:
         """A fenced owner that wakes may begin a file again that expired: nothing refers to it."""
         await super().delete(names)

@@ -44,5 +44,5 @@ def test_objects_are_what_is_referenced_and_acknowledged_is_readable(chunk: int)
     if len(seeds) < 200:
         return
     seldom = ("held too long", "offloaded_segments", "compacted", "scrub_rounds", "deleted")
-    for actor in (*seldom, "outages"):
+    for actor in (*seldom, "outages", "put back"):
         assert totals[actor] > 0, f"{actor}: {totals}"
