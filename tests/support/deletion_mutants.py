@@ -35,7 +35,6 @@ from container.journal import ownership
 from container.journal.journal import Journal
 from container.journal.reader import JournalReader
 from container.metadata import queue_changes
-from container.metadata.records import Queue
 from container.names.queue_id import QueueId
 from container.upkeep import (
     offloading,
@@ -165,16 +164,6 @@ def changes_are_not_compared_with_their_plan(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(queue_changes, "refuse_other_basis", lambda *_: None)
 
 
-def manifests_are_not_compared_with_their_plan(patch: pytest.MonkeyPatch) -> None:
-    """Segments move to a manifest that was written before they were merged, or cut."""
-    move = queue_changes.move_to_manifest
-
-    def blind(queue: Queue, operation: Any) -> Queue:
-        return move(queue, replace(operation, generation=None, repacks=None))
-
-    patch.setattr(queue_changes, "move_to_manifest", blind)
-
-
 def a_slow_listing_is_believed(patch: pytest.MonkeyPatch) -> None:
     """A listing counts however long it took."""
 
@@ -207,7 +196,6 @@ OF_FILES: list[Mutant] = [
     an_owner_never_learns_that_it_was_fenced,
     a_file_is_taken_over_beside_its_owner,
     an_orphan_counts_as_an_offloaded_file,
-    manifests_are_not_compared_with_their_plan,
 ]
 """Those that it kills where segments are files that grow."""
 

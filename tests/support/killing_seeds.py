@@ -39,7 +39,6 @@ OF_FILES: dict[str, int] = {
     "an_owner_never_learns_that_it_was_fenced": 1,
     "a_file_is_taken_over_beside_its_owner": 1,
     "an_orphan_counts_as_an_offloaded_file": 172,
-    "manifests_are_not_compared_with_their_plan": 71,
 }
 OF_JOURNALS: dict[str, int] = {
     "an_entry_below_the_boundary_counts": 1,

@@ -102,13 +102,15 @@ class StoreSimulation:
         """Topics that somebody was told to delete."""
         self.cut: set[str] = set()
         """Topics of queues that somebody was told to cut."""
+        self.may_go: set[str] = set()
+        """Topics that somebody was told to delete or to cut."""
         self.readers = SleepyReaders(
             self.memory,
             self.hot,
             clock=self.clock,
             rng=Random(seed),
             grace_s=self.upkeep.grace_s,
-            deleted=self.deleted,
+            deleted=self.may_go,
             names_come_again=not packed,
         )
         self.handles: list[StoreHotLog] = []
@@ -281,6 +283,7 @@ class StoreSimulation:
             return
         owner, topic = self.rng.choice(owners), self.rng.choice(QUEUES).topic
         self.deleted.add(topic)
+        self.may_go.add(topic)
 
         async def delete() -> None:
             assert owner.tier is not None
@@ -314,6 +317,7 @@ class StoreSimulation:
             newest = min(record.next_offset - record.min_offset, CUT_MESSAGES_MAX)
             offset = QueueOffset(record.next_offset - self.cuts.randint(1, newest))
             self.cut.add(queue.topic)
+            self.may_go.add(queue.topic)
             try:
                 await tier.cut_queue(queue, offset, "rewritten")
             except StoreError as error:

@@ -76,6 +76,8 @@ def _bad_operations(state: TierState) -> dict[str, op.Operation]:
         "not the oldest": op.MoveToManifest(Q0, _ref(1000, 2000), (1000,)),
         "nothing moves": op.MoveToManifest(Q0, _ref(0, 0), ()),
         "is not what moves": op.MoveToManifest(Q0, _ref(0, 1001), (0,)),
+        "planned on generation 1": op.MoveToManifest(Q0, _ref(0, 1000), (0,), generation=1),
+        "planned on repacking 1": op.MoveToManifest(Q0, _ref(0, 1000), (0,), repacks=1),
         "planned on first offset 5": op.TrimQueue(Q0, QueueOffset(5), QueueOffset(9), 0, 0),
         "inside a segment": op.TrimQueue(Q0, QueueOffset(0), QueueOffset(9), 100, 0),
         "last segment must stay": op.TrimQueue(Q0, QueueOffset(0), QueueOffset(9), 9**9, 0),
