@@ -4,7 +4,8 @@ An export knows its messages by topic, queue and queue offset. So it must not go
 other messages by now: in a tier that was made again at the same place, or a queue that was.
 """
 
-from collections.abc import Iterable, Mapping
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
 
@@ -33,6 +34,21 @@ class Gone(NamedTuple):
     end: int
     cause: str = EXPIRED
     """A predicate: what happened to their messages."""
+
+
+Span = tuple[int, int]
+"""Queue offsets `[from, to)`."""
+
+
+class Told(NamedTuple):
+    """What a task told of the messages that it was to write."""
+
+    queue: QueueId
+    gone: Sequence[tuple[int, int, str]]
+    """Queue offsets `[from, to)` that left the tier, at most, and why. A task that begins or ends
+    within an extent that is gone knows those of the extent alone."""
+    read: Span | None
+    """The first and behind the last that it read, beside `gone`; None: not known, or nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +119,51 @@ def other_history_text(queue: QueueId, before: Reached, target: Target) -> str:
         f"had it up to {before.end:,}: its new messages are not added there, because their offsets "
         f"are those of other messages: export them into another {target.kind}"
     )
+
+
+def gone_of(tasks: Iterable[Told]) -> list[Gone]:
+    """What left the tier before tasks read it: each offset once, and none that another one read."""
+    of: dict[QueueId, list[Told]] = {}
+    for task in tasks:
+        of.setdefault(task.queue, []).append(task)
+    return [
+        Gone(queue, *found)
+        for queue, told in sorted(of.items())
+        if any(one.gone for one in told)
+        for found in _gone_of_queue(told)
+    ]
+
+
+def _gone_of_queue(tasks: Sequence[Told]) -> Iterator[tuple[int, int, str]]:
+    spans = sorted(
+        span
+        for task in tasks
+        if task.read is not None
+        for span in _without(*task.read, sorted(one[:2] for one in task.gone))
+    )
+    read: list[Span] = []
+    for low, high in spans:
+        if read and low <= read[-1][1]:
+            read[-1] = read[-1][0], max(read[-1][1], high)
+        else:
+            read.append((low, high))
+    at = 0
+    for first, end, cause in sorted(one for task in tasks for one in task.gone):
+        for low, high in _without(max(first, at), end, read):
+            yield low, high, cause
+        at = max(at, end)
+
+
+def _without(first: int, end: int, others: Sequence[Span]) -> Iterator[Span]:
+    """The parts of a span that are in none of others, which are in order."""
+    for low, high in others[max(bisect_right(others, (first, first)) - 1, 0) :]:
+        if low >= end:
+            break
+        if first < low:
+            yield first, low
+        first = max(first, high)
+    if first < end:
+        yield first, end
 
 
 def gone(queues: Iterable[Queue], reached: Mapping[QueueId, Reached]) -> list[Gone]:

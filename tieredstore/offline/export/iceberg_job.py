@@ -8,13 +8,16 @@ from container.metadata.records import Queue
 from container.names.queue_id import QueueId
 from provider.errors import Unavailable
 from tieredstore.config.effective import Config
-from tieredstore.offline.cutting import SPLIT_BYTES, LogExtent, extents_of
+from tieredstore.offline.cutting import SPLIT_BYTES, LogExtent, extents_of, offsets_between
 from tieredstore.offline.engine import Engine
 from tieredstore.offline.export.continuing import (
     Gone,
     Reached,
     Source,
+    Span,
+    Told,
     gone,
+    gone_of,
     other_history,
     other_history_text,
 )
@@ -35,7 +38,6 @@ from tieredstore.offline.tables.open_tier import OpenTier
 
 SNAPSHOT_BYTES = 4 << 30
 """Of logs, whose messages become visible by one snapshot: what a run that is killed does again."""
-Span = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +47,8 @@ class Portion:
     covers: Mapping[QueueId, Span]
     """Queue offsets `[from, to)`."""
     splits: Sequence[Split]
+    offsets: Sequence[Span]
+    """Queue offsets between which the messages of each split lie."""
 
 
 class TableExport:
@@ -118,8 +122,8 @@ class TableExport:
             self._table.commit(files, before=self._state, after=after, covers=portion.covers)
             self._state = after
             written += done
-        gone = [Gone(one.queue, *range_) for one in written for range_ in one.gone]
-        return ExportReport(self._state.number, len(self.waiting), 0, _topics(written), gone)
+        gone = gone_of(Told(one.queue, one.gone, one.read) for one in written)
+        return ExportReport(self._state.number, len(self.waiting), 0, _topics(written, gone), gone)
 
     def _written(
         self, portion: Portion, engine: Engine, progress: Callable[[int], None]
@@ -131,9 +135,11 @@ class TableExport:
         tasks = [
             TableTask(
                 self._table.name, str(table.metadata.table_uuid), number, split,
-                portion.covers[split.queue], columns, self._options.tags or (), self._skips,
+                offsets, columns, self._options.tags or (), self._skips,
             )
-            for number, split in enumerate(portion.splits)
+            for number, (split, offsets) in enumerate(
+                zip(portion.splits, portion.offsets, strict=True)
+            )
         ]  # fmt: skip
 
         def told(index: int) -> None:
@@ -184,9 +190,10 @@ def planned_table_export(
         selection = wanted.selection(queues)
         found = tier.plan(selection, split_bytes)
         portions: list[Portion] = []
-        for covers in portions_of(_extents(found), _spans(found, reached), snapshot_bytes):
-            part = tier.plan(replace(selection, by_queue=covers), split_bytes)
-            portions.append(Portion(covers, part.splits))
+        extents = _extents(found)
+        for covers in portions_of(extents, _spans(found, reached), snapshot_bytes):
+            part = tier.plan(replace(selection, by_queue=covers), split_bytes).splits
+            portions.append(Portion(covers, part, [_within(one, extents, covers) for one in part]))
     begun = seen or TableState.begun({**source.as_kept(), "options": asdict(options)})
     return TableExport(
         table, portions, seen=seen, begun=begun, queues=found.state.queues,
@@ -224,6 +231,15 @@ def portions_of(
     return [covers for covers in made if covers]
 
 
+def _within(
+    split: Split, extents: Mapping[QueueId, Sequence[LogExtent]], covers: Mapping[QueueId, Span]
+) -> Span:
+    """Queue offsets between which the messages of a split lie."""
+    low, high = covers[split.queue]
+    first, end = offsets_between(extents[split.queue], split.start, split.end)
+    return max(low, first), min(high, end)
+
+
 def _extents(found: TierPlan) -> dict[QueueId, Sequence[LogExtent]]:
     return {
         queue: extents_of(found.state.queues[queue], segments)
@@ -242,7 +258,7 @@ def _spans(found: TierPlan, reached: Mapping[QueueId, Reached]) -> dict[QueueId,
     return spans
 
 
-def _topics(written: Sequence[WrittenSplit]) -> list[TopicReport]:
+def _topics(written: Sequence[WrittenSplit], gone: Sequence[Gone]) -> list[TopicReport]:
     of: dict[str, list[WrittenSplit]] = {}
     for one in written:
         of.setdefault(one.queue.topic, []).append(one)
@@ -253,7 +269,7 @@ def _topics(written: Sequence[WrittenSplit]) -> list[TopicReport]:
             sum(len(one.files) for one in done),
             sum(file.file_size_in_bytes for one in done for file in one.files),
             sum(one.damaged for one in done),
-            sum(end - start for one in done for start, end, _ in one.gone),
+            sum(one.end - one.start for one in gone if one.queue.topic == topic),
             sum(one.null_times for one in done),
         )
         for topic, done in sorted(of.items())

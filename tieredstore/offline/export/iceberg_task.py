@@ -26,6 +26,7 @@ from container.errors import InUse
 from container.names.queue_id import QueueId
 from tieredstore.config.sources import ConfigError
 from tieredstore.offline.engine import Piece
+from tieredstore.offline.export.continuing import Span
 from tieredstore.offline.export.day_files import is_day, rows_by_day
 from tieredstore.offline.export.iceberg_schema import as_table_rows
 from tieredstore.offline.export.iceberg_table import ExportTable, TableName
@@ -67,6 +68,8 @@ class WrittenSplit(NamedTuple):
     gone: Sequence[tuple[int, int, str]]
     """As in `DoneTask`."""
     null_times: int
+    read: Span | None
+    """As in `Told`."""
 
 
 def written_pieces(task: TableTask) -> Iterator[Piece]:
@@ -105,7 +108,8 @@ def write_split(task: TableTask) -> WrittenSplit:
             for day, part in rows_by_day(as_table_rows(wanted_rows), days):
                 rows.add(day, part)
     queue = task.split.queue
-    return WrittenSplit(queue, rows.files, watch.damaged, tuple(watch.gone), null_times)
+    gone = tuple(watch.gone)
+    return WrittenSplit(queue, rows.files, watch.damaged, gone, null_times, watch.read)
 
 
 class _DayRows:

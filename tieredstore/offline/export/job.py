@@ -14,7 +14,9 @@ from tieredstore.offline.export.continuing import (
     Gone,
     Reached,
     Source,
+    Told,
     gone,
+    gone_of,
     other_history,
     other_history_text,
 )
@@ -150,21 +152,18 @@ class Export:
                 progress=lambda index: progress(waiting[index].bytes),
             )
             self._done = ledger.done(self._planned.number)
+        pairs = [(task.queue, self._done.get(task.number)) for task in self._tasks]
+        gone = gone_of(Told(queue, done.gone, done.read) for queue, done in pairs if done)
         return ExportReport(
             self._planned.number,
             len(self._tasks),
             before,
-            self._topics(),
-            [
-                Gone(task.queue, *one)
-                for task in self._tasks
-                if task.number in self._done
-                for one in self._done[task.number].gone
-            ],
+            self._topics(gone),
+            gone,
             [piece.payload.decode() for piece in missing],
         )
 
-    def _topics(self) -> list[TopicReport]:
+    def _topics(self, gone: Sequence[Gone]) -> list[TopicReport]:
         of: dict[str, list[DoneTask]] = {}
         for task in self._tasks:
             if task.number in self._done:
@@ -176,7 +175,7 @@ class Export:
                 sum(len(one.files) for one in done),
                 sum(one.bytes for one in done),
                 sum(one.damaged for one in done),
-                sum(end - start for one in done for start, end, _ in one.gone),
+                sum(one.end - one.start for one in gone if one.queue.topic == topic),
                 sum(one.null_times for one in done),
             )
             for topic, done in sorted(of.items())

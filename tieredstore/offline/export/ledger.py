@@ -69,6 +69,8 @@ class DoneTask(NamedTuple):
     """Queue offsets `[from, to)` that left the tier before they were written, and why."""
     null_times: int = 0
     """Times that are null, because they are in no year from 1 to 9999."""
+    read: tuple[int, int] | None = None
+    """As in `Told`; older programs do not say."""
 
     @property
     def rows(self) -> int:
@@ -178,7 +180,8 @@ class Ledger:
                 files = tuple(WrittenFile(*file) for file in row["files"])
                 gone = tuple((low, high, why) for low, high, why in row.get("gone", ()))
                 nulls = row.get("null_times", 0)
-                found[int(path.name)] = DoneTask(files, row["damaged"], gone, nulls)
+                read = (*row["read"],) if "read" in row else None
+                found[int(path.name)] = DoneTask(files, row["damaged"], gone, nulls, read)
         return found
 
     def remove_remains(self) -> int:
@@ -202,6 +205,8 @@ def write_done(directory: Path, run: int, number: int, done: DoneTask) -> None:
         found["null_times"] = done.null_times
     if done.gone:
         found["gone"] = [list(one) for one in done.gone]
+    if done.read is not None:
+        found["read"] = list(done.read)
     _write(path, found)
 
 

@@ -19,6 +19,7 @@ from container.names.queue_id import QueueId
 from provider.errors import Corrupt
 from provider.sequential import ByteSource
 from tieredstore.offline.engine import Piece
+from tieredstore.offline.export.continuing import Span
 from tieredstore.offline.export.day_files import DAY_MS, DayFiles
 from tieredstore.offline.export.ledger import DoneTask, write_done
 from tieredstore.offline.export.options import NO_SKIPS, Skips
@@ -112,7 +113,8 @@ def _written(task: ExportTask, split: Split) -> DoneTask:
             written = kept.select(list(task.columns))
             null_times += null_times_in(written)
             files.write(written, days_of(kept))
-    return DoneTask(tuple(files.written), watch.damaged, tuple(watch.gone), null_times)
+    gone = tuple(watch.gone)
+    return DoneTask(tuple(files.written), watch.damaged, gone, null_times, watch.read)
 
 
 @dataclass(slots=True)
@@ -126,6 +128,8 @@ class ScanWatch:
     gone: list[tuple[int, int, str]]
     """As in `DoneTask`."""
     damaged: int = 0
+    read: Span | None = None
+    """As in `Told`, once the scan has ended."""
 
     def scan(self, read: ByteSource, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """The rows of the split; raises as `scan`."""
@@ -147,6 +151,8 @@ class ScanWatch:
             keeps_missing=self.skips.missing,
             report=report,
         )
+        if report.first_offset is not None and report.last_offset is not None:
+            self.read = report.first_offset, report.last_offset + 1
 
     def _count(self, gap: LogGap) -> None:
         if not gap.is_missing and not self.skips.damage:
