@@ -2,22 +2,28 @@
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn, TypeVar
+from unittest.mock import patch
 
 from click.testing import Result
 
 from container.options import HOUR_MS
+from container.tier import Tier
 from container.tier_reader import TierReader
+from container.upkeep.repacking import RepackStep
 from container.upkeep.retention import RetentionStep
 from container.upkeep.step import OwnedTier
 from provider.clock import SystemClock
+from provider.errors import Unavailable
+from provider.retrying import RetryingStore
 from tests.support.cli import invoke
 from tests.support.fake_broker import FakeBroker
 from tieredstore import sync
 from tieredstore.config.effective import Config
+from tieredstore.config.second_store import OFFLOAD_PATH
 from tieredstore.lifetime import running
 from tieredstore.offline.engine import OneProcess
 from tieredstore.owning import open_owner
@@ -25,6 +31,7 @@ from tieredstore.places import directory_of, storage_at
 
 Row = tuple[str, int, int, bytes]
 """Topic, queue, queue offset and body."""
+ResultT = TypeVar("ResultT")
 DAYS_KEPT = 3
 SETTINGS = {
     "tieredStoreGroupCommitTimeout": "50",
@@ -38,8 +45,11 @@ SETTINGS = {
 class LivingTier:
     """Topics of two queues, tiered in small parts. Objects without references go at once."""
 
-    def __init__(self, directory: Path, url: str) -> None:
+    def __init__(self, directory: Path, url: str, *, second: str = "") -> None:
+        """`second`: the URL of a second store."""
         self.url = url
+        self.settings = {**SETTINGS, **({OFFLOAD_PATH: second} if second else {})}
+        """Of all who read the tier or own it."""
         self.rows: dict[Row, None] = {}
         """What the tier has, in no order."""
         now_ms = SystemClock().now_ms()
@@ -48,25 +58,28 @@ class LivingTier:
         )
         self._old: set[Row] = set()
         self._put = 0
+        self._outage: Any = None
 
     @property
     def config(self) -> Config:
         """Of the tier, for jobs."""
-        return Config.load(settings={"tieredStoreFilePath": self.url, **SETTINGS})
+        return Config.load(settings={"tieredStoreFilePath": self.url, **self.settings})
 
     def grow(self, count: int, *topics: str) -> None:
         """Tier `count` messages of each queue, each topic in parts of its own."""
         for topic in topics or ("A", "B"):
+            rows: list[Row] = []
             for queue in (0, 1):
                 for _ in range(count):
                     body = b"%d" % self._put
                     offset = self._broker.put(
                         topic, queue, body, keys=f"k{self._put}", tags=f"Tag{self._put % 3}"
                     )
-                    self.rows[topic, queue, offset, body] = None
+                    rows.append((topic, queue, offset, body))
                     self._put += 1
-            with sync.follow(self._broker.directory, self.url, settings=SETTINGS) as follower:
+            with sync.follow(self._broker.directory, self.url, settings=self.settings) as follower:
                 follower.drain()
+            self.rows |= dict.fromkeys(rows)
 
     def age(self) -> None:
         """Let what was put so far be older than retention keeps it; the rest is not."""
@@ -74,13 +87,35 @@ class LivingTier:
         self._broker.now_ms = SystemClock().now_ms() - HOUR_MS
 
     def merge(self) -> None:
-        """Merge small parts, whose objects go."""
+        """Merge small parts bit by bit, as an owner does beside its commits; their objects go."""
+
+        async def merged(tier: Tier) -> None:
+            owned = self._owned(tier, merge_extents_min=1, merge_fan=2, seal_wait_s_max=0.0)
+            extents_max = self.config.tier.extent_bytes_max
+            step = RepackStep(owned, tier._segments, extent_bytes_max=extents_max)
+            await step.step()
+            assert step.repacker.jobs, "something was merged"
+
+        asyncio.run(self._as_owner(merged))
+        self.delete_unreferenced()
+
+    def compact(self) -> None:
+        """Merge everything at once by the command; the objects that were merged go."""
+        before = len(self.objects())
         self.command("compact")
         self.delete_unreferenced()
+        assert len(self.objects()) < before or not before, "something was merged"
+
+    def offload(self) -> None:
+        """Move everything to the second store; the first copies go."""
+        for topic in sorted({row[0] for row in self.rows}):
+            self.command("-D", "tieredStoreOffloadDeletionLag=0", "offload", topic)
+        self.delete_unreferenced()
+        assert self.objects() == [], "everything was moved"
 
     def expire(self) -> None:
         """Expire what `age` made old, in whole segments."""
-        first = asyncio.run(self._expired())
+        first = asyncio.run(self._as_owner(self._expired))
         self.rows = {row: None for row in self.rows if row[2] >= first[row[0], row[1]]}
         assert len(self.rows) < self._put, "something expired"
         self.delete_unreferenced()
@@ -95,7 +130,32 @@ class LivingTier:
     def take_over(self) -> None:
         """Give the tier another owner, which leaves a fence."""
         self.grow(2)
-        self.merge()
+        self.compact()
+
+    def go_away(self) -> None:
+        """Let nothing in this process get an answer from the storage, as after all repetitions."""
+
+        async def unanswered(*_: object) -> NoReturn:
+            raise Unavailable("the storage does not answer", "")
+
+        self._outage = patch.object(RetryingStore, "_call", unanswered)
+        self._outage.start()
+
+    def come_back(self) -> None:
+        """End the outage, if there is one."""
+        outage, self._outage = self._outage, None
+        if outage is not None:
+            outage.stop()
+
+    @property
+    def is_away(self) -> bool:
+        """Whether there is an outage."""
+        return self._outage is not None
+
+    def lose_metadata(self) -> None:
+        """Delete everything but parts, as no owner does."""
+        names = [name for name in self.objects("") if not name.startswith("@parts/")]
+        asyncio.run(self._delete(names))
 
     def lose(self, name: str) -> None:
         """Delete an object that is published, as no owner does."""
@@ -119,7 +179,7 @@ class LivingTier:
 
     def command(self, *words: str, status: int = 0) -> Result:
         """A command on the tier, without grace times."""
-        given = [part for key, value in SETTINGS.items() for part in ("-D", f"{key}={value}")]
+        given = [part for key, value in self.settings.items() for part in ("-D", f"{key}={value}")]
         grace = ("-D", "tieredStoreJournalGraceTime=0")
         return invoke(self.url, *given, *grace, *words, status=status)
 
@@ -141,24 +201,51 @@ class LivingTier:
         finally:
             await store.close()
 
-    async def _expired(self) -> dict[tuple[str, int], int]:
+    async def _expired(self, tier: Tier) -> dict[tuple[str, int], int]:
+        await RetentionStep(self._owned(tier, expires=True, retention_hours=24 * DAYS_KEPT)).step()
+        return {
+            (name.topic, name.queue_id): int(queue.min_offset)
+            for name, queue in tier.state.queues.items()
+        }
+
+    def _owned(self, tier: Tier, **options: Any) -> OwnedTier:
+        return OwnedTier(
+            tier.journal, tier.store, SystemClock(), random.Random(0),
+            replace(self.config.upkeep, **options), tier.upkeep.deletions, tier.upkeep.topic_hours,
+        )  # fmt: skip
+
+    async def _as_owner(self, work: Callable[[Tier], Awaitable[ResultT]]) -> ResultT:
         async with (
             open_owner(self.config, clock=SystemClock()) as tier,
             asyncio.TaskGroup() as group,
         ):
             group.create_task(tier.run())
-            options = replace(self.config.upkeep, expires=True, retention_hours=24 * DAYS_KEPT)
-            owned = OwnedTier(
-                tier.journal, tier.store, SystemClock(), random.Random(0), options,
-                tier.upkeep.deletions, tier.upkeep.topic_hours,
-            )  # fmt: skip
-            await RetentionStep(owned).step()
-            first = {
-                (name.topic, name.queue_id): int(queue.min_offset)
-                for name, queue in tier.state.queues.items()
-            }
+            found = await work(tier)
             await tier.close()
-        return first
+        return found
+
+
+Event = Callable[[LivingTier], None]
+
+
+def made_again(tier: LivingTier) -> None:
+    tier.delete_topic()
+    tier.grow(7, "A")
+    tier.delete_unreferenced()
+
+
+MOVES: dict[str, Event] = {
+    "merge": LivingTier.merge,
+    "compaction": LivingTier.compact,
+    "offload": LivingTier.offload,
+    "take-over": LivingTier.take_over,
+}
+"""After these every planned message is in the tier still."""
+LOSSES: dict[str, Event] = {
+    "retention": LivingTier.expire,
+    "topic deletion": LivingTier.delete_topic,
+    "topic made again": made_again,
+}
 
 
 class Interrupted(OneProcess):

@@ -113,7 +113,7 @@ def test_a_stream_killed_in_its_first_batch_begins_where_it_began(
         first = stream.first_batch()
     assert rows
     tier.grow(3)
-    tier.merge()
+    tier.compact()
     more = [row for row in wanted(tier) if row[2] >= 50 and row not in rows]
     found = restarted(tier, first, now_ms=now_ms + later_ms, **options)
     assert found == sorted(rows + more)

@@ -1,7 +1,7 @@
 """Jobs beside an owner that merges, expires and deletes: absence is never taken for damage."""
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -9,117 +9,107 @@ from typing import Any
 import fsspec
 import pyarrow.dataset as ds
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from container.errors import Expired
 from container.names.queue_id import QueueId
-from provider.errors import NotFound
-from tests.support.living_tier import Interrupted, LivingTier, Row
-from tieredstore.offline import dataset, restore_objects, scan_split
+from provider.errors import NotFound, Unavailable
+from tests.support.living_jobs import COLUMNS, JOBS, SPLIT_BYTES, TABLE, rows_in
+from tests.support.living_tier import LOSSES, MOVES, Event, Interrupted, LivingTier, Row
+from tieredstore.offline import scan_split
 from tieredstore.offline.audit import audit
 from tieredstore.offline.engine import OneProcess
+from tieredstore.offline.export.continuing import Gone, Told, gone_of
 from tieredstore.offline.export.job import Export, ExportReport, planned_export
 from tieredstore.offline.export.options import ExportOptions, Skips
 from tieredstore.offline.planning import plan
-from tieredstore.offline.restore import restore
-from tieredstore.offline.tables.open_tier import OpenTier
-from tieredstore.offline.tables.planning import parts_of_table
-from tieredstore.offline.tables.reading import rows_of
-from tieredstore.offline.wanted_messages import WantedMessages
 from tieredstore.opening import AS_OPTIONS
 
-Event = Callable[[LivingTier], None]
-MOVES: dict[str, Event] = {"merge": LivingTier.merge, "take-over": LivingTier.take_over}
-"""After these every planned message is in the tier still."""
-
-
-def made_again(tier: LivingTier) -> None:
-    tier.delete_topic()
-    tier.grow(7, "A")
-    tier.delete_unreferenced()
-
-
-LOSSES: dict[str, Event] = {
-    "retention": LivingTier.expire,
-    "topic deletion": LivingTier.delete_topic,
-    "topic made again": made_again,
-}
+OUTAGE: dict[str, Event] = {"outage": LivingTier.go_away}
+EVENTS = {**MOVES, **LOSSES, **OUTAGE}
+NEEDS = {"export Iceberg": [pytest.mark.data], "stream": [pytest.mark.spark]}
 
 
 @pytest.fixture(params=["memory", pytest.param("s3", marks=[pytest.mark.s3, pytest.mark.nightly])])
 def tier(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[LivingTier]:
-    """Old and new messages of topics A and B, in some ten parts."""
+    """Old and new messages of topics A and B, in six parts."""
     if request.param == "s3":
         url = request.getfixturevalue("s3_url")
+        second = f"{url}-second"
     else:
         monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-        url = f"memory://living/{tmp_path.name}"
-    made = LivingTier(tmp_path, url)
-    for _ in range(4):
-        made.grow(10)
-    made.age()
+        url, second = (f"memory://{one}/{tmp_path.name}" for one in ("living", "second"))
+    made = LivingTier(tmp_path, url, second=second)
     for _ in range(2):
-        made.grow(10)
+        made.grow(20)
+    made.age()
+    made.grow(20)
     yield made
+    made.come_back()
     fsspec.filesystem("memory").store.clear()
+
+
+@pytest.mark.parametrize("event", EVENTS)
+@pytest.mark.parametrize("job", [pytest.param(one, marks=NEEDS.get(one, ())) for one in JOBS])
+def test_a_job_has_the_right_rows_whatever_happens_between_plan_and_read(
+    tier: LivingTier, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, job: str, event: str
+) -> None:
+    if job == "export Iceberg":
+        begin_lake(tmp_path, monkeypatch)
+    planned, out = set(tier.rows), tmp_path / "out"
+    had = set[Row]()
+    try:
+        found = JOBS[job].run(tier, partial(EVENTS[event], tier), out)
+    except Unavailable:
+        assert event in OUTAGE
+    except Expired as error:
+        assert event in LOSSES
+        assert not JOBS[job].reports
+        assert error.reason.endswith("after this was planned: run it again")  # noqa: PT017 - one end of many
+    else:
+        if found.rows is not None:  # what left the tier may lie in an object that has more
+            assert planned & set(tier.rows) <= found.rows <= planned
+            assert sorted(found.lacking) == sorted(row[:3] for row in planned - found.rows)
+            had = found.rows if job.startswith("export") else had
+        assert found.findings == []
+        assert event not in OUTAGE
+    tier.come_back()
+    again = JOBS[job].run(tier, lambda: None, out)
+    refused = {row for row in tier.rows if row[0] == "A"} if again.refused else set[Row]()
+    assert again.rows in (None, had | (set(tier.rows) - refused))
+    assert again.findings == []
+    assert again.refused == (event == "topic made again" and job.startswith("export"))
+
+
+def begin_lake(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A catalog of Iceberg on sqlite."""
+    import pyiceberg.catalog  # noqa: PLC0415 - of `data`
+    from pyiceberg.utils.config import Config  # noqa: PLC0415 - likewise
+
+    name = TABLE.split(".")[0].upper()
+    monkeypatch.setenv(f"PYICEBERG_CATALOG__{name}__URI", f"sqlite:///{place}/lake.db")
+    monkeypatch.setenv(f"PYICEBERG_CATALOG__{name}__WAREHOUSE", f"file://{place}/lake")
+    monkeypatch.setenv("PYICEBERG_HOME", str(place))
+    monkeypatch.setattr(pyiceberg.catalog, "_ENV_CONFIG", Config())
 
 
 def export_of(tier: LivingTier, out: Path, **more: Any) -> Export:
     return planned_export(
-        tier.config, out, ExportOptions(), split_bytes=2000, naming=AS_OPTIONS, **more
+        tier.config, out, ExportOptions(), split_bytes=SPLIT_BYTES, naming=AS_OPTIONS, **more
     )
 
 
 def exported(out: Path) -> list[Row]:
-    columns = ["topic", "queue_id", "queue_offset", "body"]
-    rows = ds.dataset(out, partitioning="hive").to_table(columns=columns).to_pylist()
-    return sorted(tuple(row[name] for name in columns) for row in rows)
+    return sorted(
+        rows_in(ds.dataset(out, partitioning="hive").to_table(columns=COLUMNS).to_batches())
+    )
 
 
 def gone_in(report: ExportReport) -> list[tuple[QueueId, int]]:
     return [(one.queue, offset) for one in report.gone for offset in range(one.start, one.end)]
-
-
-BY_DAY = pytest.mark.parametrize(
-    "tier", ["memory", pytest.param("s3", marks=pytest.mark.s3)], indirect=True
-)
-"""On S3, too, in `make test-full`: the other tests are by night."""
-
-
-@BY_DAY
-@pytest.mark.parametrize("event", MOVES)
-def test_an_export_reads_what_moved_at_its_new_place(
-    tier: LivingTier, tmp_path: Path, event: str
-) -> None:
-    planned_rows, out = sorted(tier.rows), tmp_path / "out"
-    report = export_of(tier, out).run(Interrupted(partial(MOVES[event], tier)))
-    assert (exported(out), report.is_whole) == (planned_rows, True)
-    export_of(tier, out).run(OneProcess())
-    assert exported(out) == sorted(tier.rows)
-
-
-@pytest.mark.parametrize("event", LOSSES)
-@pytest.mark.parametrize("skips", [Skips(), Skips(damage=True)])
-def test_an_export_counts_what_left_the_tier_and_writes_the_rest(
-    tier: LivingTier, tmp_path: Path, event: str, skips: Skips
-) -> None:
-    planned_rows, out = set(tier.rows), tmp_path / "out"
-    export = export_of(tier, out, skips=skips)
-    report = export.run(Interrupted(partial(LOSSES[event], tier)))
-    kept = planned_rows & set(tier.rows)
-    assert set(exported(out)) == kept
-    assert {row[:3] for row in planned_rows - kept} == {
-        (*queue, offset) for queue, offset in gone_in(report)
-    }
-    assert len(gone_in(report)) == len(planned_rows - kept), "each is counted once"
-    assert not any(topic.damaged for topic in report.topics)
-    assert not report.is_whole
-    again = export_of(tier, out)
-    again.run(OneProcess())
-    replaced = {row for row in tier.rows if row[0] == "A"} if event == "topic made again" else set()
-    assert set(exported(out)) == set(tier.rows) - replaced
-    assert bool(again.refused) == bool(replaced)
 
 
 @pytest.mark.parametrize("event", LOSSES)
@@ -162,51 +152,9 @@ def test_missing_bytes_are_named_and_end_only_their_own_tasks(
     assert some <= set(exported(out)) < planned_rows
 
 
-@pytest.mark.parametrize("event", MOVES)
-def test_batches_and_tables_read_what_moved_at_its_new_place(tier: LivingTier, event: str) -> None:
-    planned_rows = sorted(tier.rows)
-    columns = ["topic", "queue_id", "queue_offset", "body"]
-    reader = dataset(tier.url, columns=columns, broker="b")
-    with OpenTier(lambda: tier.config) as opened:
-        parts = parts_of_table(opened, "messages", WantedMessages(), 2000, skips_damage=True)
-        units = parts_of_table(opened, "units", WantedMessages(), 2000, skips_damage=True)
-    MOVES[event](tier)
-    assert sorted(rows_in(reader.read_all().to_batches())) == planned_rows
-    assert sorted(rows_in(b for part in parts for b in rows_of(part, columns))) == planned_rows
-    found = [b for part in units for b in rows_of(part, ["topic", "queue_id", "queue_offset"])]
-    assert sorted(rows_in(found)) == [row[:3] for row in planned_rows]
-
-
-@pytest.mark.parametrize("event", LOSSES)
-@pytest.mark.parametrize("skips_damage", [False, True])
-@pytest.mark.parametrize("table", ["messages", "units"])
-def test_rows_that_left_the_tier_are_an_error_that_says_so(
-    tier: LivingTier, event: str, *, skips_damage: bool, table: str
-) -> None:
-    with OpenTier(lambda: tier.config) as opened:
-        parts = parts_of_table(opened, table, WantedMessages(), 2000, skips_damage=skips_damage)
-    LOSSES[event](tier)
-    with pytest.raises(Expired, match=r"A/0.*after this was planned: run it again"):
-        [batch for part in parts for batch in rows_of(part, ["queue_offset"])]
-
-
-def rows_in(batches: Any) -> list[tuple[Any, ...]]:
-    return [tuple(row.values()) for batch in batches for row in batch.to_pylist()]
-
-
-@pytest.mark.parametrize("event", [*MOVES, *LOSSES])
-def test_an_audit_beside_a_living_owner_has_no_false_finding(tier: LivingTier, event: str) -> None:
-    happens = {**MOVES, **LOSSES}[event]
-    report = audit(tier.config, Interrupted(partial(happens, tier)), split_bytes=2000)
-    assert [str(one) for one in report.findings] == []
-    if event in MOVES:
-        assert report.changed == []
-        assert report.counts["messages"] >= 240
-
-
 def test_an_audit_finds_what_is_really_missing(tier: LivingTier) -> None:
     lost = tier.objects()[0]
-    report = audit(tier.config, Interrupted(partial(tier.lose, lost)), split_bytes=2000)
+    report = audit(tier.config, Interrupted(partial(tier.lose, lost)), split_bytes=SPLIT_BYTES)
     assert any(lost in one.path or lost in one.detail for one in report.findings)
 
 
@@ -231,30 +179,25 @@ def test_an_interrupted_deletion_of_a_topic_is_completed_by_the_same_command(
     assert "there is no topic A" in tier.command(*words, status=1).stderr
 
 
-@pytest.mark.parametrize("event", [*MOVES, *LOSSES])
-def test_a_rebuild_of_a_sound_tier_finds_nothing_lost_and_owns_nothing(
-    tier: LivingTier, monkeypatch: pytest.MonkeyPatch, event: str
-) -> None:
-    """Its first look is at metadata that are older than what happens."""
-    real, left = restore_objects.lost_index_files, [{**MOVES, **LOSSES}[event]]
-
-    def older(*arguments: Any) -> Any:
-        if left:
-            left.pop()(tier)
-        return real(*arguments)
-
-    monkeypatch.setattr(restore_objects, "lost_index_files", older)
-    epoch = epoch_of(tier)
-    report = restore(tier.config, OneProcess())
-    assert (report.files, report.faults) == ([], [])
-    assert left == []
-    assert epoch_of(tier) - epoch == OWNERS[event]
+SPANS = st.lists(st.integers(0, 30), min_size=2, max_size=2).map(sorted)
 
 
-OWNERS = {"merge": 1, "take-over": 3, "retention": 1, "topic deletion": 1, "topic made again": 2}
-"""Owners that an event has of its own."""
+@given(st.lists(st.tuples(SPANS, st.sampled_from(["read", "gone"])), max_size=8))
+def test_each_row_that_is_gone_counts_once(spans: list[tuple[list[int], str]]) -> None:
+    """Tasks know what is gone by whole extents, which other tasks may have read in part."""
+    queue = QueueId("T", 0)
+    tasks = [
+        Told(queue, [(a, b, "expired")] if what == "gone" and a < b else [], None)
+        if what == "gone" or a == b
+        else Told(queue, [(0, a, "expired")] if a else [], (a, b))
+        for (a, b), what in spans
+    ]
+    read = {at for one in tasks if one.read for at in range(*one.read)}
+    lacking = {at for one in tasks for a, b, _ in one.gone for at in range(a, b)} - read
+    found = [at for one in gone_of(tasks) for at in range(one.start, one.end)]
+    assert found == sorted(lacking)
 
 
-def epoch_of(tier: LivingTier) -> int:
-    with OpenTier(lambda: tier.config) as opened:
-        return opened.state().broker.epoch
+def test_what_a_task_lacks_within_what_it_read_is_gone() -> None:
+    told = [Told(QueueId("T", 0), [(3, 5, "expired")], (0, 9))]
+    assert gone_of(told) == [Gone(QueueId("T", 0), 3, 5)]
