@@ -75,6 +75,15 @@ def spark_home(scratch: Path) -> Path:
     return home
 
 
+def environment_of_programs(scratch: Path) -> dict[str, str]:
+    """What halves the CPU time of a program that makes a session as a user does."""
+    return {
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "SPARK_HOME": str(spark_home(scratch)),
+        "JDK_JAVA_OPTIONS": QUICK_START,
+    }
+
+
 def connect_url(spark: "SparkSession") -> str:
     """Where a session with the options `CONNECT_SERVER` serves Spark Connect."""
     jvm = spark.sparkContext._jvm

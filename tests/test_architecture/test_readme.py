@@ -1,5 +1,6 @@
 """The README's code blocks, run as a reader would run them: in order, in one directory."""
 
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,7 @@ import pytest
 import tieredstore
 from tests.support.patience import HANGS_AFTER_S
 from tests.support.shown_blocks import BUCKET, Block, blocks_of, environment_of, ran, runs_here
+from tests.support.spark_settings import environment_of_programs
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
@@ -14,7 +16,7 @@ LINES_MAX = 200
 
 
 def environment() -> dict[str, str]:
-    return {**environment_of(), "SPARK_LOCAL_IP": "127.0.0.1", "SOURCE": str(ROOT)}
+    return {**environment_of(), "SOURCE": str(ROOT)}
 
 
 def needs_more_than_python(block: Block) -> bool:
@@ -44,9 +46,11 @@ def test_the_blocks_that_need_python_alone_print_what_they_show(blocks_run: list
 @pytest.mark.s3
 @pytest.mark.timeout(HANGS_AFTER_S)
 def test_all_blocks_run_in_order_and_print_what_they_show(
-    tmp_path: Path, request: pytest.FixtureRequest
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
 ) -> None:
     given = environment()
+    if find_spec("pyspark"):
+        given |= environment_of_programs(tmp_path_factory.mktemp("spark"))
     blocks = blocks_of(README.read_text())
     assert sum(map(needs_more_than_python, blocks)) >= 2
     assert sum(bool(block.shown) for block in blocks) >= 5

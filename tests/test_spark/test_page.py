@@ -7,6 +7,7 @@ import pytest
 
 from tests.support.patience import HANGS_AFTER_S
 from tests.support.shown_blocks import Block, blocks_of, environment_of, ran
+from tests.support.spark_settings import environment_of_programs
 
 pytestmark = [
     pytest.mark.spark,
@@ -24,7 +25,7 @@ spark = SparkSession.builder.master("local[2]").getOrCreate()
 
 def test_the_blocks_print_what_they_show(golden_tier: Path, tmp_path: Path) -> None:
     (tmp_path / "tier").symlink_to(golden_tier)
-    environment = {**environment_of(), "SPARK_LOCAL_IP": "127.0.0.1"}
+    environment = {**environment_of(), **environment_of_programs(tmp_path / "spark")}
     whole, *others = blocks_of(PAGE.read_text())
     assert "pyspark" in whole.text
     assert len(others) >= 4
