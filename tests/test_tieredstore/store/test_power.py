@@ -29,6 +29,7 @@ from tests.support.hot_store import new_message
 from tests.support.inline_store import InlineStore
 from tests.support.level import by_level
 from tests.support.simulated_time import SimulatedClock, simulated
+from tests.support.store_reader import findings
 from tests.support.tiered_world import TieredWorld
 from tests.support.traced_calls import CallFaults, TracedCalls
 from tieredstore.hot import HotLogFeed, HotWriteOptions, append_calls
@@ -216,7 +217,11 @@ async def judge_state(state: Path, run: Run, expected: Expected) -> int:
             put = await store.put_message(new_message(-1, topic=queue.topic, queue_id=queue[1]))
             assert put.queue_offset >= end
             assert (queue, put.queue_offset) not in expected.durable
-    assert await world.findings() == []
+    files = InlineStore(state / "tier")
+    try:
+        assert await findings(files) == []
+    finally:
+        files.kill()
     return found
 
 
