@@ -158,23 +158,24 @@ def _opened(key_of: KeyOf, frames: Buffer, name: str, first: int) -> Iterable[tu
 
     whole = memoryview(frames)
     common = bytes(whole[:_COMMON_BYTES])
-    is_bound = False
+    ours: ObjectKey | None = None
     for number in range(first, first + len(whole) // FRAME_BYTES):
-        frame = whole[(number - first) * FRAME_BYTES :][:FRAME_BYTES]
-        key = key_of(bytes(frame[:KEY_ID_BYTES]))
-        is_bound = is_bound or key.is_bound
-        if is_bound and bytes(frame[:_COMMON_BYTES]) != common:
-            raise MixedUploads(
-                "frames of several uploads of one name", name, number * CONTENT_BYTES
-            )
-        nonce, sealed = frame[KEY_ID_BYTES:_SEALED_FROM], frame[_SEALED_FROM:]
+        at = (number - first) * FRAME_BYTES
+        head = bytes(whole[at : at + _SEALED_FROM])
+        key = ours or key_of(head[:KEY_ID_BYTES])
+        if key.is_bound:
+            ours = key  # of all frames, which is cheaper than to ask for it again
+            if head != common + _COUNTER.pack(number):
+                position = number * CONTENT_BYTES
+                raise MixedUploads("frames of several uploads, or moved ones", name, position)
+        sealed = whole[at + _SEALED_FROM : at + FRAME_BYTES]
         try:
-            plain = key.cipher.decrypt(nonce, sealed, _NUMBER.pack(number))
+            plain = key.cipher.decrypt(head[KEY_ID_BYTES:], sealed, _NUMBER.pack(number))
         except InvalidTag as error:
             reason = "an encrypted frame was changed, moved, or sealed under another key"
             raise Corrupt(reason, name, number * CONTENT_BYTES) from error
-        (head,) = _HEAD.unpack_from(plain)
-        length, is_last = head & ~_LAST, bool(head & _LAST)
+        (said,) = _HEAD.unpack_from(plain)
+        length, is_last = said & ~_LAST, bool(said & _LAST)
         yield plain[_HEAD.size : _HEAD.size + length], is_last
         if is_last:
             return

@@ -165,12 +165,19 @@ class KeyRing:
         Raises:
             As `know_place`.
         """
+        if self._current is not None:
+            return self._current
         async with self._lock:
             if self._current is None:
                 await self._load()
             if self._current is None:
                 self._current = await self._begin()
         return self._current
+
+    def is_bound(self, key_id: bytes) -> bool:
+        """Whether a data key is known, and of the newer form: an object has no other one then."""
+        key = self._keys.get(key_id)
+        return key is not None and bool(key.tier)
 
     async def know(self, key_ids: set[bytes], name: str) -> None:
         """Have the data keys of these ids, read from the storage if they are new.

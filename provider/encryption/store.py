@@ -11,6 +11,7 @@ from provider.disk_cache.use import cache_use
 from provider.encryption.frames import (
     CONTENT_BYTES,
     FRAME_BYTES,
+    KEY_ID_BYTES,
     MixedUploads,
     ObjectKey,
     content_bytes,
@@ -30,6 +31,8 @@ from provider.ranges import ByteRange
 ResultT = TypeVar("ResultT")
 ON_LOOP_BYTES_MAX: Final = 256 << 10
 """Up to so many bytes are encrypted on the event loop, in half a millisecond."""
+REPLACED: Final = (MixedUploads, OlderForm)
+"""What a read meets where caches have some of an object that was stored anew: it is read again."""
 
 
 class EncryptedStore(ForwardingStore):
@@ -81,7 +84,11 @@ class EncryptedStore(ForwardingStore):
             (content,) = await self.read_many([(name, wanted)])
             return content
         await self.ring.know_place()
-        return await _again_past_caches(lambda: self._read_whole(name))
+        try:
+            return await self._read_whole(name)
+        except REPLACED:
+            with cache_use(past=True):
+                return await self._read_whole(name)
 
     async def _read_whole(self, name: str) -> Buffer:
         found = await self.inner.read(name)
@@ -91,7 +98,11 @@ class EncryptedStore(ForwardingStore):
     async def read_many(self, wanted: Sequence[tuple[str, ByteRange]]) -> list[Buffer]:
         """Read several ranges; `ObjectStore.read_many`, and as `read`."""
         await self.ring.know_place()
-        return await _again_past_caches(lambda: self._read_ranges(wanted))
+        try:
+            return await self._read_ranges(wanted)
+        except REPLACED:
+            with cache_use(past=True):
+                return await self._read_ranges(wanted)
 
     async def _read_ranges(self, wanted: Sequence[tuple[str, ByteRange]]) -> list[Buffer]:
         widened = [(name, frames_of(part)) for name, part in wanted]
@@ -149,7 +160,8 @@ class EncryptedStore(ForwardingStore):
         raise Denied("encrypted objects do not grow in place", appends[0].name if appends else "")
 
     async def _keys(self, frames: Buffer, name: str) -> Callable[[bytes], ObjectKey]:
-        await self.ring.know(key_ids(frames), name)
+        if not self.ring.is_bound(bytes(frames[:KEY_ID_BYTES])):
+            await self.ring.know(key_ids(frames), name)
         return partial(self._key, name)
 
     def _key(self, name: str, key_id: bytes) -> ObjectKey:
@@ -189,15 +201,6 @@ class PlainStore(ForwardingStore):
             self._is_plain = True
             self._has_created = self._has_created or is_first_create
         return await super()._call(verb, names, effect, size_bytes)
-
-
-async def _again_past_caches(read: Callable[[], Awaitable[ResultT]]) -> ResultT:
-    """The result of a read; a second one passes over what caches have of a replaced object."""
-    try:
-        return await read()
-    except (MixedUploads, OlderForm):
-        with cache_use(past=True):
-            return await read()
 
 
 async def _computed(work: Callable[[], ResultT], size_bytes: int) -> ResultT:
