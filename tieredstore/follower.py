@@ -21,7 +21,7 @@ from dispatcher.dispatcher import TieredDispatcher
 from dispatcher.statistics import DispatchStatistics, Progress
 from dispatcher.topic_filter import TopicFilter
 from provider.clock import Clock, SystemClock
-from provider.errors import Closed, Denied, Unavailable
+from provider.errors import Closed, Denied, StoreError, Unavailable
 from provider.throttled import TransferLimits
 from tieredstore.config.effective import Config
 from tieredstore.config.sources import ConfigError
@@ -107,6 +107,8 @@ class Follower:
         self._clock = clock or SystemClock()
         self._stack: AsyncExitStack | None = None
         self._open: _Open | None = None
+        self._awaited: StoreError | None = None
+        """Why the storage could not be used yet, while the start waits for it."""
 
     async def __aenter__(self) -> Self:
         """Open the store directory and serve the metrics page, then take the tier or begin it.
@@ -145,6 +147,7 @@ class Follower:
                     registry=counted,
                     take_over=self._take_over,
                     memory=memory,
+                    told=self._wait,
                 )
             )
             dispatcher = TieredDispatcher(
@@ -308,10 +311,14 @@ class Follower:
         log_start(config, self._store_dir)
         return config
 
+    def _wait(self, error: StoreError) -> None:
+        self._awaited = error
+
     def _moment(self) -> Moment:
         """What the metrics page shows. O(queues)."""
         if self._open is None:
-            raise Closed("the tier is being opened", str(self._store_dir))
+            awaited = f": {self._awaited}" if self._awaited else ""
+            raise Closed(f"the tier is being opened{awaited}", str(self._store_dir))
         opened = self._open
         tier = opened.tier
         return Moment(

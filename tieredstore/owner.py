@@ -24,7 +24,7 @@ from container.journal.journal import Journal
 from container.journal.options import JournalOptions
 from container.journal.reader import JournalReader
 from container.metadata.records import Broker
-from provider.clock import Clock, wait_at_most
+from provider.clock import Clock, wait_at_most, within
 from provider.errors import Closed, Fenced, StoreError, Unavailable
 from provider.in_place_segments import LOCK_NAME
 from provider.object_store import ObjectStore
@@ -40,6 +40,8 @@ PROCESS_LOOK_S = 1.0
 """Seconds between two looks at the process of an owner on this host."""
 _OWNED_HERE: set[tuple[str, int]] = set()
 """Place and epoch of the tiers that this process owns."""
+EARLY_S_MAX = 5.0
+"""Seconds that a storage has to say who owns the tier before a start begins to wait for it."""
 NAMING_S_MAX = 5.0
 """Seconds that a fenced owner takes to find out who fenced it."""
 
@@ -240,7 +242,8 @@ def owned_error(broker: Broker, where: Location) -> Owned:
 async def refuse_living_owner(config: Config, *, clock: Clock) -> None:
     """Forbid early what `Takeover.permit` would forbid, as far as that is known without waiting.
 
-    One lock is asked in a directory, one listing and one read in an object store.
+    One lock is asked in a directory, one listing and one read in an object store, which has
+    `EARLY_S_MAX` to answer: nothing says why a start takes long before this has ended.
 
     Raises:
         Owned: the tier's owner lives.
@@ -250,8 +253,9 @@ async def refuse_living_owner(config: Config, *, clock: Clock) -> None:
     where = directory_of(config)
     store = storage_at(config, where, clock=clock)
     try:
-        broker = await living_owner(store, where, config.journal, clock=clock)
-    except (OSError, StoreError):
+        looking = living_owner(store, where, config.journal, clock=clock)
+        broker = await within(clock, EARLY_S_MAX, looking)
+    except (OSError, StoreError):  # TimeoutError, too
         return  # the start meets the same, and names it
     finally:
         await store.close()

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import os
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -24,7 +24,7 @@ from container.names.tier_objects import (
 )
 from container.tier import Tier, TierIdentity
 from provider.clock import Clock
-from provider.errors import Fenced
+from provider.errors import Fenced, StoreError
 from provider.metered import ProviderMetrics
 from provider.names import TEMPORARY_PREFIX
 from provider.object_store import ObjectStore
@@ -75,6 +75,7 @@ async def open_owner(
     imported: Sequence[Operation] = (),
     take_over: bool = False,
     memory: TierMemory | None = None,
+    told: Callable[[StoreError], None] = lambda _: None,
 ) -> AsyncGenerator[Tier]:
     """The tier of the configured broker, taken from an owner that ended, or begun.
 
@@ -83,6 +84,7 @@ async def open_owner(
     written only while `Tier.run` runs, which is the caller's to start. Requests to
     the storage are counted in `registry`. A tier is not begun among files that no journal of ours
     names, unless they are `imported` with it. `memory`: the tier that the store is known to have.
+    `told` is called with what is waited out.
 
     Raises:
         ConfigError: there are files of a tier, and no journal; or the store has another tier; or
@@ -100,6 +102,7 @@ async def open_owner(
         lambda: asyncio.to_thread(_refuse_place, config, memory, is_import=bool(imported)),
         clock=clock,
         start_s=config.start_s,
+        told=told,
     )
     store = await _metered_storage(config, clock=clock, rng=rng, registry=registry)
     waits, options = config.start.stands_by, config.journal
@@ -121,7 +124,7 @@ async def open_owner(
             )
 
     try:
-        tier = await when_usable(own, clock=clock, start_s=config.start_s)
+        tier = await when_usable(own, clock=clock, start_s=config.start_s, told=told)
         takeover.own(tier.journal.epoch)
         _log_start(takeover)
         if registry is not None:

@@ -22,12 +22,13 @@ async def when_usable(
     clock: Clock,
     start_s: float,
     passing: tuple[type[StoreError], ...] = PASSING,
+    told: Callable[[StoreError], None] = lambda _: None,
 ) -> ResultT:
     """Call `attempt` until the storage can be used, for at most `start_s` seconds; 0 tries once.
 
     A clock that is not set yet, a token that is being renewed, permissions that are not there yet
-    and outages pass. The first failure is logged at once, later ones if they differ. Infinite
-    seconds: without end.
+    and outages pass. The first failure is logged at once, later ones if they differ; `told` is
+    called with each that is waited out. Infinite seconds: without end.
 
     Raises:
         Unavailable: it could not be used in that time.
@@ -50,6 +51,7 @@ async def when_usable(
             if not left_s:
                 reason = f"not usable for {start_s:g} s (tieredStoreStartTimeout): {error.reason}"
                 raise Unavailable(reason, error.path, error.position) from error
+            told(error)
         failures += 1
         pause_s = backoff_s(failures, s_min=PAUSE_S_MIN, s_max=PAUSE_S_MAX)
         await clock.sleep(min(pause_s, left_s))
