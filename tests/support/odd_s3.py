@@ -196,7 +196,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.body = self.rfile.read(int(headers.get("content-length") or 0))
         parts = urlsplit(self.path)
         self.query = dict(parse_qsl(parts.query, keep_blank_values=True))
-        host = parts.hostname or headers.get("host", "").rpartition(":")[0]
+        host = parts.hostname or urlsplit(f"//{headers.get('host', '')}").hostname or ""
         self.sent = Seen(method=self.command, target=self.path, host=host, headers=headers)
         with state.lock:
             state.seen.append(self.sent)

@@ -1,5 +1,6 @@
 """Commands over an S3 that differs from AWS: exit status, sentence, and nothing lost."""
 
+import copy
 import json
 import shutil
 import subprocess
@@ -13,6 +14,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from tests.support.cli import COMMAND, complaints
+from tests.support.connect_proxy import connect_proxy
 from tests.support.fake_broker import FakeBroker
 from tests.support.lacking import lacks
 from tests.support.odd_s3 import OddS3, Refusal
@@ -46,6 +48,7 @@ def store(tmp_path: Path) -> Path:
     broker = FakeBroker(tmp_path / "store")
     for number in range(10):
         broker.put("Orders", 0, b"%d" % number)
+    broker.put("Others", 0, b"x")
     return broker.directory
 
 
@@ -121,7 +124,7 @@ async def test_a_follower_goes_on_once_a_refusal_has_passed(
         load = partial(Config.load, settings={**given, "brokerName": "broker-a"})
         async with Follower(lambda: load().serving(), store) as follower:
             done = await follower.drain()
-        assert done.messages == 10
+        assert done.messages == 11
         assert server.odd.refusals[0].times == 0
     assert cure
 
@@ -256,7 +259,9 @@ def _made_certificates(directory: Path) -> tuple[Path, Path]:
     key = ["-newkey", "rsa:2048", "-nodes"]
     openssl("req", "-x509", *key, "-keyout", "ca.key", "-out", "ca.pem", "-subj", "/CN=Our CA")
     openssl("req", *key, "-keyout", "s.key", "-out", "s.csr", "-subj", "/CN=127.0.0.1")
-    (directory / "x").write_text("subjectAltName=IP:127.0.0.1\nbasicConstraints=CA:FALSE\n")
+    (directory / "x").write_text(
+        "subjectAltName=IP:127.0.0.1,DNS:s3.example.test\nbasicConstraints=CA:FALSE\n"
+    )
     signing = ["-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-extfile", "x"]
     openssl("x509", "-req", "-in", "s.csr", *signing, "-days", "30", "-out", "s.pem")
     both = directory / "both.pem"
@@ -287,6 +292,36 @@ def test_certificates_of_an_authority_of_ones_own(
 
 @pytest.mark.process
 @pytest.mark.slow
+@pytest.mark.parametrize("name", ["HTTPS_PROXY", "https_proxy", "ALL_PROXY", "objectStoreProxy"])
+def test_a_proxy_tunnels_tls_to_the_service(
+    reach: Any, store: Path, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    authority, certificate = _made_certificates(tmp_path)
+    monkeypatch.setenv("AWS_CA_BUNDLE", str(authority))
+    for one in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "NO_PROXY", "no_proxy"):
+        monkeypatch.delenv(one, raising=False)
+    with reach(certificate=certificate) as server, connect_proxy(server.port) as proxy:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", "https://s3.example.test")
+        setting = ("-D", f"{name}={proxy.url}") if name == "objectStoreProxy" else ()
+        if not setting:
+            monkeypatch.setenv(name, proxy.url)
+        done = invoke(*TIER, *NAMED, *setting, "tier", store)
+        assert done.exit_code == 0, done.output
+        assert_whole(*setting)
+        assert set(proxy.asked) == {"s3.example.test:443"}
+        assert {one.host for one in server.seen} == {"s3.example.test"}
+        asked = len(proxy.asked)
+        if not setting:  # the setting says that this service is reached so
+            monkeypatch.setenv("NO_PROXY", "s3.example.test")
+            said = sentence(invoke(*TIER, "topics"), 3)
+            assert "the host is unknown" in said
+            assert len(proxy.asked) == asked
+    said = sentence(invoke(*TIER, *setting, "topics"), 3)
+    assert setting == () or f"through the proxy {proxy.url}" in said
+
+
+@pytest.mark.process
+@pytest.mark.slow
 def test_boto3_is_not_imported_where_the_environment_has_a_key(reach: Any, store: Path) -> None:
     with reach() as server:
         script = (
@@ -298,3 +333,111 @@ def test_boto3_is_not_imported_where_the_environment_has_a_key(reach: Any, store
         done = subprocess.run(words, capture_output=True, text=True, check=True)
         assert done.stdout.splitlines()[-1] == "[]"
         assert server.counts["PUT"] > 0
+
+
+def _refused(status: int, code: str = "", **more: Any) -> dict[str, Any]:
+    return {"refusals": [Refusal(status=status, code=code, **more)]}
+
+
+WORKS = (0, "")
+OBJECTS = r"^/odd/t/[^?]*$"
+ODDITIES: dict[str, tuple[dict[str, Any], tuple[tuple[int, str], ...]]] = {
+    "access": (_refused(403, "AccessDenied"), ((2, "s3:ListBucket"),) * 4),
+    "access to writes": (
+        _refused(403, "AccessDenied", methods="PUT"),
+        ((2, "s3:PutObject"), WORKS, (2, "s3:PutObject"), WORKS),
+    ),
+    "access to objects": (
+        _refused(403, "AccessDenied", methods="GET", path=OBJECTS),
+        ((2, "s3:GetObject"),) * 4,
+    ),
+    "access to listings": (
+        _refused(403, "AccessDenied", path="list-type"),
+        ((2, "s3:ListBucket"),) * 4,
+    ),
+    "access to deletions": (
+        _refused(403, "AccessDenied", methods="POST DELETE"),
+        ((2, "s3:DeleteObject"), WORKS, (2, "s3:DeleteObject"), WORKS),
+    ),
+    "locked objects": (
+        {"undeletable": "."},
+        ((2, "s3:DeleteObject"), WORKS, (2, "s3:DeleteObject"), WORKS),
+    ),
+    "nobody": (_refused(401), ((2, "s3:ListBucket"),) * 4),
+    "key": ({"keys": ("another",)}, ((2, "access key"),) * 4),
+    "secret": (_refused(403, "SignatureDoesNotMatch"), ((2, "AWS_SECRET_ACCESS_KEY"),) * 4),
+    "clock": (_refused(403, "RequestTimeTooSkewed"), ((2, "NTP"),) * 4),
+    "token": (_refused(400, "ExpiredToken"), ((2, "token"),) * 4),
+    "payer": ({"requester_pays": True}, ((2, "objectStoreRequesterPays=true"),) * 4),
+    "bucket": (_refused(404, "NoSuchBucket"), ((2, "there is no bucket 'odd'"),) * 4),
+    "region": ({"region": "eu-west-3"}, ((2, "AWS_REGION"),) * 4),
+    "redirection": ({"region": "eu-west-3", "redirects": True}, ((2, "AWS_REGION"),) * 4),
+    "addressing": ({"virtual_host": "s3.test"}, ((2, "objectStoreAddressing=VIRTUAL"),) * 4),
+    "endpoint": (_refused(405, "MethodNotAllowed"), ((2, "objectStoreEndpoint"),) * 4),
+    "checksum": (
+        {"checksum_status": 400},
+        ((2, "objectStoreUploadChecksum=NONE"), WORKS, (2, "objectStoreUploadChecksum"), WORKS),
+    ),
+    "unknown checksum": (
+        {"checksum_status": 501},
+        ((2, "objectStoreUploadChecksum=NONE"), WORKS, (2, "objectStoreUploadChecksum"), WORKS),
+    ),
+    "race": ({"race_s": 0.03}, ((2, "two owners"), WORKS, (2, "two owners"), WORKS)),
+    "condition": (
+        {"ignores_condition": True},
+        ((2, "two owners"), WORKS, (2, "two owners"), WORKS),
+    ),
+    "tags": ({"e_tags": False}, ((2, "ETag"), WORKS, (2, "ETag"), WORKS)),
+    "ranges": ({"ranges": False}, ((2, "range requested"),) * 4),
+    "token of no page": ({"tokens": "missing", "page_max": 1}, ((2, "more follows"),) * 4),
+    "repeated token": (
+        {"tokens": "repeated", "page_max": 1},
+        ((2, "in a circle"), WORKS, (2, "in a circle"), (2, "in a circle")),
+    ),
+    "circle": (
+        {"tokens": "circle", "page_max": 1},
+        ((2, "in a circle"), WORKS, (2, "in a circle"), (2, "in a circle")),
+    ),
+    "small pages": ({"empty_pages": True, "page_max": 2}, (WORKS,) * 4),
+    "no bulk deletion": ({"bulk_delete": False}, (WORKS,) * 4),
+    "delay": ({"delay_s": 0.02}, (WORKS,) * 4),
+    "asked again": (_refused(400, "RequestTimeout"), ((3, "try again"),) * 4),
+    "conflict": (_refused(409, "OperationAborted"), ((3, "try again"),) * 4),
+    "full": (_refused(507), ((3, "507"),) * 4),
+    "lost replies": (
+        _refused(507, methods="PUT", acts=True),
+        ((3, "507"), WORKS, (3, "507"), WORKS),
+    ),
+}
+"""What differs, and what then becomes of a start, a read, a deletion and a check."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("verb", ["start", "read", "delete", "list"])
+@pytest.mark.parametrize("name", ODDITIES)
+def test_each_oddity_has_its_status_and_sentence_and_loses_nothing(
+    reach: Any, store: Path, name: str, verb: str
+) -> None:
+    odd, expected = ODDITIES[name]
+    words: dict[str, list[str | Path]] = {
+        "start": [*NAMED, "tier", store],
+        "read": ["read", "Orders", "0"],
+        "delete": [*NAMED, "delete-topic", "Others"],
+        "list": ["check"],
+    }
+    status, cure = expected[list(words).index(verb)]
+    with reach() as server:
+        usual = {one: getattr(server.odd, one) for one in odd}
+        if verb != "start":
+            assert invoke(*TIER, *NAMED, "tier", store).exit_code == 0
+        for one, value in copy.deepcopy(odd).items():
+            setattr(server.odd, one, value)
+        done = invoke(*TIER, *words[verb])
+        assert done.exit_code == status, done.output
+        if status:
+            assert cure in sentence(done, status)
+        for one, value in usual.items():
+            setattr(server.odd, one, value)
+        for again in (words["start"], words[verb]):
+            assert invoke(*TIER, *again).exit_code in ({0, 1} if verb == "delete" else {0})
+        assert_whole()
