@@ -11,7 +11,7 @@ from pathlib import Path
 from container.names.rocketmq import local_file_name, parse_local_file_name
 from provider.errors import Corrupt, Denied, OutOfRange
 from provider.object_store import Buffer
-from provider.posix_files import sync_directory
+from provider.posix_files import sync_data, sync_directory
 from tieredstore.hot.files import (
     CHUNK_BYTES,
     PASSING,
@@ -286,7 +286,7 @@ class CommitLogWriter:
         for base in [base for base in self.bases if self.base_of(first) <= base < end]:
             fd = opened_to_sync(self.path(base))
             try:
-                os.fdatasync(fd)
+                sync_data(fd)
             finally:
                 os.close(fd)
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Self
 
 from container.names.queue_id import QueueId
+from provider.posix_files import sync_data
 from provider.presence import is_there
 from tieredstore.hot.checked_json import NotSound, copy_of, decode_checked, encode_checked
 from tieredstore.hot.files import FLAGS, sync_directories, write_all
@@ -128,7 +129,7 @@ class DurableEndsFile:
             write_all(fd, 0, raw)
             if os.fstat(fd).st_size != len(raw):
                 os.ftruncate(fd, len(raw))
-            os.fdatasync(fd)
+            sync_data(fd)
         finally:
             os.close(fd)
         if is_new:

@@ -83,6 +83,21 @@ def test_a_file_system_that_lacks_a_call_is_refused_with_path_and_call(
         assert name in said[0]
 
 
+def test_a_store_of_ones_own_names_a_sync_that_is_lacking(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fdatasync(fd: int) -> None:
+        raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+
+    monkeypatch.setattr(os, "fdatasync", fdatasync)
+    own = tmp_path / "own9"
+    result = invoke("-D", f"storePathRootDir={own}", "-D", "brokerName=b", "put", "T", "x")
+    assert result.exit_code == 2, result.output
+    (said,) = complaints(result.stderr).splitlines()
+    assert "lacks fdatasync" in said
+    assert "own9" in said
+
+
 def test_without_a_temporary_directory_jobs_say_so_and_others_work(
     store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
