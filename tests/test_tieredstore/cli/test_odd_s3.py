@@ -413,10 +413,9 @@ ODDITIES: dict[str, tuple[dict[str, Any], tuple[tuple[int, str], ...]]] = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("verb", ["start", "read", "delete", "list"])
 @pytest.mark.parametrize("name", ODDITIES)
-def test_each_oddity_has_its_status_and_sentence_and_loses_nothing(
-    reach: Any, store: Path, name: str, verb: str
+def test_each_oddity_has_its_statuses_and_sentences_and_loses_nothing(
+    reach: Any, store: Path, name: str
 ) -> None:
     odd, expected = ODDITIES[name]
     words: dict[str, list[str | Path]] = {
@@ -425,19 +424,28 @@ def test_each_oddity_has_its_status_and_sentence_and_loses_nothing(
         "delete": [*NAMED, "delete-topic", "Others"],
         "list": ["check"],
     }
-    status, cure = expected[list(words).index(verb)]
+    verdicts = dict(zip(words, expected, strict=True))
     with reach() as server:
         usual = {one: getattr(server.odd, one) for one in odd}
-        if verb != "start":
-            assert invoke(*TIER, *NAMED, "tier", store).exit_code == 0
-        for one, value in copy.deepcopy(odd).items():
-            setattr(server.odd, one, value)
-        done = invoke(*TIER, *words[verb])
-        assert done.exit_code == status, done.output
-        if status:
-            assert cure in sentence(done, status)
-        for one, value in usual.items():
-            setattr(server.odd, one, value)
-        for again in (words["start"], words[verb]):
-            assert invoke(*TIER, *again).exit_code in ({0, 1} if verb == "delete" else {0})
+
+        def become(values: dict[str, Any]) -> None:
+            for one, value in copy.deepcopy(values).items():
+                setattr(server.odd, one, value)
+
+        def meet(verb: str) -> None:
+            status, cure = verdicts[verb]
+            done = invoke(*TIER, *words[verb])
+            assert done.exit_code == status, (verb, done.output)
+            assert not status or cure in sentence(done, status)
+
+        become(odd)
+        meet("start")
+        become(usual)
+        assert invoke(*TIER, *words["start"]).exit_code == 0
+        become(odd)
+        for verb in ("read", "list", "delete"):
+            meet(verb)
+        become(usual)
+        again = invoke(*TIER, *words["delete"])
+        assert again.exit_code == (0 if verdicts["delete"][0] else 1), again.output
         assert_whole()
