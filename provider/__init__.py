@@ -4,7 +4,7 @@ Knows nothing of messages. Import from here to write a provider of your own; `CO
 this file says what a storage must offer, and `provider.testing` holds the same promises as tests.
 """
 
-from provider.clock import Clock, ManualClock, SystemClock
+from provider.clock import Clock, SystemClock
 from provider.errors import (
     AlreadyExists,
     Closed,
@@ -24,7 +24,6 @@ from provider.file_segments import (
     SegmentsOwner,
 )
 from provider.in_place_segments import InPlaceDriver
-from provider.memory import MemoryStore
 from provider.names import check_name
 from provider.object_store import Append, AppendingStore, Buffer, ObjectEntry, ObjectStore
 from provider.packed_segments import PackedDriver
@@ -43,8 +42,6 @@ __all__ = [
     "Fenced",
     "FileSegments",
     "InPlaceDriver",
-    "ManualClock",
-    "MemoryStore",
     "NotFound",
     "ObjectEntry",
     "ObjectStore",

@@ -49,8 +49,8 @@ from container.upkeep.snapshots import SnapshotStep
 from container.upkeep.step import OwnedTier
 from container.upkeep.tombstones import TombstoneStep
 from provider.clock import SystemClock
-from provider.memory import MemoryStore
 from provider.ranges import QueueOffset
+from provider.testing.memory import MemoryStore
 from tests.bench.rows import Goal, goals_beside
 from tests.support.journal_run import running
 from tests.support.owned_tier import OwnedWorld

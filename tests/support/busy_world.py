@@ -12,9 +12,9 @@ from dispatcher.dispatcher import TieredDispatcher
 from dispatcher.hot_log import HotQueue, HotQueueState
 from dispatcher.options import DispatchOptions
 from dispatcher.queue_state import ENDS_A_QUEUE
-from provider.clock import ManualClock, settle
 from provider.errors import StoreError, Unavailable
 from provider.ranges import QueueOffset
+from provider.testing.manual_clock import ManualClock, settle
 from tests.support.busy_broker import BusyBroker, Interference
 from tests.support.followed import CheckedHotLog
 from tests.support.memory_tier import InlineExecutor, MemoryTier

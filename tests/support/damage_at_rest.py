@@ -12,8 +12,8 @@ from pathlib import Path
 from random import Random
 
 from container.names.queue_id import QueueId
-from provider.clock import ManualClock
-from provider.memory import MemoryObjects, MemoryStore
+from provider.testing.manual_clock import ManualClock
+from provider.testing.memory import MemoryObjects, MemoryStore
 from tests.support.fake_hot_log import FakeHotLog
 from tests.support.store_harness import (
     UPKEEP_OPTIONS,

@@ -13,9 +13,9 @@ from container.names.queue_id import QueueId
 from container.record.message import StoredMessage
 from container.tier_reader import TierReader
 from fetcher.fetcher import TieredMessageFetcher
-from provider.clock import ManualClock
 from provider.errors import Corrupt, OutOfRange, StoreError
-from provider.memory import MemoryStore
+from provider.testing.manual_clock import ManualClock
+from provider.testing.memory import MemoryStore
 from tests.support.damage_at_rest import Objects, RestingTier, memory_of
 from tests.support.left_tiers import made_memories
 from tests.support.store_harness import (

@@ -12,7 +12,7 @@ from container.names.queue_id import QueueId
 from dispatcher.dispatcher import TieredDispatcher
 from dispatcher.options import DispatchOptions
 from dispatcher.topic_filter import TopicFilter
-from provider.clock import ManualClock, settle
+from provider.testing.manual_clock import ManualClock, settle
 from tests.support.fake_hot_log import FakeHotLog
 from tests.support.memory_tier import InlineExecutor, MemoryTier
 

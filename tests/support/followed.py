@@ -8,8 +8,8 @@ import pytest
 
 from container.names.queue_id import QueueId
 from dispatcher.hot_log import HotQueue, Wanted, records_of_queue
-from provider.clock import ManualClock
 from provider.ranges import QueueOffset
+from provider.testing.manual_clock import ManualClock
 from tests.support.fake_broker import FakeBroker
 from tieredstore.following.broker_hot_log import RocketMqHotLog
 from tieredstore.following.options import HotLogOptions

@@ -9,8 +9,8 @@ from container.names.queue_id import QueueId
 from container.names.rocketmq import INT32_MAX
 from container.record.message import StoredMessage
 from container.record.unit import UNIT_BYTES, ConsumeQueueUnit
-from provider.clock import ManualClock
 from provider.errors import StoreError
+from provider.testing.manual_clock import ManualClock
 from tieredstore.hot import encoding, one_plan
 from tieredstore.hot.append_plan import Appended
 from tieredstore.hot.appender import Appender

@@ -10,9 +10,9 @@ from container.journal.options import JournalOptions
 from container.metadata.operations import Operation
 from container.upkeep.options import UpkeepOptions
 from container.upkeep.upkeep import Upkeep
-from provider.clock import ManualClock
 from provider.errors import StoreError
 from provider.object_store import ObjectStore
+from provider.testing.manual_clock import ManualClock
 
 
 async def own(

@@ -11,10 +11,10 @@ from container.check.finding import Finding
 from container.check.tier import check_tier
 from container.tier_reader import TierReader
 from provider.errors import NotFound, StoreError
-from provider.memory import MemoryObjects, MemoryStore
 from provider.object_store import ObjectStore
 from provider.packed_segments import OFFLOAD_PREFIX
 from provider.posix import PosixStore
+from provider.testing.memory import MemoryObjects, MemoryStore
 from provider.two_stores import TwoStores
 
 MEMORIES_MAX = 3

@@ -4,7 +4,7 @@ import pytest
 
 from container.names.queue_id import QueueId
 from dispatcher.hot_log import HotQueueState
-from provider.clock import ManualClock
+from provider.testing.manual_clock import ManualClock
 from tests.support.fake_broker import FakeBroker
 from tests.support.followed import broker, clock, follow, logs
 from tests.support.without_queues import hide_queues

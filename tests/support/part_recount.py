@@ -8,7 +8,7 @@ from container.metadata.state import StateChange, TierState
 from container.names.tier_objects import JOURNAL_PREFIX, EntryName
 from container.queue.manifest import decode_manifest
 from container.tier import Tier
-from provider.memory import MemoryStore
+from provider.testing.memory import MemoryStore
 
 
 class PartRecount:

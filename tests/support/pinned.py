@@ -6,8 +6,8 @@ from container.names.queue_id import QueueId
 from container.record.layout import TRANSACTION_ROLLBACK
 from container.record.message import StoredMessage
 from dispatcher.hot_log import Wanted, records_of_queue
-from provider.clock import ManualClock
 from provider.ranges import QueueOffset
+from provider.testing.manual_clock import ManualClock
 from tests.support.fake_broker import FakeBroker
 from tests.support.followed import follow
 from tieredstore.following.broker_hot_log import RocketMqHotLog

@@ -2,7 +2,7 @@
 
 from container.metadata.offloading import home_of, mark_name
 from container.metadata.state import TierState
-from provider.memory import MemoryStore
+from provider.testing.memory import MemoryStore
 from provider.two_stores import TwoStores, is_offloaded
 from tests.support.watched_store import WatchedStore
 

@@ -17,10 +17,10 @@ from container.upkeep.step import OwnedTier
 from provider.clock import Clock, SystemClock
 from provider.file_segments import SegmentsDriver
 from provider.in_place_segments import InPlaceDriver
-from provider.memory import MemoryStore
 from provider.object_store import ObjectStore
 from provider.packed_segments import PackedDriver
 from provider.testing.faulty import Fault, FaultyObjectStore
+from provider.testing.memory import MemoryStore
 from tests.support.hot_store import SMALL
 from tests.support.store_reader import findings
 from tieredstore.config.effective import Config

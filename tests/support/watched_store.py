@@ -11,9 +11,9 @@ from typing import Self
 
 from container.names.queue_id import QueueId
 from container.tier import Tier
-from provider.memory import MemoryObjects, MemoryStore
 from provider.object_store import Append
 from provider.ranges import QueueOffset
+from provider.testing.memory import MemoryObjects, MemoryStore
 from tests.support.store_harness import StoreHotLog
 
 

@@ -16,8 +16,8 @@ from prometheus_client.registry import Collector
 import tieredstore
 from fetcher.fetcher import TieredMessageFetcher
 from provider.clock import SystemClock
-from provider.memory import MemoryStore
 from provider.metered import MeteredStore, ProviderMetrics
+from provider.testing.memory import MemoryStore
 from tests.support.fake_broker import FakeBroker
 from tests.support.read_tier import MemoryTier
 from tieredstore.metrics.families import ROCKETMQ_LABELS, TieringMetrics

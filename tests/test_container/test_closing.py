@@ -9,9 +9,9 @@ from contextlib import contextmanager
 
 from container.journal.journal import Journal
 from container.tier import Tier, TierIdentity
-from provider.clock import ManualClock
 from provider.in_place_segments import InPlaceDriver
-from provider.memory import MemoryStore
+from provider.testing.manual_clock import ManualClock
+from provider.testing.memory import MemoryStore
 from tests.support.journal_run import own
 
 

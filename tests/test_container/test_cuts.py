@@ -22,10 +22,10 @@ from container.queue.manifest import name_manifest, plan_manifest, write_manifes
 from container.queue.tail_cut import cut_queue
 from container.tier import Tier
 from container.upkeep.options import UpkeepOptions
-from provider.clock import settle
 from provider.errors import Unavailable
 from provider.ranges import QueueOffset
 from provider.testing.faulty import Fault
+from provider.testing.manual_clock import settle
 from tests.support.owned_tier import QUEUE, OwnedWorld, put
 
 UNITS = SegmentType.CONSUME_QUEUE

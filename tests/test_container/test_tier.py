@@ -12,12 +12,12 @@ from container.names.queue_id import QueueId, SegmentType
 from container.options import TierOptions
 from container.tier import Tier, TierIdentity
 from container.tier_reader import TierReader
-from provider.clock import ManualClock
 from provider.errors import Corrupt, Denied, Fenced, OutOfRange
 from provider.in_place_segments import InPlaceDriver
-from provider.memory import MemoryStore
 from provider.object_store import Buffer
 from provider.ranges import ByteRange, QueueOffset
+from provider.testing.manual_clock import ManualClock
+from provider.testing.memory import MemoryStore
 from tests.support.messages import TOPIC, make_batch
 
 QUEUE = QueueId(TOPIC, 0)

@@ -12,12 +12,12 @@ from container.upkeep.options import UpkeepOptions
 from fetcher.fetcher import TieredMessageFetcher
 from provider.clock import SystemClock
 from provider.disk_cache.store import DiskCachedStore
-from provider.memory import MemoryStore
 from provider.object_store import ObjectStore
 from provider.options import DiskCacheOptions, RangeOptions
 from provider.packed_segments import PARTS_PREFIX
 from provider.range_reads import RangeReads
 from provider.testing.faulty import FaultyObjectStore
+from provider.testing.memory import MemoryStore
 from tests.support.messages import TOPIC
 from tests.support.owned_tier import OwnedWorld, put
 from tests.support.patience import HANGS_AFTER_S

@@ -18,9 +18,9 @@ from dispatcher.divergence import (
 from dispatcher.hot_log import Wanted
 from dispatcher.options import COMPARED_BYTES_MAX, DispatchOptions
 from dispatcher.queue_state import QueueState
-from provider.clock import ManualClock
 from provider.errors import Corrupt, StoreError
 from provider.ranges import QueueOffset
+from provider.testing.manual_clock import ManualClock
 from tests.support.dispatch_world import World
 from tests.support.fake_hot_log import FakeHotLog, fake_record
 from tests.support.memory_tier import InlineExecutor, MemoryTier

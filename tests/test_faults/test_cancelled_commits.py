@@ -12,10 +12,10 @@ from container.names.queue_id import QueueId
 from container.tier import Tier, TierIdentity
 from dispatcher.dispatcher import TieredDispatcher
 from dispatcher.queue_state import QueueState
-from provider.clock import ManualClock, settle
 from provider.in_place_segments import InPlaceDriver
-from provider.memory import MemoryStore
 from provider.testing.faulty import Fault, FaultyObjectStore
+from provider.testing.manual_clock import ManualClock, settle
+from provider.testing.memory import MemoryStore
 from tests.support.memory_tier import InlineExecutor
 from tests.support.store_harness import (
     DISPATCH_OPTIONS,

@@ -10,7 +10,7 @@ import pytest
 
 from container.names.queue_id import QueueId
 from container.tier_reader import TierReader
-from provider.memory import MemoryStore
+from provider.testing.memory import MemoryStore
 from tests.support.simulated_time import SimulatedClock, simulated
 from tests.support.store_harness import UPKEEP_OPTIONS, StoreHotLog, StoreProcess
 from tests.support.store_reader import assert_follows, contents, findings

@@ -14,8 +14,8 @@ from hypothesis.stateful import (
 from container.names.queue_id import QueueId
 from dispatcher.dispatcher import TieredDispatcher
 from dispatcher.options import DispatchOptions
-from provider.clock import ManualClock, settle
 from provider.errors import Unavailable
+from provider.testing.manual_clock import ManualClock, settle
 from tests.support.fake_hot_log import FakeHotLog
 from tests.support.memory_tier import InlineExecutor, MemoryTier
 

@@ -12,10 +12,10 @@ import pytest
 from container.names.queue_id import QueueId
 from container.options import TierOptions
 from container.tier_reader import TierReader
-from provider.clock import ManualClock
 from provider.errors import Unavailable
 from provider.object_store import Append
 from provider.options import PosixOptions
+from provider.testing.manual_clock import ManualClock
 from tests.support.full_disk import BLOCK_BYTES, SmallDisk, used_bytes
 from tests.support.inline_store import InlineStore
 from tests.support.lacking import lacks

@@ -17,12 +17,13 @@ from container.metadata.operations import AddTombstones, Operation
 from container.metadata.records import Tombstone
 from container.upkeep.options import UpkeepOptions
 from container.upkeep.upkeep import Upkeep
-from provider.clock import ManualClock, SystemClock, settle
+from provider.clock import SystemClock
 from provider.errors import Unavailable
-from provider.memory import MemoryStore
 from provider.object_store import AppendingStore, ObjectStore
 from provider.posix import PosixStore
 from provider.testing.faulty import Crashed, Fault, FaultyObjectStore
+from provider.testing.manual_clock import ManualClock, settle
+from provider.testing.memory import MemoryStore
 from tests.support.level import by_level
 from tests.support.tier_values import Q0, begin_queue, commit
 

@@ -18,8 +18,8 @@ from container.metadata.records import Extent
 from container.names.queue_id import FLAT_FILES, QueueId
 from container.tier_reader import TierReader
 from container.upkeep import offloading
-from provider.clock import ManualClock
 from provider.testing.faulty import Crashed, Fault, FaultyObjectStore, Kind
+from provider.testing.manual_clock import ManualClock
 from tests.support.level import LEVEL
 from tests.support.simulated_stores import SimulatedStores
 from tests.support.store_harness import (

@@ -12,10 +12,10 @@ from container.tier_reader import TierReader
 from container.upkeep.options import UpkeepOptions
 from fetcher.fetcher import TieredMessageFetcher
 from fetcher.options import FetcherOptions
-from provider.clock import ManualClock
 from provider.errors import Corrupt
-from provider.memory import MemoryObjects, MemoryStore
 from provider.testing.faulty import Fault, FaultyObjectStore, flipped
+from provider.testing.manual_clock import ManualClock
+from provider.testing.memory import MemoryObjects, MemoryStore
 from tests.support.store_harness import (
     JOURNAL_OPTIONS,
     UPKEEP_OPTIONS,

@@ -12,10 +12,10 @@ from container.journal.options import JournalOptions
 from container.names.queue_id import QueueId
 from container.upkeep.options import UpkeepOptions
 from dispatcher.options import DispatchOptions
-from provider.clock import ManualClock, settle
-from provider.memory import MemoryStore
 from provider.ranges import QueueOffset
 from provider.testing.faulty import Fault
+from provider.testing.manual_clock import ManualClock, settle
+from provider.testing.memory import MemoryStore
 from tests.support.store_harness import StoreHotLog, StoreProcess, pass_time, while_time_passes
 
 HOUR_S = 3600.0

@@ -14,10 +14,10 @@ import pytest
 
 from container.names.queue_id import QueueId
 from container.tier_reader import TierReader
-from provider.clock import ManualClock, settle
 from provider.errors import Fenced
-from provider.memory import MemoryObjects, MemoryStore
 from provider.testing.faulty import Fault, Kind
+from provider.testing.manual_clock import ManualClock, settle
+from provider.testing.memory import MemoryObjects, MemoryStore
 from tests.support.level import by_level
 from tests.support.store_harness import (
     StoreHotLog,

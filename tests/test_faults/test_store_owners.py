@@ -9,10 +9,10 @@ from collections import Counter
 import pytest
 
 from container.names.queue_id import QueueId
-from provider.clock import ManualClock, settle
 from provider.errors import Fenced
-from provider.memory import MemoryStore
 from provider.testing.faulty import Fault
+from provider.testing.manual_clock import ManualClock, settle
+from provider.testing.memory import MemoryStore
 from tests.support.level import LEVEL, by_level
 from tests.support.store_harness import (
     StoreHotLog,

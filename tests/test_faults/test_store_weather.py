@@ -17,10 +17,10 @@ from container.upkeep.options import UpkeepOptions
 from dispatcher.options import DispatchOptions
 from fetcher.fetcher import TieredMessageFetcher
 from fetcher.options import FetcherOptions
-from provider.clock import ManualClock
 from provider.errors import Unavailable
-from provider.memory import MemoryStore
 from provider.testing.faulty import Fault, FaultyObjectStore
+from provider.testing.manual_clock import ManualClock
+from provider.testing.memory import MemoryStore
 from tests.support.level import by_level
 from tests.support.store_harness import (
     DISPATCH_OPTIONS,

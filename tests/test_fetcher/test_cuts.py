@@ -11,9 +11,9 @@ from container.tier_reader import TierReader
 from container.upkeep.options import UpkeepOptions
 from fetcher.fetcher import TieredMessageFetcher
 from fetcher.result import FetchResult
-from provider.clock import settle
 from provider.errors import Corrupt
 from provider.ranges import QueueOffset
+from provider.testing.manual_clock import settle
 from tests.support.messages import TOPIC
 from tests.support.owned_tier import QUEUE, OwnedWorld, put
 from tests.support.read_tier import MemoryQueue, MemoryTier

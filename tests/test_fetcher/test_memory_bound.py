@@ -9,7 +9,7 @@ import pytest
 from container.names.queue_id import QueueId
 from fetcher.fetcher import TieredMessageFetcher
 from fetcher.options import FetcherOptions
-from provider.clock import settle
+from provider.testing.manual_clock import settle
 from tests.support.read_tier import MemoryQueue, MemoryTier
 
 OPTIONS = FetcherOptions(

@@ -15,9 +15,9 @@ from hypothesis.stateful import (
 from fetcher.fetcher import TieredMessageFetcher
 from fetcher.options import FetcherOptions
 from fetcher.result import FetchResult
-from provider.clock import ManualClock, settle
 from provider.errors import NotFound, StoreError, Unavailable
 from provider.ranges import QueueOffset
+from provider.testing.manual_clock import ManualClock, settle
 from tests.support.read_tier import MemoryQueue, MemoryTier
 
 OPTIONS = FetcherOptions(

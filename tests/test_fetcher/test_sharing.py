@@ -10,9 +10,9 @@ from fetcher.group_position import GroupPosition
 from fetcher.options import FetcherOptions
 from fetcher.single_flight import Flight, ReadBudget
 from fetcher.window import WindowLimits
-from provider.clock import ManualClock, settle
 from provider.errors import Closed, Unavailable
 from provider.ranges import QueueOffset
+from provider.testing.manual_clock import ManualClock, settle
 from tests.support.read_tier import QUEUE, MemoryTier, filled, gone
 
 

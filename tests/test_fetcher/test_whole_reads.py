@@ -6,7 +6,7 @@ import pytest
 
 from fetcher.fetcher import TieredMessageFetcher
 from fetcher.options import FetcherOptions
-from provider.clock import settle
+from provider.testing.manual_clock import settle
 from tests.support.read_tier import MemoryQueue, MemoryTier, filled
 
 LARGE_BYTES = 16 << 10

@@ -5,12 +5,12 @@ from random import Random
 
 import pytest
 
-from provider.clock import ManualClock, settle
 from provider.errors import Denied, NotFound, Unavailable
-from provider.memory import MemoryStore
 from provider.object_store import Append
 from provider.ranges import ByteRange
 from provider.testing.faulty import Crashed, Fault, FaultyObjectStore, torn
+from provider.testing.manual_clock import ManualClock, settle
+from provider.testing.memory import MemoryStore
 
 
 async def test_refused_does_nothing_and_lost_reply_does_all() -> None:

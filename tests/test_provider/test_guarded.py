@@ -6,10 +6,10 @@ import pytest
 
 from provider.errors import Denied, Unavailable
 from provider.guarded import GuardedStore
-from provider.memory import MemoryStore
 from provider.object_store import ObjectStore
 from provider.ranges import ByteRange
 from provider.testing.faulty import Fault, FaultyObjectStore
+from provider.testing.memory import MemoryStore
 
 
 class Looks:

@@ -4,12 +4,12 @@ import asyncio
 
 import pytest
 
-from provider.clock import ManualClock, settle
 from provider.errors import AlreadyExists, Closed, Fenced, Unavailable
 from provider.file_segments import SegmentSlice
 from provider.in_place_segments import InPlaceDriver, InPlaceSegments
-from provider.memory import MemoryStore
 from provider.testing.faulty import Fault, FaultyObjectStore
+from provider.testing.manual_clock import ManualClock, settle
+from provider.testing.memory import MemoryStore
 
 
 class Journal:

@@ -8,7 +8,6 @@ import pytest
 from fsspec.asyn import AsyncFileSystem
 from fsspec.implementations.local import LocalFileSystem
 
-from provider.clock import ManualClock, settle
 from provider.errors import (
     AlreadyExists,
     Closed,
@@ -25,6 +24,7 @@ from provider.object.options import ObjectOptions
 from provider.object.store import FsspecStore
 from provider.probing import probe
 from provider.ranges import ByteRange
+from provider.testing.manual_clock import ManualClock, settle
 from tests.support.fsspec_files import AsyncMemory, Cutting, Overwriting, Paging, Refusing, Whole
 
 

@@ -6,9 +6,9 @@ import pytest
 
 from provider.errors import Denied, Unavailable
 from provider.file_segments import SegmentSlice
-from provider.memory import MemoryStore
 from provider.packed_segments import PackedDriver, PackedSegments, PartName
 from provider.testing.faulty import Fault, FaultyObjectStore
+from provider.testing.memory import MemoryStore
 from tests.support.rival_store import RivalObjects, RivalStore, Weather
 from tests.support.simulated_time import simulated
 

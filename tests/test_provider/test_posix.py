@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from provider.clock import ManualClock
 from provider.errors import AlreadyExists, Closed, Denied, NotFound, OutOfRange, Unavailable
 from provider.object_store import Append
 from provider.options import PosixOptions
 from provider.posix import PosixStore
 from provider.posix_directories import may_hold
 from provider.ranges import ByteRange
+from provider.testing.manual_clock import ManualClock
 
 
 @pytest.fixture

@@ -6,8 +6,8 @@ from random import Random
 import pytest
 
 from provider.errors import Closed, Denied
-from provider.memory import MemoryStore
 from provider.probing import PROBE_PREFIX, probe
+from provider.testing.memory import MemoryStore
 
 REQUESTS = 15
 

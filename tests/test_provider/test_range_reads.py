@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from provider.clock import ManualClock, settle
 from provider.errors import NotFound, OutOfRange, Unavailable
-from provider.memory import MemoryStore
 from provider.object_store import Buffer
 from provider.options import RangeOptions
 from provider.range_reads import RangeReads
 from provider.ranges import ByteRange, pieces_of, together
 from provider.testing.faulty import Fault, FaultyObjectStore
+from provider.testing.manual_clock import ManualClock, settle
+from provider.testing.memory import MemoryStore
 from provider.throttled import ThrottledStore, TransferLimits
 
 KIB, MIB = 1 << 10, 1 << 20

@@ -12,7 +12,6 @@ from provider.encryption.keys import MasterKeys
 from provider.encryption.store import EncryptedStore
 from provider.file_segments import FileSegments
 from provider.in_place_segments import InPlaceSegments
-from provider.memory import MemoryStore
 from provider.metered import MeteredStore
 from provider.object.files import files_of
 from provider.object.opening import open_object_store
@@ -25,6 +24,7 @@ from provider.range_reads import RangeReads
 from provider.retrying import RetryingStore
 from provider.testing.faulty import Fault, FaultyObjectStore
 from provider.testing.file_segments_contract import InPlaceSegmentsContract, PackedSegmentsContract
+from provider.testing.memory import MemoryStore
 from provider.testing.object_store_contract import (
     AppendingStoreContract,
     ObjectStoreContract,

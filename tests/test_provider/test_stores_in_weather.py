@@ -11,7 +11,6 @@ import pytest
 
 from provider.clock import SystemClock
 from provider.file_segments import FileSegments
-from provider.memory import MemoryStore
 from provider.object.opening import open_object_store
 from provider.object_store import AppendingStore, ObjectStore
 from provider.options import RetryOptions
@@ -20,6 +19,7 @@ from provider.posix import PosixStore
 from provider.retrying import RetryingStore
 from provider.testing.faulty import Fault, FaultyObjectStore
 from provider.testing.file_segments_contract import PackedSegmentsContract
+from provider.testing.memory import MemoryStore
 from provider.testing.object_store_contract import AppendingStoreContract, ObjectStoreContract
 from tests.support.settling_store import SettlingStore
 

@@ -4,10 +4,11 @@ import asyncio
 
 import pytest
 
-from provider.clock import ManualClock, SystemClock, settle
-from provider.memory import MemoryStore
+from provider.clock import SystemClock
 from provider.object_store import Append, AppendingStore
 from provider.ranges import ByteRange
+from provider.testing.manual_clock import ManualClock, settle
+from provider.testing.memory import MemoryStore
 from provider.testing.object_store_contract import AppendingStoreContract
 from provider.throttled import ThrottledStore, TokenBucket, TransferLimits
 

@@ -7,9 +7,7 @@ from random import Random
 import pytest
 from prometheus_client import CollectorRegistry
 
-from provider.clock import ManualClock, settle
 from provider.errors import AlreadyExists, Denied, NotFound, Unavailable
-from provider.memory import MemoryStore
 from provider.metered import MeteredStore, ProviderMetrics
 from provider.object_store import Append, Buffer, ObjectEntry
 from provider.options import RetryOptions
@@ -17,6 +15,8 @@ from provider.probing import probe
 from provider.ranges import ByteRange
 from provider.retrying import RetryingStore
 from provider.testing.faulty import Fault, FaultyObjectStore
+from provider.testing.manual_clock import ManualClock, settle
+from provider.testing.memory import MemoryStore
 
 
 def retrying(

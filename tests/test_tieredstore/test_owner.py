@@ -19,9 +19,9 @@ from container.journal.heartbeat import Heartbeat
 from container.journal.journal import Journal
 from container.journal.options import JournalOptions
 from container.metadata.records import Broker
-from provider.clock import ManualClock, settle
 from provider.errors import Fenced, Unavailable
-from provider.memory import MemoryStore
+from provider.testing.manual_clock import ManualClock, settle
+from provider.testing.memory import MemoryStore
 from tests.support.cli import COMMAND, run
 from tests.support.fake_broker import FakeBroker
 from tests.support.patience import communicated

@@ -9,8 +9,8 @@ from container.names.queue_id import QueueId
 from container.upkeep.upkeep import UpkeepStatistics
 from dispatcher.queue_state import QueueState
 from dispatcher.statistics import DispatchStatistics, QueueStatistics
-from provider.clock import ManualClock
 from provider.ranges import QueueOffset
+from provider.testing.manual_clock import ManualClock
 from tests.support.simulated_time import SimulatedClock, simulated
 from tests.test_tieredstore.cli.test_follow_reports import statistics
 from tieredstore.following.statistics import ScanStatistics

@@ -5,8 +5,8 @@ import logging
 
 import pytest
 
-from provider.clock import ManualClock, settle
 from provider.errors import Denied, StoreError, Unauthorized, Unavailable
+from provider.testing.manual_clock import ManualClock, settle
 from tieredstore.waiting import when_usable
 
 

@@ -16,8 +16,8 @@ from container.tier_reader import TierReader
 from container.upkeep.options import UpkeepOptions
 from provider.clock import Clock, SystemClock
 from provider.errors import AlreadyExists
-from provider.memory import MemoryStore
 from provider.packed_segments import PartName
+from provider.testing.memory import MemoryStore
 from tests.support.damage_at_rest import held, memory_of
 from tests.support.messages import TOPIC
 from tests.support.owned_tier import QUEUE, OwnedWorld, put

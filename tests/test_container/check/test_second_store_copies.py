@@ -7,7 +7,7 @@ import pytest
 from container.check.second_store import register_at_second_store
 from container.names.tier_objects import OWNER_PREFIX
 from provider.errors import Denied
-from provider.memory import MemoryStore
+from provider.testing.memory import MemoryStore
 from provider.two_stores import TwoStores
 
 HOME = "0123456789abcdef"

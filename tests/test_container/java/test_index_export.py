@@ -21,8 +21,8 @@ from container.options import TierOptions
 from container.record.java_hash import key_hash
 from container.tier_reader import FixedMetadata, TierReader
 from container.upkeep.options import UpkeepOptions
-from provider.clock import ManualClock
 from provider.ranges import QueueOffset
+from provider.testing.manual_clock import ManualClock
 from tests.support.messages import TOPIC
 from tests.support.owned_tier import QUEUE, OwnedWorld, put
 from tests.support.store_reader import findings

@@ -16,8 +16,8 @@ from container.metadata.operations import AddTombstones, Operation
 from container.metadata.records import Tombstone
 from container.names.tier_objects import EntryName
 from container.upkeep.options import UpkeepOptions
-from provider.clock import ManualClock, settle
 from provider.errors import Corrupt, Fenced
+from provider.testing.manual_clock import ManualClock, settle
 from tests.support.journal_run import own, own_with_upkeep, running
 from tests.support.journal_store import DictStore
 from tests.support.tier_values import Q0, begin_queue, commit

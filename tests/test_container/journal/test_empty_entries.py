@@ -12,8 +12,8 @@ from container.metadata.operations import AddTombstones, Operation
 from container.metadata.records import Tombstone
 from container.metadata.state import TierState
 from container.names.tier_objects import EntryName
-from provider.clock import ManualClock
 from provider.errors import Corrupt
+from provider.testing.manual_clock import ManualClock
 from tests.support.journal_run import own, running
 from tests.support.journal_store import DictStore
 

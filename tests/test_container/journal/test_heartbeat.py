@@ -14,9 +14,9 @@ from container.journal.options import JournalOptions
 from container.metadata.operations import PutTopic
 from container.metadata.records import Topic
 from container.names.tier_objects import OWNER_PREFIX, SignName
-from provider.clock import ManualClock, settle
 from provider.errors import Fenced, Unavailable
-from provider.memory import MemoryStore
+from provider.testing.manual_clock import ManualClock, settle
+from provider.testing.memory import MemoryStore
 
 DAY_S = 86_400
 

@@ -15,9 +15,9 @@ from container.metadata.codec import decode_operations
 from container.metadata.records import Queue, Tombstone, Topic
 from container.names.queue_id import QueueId
 from container.names.tier_objects import BOUNDARY_PREFIX, EntryName
-from provider.clock import ManualClock, settle
 from provider.errors import Closed, Corrupt, Denied, Fenced, Unavailable
 from provider.ranges import QueueOffset
+from provider.testing.manual_clock import ManualClock, settle
 from tests.support.journal_run import own, running
 from tests.support.journal_store import DictStore, Faults
 

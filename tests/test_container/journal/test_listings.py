@@ -25,10 +25,10 @@ from container.names.tier_objects import (
     EntryName,
 )
 from container.upkeep.options import UpkeepOptions
-from provider.clock import ManualClock, settle
 from provider.errors import Fenced, Unavailable
 from provider.object_store import Buffer, ObjectEntry
 from provider.ranges import ByteRange
+from provider.testing.manual_clock import ManualClock, settle
 from tests.support.journal_run import own, own_with_upkeep, running
 from tests.support.journal_store import DictStore, Faults, StoreView
 

@@ -23,11 +23,11 @@ from container.names.queue_id import QueueId
 from container.names.tier_objects import BoundaryName, EntryName, parse_name
 from container.upkeep.options import UpkeepOptions
 from container.upkeep.upkeep import Upkeep
-from provider.clock import ManualClock, settle
 from provider.errors import Corrupt, Fenced, NotFound
-from provider.memory import MemoryStore
 from provider.object_store import Buffer
 from provider.ranges import ByteRange, QueueOffset
+from provider.testing.manual_clock import ManualClock, settle
+from provider.testing.memory import MemoryStore
 from tests.support.journal_run import own, own_with_upkeep, running
 from tests.support.journal_store import DictStore, Faults
 

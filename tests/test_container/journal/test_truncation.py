@@ -6,9 +6,9 @@ from container.journal.journal import Journal
 from container.metadata.operations import AddTombstones
 from container.metadata.records import Tombstone
 from container.upkeep.options import UpkeepOptions
-from provider.clock import ManualClock, settle
-from provider.memory import MemoryStore
 from provider.testing.faulty import Fault, FaultyObjectStore
+from provider.testing.manual_clock import ManualClock, settle
+from provider.testing.memory import MemoryStore
 from tests.support.journal_run import own, own_with_upkeep, running
 
 OPTIONS = UpkeepOptions()

@@ -12,8 +12,8 @@ from container.names.queue_id import SegmentType
 from container.queue.manifest import ManifestReader, plan_manifest
 from container.upkeep.options import UpkeepOptions
 from container.upkeep.upkeep import Upkeep
-from provider.clock import ManualClock, settle
 from provider.errors import Corrupt
+from provider.testing.manual_clock import ManualClock, settle
 from tests.support.journal_run import own, own_with_upkeep, running
 from tests.support.journal_store import DictStore
 from tests.support.tier_values import Q0, begin_queue, commit

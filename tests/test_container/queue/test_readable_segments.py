@@ -11,9 +11,9 @@ from container.names.rocketmq import segment_name
 from container.queue.manifest import ManifestReader
 from container.queue.message_queue_container import MessageQueueContainer
 from provider.errors import OutOfRange
-from provider.memory import MemoryStore
 from provider.object_store import Append
 from provider.ranges import ByteRange, QueueOffset
+from provider.testing.memory import MemoryStore
 
 QUEUE = QueueId("T", 0)
 LOG, UNITS = SegmentType.COMMIT_LOG, SegmentType.CONSUME_QUEUE

@@ -11,12 +11,12 @@ from container.names.queue_id import QueueId, SegmentType
 from container.options import TierOptions
 from container.tier import Tier, TierIdentity
 from container.upkeep.options import UpkeepOptions
-from provider.clock import ManualClock
 from provider.errors import Corrupt, NotFound, OutOfRange
 from provider.in_place_segments import InPlaceDriver
-from provider.memory import MemoryStore
 from provider.ranges import QueueOffset
 from provider.testing.faulty import FaultyObjectStore
+from provider.testing.manual_clock import ManualClock
+from provider.testing.memory import MemoryStore
 from tests.support.messages import TOPIC, make_batch
 
 QUEUE = QueueId(TOPIC, 0)

@@ -14,8 +14,8 @@ from container.tier import Tier
 from container.tier_reader import TierReader
 from container.upkeep.options import UpkeepOptions
 from fetcher.fetcher import TieredMessageFetcher
-from provider.clock import ManualClock
 from provider.ranges import QueueOffset
+from provider.testing.manual_clock import ManualClock
 from tests.support.messages import batch_of, make_record
 from tests.support.owned_tier import QUEUE, OwnedWorld
 from tests.support.time_oracle import offset_by_scan

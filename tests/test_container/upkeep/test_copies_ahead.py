@@ -10,9 +10,9 @@ from container.names.queue_id import QueueId, SegmentType
 from container.upkeep.copies_ahead import copies_ahead, copy_bytes
 from container.upkeep.offload_plan import Held
 from container.upkeep.options import UpkeepOptions
-from provider.clock import settle
 from provider.errors import Corrupt, StoreError, Unavailable
 from provider.ranges import QueueOffset
+from provider.testing.manual_clock import settle
 
 QUEUE = QueueId("T", 0)
 OPTIONS = UpkeepOptions(

@@ -16,9 +16,9 @@ from container.names.rocketmq import segment_name
 from container.upkeep.deletion import may_come_back, names_in_use, plan_deletions, still_due
 from container.upkeep.options import UpkeepOptions
 from container.upkeep.topic_deletion import DELETED
-from provider.clock import ManualClock, settle
 from provider.errors import Unavailable
 from provider.ranges import QueueOffset
+from provider.testing.manual_clock import ManualClock, settle
 from tests.support.journal_run import own, own_with_upkeep, running
 from tests.support.journal_store import DictStore
 from tests.support.tier_values import Q0, begin_queue, commit

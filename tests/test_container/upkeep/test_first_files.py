@@ -16,9 +16,9 @@ from container.options import TierOptions
 from container.tier import Tier
 from container.upkeep.first_files import DROPPED, KIND, announcements, taken_up
 from container.upkeep.options import UpkeepOptions
-from provider.clock import settle
 from provider.errors import Unavailable
 from provider.testing.faulty import Fault
+from provider.testing.manual_clock import settle
 from tests.support.messages import TOPIC
 from tests.support.owned_tier import QUEUE, OwnedWorld, planned, put
 

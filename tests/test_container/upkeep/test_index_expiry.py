@@ -17,9 +17,9 @@ from container.upkeep import index_expiry
 from container.upkeep.index_expiry import IndexExpiryStep
 from container.upkeep.options import UpkeepOptions
 from container.upkeep.step import OwnedTier
-from provider.clock import ManualClock
-from provider.memory import MemoryStore
 from provider.ranges import QueueOffset
+from provider.testing.manual_clock import ManualClock
+from provider.testing.memory import MemoryStore
 from tests.support.journal_run import running
 
 QUEUES = [QueueId("T", number) for number in range(12)]

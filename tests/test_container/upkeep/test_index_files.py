@@ -23,12 +23,12 @@ from container.tier import Tier
 from container.tier_reader import TierReader
 from container.upkeep.index_expiry import bare_expired
 from container.upkeep.options import UpkeepOptions
-from provider.clock import settle
 from provider.disk_cache.use import current_use
-from provider.memory import MemoryStore
 from provider.object_store import Buffer
 from provider.ranges import ByteRange, QueueOffset
 from provider.testing.faulty import Fault
+from provider.testing.manual_clock import settle
+from provider.testing.memory import MemoryStore
 from tests.support.messages import FIRST_STORE_TIMESTAMP, TOPIC
 from tests.support.owned_tier import QUEUE, OwnedWorld, planned, put
 

@@ -19,10 +19,10 @@ from container.tier import Tier
 from container.tier_reader import TierReader
 from container.upkeep.merge_plan import MergeRules
 from container.upkeep.options import UpkeepOptions
-from provider.clock import settle
-from provider.memory import MemoryObjects, MemoryStore
 from provider.ranges import QueueOffset
 from provider.testing.faulty import Fault, Kind
+from provider.testing.manual_clock import settle
+from provider.testing.memory import MemoryObjects, MemoryStore
 from tests.support.messages import TOPIC, batch_of, make_record
 from tests.support.owned_tier import QUEUE, OwnedWorld, put
 

@@ -12,11 +12,11 @@ from container.names.queue_id import QueueId, SegmentType
 from container.options import HOUR_MS, TierOptions
 from container.tier import Tier
 from container.upkeep.options import UpkeepOptions
-from provider.clock import settle
 from provider.errors import Unavailable
 from provider.packed_segments import PartName
 from provider.ranges import QueueOffset
 from provider.testing.faulty import Fault
+from provider.testing.manual_clock import settle
 from tests.support.messages import TOPIC, make_batch
 from tests.support.owned_tier import OwnedWorld, planned
 from tests.support.owned_tier import put as put_any

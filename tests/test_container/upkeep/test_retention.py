@@ -13,11 +13,11 @@ from container.tier_reader import TierReader
 from container.upkeep.options import UpkeepOptions
 from fetcher.fetcher import TieredMessageFetcher
 from fetcher.result import FetchStatus
-from provider.clock import ManualClock
 from provider.errors import Fenced, Unavailable
-from provider.memory import MemoryObjects, MemoryStore
 from provider.ranges import QueueOffset
 from provider.testing.faulty import Fault, Kind
+from provider.testing.manual_clock import ManualClock
+from provider.testing.memory import MemoryObjects, MemoryStore
 from tests.support.messages import FIRST_STORE_TIMESTAMP, TOPIC, batch_of, make_record
 from tests.support.owned_tier import MINUTE_S, QUEUE, OwnedWorld, put_each_minute
 

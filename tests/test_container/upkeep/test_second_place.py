@@ -11,9 +11,9 @@ from container.metadata.offloading import home_of, mark_name, place_of
 from container.metadata.operations import PutAttempt
 from container.tier_reader import TierReader
 from provider.errors import Corrupt, Denied, StoreError
-from provider.memory import MemoryStore
 from provider.packed_segments import PARTS_PREFIX, PartName
 from provider.testing.faulty import Fault, Kind
+from provider.testing.memory import MemoryStore
 from tests.support.messages import TOPIC
 from tests.support.offloaded import BY_HAND, away, by_hand, in_second, segments, world
 from tests.support.owned_tier import OwnedWorld, put_each_minute

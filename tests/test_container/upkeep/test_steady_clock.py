@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 
 from container.upkeep.steady_clock import HOLD_S, SteadyClock
-from provider.clock import ManualClock
-from provider.memory import MemoryStore
 from provider.object_store import ObjectEntry
+from provider.testing.manual_clock import ManualClock
+from provider.testing.memory import MemoryStore
 from tests.support.owned_tier import QUEUE, OwnedWorld, put_each_minute
 from tests.test_container.upkeep.test_retention import EXPIRING, OPTIONS
 

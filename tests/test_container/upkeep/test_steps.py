@@ -23,10 +23,10 @@ from container.upkeep.first_files import announcements
 from container.upkeep.options import UpkeepOptions
 from container.upkeep.step import OwnedTier, Step
 from container.upkeep.upkeep import Upkeep
-from provider.clock import ManualClock, settle
 from provider.errors import Denied, Unavailable
-from provider.memory import MemoryStore
 from provider.testing.faulty import Fault, FaultyObjectStore
+from provider.testing.manual_clock import ManualClock, settle
+from provider.testing.memory import MemoryStore
 from tests.support.journal_run import own, own_with_upkeep, running
 from tests.support.tier_values import Q0, begin_queue, commit
 

@@ -17,17 +17,17 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from provider.clock import ManualClock, settle
 from provider.disk_cache.entry import BLOCK_BYTES, EntryName, key_of
 from provider.disk_cache.files import HELD_LINK, CacheFiles, on_disk_bytes
 from provider.disk_cache.store import DiskCachedStore
 from provider.disk_cache.thread import DiskThread
 from provider.errors import Closed, NotFound
-from provider.memory import MemoryStore
 from provider.object_store import Buffer
 from provider.options import DiskCacheOptions
 from provider.ranges import ByteRange
 from provider.testing.faulty import FaultyObjectStore
+from provider.testing.manual_clock import ManualClock, settle
+from provider.testing.memory import MemoryStore
 from tests.support.patience import HANGS_AFTER_S, Patience, until
 
 BODY = Random(7).randbytes(3 * BLOCK_BYTES + 17)

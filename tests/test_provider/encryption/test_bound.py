@@ -13,9 +13,9 @@ from provider.encryption.frames import CONTENT_BYTES, FRAME_BYTES
 from provider.encryption.keys import KEYS_PREFIX, TIER_NAME, MasterKeys
 from provider.encryption.store import EncryptedStore
 from provider.errors import AlreadyExists, Corrupt, Denied, NotFound, OutOfRange
-from provider.memory import MemoryStore
 from provider.object_store import Buffer
 from provider.ranges import ByteRange
+from provider.testing.memory import MemoryStore
 
 MASTERS = MasterKeys({"m": bytes(range(32))})
 NAMES = ("entries/7", "entries/8")

@@ -8,10 +8,10 @@ import pytest
 from provider.encryption.keys import KEYS_PREFIX, MasterKeys, Rewrapped, rewrap, wraps_in
 from provider.encryption.store import EncryptedStore, PlainStore
 from provider.errors import Corrupt, Denied, NotFound, OutOfRange, Unavailable
-from provider.memory import MemoryStore
 from provider.object_store import ObjectEntry, ObjectStore
 from provider.ranges import ByteRange
 from provider.testing.faulty import Crashed, Fault, FaultyObjectStore
+from provider.testing.memory import MemoryStore
 
 HELD = "@journal/"
 

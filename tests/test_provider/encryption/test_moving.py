@@ -13,10 +13,10 @@ from provider.encryption.keys import MasterKeys, wraps_in
 from provider.encryption.moving import Moved, move_older
 from provider.encryption.store import EncryptedStore
 from provider.errors import Corrupt, Unavailable
-from provider.memory import MemoryStore
 from provider.object_store import Buffer
 from provider.ranges import ByteRange
 from provider.testing.faulty import Crashed, Fault, FaultyObjectStore
+from provider.testing.memory import MemoryStore
 from tests.test_provider.encryption.test_vectors import CONTENT, FORMS
 
 OLDER: dict[str, Any] = FORMS["older"]

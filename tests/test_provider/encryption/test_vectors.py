@@ -10,8 +10,8 @@ import pytest
 from provider.encryption.keys import MasterKeys
 from provider.encryption.store import EncryptedStore
 from provider.errors import Corrupt
-from provider.memory import MemoryStore
 from provider.ranges import ByteRange
+from provider.testing.memory import MemoryStore
 from tests.test_provider.encryption.make_bound_vectors import vectors
 
 Vectors = dict[str, Any]

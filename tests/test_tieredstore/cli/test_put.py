@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from container.names.queue_id import QueueId
-from provider.clock import ManualClock
+from provider.testing.manual_clock import ManualClock
 from tests.support.cli import COMMAND, run, settings
 from tests.support.golden import ROCKETMQ_533, unpacked
 from tests.support.hot_store import appender_at, contents

@@ -9,8 +9,8 @@ from click.testing import CliRunner, Result
 from container.names.queue_id import QueueId
 from container.record.batch import MessageBatch
 from dispatcher.hot_log import Wanted
-from provider.clock import ManualClock
 from provider.ranges import QueueOffset
+from provider.testing.manual_clock import ManualClock
 from tests.support.fake_broker import FakeBroker
 from tests.support.followed import broker, clock, follow, logs
 from tieredstore.cli.main import cli

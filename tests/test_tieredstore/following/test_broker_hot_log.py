@@ -8,9 +8,9 @@ from container.names.queue_id import QueueId
 from container.record.layout import TRANSACTION_PREPARED
 from container.record.unit import ConsumeQueueUnit
 from dispatcher.hot_log import HotQueue, HotQueueState, Wanted, records_of_queue
-from provider.clock import ManualClock
 from provider.errors import Closed, OutOfRange
 from provider.ranges import QueueOffset
+from provider.testing.manual_clock import ManualClock
 from tests.support.fake_broker import FakeBroker
 from tests.support.followed import bodies, broker, clock, follow, logs, poll_later
 from tieredstore.following.broker_hot_log import RocketMqHotLog

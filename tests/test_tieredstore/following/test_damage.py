@@ -11,9 +11,9 @@ from dispatcher.dispatcher import TieredDispatcher
 from dispatcher.hot_log import HotQueueState, Wanted, records_of_queue
 from dispatcher.options import DispatchOptions
 from dispatcher.queue_state import QueueState
-from provider.clock import ManualClock
 from provider.errors import Corrupt
 from provider.ranges import QueueOffset
+from provider.testing.manual_clock import ManualClock
 from tests.support.fake_broker import FakeBroker
 from tests.support.followed import bodies, broker, clock, follow, logs, poll_later
 from tests.support.memory_tier import InlineExecutor, MemoryTier

@@ -10,9 +10,9 @@ import pytest
 from container.names.queue_id import QueueId
 from container.record.unit import ConsumeQueueUnit
 from dispatcher.hot_log import DeletedQueue, HotQueue
-from provider.clock import ManualClock
 from provider.errors import OutOfRange
 from provider.ranges import QueueOffset
+from provider.testing.manual_clock import ManualClock
 from tests.support.fake_broker import FakeBroker
 from tests.support.followed import broker, clock, follow, logs, poll_later
 from tests.support.pinned import follow_pinned, pinned, read, write

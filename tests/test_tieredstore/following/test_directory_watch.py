@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from container.names.queue_id import QueueId
-from provider.clock import ManualClock
+from provider.testing.manual_clock import ManualClock
 from tests.support.fake_broker import FakeBroker
 from tests.support.followed import broker, clock, follow, logs, poll_later
 from tieredstore.following.broker_hot_log import RocketMqHotLog

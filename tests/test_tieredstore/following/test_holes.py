@@ -10,9 +10,9 @@ from container.names.queue_id import QueueId
 from container.record.java_hash import tag_hash
 from container.record.message import StoredMessage
 from dispatcher.hot_log import HotQueueState, Wanted, records_of_queue
-from provider.clock import ManualClock
 from provider.errors import OutOfRange
 from provider.ranges import QueueOffset
+from provider.testing.manual_clock import ManualClock
 from tests.support.fake_broker import FakeBroker
 from tests.support.followed import bodies, broker, clock, follow, logs, poll_later
 from tieredstore.following.broker_hot_log import RocketMqHotLog

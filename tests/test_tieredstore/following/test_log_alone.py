@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from provider.clock import ManualClock
 from provider.errors import OutOfRange
 from provider.ranges import QueueOffset
+from provider.testing.manual_clock import ManualClock
 from tests.support.fake_broker import FakeBroker
 from tests.support.followed import bodies, follow, poll_later
 from tests.support.log_alone import A0, A1, B0, broker, clock, ends, logs, resumed, rocks

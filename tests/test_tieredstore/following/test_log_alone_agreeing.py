@@ -5,8 +5,8 @@ import pytest
 from container.names.queue_id import QueueId
 from container.record.layout import INNER_BATCH
 from dispatcher.hot_log import HotQueueState
-from provider.clock import ManualClock
 from provider.ranges import QueueOffset
+from provider.testing.manual_clock import ManualClock
 from tests.support.fake_broker import FakeBroker
 from tests.support.followed import bodies, follow, poll_later
 from tests.support.log_alone import A0, A1, broker, clock, ends, logs, resumed, rocks, state

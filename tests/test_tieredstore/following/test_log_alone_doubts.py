@@ -10,8 +10,8 @@ from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 from container.names.queue_id import QueueId
 from dispatcher.hot_log import HotQueueState
 from dispatcher.topic_filter import TopicFilter
-from provider.clock import ManualClock
 from provider.ranges import QueueOffset
+from provider.testing.manual_clock import ManualClock
 from tests.support.fake_broker import FakeBroker
 from tests.support.followed import bodies, follow, poll_later
 from tests.support.log_alone import A0, A1, B0, broker, clock, ends, logs, resumed, rocks, state

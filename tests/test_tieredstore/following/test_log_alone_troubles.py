@@ -10,9 +10,9 @@ import tieredstore
 from container.names.queue_id import QueueId
 from container.record.layout import INNER_BATCH
 from dispatcher.hot_log import DeletedQueue, HotQueue, HotQueueState, Wanted, records_of_queue
-from provider.clock import ManualClock
 from provider.errors import Closed
 from provider.ranges import QueueOffset
+from provider.testing.manual_clock import ManualClock
 from tests.support.fake_broker import FakeBroker
 from tests.support.followed import bodies, follow, poll_later
 from tests.support.log_alone import A0, B0, broker, clock, ends, logs, resumed, rocks, state

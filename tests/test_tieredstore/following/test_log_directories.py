@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from container.names.queue_id import QueueId
-from provider.clock import ManualClock
 from provider.errors import Closed, Denied, Unavailable
+from provider.testing.manual_clock import ManualClock
 from tests.support.fake_broker import FakeBroker
 from tests.support.followed import bodies, clock, follow, logs, poll_later
 from tests.support.pinned import read

@@ -7,9 +7,9 @@ import pytest
 
 from container.names.queue_id import QueueId
 from dispatcher.hot_log import HotQueueState
-from provider.clock import ManualClock
 from provider.errors import StoreError
 from provider.ranges import QueueOffset
+from provider.testing.manual_clock import ManualClock
 from tests.support.fake_broker import FakeBroker
 from tests.support.followed import broker, clock, logs, poll_later
 from tests.support.pinned import follow_pinned, pinned, read, write

@@ -8,9 +8,9 @@ import pytest
 
 from container.names.queue_id import QueueId
 from dispatcher.hot_log import Wanted, records_of_queue
-from provider.clock import ManualClock
 from provider.errors import Closed
 from provider.ranges import QueueOffset
+from provider.testing.manual_clock import ManualClock
 from tests.support.cli import COMMAND
 from tests.support.fake_broker import FakeBroker
 from tests.support.followed import bodies, broker, clock, follow, logs, poll_later

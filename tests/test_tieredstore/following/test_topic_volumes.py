@@ -9,8 +9,8 @@ import pytest
 
 from container.names.queue_id import QueueId
 from dispatcher.hot_log import DeletedQueue, HotQueueState
-from provider.clock import ManualClock
 from provider.ranges import QueueOffset
+from provider.testing.manual_clock import ManualClock
 from tests.support.fake_broker import FakeBroker
 from tests.support.followed import bodies, broker, clock, follow, logs, poll_later
 from tests.support.pinned import follow_pinned, write

@@ -9,9 +9,9 @@ import pytest
 
 from container.names.queue_id import QueueId
 from dispatcher.hot_log import HotQueue, HotQueueState
-from provider.clock import ManualClock
 from provider.errors import Denied, StoreError, Unavailable
 from provider.ranges import QueueOffset
+from provider.testing.manual_clock import ManualClock
 from tests.support.fake_broker import FakeBroker
 from tests.support.followed import bodies, broker, clock, follow, logs, poll_later
 from tieredstore.following.broker_hot_log import RocketMqHotLog

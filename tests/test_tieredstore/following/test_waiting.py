@@ -13,8 +13,8 @@ import tieredstore
 from container.names.queue_id import QueueId
 from container.record.unit import ConsumeQueueUnit
 from dispatcher.hot_log import HotQueue, HotQueueState
-from provider.clock import ManualClock
 from provider.ranges import QueueOffset
+from provider.testing.manual_clock import ManualClock
 from tests.support.fake_broker import FIRST_STORE_TIMESTAMP, FakeBroker
 from tests.support.followed import broker, clock, follow, logs
 from tieredstore.following.broker_hot_log import RocketMqHotLog

@@ -9,9 +9,9 @@ from unittest.mock import patch
 
 import pytest
 
-from provider.clock import ManualClock
 from provider.errors import Unavailable
 from provider.object_store import Buffer
+from provider.testing.manual_clock import ManualClock
 from tests.support.hot_store import new_message
 from tieredstore.hot import HotLog, HotWriteOptions, MessageRefused, NewMessage, open_hot_log
 from tieredstore.hot.append_calls import HERE_BYTES_MAX, HERE_MESSAGES_MAX, PAUSES

@@ -14,8 +14,9 @@ from unittest.mock import patch
 import pytest
 
 from container.names.queue_id import QueueId
-from provider.clock import ManualClock, SystemClock
+from provider.clock import SystemClock
 from provider.errors import Corrupt, OutOfRange, Unavailable
+from provider.testing.manual_clock import ManualClock
 from tests.support.hot_store import SMALL, appender_at, contents, new_message, put
 from tieredstore.hot import HotLog, RetentionOptions, open_hot_log
 from tieredstore.hot.appender import Appender

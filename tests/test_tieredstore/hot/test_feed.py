@@ -9,7 +9,8 @@ from container.upkeep.options import UpkeepOptions
 from dispatcher.dispatcher import TieredDispatcher
 from dispatcher.hot_log import HotLog as HotLogPort
 from dispatcher.options import DispatchOptions
-from provider.clock import ManualClock, SystemClock
+from provider.clock import SystemClock
+from provider.testing.manual_clock import ManualClock
 from tests.support.hot_store import SMALL, new_message
 from tests.support.owned_tier import OwnedWorld
 from tests.support.store_reader import PHYSICAL_OFFSET, contents

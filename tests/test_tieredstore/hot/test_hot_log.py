@@ -11,8 +11,9 @@ from unittest.mock import patch
 import pytest
 
 from container.names.queue_id import QueueId
-from provider.clock import ManualClock, SystemClock
+from provider.clock import SystemClock
 from provider.errors import Closed, OutOfRange, Unavailable
+from provider.testing.manual_clock import ManualClock
 from tests.support.hot_store import SMALL, new_message
 from tieredstore.hot import HotLog, commit_log, open_hot_log
 from tieredstore.hot.append_plan import AppendPlan

@@ -7,8 +7,8 @@ import pytest
 
 from container.names.queue_id import QueueId
 from container.names.rocketmq import broker_directory
-from provider.clock import ManualClock
 from provider.errors import Denied
+from provider.testing.manual_clock import ManualClock
 from tests.support.hot_store import SMALL, new_message
 from tieredstore.hot import InUse, open_feed, open_hot_log
 from tieredstore.hot.directory import StoreDirectory

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from container.names.queue_id import QueueId
 from container.queue.time_boundary import Boundary, TimeRules
-from provider.clock import ManualClock
 from provider.errors import Corrupt
+from provider.testing.manual_clock import ManualClock
 from tests.support.hot_store import SMALL, appender_at, new_message, put
 from tests.support.time_oracle import offset_by_scan
 from tieredstore.hot import open_hot_log, time_search

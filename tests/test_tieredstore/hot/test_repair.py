@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from container.names.queue_id import QueueId
-from provider.clock import ManualClock
 from provider.errors import Corrupt, OutOfRange
+from provider.testing.manual_clock import ManualClock
 from tests.support.hot_store import SMALL, appender_at, new_message, put, readable
 from tests.support.level import by_level
 from tieredstore.hot.repair import HotDamage, open_repair

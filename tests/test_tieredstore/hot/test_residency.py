@@ -5,7 +5,7 @@ from pathlib import Path
 from unittest.mock import patch
 
 from container.names.queue_id import QueueId
-from provider.clock import ManualClock
+from provider.testing.manual_clock import ManualClock
 from tests.support.hot_store import SMALL, new_message
 from tieredstore.hot import commit_log, open_hot_log, reading, residency
 from tieredstore.hot.residency import estimated_bytes, is_estimated_resident, resident

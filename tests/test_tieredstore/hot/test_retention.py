@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from container.names.queue_id import QueueId
-from provider.clock import ManualClock
 from provider.errors import OutOfRange
+from provider.testing.manual_clock import ManualClock
 from tests.support.hot_store import SMALL, new_message
 from tieredstore.hot import open_hot_log
 from tieredstore.hot.retention import LogFile, RetentionOptions, Trim, UntieredPolicy, plan_trim

@@ -11,8 +11,8 @@ from typing import Any, cast
 import pytest
 
 import tieredstore
-from provider.clock import ManualClock
 from provider.errors import Closed
+from provider.testing.manual_clock import ManualClock
 from tests.support.hot_store import SMALL, new_message
 from tieredstore.config.effective import Config
 from tieredstore.config.sources import ConfigError

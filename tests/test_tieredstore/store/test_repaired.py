@@ -8,8 +8,8 @@ import pytest
 
 import tieredstore
 from container.names.queue_id import QueueId
-from provider.clock import ManualClock
 from provider.errors import Denied
+from provider.testing.manual_clock import ManualClock
 from tests.support.hot_store import SMALL, appender_at, new_message, put
 from tests.test_tieredstore.hot.test_repair import HARMS, rot
 from tieredstore.hot.repair import HotDamage, open_repair

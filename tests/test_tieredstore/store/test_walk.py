@@ -29,8 +29,9 @@ from container.queue.time_boundary import Boundary
 from container.upkeep.options import UpkeepOptions
 from dispatcher.hot_log import HotQueue
 from fetcher.result import FetchStatus
-from provider.clock import ManualClock, SystemClock
+from provider.clock import SystemClock
 from provider.errors import Corrupt, Unavailable
+from provider.testing.manual_clock import ManualClock
 from tests.support.hot_mutations import MUTATIONS
 from tests.support.hot_store import SMALL, new_message
 from tests.support.level import by_level
