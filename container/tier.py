@@ -41,8 +41,8 @@ from provider.clock import Clock
 from provider.errors import NotFound, OutOfRange, StoreError, Unavailable
 from provider.file_segments import FileSegments, SegmentsDriver
 from provider.object_store import ObjectStore
-from provider.probing import probe
 from provider.ranges import QueueOffset
+from provider.stores.verified import probe
 
 
 class Tier(TierView):

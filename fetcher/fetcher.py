@@ -10,7 +10,6 @@ from container.queue.time_boundary import Boundary, TimeRules
 from container.record.kernels import store_timestamps
 from fetcher.cached_run import CachedRun, CacheKey
 from fetcher.fetch_cursor import FetchCursor
-from fetcher.loop_hold import LoopHold
 from fetcher.newest import from_newest_tier
 from fetcher.options import FetcherOptions
 from fetcher.plan import gap_at, stretch_end
@@ -29,7 +28,7 @@ from fetcher.source import Tier, TierQueue
 from fetcher.statistics import FetcherStatistics
 from fetcher.tag_filter import Subscription, parse_subscription
 from fetcher.time_search import first_message, search_time
-from provider.clock import Clock, SystemClock
+from provider.clock import Clock, LoopHold, SystemClock
 from provider.errors import Closed, StoreError
 from provider.ranges import QueueOffset
 

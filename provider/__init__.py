@@ -23,11 +23,11 @@ from provider.file_segments import (
     SegmentSlice,
     SegmentsOwner,
 )
-from provider.in_place_segments import InPlaceDriver
 from provider.names import check_name
 from provider.object_store import Append, AppendingStore, Buffer, ObjectEntry, ObjectStore
-from provider.packed_segments import PackedDriver
 from provider.ranges import ByteRange
+from provider.stores.in_place_segments import InPlaceDriver
+from provider.stores.packed_segments import PackedDriver
 
 __all__ = [
     "AlreadyExists",

@@ -1,7 +1,7 @@
 """What can go wrong, as verdicts: each class says what to do next, and carries its place.
 
 Foreign errors are translated into these once, where the outside world is met: by a store's driver
-(`posix_errors.py`), and for the files of a hot log in `tieredstore/following/`. No code between
+(`posix/files.py`), and for the files of a hot log in `tieredstore/following/`. No code between
 the two catches `OSError` or a client library's exception.
 """
 

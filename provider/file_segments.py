@@ -3,9 +3,9 @@
 A file segment (RocketMQ's word) is an append-only run of bytes `[base, base + size)` of one flat
 file: a queue's CommitLog or ConsumeQueue. It is made of extents, and an extent says in which
 object its bytes lie. A store that can append keeps one file per segment and grows it in place
-(`in_place_segments.py`); on an object store the slices of a round share one new object
-(`packed_segments.py`). The layer above plans slices and publishes placements; it does not know
-which of the two it is.
+(`stores/in_place_segments.py`); on an object store the slices of a round share one new object
+(`stores/packed_segments.py`). The layer above plans slices and publishes placements; it does not
+know which of the two it is.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,6 +1,14 @@
-"""Which names objects may have: those that every storage keeps apart, and no path escapes by."""
+"""Names of objects, and existence of a path.
 
+A name is one that every storage keeps apart from others, and that escapes no path. `is_there` and
+its siblings return False for absence only: any other failure raises.
+"""
+
+import os
+from errno import ELOOP, ENOENT, ENOTDIR
 from functools import lru_cache
+from pathlib import Path
+from stat import S_ISDIR, S_ISREG
 from typing import Final
 
 COMPONENT_BYTES_MAX: Final = 255
@@ -63,3 +71,47 @@ def _check_component(component: str, name: str, *, is_part: bool = False) -> Non
         raise ValueError(
             f"object name has a component longer than {COMPONENT_BYTES_MAX} bytes: {name!r}"
         )
+
+
+_ABSENT = frozenset({ENOENT, ENOTDIR, ELOOP})
+
+
+def is_there(path: Path) -> bool:
+    """Whether a path leads to anything, over links. One system call.
+
+    Raises:
+        OSError: that cannot be told, for want of permission or by an error of the device.
+    """
+    return _mode(path) is not None
+
+
+def is_directory(path: Path) -> bool:
+    """Whether a path leads to a directory, over links. One system call.
+
+    Raises:
+        OSError: as `is_there`.
+    """
+    mode = _mode(path)
+    return mode is not None and S_ISDIR(mode)
+
+
+def is_regular_file(path: Path) -> bool:
+    """Whether a path leads to a regular file, over links. One system call.
+
+    Raises:
+        OSError: as `is_there`.
+    """
+    mode = _mode(path)
+    return mode is not None and S_ISREG(mode)
+
+
+def _mode(path: Path) -> int | None:
+    """The mode of what a path leads to; None if it leads nowhere, or cannot be a path."""
+    try:
+        return os.stat(path).st_mode  # noqa: PTH116 - the call that is meant, and no more
+    except OSError as error:
+        if error.errno in _ABSENT:
+            return None
+        raise
+    except ValueError:  # a NUL character
+        return None

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from provider.names import check_name
-from provider.posix_errors import posix_errors
+from provider.posix.files import posix_errors
 
 
 class ObjectRange(NamedTuple):

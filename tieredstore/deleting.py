@@ -10,7 +10,7 @@ from container.tier import Tier
 from dispatcher.topic_filter import own_topics
 from provider.clock import Clock
 from provider.errors import NotFound
-from provider.presence import is_directory
+from provider.names import is_directory
 from tieredstore.config.effective import Config
 from tieredstore.config.sources import ConfigError
 from tieredstore.lifetime import running

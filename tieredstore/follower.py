@@ -22,7 +22,7 @@ from dispatcher.statistics import DispatchStatistics, Progress
 from dispatcher.topic_filter import TopicFilter
 from provider.clock import Clock, SystemClock
 from provider.errors import Closed, Denied, StoreError, Unavailable
-from provider.throttled import TransferLimits
+from provider.stores.throttled import TransferLimits
 from tieredstore.config.effective import Config
 from tieredstore.config.sources import ConfigError
 from tieredstore.expiring import keep_topic_times, topic_hours

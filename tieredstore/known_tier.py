@@ -17,7 +17,7 @@ from container.metadata.state import TierState
 from container.names.tier_objects import JOURNAL_PREFIX, made_again_name
 from provider.errors import NotFound
 from provider.object_store import ObjectStore
-from provider.posix_files import sync_directory
+from provider.posix.files import sync_directory
 from tieredstore.config.effective import Config
 from tieredstore.config.location import Location, TierUrl
 from tieredstore.config.sources import ConfigError

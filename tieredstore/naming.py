@@ -9,7 +9,7 @@ from pathlib import Path
 
 from container.names.tier_objects import BOUNDARY_PREFIX, JOURNAL_PREFIX, SNAPSHOT_PREFIX
 from dispatcher.topic_filter import TopicFilter
-from provider.posix_errors import posix_errors
+from provider.posix.files import posix_errors
 from tieredstore.config.effective import Config, Setting
 from tieredstore.config.location import Location, TierUrl
 from tieredstore.config.sources import ConfigError

@@ -5,7 +5,7 @@ from random import SystemRandom
 from container.upkeep.offload import OffloadedQueue, planned_offload
 from container.upkeep.offload_plan import Until
 from provider.clock import Clock
-from provider.probing import probe
+from provider.stores.verified import probe
 from tieredstore.config.effective import Config
 from tieredstore.config.second_store import OFFLOAD_PATH, refuse_linked_stores, second_location
 from tieredstore.config.sources import ConfigError

@@ -17,13 +17,12 @@ from container.names.tier_objects import JOURNAL_PREFIX
 from container.tier_reader import FixedMetadata, TierReader
 from provider.clock import SystemClock
 from provider.errors import Corrupt, Denied, NotFound, Unavailable
-from provider.guarded import GuardedStore
-from provider.in_place_segments import LOCK_NAME
+from provider.names import is_directory, is_there
 from provider.object_store import ObjectStore
-from provider.packed_segments import OFFLOAD_PREFIX
-from provider.presence import is_directory, is_there
-from provider.probing import PROBE_PREFIX
-from provider.two_stores import TwoStores, is_offloaded
+from provider.stores.in_place_segments import LOCK_NAME
+from provider.stores.packed_segments import OFFLOAD_PREFIX
+from provider.stores.two_stores import TwoStores, is_offloaded
+from provider.stores.verified import PROBE_PREFIX, VerifiedStore
 from tieredstore.config.effective import Config
 from tieredstore.config.location import Location, TierUrl
 from tieredstore.config.second_store import OFFLOAD_PATH, second_location
@@ -223,7 +222,7 @@ async def know_second_store(
             )
         return owns or bool(place_of(known))
 
-    stores.second = guarded = GuardedStore(stores.second, look, prefix=OFFLOAD_PREFIX)
+    stores.second = guarded = VerifiedStore(stores.second, look, prefix=OFFLOAD_PREFIX)
     with suppress(Unavailable):
         await guarded.look()
 

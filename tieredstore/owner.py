@@ -26,10 +26,10 @@ from container.journal.reader import JournalReader
 from container.metadata.records import Broker
 from provider.clock import Clock, wait_at_most, within
 from provider.errors import Closed, Fenced, StoreError, Unavailable
-from provider.in_place_segments import LOCK_NAME
 from provider.object_store import ObjectStore
-from provider.posix_errors import posix_errors
-from provider.posix_lock import OwnerLock
+from provider.posix.files import posix_errors
+from provider.posix.locks import OwnerLock
+from provider.stores.in_place_segments import LOCK_NAME
 from tieredstore.config.effective import Config
 from tieredstore.config.location import Location, TierUrl
 from tieredstore.places import directory_of, storage_at

@@ -25,12 +25,11 @@ from container.names.tier_objects import (
 from container.tier import Tier, TierIdentity
 from provider.clock import Clock
 from provider.errors import Fenced, StoreError
-from provider.metered import ProviderMetrics
-from provider.names import TEMPORARY_PREFIX
+from provider.names import TEMPORARY_PREFIX, is_directory, is_regular_file
 from provider.object_store import ObjectStore
-from provider.packed_segments import PARTS_PREFIX
-from provider.presence import is_directory, is_regular_file
-from provider.two_stores import TwoStores
+from provider.stores.metered import ProviderMetrics
+from provider.stores.packed_segments import PARTS_PREFIX
+from provider.stores.two_stores import TwoStores
 from tieredstore.config.effective import Config
 from tieredstore.config.location import Location, TierUrl
 from tieredstore.config.second_store import refuse_linked_stores, second_location

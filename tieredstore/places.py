@@ -18,14 +18,14 @@ from container.names.tier_objects import JOURNAL_PREFIX
 from provider.clock import Clock, SystemClock
 from provider.disk_cache.store import DiskCachedStore
 from provider.encryption.keys import Rewrapped, rewrap
-from provider.encryption.store import EncryptedStore, PlainStore
+from provider.encryption.store import EncryptedStore, RefuseEncryptedStore
 from provider.errors import Denied, StoreError
 from provider.file_segments import SegmentsDriver
-from provider.in_place_segments import InPlaceDriver
 from provider.object_store import AppendingStore, ObjectStore
-from provider.packed_segments import OFFLOAD_PREFIX, PackedDriver, PartName
-from provider.posix import PosixStore
-from provider.two_stores import FIRST_STORE, SECOND_STORE, TwoStores
+from provider.posix.store import PosixStore
+from provider.stores.in_place_segments import InPlaceDriver
+from provider.stores.packed_segments import OFFLOAD_PREFIX, PackedDriver, PartName
+from provider.stores.two_stores import FIRST_STORE, SECOND_STORE, TwoStores
 from tieredstore.config.effective import Config
 from tieredstore.config.location import Location, TierUrl
 from tieredstore.config.object_keys import SCHEME
@@ -109,7 +109,7 @@ def _one_store(
     store = _kept_on_disk(config, location, inner, clock)
     masters = config.storage.master_keys
     if masters is None:
-        return PlainStore(store)
+        return RefuseEncryptedStore(store)
     if find_spec("cryptography") is None:
         extra = "`pip install tieredstore[encryption]`"
         raise Denied(f"encryption needs the extra encryption, as in {extra}", "")

@@ -10,9 +10,9 @@ from container.names.tier_objects import JOURNAL_PREFIX
 from provider.clock import Clock
 from provider.encryption.moving import Moved, move_older
 from provider.encryption.store import EncryptedStore
-from provider.packed_segments import OFFLOAD_PREFIX, parts_prefix
-from provider.retrying import RetryingStore
-from provider.two_stores import SECOND_STORE
+from provider.stores.packed_segments import OFFLOAD_PREFIX, parts_prefix
+from provider.stores.retrying import RetryingStore
+from provider.stores.two_stores import SECOND_STORE
 from tieredstore.config.effective import Config
 from tieredstore.config.location import TierUrl
 from tieredstore.lifetime import running

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from prometheus_client.core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from provider.object.requests import REQUEST_KINDS, RequestMeter
+from provider.object.store import REQUEST_KINDS, RequestMeter
 from tieredstore.config.prices import PriceTable
 
 

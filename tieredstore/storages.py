@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 from provider.clock import Clock
 from provider.object_store import AppendingStore, ObjectStore
-from provider.range_reads import RangeReads
-from provider.retrying import RetryingStore
-from provider.throttled import ThrottledStore
-from provider.two_stores import FIRST_STORE, SECOND_STORE, TwoStores
+from provider.stores.range_reads import RangeReads
+from provider.stores.retrying import RetryingStore
+from provider.stores.throttled import ThrottledStore
+from provider.stores.two_stores import FIRST_STORE, SECOND_STORE, TwoStores
 from tieredstore.config.effective import Config
 from tieredstore.config.location import Location, TierUrl
 from tieredstore.places import storage_at
 
 if TYPE_CHECKING:
-    from provider.metered import ProviderMetrics
-    from provider.object.requests import RequestMeter
+    from provider.object.store import RequestMeter
+    from provider.stores.metered import ProviderMetrics
 
 
 def reading_storage(config: Config, location: Location, *, clock: Clock) -> TwoStores:
@@ -58,7 +58,7 @@ def owned_storage(
 
     Raises: as `storage_at`.
     """
-    from provider.metered import MeteredStore  # noqa: PLC0415 - readers need no Prometheus
+    from provider.stores.metered import MeteredStore  # noqa: PLC0415 - readers need no Prometheus
 
     far = _far(config, clock)
 

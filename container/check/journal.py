@@ -28,11 +28,11 @@ from container.names.tier_objects import (
 )
 from container.tier_view import TierView
 from provider.errors import Corrupt, NotFound
-from provider.in_place_segments import LOCK_NAME
 from provider.object_store import Buffer, ObjectStore
-from provider.packed_segments import PartName, parts_prefix
-from provider.probing import PROBE_PREFIX
-from provider.two_stores import is_offloaded
+from provider.stores.in_place_segments import LOCK_NAME
+from provider.stores.packed_segments import PartName, parts_prefix
+from provider.stores.two_stores import is_offloaded
+from provider.stores.verified import PROBE_PREFIX
 
 _KINDS = {
     EntryName: FrameKind.ENTRY,

@@ -39,9 +39,9 @@ from container.names.tier_objects import KeptName, ManifestName, parse_name
 from container.tier_view import TierView
 from provider.clock import Clock
 from provider.errors import Corrupt, Denied, OutOfRange
-from provider.forwarding import ForwardingStore, Result
 from provider.object_store import ObjectEntry, ObjectStore
-from provider.packed_segments import PartName
+from provider.stores.forwarding import ForwardingStore, Result
+from provider.stores.packed_segments import PartName
 
 QUEUES, INDEX_FILES, STORAGE = 0, 1, 2
 ORPHAN = "orphan"

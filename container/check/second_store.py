@@ -15,7 +15,7 @@ from container.metadata.records import Attempt, Broker
 from container.names.tier_objects import OWNER_PREFIX, RegistrationName
 from provider.errors import AlreadyExists, Corrupt, Denied, NotFound, Unavailable
 from provider.object_store import ObjectStore
-from provider.packed_segments import parts_prefix
+from provider.stores.packed_segments import parts_prefix
 
 FORMAT = 1
 

@@ -38,8 +38,8 @@ from container.queue.message_queue_container import MessageQueueContainer
 from container.tier_view import TierView
 from provider.clock import Clock
 from provider.errors import Corrupt, Denied, NotFound, OutOfRange, StoreError
-from provider.packed_segments import PartName
-from provider.two_stores import is_offloaded
+from provider.stores.packed_segments import PartName
+from provider.stores.two_stores import is_offloaded
 
 LOOKS_FOR_PARTS = 10
 """Waits for the publication of parts that nothing refers to: 20 seconds with those of `check`."""

@@ -19,8 +19,8 @@ from container.record.checksum import body_crc_of, record_crc_is_valid
 from container.record.header import RecordHeader, locate_parts
 from provider.errors import Corrupt, Denied, NotFound, OutOfRange
 from provider.object_store import Buffer, ObjectStore
-from provider.packed_segments import PartName
 from provider.ranges import ByteRange
+from provider.stores.packed_segments import PartName
 
 LOOK_BYTES = 1 << 20
 """Records behind an end are counted in so many bytes at most."""

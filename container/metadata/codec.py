@@ -33,7 +33,7 @@ from container.metadata.state import TierState
 from container.metadata.tables import TABLES
 from container.names.queue_id import QueueId
 from provider.errors import Corrupt
-from provider.packed_segments import OFFLOAD_PREFIX
+from provider.stores.packed_segments import OFFLOAD_PREFIX
 
 ENCODINGS = frozenset({0, 1, 2, 3})
 """Those that a payload may have: `encoding_of`."""

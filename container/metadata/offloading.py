@@ -12,8 +12,8 @@ from container.metadata.invariants import check_queue, queue_path, refuse_unless
 from container.metadata.operations import ManifestSwap, OffloadSegments, RepackSegments
 from container.metadata.records import Attempt, ManifestRef, Queue, Segment
 from container.metadata.repacking import repack
-from provider.packed_segments import OFFLOAD_PREFIX, parts_prefix
-from provider.two_stores import is_offloaded
+from provider.stores.packed_segments import OFFLOAD_PREFIX, parts_prefix
+from provider.stores.two_stores import is_offloaded
 
 SECOND_STORE = "second store"
 """Id and kind of the attempt that says the home; it never ends."""

@@ -31,7 +31,7 @@ from container.metadata.records import (
 )
 from container.names.queue_id import FLAT_FILES, SegmentType
 from container.record.unit import UNIT_BYTES
-from provider.two_stores import is_offloaded
+from provider.stores.two_stores import is_offloaded
 
 
 def commit(queue: Queue, operation: CommitQueue) -> Queue:

@@ -2,7 +2,7 @@
 
 Every name but a journal entry's and a boundary's is unique: it carries the owner's epoch and a
 nonce, and is never used twice. `@` cannot begin a RocketMQ topic, so nothing collides. Parts, which
-hold messages, have names of their driver (`provider/packed_segments.py`).
+hold messages, have names of their driver (`provider/stores/packed_segments.py`).
 """
 
 import re

@@ -20,7 +20,7 @@ from typing import NamedTuple
 from container.metadata.records import Extent, Gap, Queue, Segment
 from container.names.queue_id import FLAT_FILES, QueueId, SegmentType
 from container.queue.log_places import begins_in_gap
-from provider.two_stores import is_offloaded
+from provider.stores.two_stores import is_offloaded
 
 LevelOf = Callable[[str], int]
 """The level of a part, by its name."""

@@ -21,8 +21,8 @@ from container.names.queue_id import FLAT_FILES, QueueId, SegmentType
 from container.names.rocketmq import parse_segment_name, segment_name
 from container.queue.message_queue_container import Manifests, MessageQueueContainer
 from container.record.unit import UNIT_BYTES
-from provider.packed_segments import PartName
 from provider.ranges import QueueOffset
+from provider.stores.packed_segments import PartName
 
 
 class EpochStart(NamedTuple):

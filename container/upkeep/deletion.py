@@ -16,7 +16,7 @@ from container.names.rocketmq import SegmentName, parse_segment_name
 from container.names.tier_objects import KeptName, ManifestName, parse_name
 from container.upkeep.options import UpkeepOptions
 from provider.clock import backoff_s
-from provider.probing import PROBE_PREFIX
+from provider.stores.verified import PROBE_PREFIX
 
 NEVER_PUBLISHED = "never published"
 """The reason in tombstones of orphans."""

@@ -35,7 +35,7 @@ from container.upkeep.retention import retention_ms
 from container.upkeep.step import QUEUES_PER_TURN, OwnedTier, Step
 from provider.errors import Corrupt, Denied, OutOfRange, StoreError
 from provider.object_store import ObjectStore
-from provider.two_stores import is_offloaded
+from provider.stores.two_stores import is_offloaded
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,9 +9,15 @@ from container.metadata.operations import PutAttempt
 from container.upkeep.parts import PartsStep
 from container.upkeep.step import OwnedTier
 from provider.errors import AlreadyExists, Denied, NotFound
-from provider.packed_segments import HOME_BYTES, NONCE_BYTES, PackedSegments, PartName, parts_prefix
-from provider.probing import PROBE_PREFIX, probe
-from provider.two_stores import is_offloaded
+from provider.stores.packed_segments import (
+    HOME_BYTES,
+    NONCE_BYTES,
+    PackedSegments,
+    PartName,
+    parts_prefix,
+)
+from provider.stores.two_stores import is_offloaded
+from provider.stores.verified import PROBE_PREFIX, probe
 
 
 class OffloadedParts(PackedSegments):

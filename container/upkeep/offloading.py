@@ -36,7 +36,7 @@ from provider.errors import Corrupt, OutOfRange, StoreError
 from provider.file_segments import FileSegments, SegmentSlice
 from provider.object_store import Buffer
 from provider.ranges import ByteRange
-from provider.two_stores import is_offloaded
+from provider.stores.two_stores import is_offloaded
 
 OFFLOADED = "offloaded"
 """The reason in tombstones of the first store's copies."""

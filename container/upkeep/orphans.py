@@ -40,7 +40,7 @@ from container.upkeep.deletion import (
 from container.upkeep.snapshots import SnapshotStep
 from container.upkeep.step import OwnedTier, Step
 from provider.errors import Corrupt, Denied, OutOfRange, StoreError, Unavailable
-from provider.probing import PROBE_PREFIX
+from provider.stores.verified import PROBE_PREFIX
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,36 +1,229 @@
-"""The files of a disk cache, in plain blocking calls that one thread makes.
+"""Files of a disk cache, in blocking calls of one daemon thread.
 
-Several processes may use one directory. Files appear whole, by a rename, and are never changed; one
-that another process removed is a miss. The bound holds for all processes together: a process
-reserves the blocks of a file in a shared count before it writes the file. The count is the target
-of the symbolic link `@held` and changes under a lock of the directory. A process that ends between
-two steps leaves the count too high, never too low; each listing counts again.
+A file has a header, a checksum for each block, then bytes of one object.
 """
 
+import asyncio
 import fcntl
+import hashlib
 import logging
 import os
+import re
 import stat
 from bisect import bisect_right, insort
-from collections import OrderedDict
-from collections.abc import Generator, Iterable, Iterator
+from collections import OrderedDict, deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Final
+from queue import SimpleQueue
+from struct import Struct
+from threading import Thread
+from typing import Any, Final, NamedTuple, Self, TypeVar, cast
 from uuid import uuid4
 
+from isal import isal_zlib
+
 from provider.clock import Clock
-from provider.disk_cache.entry import (
-    EntryName,
-    blocks_are_sound,
-    blocks_around,
-    decode_head,
-    encode_head,
-)
 from provider.names import TEMPORARY_PREFIX
 from provider.object_store import Buffer
 from provider.options import DiskCacheOptions
 from provider.ranges import ByteRange
+
+MAGIC = b"TSDC"
+VERSION = 1
+BLOCK_BYTES = 64 << 10
+KEY_BYTES = 20
+CRC_BYTES = 4
+HEAD = Struct(">4sHH20sQQ")
+HEAD_BYTES = HEAD.size + CRC_BYTES
+
+_crc = cast("Callable[..., int]", vars(isal_zlib)["crc32"])
+"""Of a buffer, continued from a second argument. The library leaves the buffer's type open."""
+_FILE = re.compile(r"([0-9a-f]{40})-(0|[1-9][0-9]*)-([1-9][0-9]*)\Z")
+
+
+class EntryName(NamedTuple):
+    """Which bytes of which object a file has."""
+
+    key: str
+    start: int
+    length: int
+
+    def __str__(self) -> str:
+        return f"{self.key}-{self.start}-{self.length}"
+
+    @classmethod
+    def parse(cls, name: str) -> Self | None:
+        """What a file's name says; None if it is not one of the cache's."""
+        found = _FILE.match(name)
+        return None if found is None else cls(found[1], int(found[2]), int(found[3]))
+
+    @property
+    def end(self) -> int:
+        """First byte of the object behind it."""
+        return self.start + self.length
+
+    @property
+    def path(self) -> str:
+        """The file's path below the directory."""
+        return f"{self.key[:2]}/{self}"
+
+    @property
+    def blocks(self) -> int:
+        """Blocks that have a checksum."""
+        return -(-self.length // BLOCK_BYTES)
+
+    @property
+    def data_at(self) -> int:
+        """Where in the file the object's bytes begin."""
+        return HEAD_BYTES + CRC_BYTES * self.blocks
+
+    @property
+    def file_bytes(self) -> int:
+        """Length of the file."""
+        return self.data_at + self.length
+
+
+def key_of(scope: str, name: str) -> str:
+    """The key of an object: `scope` says in which store it lies."""
+    return hashlib.sha256(f"{scope}\0{name}".encode()).hexdigest()[: 2 * KEY_BYTES]
+
+
+def encode_head(entry: EntryName, data: Buffer) -> bytes:
+    """What stands in the file before `data`."""
+    view = memoryview(data)
+    sums = b"".join(
+        _crc(view[at : at + BLOCK_BYTES]).to_bytes(CRC_BYTES, "big")
+        for at in range(0, entry.length, BLOCK_BYTES)
+    )
+    head = HEAD.pack(MAGIC, VERSION, 0, bytes.fromhex(entry.key), entry.start, entry.length)
+    return head + _crc(sums, _crc(head)).to_bytes(CRC_BYTES, "big") + sums
+
+
+def decode_head(entry: EntryName, raw: bytes) -> Sequence[int] | None:
+    """The checksums of the blocks; None if the file is not what its name says, or is damaged."""
+    if len(raw) != entry.data_at:
+        return None
+    head, sums = raw[: HEAD.size], raw[HEAD_BYTES:]
+    wanted = (MAGIC, VERSION, 0, bytes.fromhex(entry.key), entry.start, entry.length)
+    crc = int.from_bytes(raw[HEAD.size : HEAD_BYTES], "big")
+    if HEAD.unpack(head) != wanted or _crc(sums, _crc(head)) != crc:
+        return None
+    return [
+        int.from_bytes(sums[at : at + CRC_BYTES], "big") for at in range(0, len(sums), CRC_BYTES)
+    ]
+
+
+def blocks_around(entry: EntryName, wanted: ByteRange) -> ByteRange:
+    """The whole blocks that hold a range of the entry, both counted from the entry's start."""
+    first = wanted.start // BLOCK_BYTES * BLOCK_BYTES
+    last = -(-wanted.end // BLOCK_BYTES) * BLOCK_BYTES
+    return ByteRange(first, min(last, entry.length))
+
+
+def blocks_are_sound(sums: Sequence[int], place: ByteRange, data: Buffer) -> bool:
+    """Whether whole blocks, at `place` in the entry, have their checksums."""
+    if len(data) != place.length:
+        return False
+    view, first = memoryview(data), place.start // BLOCK_BYTES
+    return all(
+        _crc(view[at : at + BLOCK_BYTES]) == sums[first + at // BLOCK_BYTES]
+        for at in range(0, len(view), BLOCK_BYTES)
+    )
+
+
+ResultT = TypeVar("ResultT")
+_Job = tuple[Callable[[], Any], "asyncio.Future[Any]"]
+
+
+class DiskThread:
+    """Runs calls of one loop in their order; begins with the first one.
+
+    One task watches the oldest call for all, and ends once it finds none: a task or a timer for
+    each call would cost more than the call.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
+        self._is_begun = False
+        self._waiting: deque[tuple[float, asyncio.Future[Any]]] = deque()
+        """Calls that have not ended, the oldest first, and until when they are waited for."""
+        self._late: asyncio.Future[Any] | None = None
+        """The newest call that took too long and has not ended."""
+        self._watch: asyncio.Task[None] | None = None
+
+    async def call(self, work: Callable[[], ResultT], seconds: float) -> ResultT | None:
+        """The result; None if it takes longer, or an earlier call has taken too long and goes on.
+
+        A late call goes on in the thread, as does that of a caller that is cancelled.
+        """
+        if self._late is not None:
+            return None
+        future: asyncio.Future[ResultT | None] = asyncio.get_running_loop().create_future()
+        self._waiting.append((self._clock.monotonic_s() + seconds, future))
+        self._jobs.put((work, future))
+        if self._watch is None or self._watch.done():
+            watch = self._watch_oldest()
+            self._watch = asyncio.create_task(watch)  # noqa: TID251 - `end` cancels it
+        if not self._is_begun:
+            self._is_begun = True
+            arguments = (self._jobs, self._ended)
+            Thread(target=_run, args=arguments, daemon=True, name="tieredstore-disk-cache").start()
+        return await future
+
+    def end(self) -> None:
+        """End the thread after the queued calls; returns at once."""
+        self._jobs.put(None)
+        if self._watch is not None and not self._waiting:
+            self._watch.cancel()
+
+    async def _watch_oldest(self) -> None:
+        while waiting := [one for one in self._waiting if not one[1].done()]:
+            until_s, oldest = waiting[0]
+            left_s = until_s - self._clock.monotonic_s()
+            if left_s > 0:
+                await self._clock.sleep(left_s)
+            else:
+                self._late = oldest
+                _settle(oldest, None, None)
+
+    def _ended(
+        self, future: "asyncio.Future[Any]", result: object, error: BaseException | None
+    ) -> None:
+        """Note the end of a call, on its loop. Calls of a loop that was closed end with it."""
+        while self._waiting and self._waiting.popleft()[1] is not future:
+            pass
+        if future is self._late:
+            self._late = None
+        _settle(future, result, error)
+
+
+def _settle(future: "asyncio.Future[Any]", result: object, error: BaseException | None) -> None:
+    if future.done():  # given up, or cancelled
+        return
+    if error is None:
+        future.set_result(result)
+    else:
+        future.set_exception(error)
+
+
+def _run(
+    jobs: "SimpleQueue[_Job | None]",
+    ended: Callable[["asyncio.Future[Any]", object, BaseException | None], None],
+) -> None:
+    while job := jobs.get():
+        work, future = job
+        result: object = None
+        failed: BaseException | None = None
+        try:
+            result = work()
+        except BaseException as error:  # noqa: BLE001 - raised by the caller that waits
+            failed = error
+        with suppress(RuntimeError):  # the loop is closed
+            future.get_loop().call_soon_threadsafe(ended, future, result, failed)
+        del job, work, future, result, failed  # an idle thread keeps nothing alive
+
 
 _NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
 _READ: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK

@@ -5,14 +5,12 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from provider.clock import Clock
-from provider.disk_cache.entry import key_of
-from provider.disk_cache.files import CacheFiles
-from provider.disk_cache.thread import DiskThread
+from provider.disk_cache.files import CacheFiles, DiskThread, key_of
 from provider.disk_cache.use import CacheUse, current_use
-from provider.forwarding import ForwardingStore
 from provider.object_store import Buffer, ObjectStore
 from provider.options import DiskCacheOptions
 from provider.ranges import ByteRange
+from provider.stores.forwarding import ForwardingStore
 
 ResultT = TypeVar("ResultT")
 KNOWN_SHARE: Final = 0.8

@@ -9,8 +9,8 @@ from provider.encryption.keys import KEYS_PREFIX, forget_wraps
 from provider.encryption.store import EncryptedStore
 from provider.errors import Corrupt, NotFound, StoreError
 from provider.object_store import ObjectEntry
-from provider.probing import PROBE_PREFIX
 from provider.ranges import ByteRange
+from provider.stores.verified import PROBE_PREFIX
 
 MOVES_MAX: Final = 4
 """Objects that are moved side by side."""

@@ -23,10 +23,10 @@ from provider.encryption.frames import (
 )
 from provider.encryption.keys import KEYS_PREFIX, KeyRing, MasterKeys, OlderForm, wraps_in
 from provider.errors import Corrupt, Denied, NotFound, OutOfRange
-from provider.forwarding import ForwardingStore
 from provider.names import check_name
 from provider.object_store import Append, Buffer, ObjectEntry, ObjectStore
 from provider.ranges import ByteRange
+from provider.stores.forwarding import ForwardingStore
 
 ResultT = TypeVar("ResultT")
 ON_LOOP_BYTES_MAX: Final = 256 << 10
@@ -168,7 +168,7 @@ class EncryptedStore(ForwardingStore):
         return self.ring.cipher(key_id, name)
 
 
-class PlainStore(ForwardingStore):
+class RefuseEncryptedStore(ForwardingStore):
     """Wrap a store that is not to be encrypted; one that is refuses.
 
     A listing at the first call, and another before the first `create`: meanwhile another process

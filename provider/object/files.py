@@ -89,7 +89,7 @@ def files_of(file_system: AbstractFileSystem) -> ObjectFiles:
         Denied: it cannot create an object only if there is none; says why.
     """
     if hasattr(file_system, "_list_after") and hasattr(file_system, "_rm_objects"):
-        return OwnFiles(cast("RicherFileSystem", file_system))
+        return OwnFileSystemFiles(cast("RicherFileSystem", file_system))
     if isinstance(file_system, MemoryFileSystem):
         return MemoryFiles(file_system)
     refuse_unsafe(file_system)
@@ -129,7 +129,7 @@ def refuse_unsafe(file_system: AbstractFileSystem) -> None:
         raise Denied(f"{name} lacks {', '.join(lacking)}: use another one", "")
 
 
-class OwnFiles:
+class OwnFileSystemFiles:
     """A file system that offers the richer calls (`provider/s3/`)."""
 
     def __init__(self, file_system: RicherFileSystem) -> None:

@@ -1,22 +1,85 @@
-"""From a URL to a store: the file system that it names, and the path in it."""
+"""Opening of a store by URL: its file system, also a durable local one, and the path in it."""
 
-# fsspec has no types, and what it lets others call begins with an underscore.
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
 # pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportUnknownLambdaType=false, reportPrivateUsage=false, reportUntypedBaseClass=false
 
+import errno
+import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Final
+from uuid import uuid4
 
 import fsspec
 from fsspec import AbstractFileSystem
+from fsspec.implementations.local import LocalFileSystem
 
 from provider.clock import Clock
 from provider.errors import Denied
-from provider.object.durable_local import DurableLocalFileSystem
+from provider.names import TEMPORARY_PREFIX, is_directory
 from provider.object.files import files_of
-from provider.object.options import ObjectOptions
 from provider.object.store import FsspecStore
+from provider.options import ObjectOptions
+from provider.posix.files import sync_directory
+
+# fsspec has no types, and what it lets others call begins with an underscore.
+
+
+class DurableLocalFileSystem(LocalFileSystem):
+    """`file://` as CONTRACT.md wants it (P1, P5, P6, P9); everything else as in fsspec.
+
+    For directories that several machines share and that offer no locks. On all others a path
+    instead of this is better in every way.
+    """
+
+    cachable = False
+
+    def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **kwargs: Any) -> None:  # noqa: ANN401 - as in fsspec
+        """Make the whole file under another name, sync it, and link or move it. Two syncs.
+
+        Raises:
+            FileExistsError: with mode "create", something has the name; it is durable by now.
+        """
+        del kwargs
+        target = Path(self._strip_protocol(path))
+        make_directory(target.parent)
+        made = target.parent / f"{TEMPORARY_PREFIX}{uuid4().hex}"
+        try:
+            with made.open("xb") as file:
+                file.write(value)
+                file.flush()
+                os.fsync(file.fileno())
+            if mode == "create":
+                target.hardlink_to(made)
+            else:
+                made.replace(target)
+        finally:
+            made.unlink(missing_ok=True)
+            sync_directory(str(target.parent))
+
+    def rm_file(self, path: str) -> None:
+        """Unlink a file, durably."""
+        target = Path(self._strip_protocol(path))
+        target.unlink()
+        sync_directory(str(target.parent))
+
+
+def make_directory(directory: Path) -> None:
+    """Make a directory with those above it, each durable."""
+    if is_directory(directory):
+        return
+    make_directory(directory.parent)
+    try:
+        directory.mkdir(exist_ok=True)  # another thread may be making it, too
+    except FileExistsError as error:
+        reason = "a file stands where a directory is needed"
+        raise NotADirectoryError(errno.ENOTDIR, reason) from error
+    sync_directory(str(directory.parent))
+
+
+# fsspec has no types, and what it lets others call begins with an underscore.
+
 
 _UNCACHED: Final[Mapping[str, Any]] = {"skip_instance_cache": True, "use_listings_cache": False}
 """A listing from a cache lacks what others wrote; an instance may be bound to an ended loop."""

@@ -1,20 +1,51 @@
-"""A store on any file system of fsspec that can create an object only if there is none."""
+"""Store on any file system of fsspec that creates an object only if there is none."""
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Generator, Sequence
 from contextlib import aclosing, asynccontextmanager, contextmanager
-from typing import Any, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
 from provider.clock import Clock, SystemClock, within
 from provider.errors import Closed, Denied, OutOfRange, StoreError, Unavailable
 from provider.names import TEMPORARY_PREFIX, check_name, check_prefix
 from provider.object.errors import as_verdict, fsspec_errors
 from provider.object.files import DELETES_MAX, ObjectFiles, Page
-from provider.object.options import ObjectOptions
-from provider.object.requests import RequestKind, RequestMeter
 from provider.object_store import Buffer, Moment, ObjectEntry
+from provider.options import ObjectOptions
 from provider.ranges import ByteRange
+
+RequestKind = Literal["PUT", "GET", "HEAD", "LIST", "DELETE"]
+REQUEST_KINDS: Final[tuple[RequestKind, ...]] = ("PUT", "GET", "HEAD", "LIST", "DELETE")
+
+
+class RequestMeter:
+    """Counters that only grow. A request counts when it is sent, however it ends.
+
+    What a client library repeats by itself is not seen here: a service in trouble bills more.
+    """
+
+    def __init__(self) -> None:
+        self.requests: Counter[RequestKind] = Counter()
+
+    def __repr__(self) -> str:
+        return f"<RequestMeter {dict(self.requests)}>"
+
+    @property
+    def writes(self) -> int:
+        """Requests that change something."""
+        return self.requests["PUT"] + self.requests["DELETE"]
+
+    @property
+    def total(self) -> int:
+        """All requests."""
+        return self.requests.total()
+
+    def made(self, kind: RequestKind) -> None:
+        """Count one request that is about to be sent."""
+        self.requests[kind] += 1
+
 
 LOGGER = logging.getLogger("tieredstore.provider")
 STRANGE_MAX = 100

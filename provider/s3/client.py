@@ -1,21 +1,36 @@
-"""The clients of one bucket, and what becomes of them at a fork and at the interpreter's end."""
+"""Clients of one bucket: obstore's, and own listings with the checks that it does not make.
 
+Also their end, at a fork and at the interpreter's exit.
+"""
+
+import asyncio
 import atexit
 import errno
+import hashlib
+import hmac
+import http.client
 import os
+import re
+import socket
+import ssl
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from functools import cache
+from http import HTTPStatus
 from pathlib import Path
-from typing import Any, Final, cast
+from threading import Lock, Thread
+from typing import Any, Final, NamedTuple, TypeVar, cast
+from urllib.parse import quote, unquote_plus, urlsplit
+from weakref import finalize
+from xml.etree import ElementTree
 
 from obstore.store import S3Store
 
-from provider.s3.credentials import ChainCredentials, Credential
-from provider.s3.errors import Place
-from provider.s3.listing import BucketLister
+from provider.clock import SystemClock
+from provider.s3.errors import ChainCredentials, Credential, Failure, Place, Trouble, reply_of
 from provider.s3.options import (
     S3Options,
     bucket_url,
@@ -24,6 +39,342 @@ from provider.s3.options import (
     proxy_of,
     region_of,
 )
+
+_ALGORITHM: Final = "AWS4-HMAC-SHA256"
+_EMPTY: Final = hashlib.sha256(b"").hexdigest()
+
+
+def query_text(parameters: Mapping[str, str]) -> str:
+    """A query as it is sent and signed: by name, each byte escaped but unreserved ones."""
+    pairs = sorted(
+        (quote(name, safe=""), quote(value, safe="")) for name, value in parameters.items()
+    )
+    return "&".join(f"{name}={value}" for name, value in pairs)
+
+
+def signed_headers(
+    url: str,
+    query: str,
+    *,
+    region: str,
+    key: str,
+    secret: str,
+    token: str = "",
+    more: Mapping[str, str] | None = None,
+    now: datetime,
+) -> dict[str, str]:
+    """The headers of `GET url?query`, signed for S3 with all of `more`. `now` is in UTC."""
+    parts = urlsplit(url)
+    time, day = now.strftime("%Y%m%dT%H%M%SZ"), now.strftime("%Y%m%d")
+    headers = {
+        "host": parts.netloc,
+        "x-amz-content-sha256": _EMPTY,
+        "x-amz-date": time,
+        **({"x-amz-security-token": token} if token else {}),
+        **(more or {}),
+    }
+    names = ";".join(sorted(headers))
+    lines = "".join(f"{name}:{headers[name]}\n" for name in sorted(headers))
+    request = f"GET\n{parts.path or '/'}\n{query}\n{lines}\n{names}\n{_EMPTY}"
+    scope = f"{day}/{region}/s3/aws4_request"
+    digest = hashlib.sha256(request.encode()).hexdigest()
+    signing = f"AWS4{secret}".encode()
+    for part in (day, region, "s3", "aws4_request"):
+        signing = hmac.digest(signing, part.encode(), "sha256")
+    signature = hmac.digest(signing, f"{_ALGORITHM}\n{time}\n{scope}\n{digest}".encode(), "sha256")
+    headers["authorization"] = (
+        f"{_ALGORITHM} Credential={key}/{scope}, SignedHeaders={names}, Signature={signature.hex()}"
+    )
+    return headers
+
+
+ResultT = TypeVar("ResultT")
+BODY_BYTES_MAX: Final = 32 << 20
+"""A page of 1,000 keys of 1,024 bytes, each byte escaped, has 4 MiB."""
+_CONTROL: Final = re.compile(rb"&#([xX][0-9a-fA-F]{1,8}|[0-9]{1,9});|[\x00-\x1f]")
+_AGAIN: Final = frozenset({429, 500, 502, 503, 504})
+_TRUE: Final = frozenset({"1", "true", "yes", "on"})
+
+
+class ListingFailed(Exception):
+    """A page that did not come; `failure` says why."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure)
+        self.failure = failure
+
+
+class Listed(NamedTuple):
+    """One object of a page."""
+
+    key: str
+    size: int
+    e_tag: str
+    modified: str
+    """As the service writes it, such as `2026-01-01T00:00:00.000Z`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """One reply."""
+
+    objects: list[Listed]
+    prefixes: list[str]
+    """Common prefixes, with the delimiter."""
+    next_token: str
+    """Empty: the listing ends here."""
+
+
+class BucketLister:
+    """Asks one bucket for pages; connections are kept. Any loop and any thread may use it."""
+
+    def __init__(
+        self,
+        url: str,
+        options: S3Options,
+        *,
+        region: str,
+        credentials: Callable[[], Credential],
+        proxy: tuple[str, str],
+        trusted: str,
+    ) -> None:
+        """`url` is the bucket's; `trusted` has certificates (PEM) beside the system's."""
+        self._url = url
+        self._options = options
+        self._region = region
+        self._credentials = credentials
+        self._proxy = proxy_for(url, *proxy)
+        self._trusted = trusted
+        self._context: ssl.SSLContext | None = None
+        self._idle: list[http.client.HTTPConnection] = []
+        finalize(self, _close_all, self._idle)
+        self._lock = Lock()
+        self._is_signed = os.environ.get("AWS_SKIP_SIGNATURE", "").lower() not in _TRUE
+
+    async def page(self, parameters: Mapping[str, str]) -> Page:
+        """One page. One request, and more while the service is busy or the connection breaks.
+
+        Raises:
+            ListingFailed: it is refused, or does not come.
+            NoCredentials: there are none.
+        """
+        for attempt in range(self._options.retries_max + 1):
+            try:
+                return await self._tried(parameters)
+            except ListingFailed as error:
+                failure = error.failure
+                passes = failure.status in _AGAIN or failure.trouble in {"broken", "refused"}
+                if not passes or attempt == self._options.retries_max:
+                    raise
+            await SystemClock().sleep(self._options.retry_s_min * 2**attempt)
+        raise AssertionError("the last attempt returns or raises")
+
+    async def _tried(self, parameters: Mapping[str, str]) -> Page:
+        status, body = await self._ask(query_text(parameters))
+        if status != HTTPStatus.OK:
+            raise ListingFailed(reply_of(status, body.decode(errors="replace")))
+        return parsed(body)
+
+    def close(self) -> None:
+        """Drop the idle connections."""
+        with self._lock:
+            _close_all(self._idle)
+
+    async def _ask(self, query: str) -> tuple[int, bytes]:
+        """Send one request from a thread; cancelling closes its connection."""
+        used: list[http.client.HTTPConnection] = []
+        try:
+            return await _in_daemon(lambda: self._exchange(query, used))
+        except asyncio.CancelledError:
+            for connection in used:
+                _break(connection)
+            raise
+
+    def _exchange(self, query: str, used: list[http.client.HTTPConnection]) -> tuple[int, bytes]:
+        headers = self._headers(query)
+        while True:
+            with self._lock:
+                connection = self._idle.pop() if self._idle else None
+            is_new = connection is None
+            connection = connection or self._connection()
+            used[:] = [connection]
+            try:
+                connection.request("GET", self._target(query), headers=headers)
+                reply = connection.getresponse()
+                body = reply.read(BODY_BYTES_MAX)
+            except (OSError, http.client.HTTPException, ValueError) as error:
+                connection.close()
+                if not is_new and not isinstance(error, TimeoutError):
+                    continue  # the service closed it while it was idle
+                raise ListingFailed(Failure(trouble=_trouble(error), said=str(error))) from error
+            if reply.will_close:
+                connection.close()
+            else:
+                with self._lock:
+                    self._idle.append(connection)
+            return reply.status, body
+
+    def _headers(self, query: str) -> dict[str, str]:
+        more = {"x-amz-request-payer": "requester"} if self._options.requester_pays else {}
+        if not self._is_signed:
+            return more
+        found = self._credentials()
+        return signed_headers(
+            self._url,
+            query,
+            region=self._region,
+            key=found["access_key_id"],
+            secret=found["secret_access_key"],
+            token=found.get("token") or "",
+            more=more,
+            now=datetime.now(UTC),
+        )
+
+    def _target(self, query: str) -> str:
+        parts = urlsplit(self._url)
+        absolute = self._proxy and parts.scheme == "http"
+        return f"{self._url if absolute else parts.path or '/'}?{query}"
+
+    def _connection(self) -> http.client.HTTPConnection:
+        parts, timeout_s = (
+            urlsplit(self._url),
+            min(self._options.quiet_s_max, self._options.attempt_s_max),
+        )
+        proxy = urlsplit(self._proxy)
+        host, port = (
+            (proxy if self._proxy else parts).hostname or "",
+            (proxy if self._proxy else parts).port,
+        )
+        if parts.scheme == "http":
+            return http.client.HTTPConnection(host, port, timeout=timeout_s)
+        connection = http.client.HTTPSConnection(host, port, timeout=timeout_s, context=self._tls())
+        if self._proxy:
+            connection.set_tunnel(parts.hostname or "", parts.port)
+        return connection
+
+    def _tls(self) -> ssl.SSLContext:
+        if self._context is None:
+            self._context = ssl.create_default_context()
+            if self._trusted:
+                self._context.load_verify_locations(cadata=self._trusted)
+        return self._context
+
+
+def parsed(body: bytes) -> Page:
+    """A reply to ListObjectsV2. Keys are decoded where the service encoded them.
+
+    Raises:
+        ListingFailed: it is none, or says that more follows and not where.
+    """
+    try:
+        return _page(_root(body))
+    except (ElementTree.ParseError, ValueError) as error:
+        raise ListingFailed(Failure(trouble="odd", said=f"no listing, {error}")) from error
+
+
+def _page(root: ElementTree.Element) -> Page:
+    space, _, name = root.tag.rpartition("}")
+    if name != "ListBucketResult":
+        raise ValueError(f"but {name!r}")
+    space = space and f"{space}}}"
+    decode = unquote_plus if root.findtext(f"{space}EncodingType") == "url" else str
+    token = root.findtext(f"{space}NextContinuationToken", "")
+    if root.findtext(f"{space}IsTruncated", "").strip().lower() != "true":
+        token = ""
+    elif not token:
+        said = "a page of a listing says that more follows, and not where"
+        raise ListingFailed(Failure(trouble="odd", said=said))
+    key, size = f"{space}Key", f"{space}Size"
+    e_tag, modified = f"{space}ETag", f"{space}LastModified"
+    objects: list[Listed] = []
+    for one in root.iterfind(f"{space}Contents"):
+        text = one.findtext
+        name, length = text(key), text(size)
+        if name is None or length is None:
+            raise ValueError("but an object without a key or a size")
+        objects.append(Listed(decode(name), int(length), text(e_tag, ""), text(modified, "")))
+    prefixes = root.iterfind(f"{space}CommonPrefixes/{space}Prefix")
+    return Page(objects, [decode(one.text or "") for one in prefixes], token)
+
+
+def _root(body: bytes) -> ElementTree.Element:
+    """The root of a page, also of one with keys that XML cannot express.
+
+    A control character becomes a backslash and a number. No name of ours has one, so the key is
+    passed over.
+
+    Raises:
+        ElementTree.ParseError: it is no page all the same.
+    """
+
+    def shown(found: re.Match[bytes]) -> bytes:
+        digits = found[1] or b""
+        base = 16 if digits[:1] in {b"x", b"X"} else 10
+        number = int(digits.lstrip(b"xX"), base) if digits else found[0][0]
+        is_allowed = number in {0x9, 0xA, 0xD} or number >= ord(" ")
+        return found[0] if is_allowed else b"\\x%02x" % number
+
+    try:
+        return ElementTree.fromstring(body)  # noqa: S314 - of the service, which we trust
+    except ElementTree.ParseError:
+        return ElementTree.fromstring(_CONTROL.sub(shown, body))  # noqa: S314 - as above
+
+
+def _close_all(connections: list[http.client.HTTPConnection]) -> None:
+    while connections:
+        connections.pop().close()
+
+
+def _trouble(error: Exception) -> Trouble:
+    """What a failed exchange means."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return "expired" if error.verify_code in {9, 10} else "untrusted"  # X509_V_ERR_CERT_*
+    if isinstance(error, ssl.SSLError) and error.reason in {
+        "WRONG_VERSION_NUMBER",
+        "RECORD_LAYER_FAILURE",
+        "HTTP_REQUEST",
+    }:
+        return "plain"
+    if isinstance(error, TimeoutError):
+        return "timeout"
+    if isinstance(error, socket.gaierror):
+        return "host"
+    return "refused" if isinstance(error, ConnectionRefusedError) else "broken"
+
+
+def _break(connection: http.client.HTTPConnection) -> None:
+    """Wake the thread that waits on a connection."""
+    sock: Any = connection.sock
+    if sock is not None:
+        with suppress(OSError):
+            sock.shutdown(socket.SHUT_RDWR)
+
+
+async def _in_daemon(call: Callable[[], ResultT]) -> ResultT:
+    """The call's result, from a thread that no exit waits for: a name server may be silent."""
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[ResultT] = loop.create_future()
+
+    def settle(result: ResultT | None, error: BaseException | None) -> None:
+        if future.done():
+            return
+        if error is None:
+            future.set_result(result)  # pyright: ignore[reportArgumentType] - the call's own
+        else:
+            future.set_exception(error)
+
+    def run() -> None:
+        result, failure = None, None
+        try:
+            result = call()
+        except BaseException as error:  # noqa: BLE001 - it leaves by the future
+            failure = error
+        with suppress(RuntimeError):  # the loop has ended
+            loop.call_soon_threadsafe(settle, result, failure)
+
+    Thread(target=run, name="s3-listing", daemon=True).start()
+    return await future
+
 
 Credentials = Callable[[], Credential]
 

@@ -1,43 +1,142 @@
-"""`S3FileSystem`: S3 as an fsspec file system whose conditions, ranges and deadlines hold.
-
-    >>> import fsspec
-    >>> fs = fsspec.filesystem("tieredstore-s3", region="eu-central-1")
-    >>> fs.pipe_file("bucket/once", b"first", mode="create")  # doctest: +SKIP
-
-Credentials come from boto3's chain. What stock file systems get wrong, and
-this one does not: `mode="create"` and `if_match` are conditions of the request itself; only a
-certain refusal is `FileExistsError`, and an unclear outcome is another `OSError`; a range is one
-request for these bytes alone; listings are never kept; requests under way are bounded; each call
-has a deadline.
-"""
+"""`S3FileSystem`: S3 as an fsspec file system whose conditions, ranges and deadlines hold."""
 
 # ruff: noqa: ANN401 - as fsspec has it
-# fsspec has no types, and what it asks for begins with an underscore.
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
-# pyright: reportIncompatibleMethodOverride=false, reportUntypedBaseClass=false
-# pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportUntypedBaseClass=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false, reportIncompatibleMethodOverride=false
 
 import asyncio
 import errno
 import os
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from datetime import datetime
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 from weakref import WeakKeyDictionary
 
 from fsspec.asyn import AsyncFileSystem
+from fsspec.spec import AbstractBufferedFile
 
 from provider.object.errors import NoPlace
 from provider.object.files import Page as PathPage
-from provider.s3.client import Clients, Credentials, check_process
-from provider.s3.credentials import ChainCredentials, credentials_of
-from provider.s3.errors import Failure, Operation, failed, os_errors
-from provider.s3.keys import directory_of, is_name, parse, start_after
-from provider.s3.listing import Listed, ListingFailed, Page
+from provider.s3.client import Clients, Credentials, Listed, ListingFailed, Page, check_process
+from provider.s3.errors import (
+    ChainCredentials,
+    Failure,
+    Operation,
+    credentials_of,
+    failed,
+    os_errors,
+)
 from provider.s3.options import S3Options, endpoint_of
-from provider.s3.payload import Info, Part, directory, info_of, info_of_listed, payload
-from provider.s3.whole_file import WholeFile
+
+if TYPE_CHECKING:
+    from obstore import ObjectMeta
+
+
+def parse(path: str) -> tuple[str, str]:
+    """Bucket and key; the key of a bucket itself is empty.
+
+    Raises:
+        FileNotFoundError: the path names no bucket.
+    """
+    bucket, _, key = path.partition("/")
+    if not bucket:
+        raise FileNotFoundError(2, "a path begins with a bucket", path)
+    return bucket, key
+
+
+def directory_of(prefix: str) -> str:
+    """The part of a key's prefix that ends before its last slash: a client lists directories."""
+    return prefix.rpartition("/")[0]
+
+
+def start_after(prefix: str, after: str) -> str:
+    """A key to start a listing after that misses none above `after` that begins with `prefix`.
+
+    Some below come along; the caller leaves them out. The last character goes because there are
+    services (SeaweedFS 4) that pass over all keys in a directory that has the very name.
+    """
+    return max(_without_last(prefix), _without_last(after))
+
+
+def _without_last(key: str) -> str:
+    return key[:-1] if len(key.rpartition("/")[2]) > 1 else directory_of(key)
+
+
+def is_name(key: str) -> bool:
+    """Whether a key is a path of segments that a file system can have."""
+    return not any(part in {"", ".", ".."} for part in key.split("/"))
+
+
+Part = bytes | bytearray | memoryview
+Info = dict[str, Any]
+
+
+def payload(value: Part | Sequence[Part]) -> tuple[Any, int]:
+    """What the client is given, without a copy, and its length in bytes."""
+    parts = (value,) if isinstance(value, bytes | bytearray | memoryview) else tuple(value)
+    views = [memoryview(part).cast("B") for part in parts if len(part)]
+    size_bytes = sum(view.nbytes for view in views)
+    if not views:
+        return b"", 0
+    return (views[0] if len(views) == 1 else iter(views)), size_bytes
+
+
+def info_of(path: str, found: "ObjectMeta") -> Info:
+    """What fsspec says of a file; e-tag and time by the names that S3 has for them."""
+    kept: Mapping[str, Any] = found
+    return {
+        "name": path,
+        "size": kept["size"],
+        "type": "file",
+        "ETag": kept["e_tag"],
+        "LastModified": kept["last_modified"],
+    }
+
+
+def info_of_listed(bucket: str, found: "Listed") -> Info:
+    """What fsspec says of a file that was listed."""
+    return {
+        "name": f"{bucket}/{found.key}",
+        "size": found.size,
+        "type": "file",
+        "ETag": found.e_tag,
+        "LastModified": datetime.fromisoformat(found.modified) if found.modified else None,
+    }
+
+
+def directory(path: str) -> Info:
+    """What fsspec says of a directory: names have one before a slash, and S3 knows of none."""
+    return {"name": path, "size": 0, "type": "directory"}
+
+
+# fsspec has no types.
+
+
+class WholeFile(AbstractBufferedFile):
+    """What `open` returns. A written file is kept in memory, and stored by one `pipe_file`.
+
+    So it appears whole when it is closed, or never. Mode `xb` stores it only if there is none.
+    """
+
+    def _fetch_range(self, start: int, end: int) -> bytes:
+        return self.fs.cat_file(self.path, start, end)
+
+    def _initiate_upload(self) -> None:
+        """Nothing is sent before the file is closed."""
+
+    def _upload_chunk(self, final: bool = False) -> bool:  # noqa: FBT001, FBT002 - fsspec's
+        if not final:
+            return False  # the buffer grows
+        mode: dict[str, Any] = {"mode": "create"} if "x" in self.mode else {}
+        self.fs.pipe_file(self.path, self.buffer.getvalue(), **mode)
+        return True
+
+
+# fsspec has no types, and what it asks for begins with an underscore.
+
 
 PROTOCOL: Final = "tieredstore-s3"
 PAGE_ENTRIES: Final = 1000

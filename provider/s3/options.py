@@ -20,7 +20,7 @@ NEVER_PROXIED: Final = "localhost,127.0.0.0/8,::1"
 class S3Options:
     """Everything that an `S3FileSystem` may be told, but for credentials.
 
-    Those come from boto3's chain (`credentials.py`) or from a credential provider; never from an
+    Those come from boto3's chain (`errors.py`) or from a credential provider; never from an
     option.
 
     Raises:

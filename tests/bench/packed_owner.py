@@ -27,9 +27,9 @@ from dispatcher.hot_log import HotQueue
 from dispatcher.options import DispatchOptions
 from dispatcher.queue_table import QueueTable
 from provider.clock import SystemClock
-from provider.packed_segments import PackedDriver
-from provider.posix import PosixStore
+from provider.posix.store import PosixStore
 from provider.ranges import QueueOffset
+from provider.stores.packed_segments import PackedDriver
 
 KIB = 1024
 TICK_S = 0.001

@@ -36,8 +36,8 @@ from container.metadata.state import TierState
 from container.names.queue_id import FLAT_FILES, QueueId, SegmentType
 from container.names.tier_objects import ManifestName
 from container.record.unit import UNIT_BYTES
-from provider.packed_segments import PartName
 from provider.ranges import QueueOffset
+from provider.stores.packed_segments import PartName
 from tests.bench.packed_owner import OwnerFigure, owner_figure, resident_bytes, write_tier
 from tests.bench.rows import Goal, Row, goals_beside, keep
 

@@ -22,7 +22,7 @@ from obstore.store import S3Store
 import tieredstore
 from container.upkeep.offload_plan import Until
 from provider.clock import SystemClock
-from provider.object.requests import RequestKind, RequestMeter
+from provider.object.store import RequestKind, RequestMeter
 from tieredstore.bench.figure import stopwatch
 from tieredstore.config.effective import Config
 from tieredstore.offloading import offload_topic

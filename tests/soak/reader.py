@@ -17,7 +17,7 @@ from fetcher.options import FetcherOptions
 from fetcher.result import FetchedMessages, FetchStatus
 from provider.errors import Corrupt, StoreError, Unavailable
 from provider.options import PosixOptions
-from provider.posix import PosixStore
+from provider.posix.store import PosixStore
 from provider.testing.faulty import Fault, FaultyObjectStore
 from tests.soak.ledger import Ledger, digest_of
 from tests.support.patience import Patience, until

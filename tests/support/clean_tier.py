@@ -9,7 +9,7 @@ from container.metadata.state import TierState
 from container.names.tier_objects import EntryName
 from provider.clock import Clock
 from provider.object_store import ObjectStore
-from provider.packed_segments import PartName
+from provider.stores.packed_segments import PartName
 from tests.bench.packed_scale import commits, made_state
 from tieredstore.config.effective import Config
 

@@ -46,8 +46,8 @@ from container.upkeep.orphans import OrphanStep
 from container.upkeep.parts import PartsStep
 from container.upkeep.step import OwnedTier
 from container.upkeep.tombstones import TombstoneStep
-from provider.in_place_segments import InPlaceSegments
 from provider.object_store import ObjectEntry
+from provider.stores.in_place_segments import InPlaceSegments
 from tests.support.protocol_mutants import Mutant
 
 

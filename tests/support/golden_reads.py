@@ -10,7 +10,7 @@ from container.record.layout import COMPRESSED
 from container.tier_reader import FixedMetadata, TierReader
 from fetcher.fetcher import TieredMessageFetcher
 from provider.clock import SystemClock
-from provider.posix import PosixStore
+from provider.posix.store import PosixStore
 from tests.support.golden import GoldenSet, GoldenTree
 from tieredstore.cli.message_rows import message_row
 from tieredstore.reading.cursor import messages_of

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from provider.clock import Clock
 from provider.options import PosixOptions
-from provider.posix import PosixStore
+from provider.posix.store import PosixStore
 from tests.support.memory_tier import InlineExecutor
 
 

@@ -12,10 +12,10 @@ from container.check.tier import check_tier
 from container.tier_reader import TierReader
 from provider.errors import NotFound, StoreError
 from provider.object_store import ObjectStore
-from provider.packed_segments import OFFLOAD_PREFIX
-from provider.posix import PosixStore
+from provider.posix.store import PosixStore
+from provider.stores.packed_segments import OFFLOAD_PREFIX
+from provider.stores.two_stores import TwoStores
 from provider.testing.memory import MemoryObjects, MemoryStore
-from provider.two_stores import TwoStores
 
 MEMORIES_MAX = 3
 """Memories of one test that are checked, the newest: a test of properties makes hundreds."""

@@ -18,7 +18,7 @@ from container.upkeep.retention import RetentionStep
 from container.upkeep.step import OwnedTier
 from provider.clock import SystemClock
 from provider.errors import Unavailable
-from provider.retrying import RetryingStore
+from provider.stores.retrying import RetryingStore
 from tests.support.cli import invoke
 from tests.support.fake_broker import FakeBroker
 from tieredstore import sync

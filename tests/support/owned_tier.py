@@ -16,13 +16,13 @@ from container.tier import Tier, TierIdentity
 from container.tier_reader import TierReader
 from container.upkeep.options import UpkeepOptions
 from provider.errors import Fenced
-from provider.in_place_segments import InPlaceDriver
 from provider.object_store import ObjectEntry, ObjectStore
-from provider.packed_segments import PackedDriver
+from provider.stores.in_place_segments import InPlaceDriver
+from provider.stores.packed_segments import PackedDriver
+from provider.stores.two_stores import TwoStores
 from provider.testing.faulty import FaultyObjectStore
 from provider.testing.manual_clock import ManualClock, settle
 from provider.testing.memory import MemoryStore
-from provider.two_stores import TwoStores
 from tests.support.messages import TOPIC, batch_of, make_batch, make_record
 from tests.support.part_recount import PartRecount
 from tests.support.store_reader import queue_contents

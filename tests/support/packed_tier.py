@@ -12,7 +12,7 @@ from dispatcher.dispatcher import TieredDispatcher
 from dispatcher.options import DispatchOptions
 from provider.clock import SystemClock
 from provider.object_store import ObjectStore
-from provider.packed_segments import PackedDriver
+from provider.stores.packed_segments import PackedDriver
 from tests.support.golden import GoldenTree
 from tieredstore.following.broker_hot_log import RocketMqHotLog
 from tieredstore.following.options import HotLogOptions

@@ -29,7 +29,7 @@ from container.upkeep.step import OwnedTier
 from provider.errors import AlreadyExists, Unavailable
 from provider.file_segments import Placement
 from provider.object_store import Buffer
-from provider.packed_segments import PackedSegments, PartName
+from provider.stores.packed_segments import PackedSegments, PartName
 
 Mutant = Callable[[pytest.MonkeyPatch], None]
 

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from provider.errors import AlreadyExists, NotFound, Unavailable
-from provider.forwarding import ForwardingStore
 from provider.object_store import Buffer
+from provider.stores.forwarding import ForwardingStore
 
 TRIES_MAX = 20
 

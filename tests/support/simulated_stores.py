@@ -2,8 +2,8 @@
 
 from container.metadata.offloading import home_of, mark_name
 from container.metadata.state import TierState
+from provider.stores.two_stores import TwoStores, is_offloaded
 from provider.testing.memory import MemoryStore
-from provider.two_stores import TwoStores, is_offloaded
 from tests.support.watched_store import WatchedStore
 
 OF_THE_JOURNAL = ("@journal/", "@snapshot/", "@boundary/", "@scrub/")

@@ -26,14 +26,14 @@ from dispatcher.dispatcher import TieredDispatcher
 from dispatcher.options import DispatchOptions
 from provider.clock import Clock
 from provider.errors import Corrupt, Fenced, StoreError
-from provider.in_place_segments import InPlaceDriver
 from provider.object_store import ObjectEntry
-from provider.packed_segments import PackedDriver
 from provider.ranges import QueueOffset
+from provider.stores.in_place_segments import InPlaceDriver
+from provider.stores.packed_segments import PackedDriver
+from provider.stores.two_stores import TwoStores
 from provider.testing.faulty import Crashed, Fault, FaultyObjectStore
 from provider.testing.manual_clock import ManualClock, settle
 from provider.testing.memory import MemoryStore
-from provider.two_stores import TwoStores
 from tests.support.fake_hot_log import FakeHotLog, FakeQueue
 from tests.support.inline_store import InlineStore
 from tests.support.memory_tier import InlineExecutor

@@ -16,9 +16,9 @@ from container.upkeep.retention import RetentionStep
 from container.upkeep.step import OwnedTier
 from provider.clock import Clock, SystemClock
 from provider.file_segments import SegmentsDriver
-from provider.in_place_segments import InPlaceDriver
 from provider.object_store import ObjectStore
-from provider.packed_segments import PackedDriver
+from provider.stores.in_place_segments import InPlaceDriver
+from provider.stores.packed_segments import PackedDriver
 from provider.testing.faulty import Fault, FaultyObjectStore
 from provider.testing.memory import MemoryStore
 from tests.support.hot_store import SMALL

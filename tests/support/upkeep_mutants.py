@@ -12,8 +12,8 @@ from container.metadata.records import IndexFile
 from container.names.tier_objects import EntryName
 from container.upkeep import index_merge
 from container.upkeep.index_writer import IndexWriter
-from provider.in_place_segments import InPlaceSegments
 from provider.object_store import Buffer
+from provider.stores.in_place_segments import InPlaceSegments
 from tests.support.protocol_mutants import Mutant
 
 

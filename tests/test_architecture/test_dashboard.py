@@ -16,7 +16,7 @@ from prometheus_client.registry import Collector
 import tieredstore
 from fetcher.fetcher import TieredMessageFetcher
 from provider.clock import SystemClock
-from provider.metered import MeteredStore, ProviderMetrics
+from provider.stores.metered import MeteredStore, ProviderMetrics
 from provider.testing.memory import MemoryStore
 from tests.support.fake_broker import FakeBroker
 from tests.support.read_tier import MemoryTier

@@ -73,7 +73,7 @@ def test_what_is_large_is_a_list_of_warnings(tmp_path: Path) -> None:
 
 
 def test_no_error_of_a_file_system_counts_as_absence() -> None:
-    """It is asked of provider.presence."""
+    """It is asked of provider.names."""
     found = [
         f"{name_of(path)}: {line.strip()}"
         for path in SOURCES

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 from container.journal.journal import Journal
 from container.tier import Tier, TierIdentity
-from provider.in_place_segments import InPlaceDriver
+from provider.stores.in_place_segments import InPlaceDriver
 from provider.testing.manual_clock import ManualClock
 from provider.testing.memory import MemoryStore
 from tests.support.journal_run import own

@@ -40,7 +40,7 @@ from container.record.header import RecordHeader, locate_parts
 from container.record.kernels import decode_units
 from container.record.message import StoredMessage
 from provider.errors import Corrupt, StoreError
-from provider.posix import PosixStore
+from provider.posix.store import PosixStore
 from tests.support import tier_values as tv
 from tests.support.golden import VARIANTS_520, unpacked
 from tests.support.messages import damages, messages

@@ -13,9 +13,9 @@ from container.options import TierOptions
 from container.tier import Tier, TierIdentity
 from container.tier_reader import TierReader
 from provider.errors import Corrupt, Denied, Fenced, OutOfRange
-from provider.in_place_segments import InPlaceDriver
 from provider.object_store import Buffer
 from provider.ranges import ByteRange, QueueOffset
+from provider.stores.in_place_segments import InPlaceDriver
 from provider.testing.manual_clock import ManualClock
 from provider.testing.memory import MemoryStore
 from tests.support.messages import TOPIC, make_batch

@@ -14,8 +14,8 @@ from provider.clock import SystemClock
 from provider.disk_cache.store import DiskCachedStore
 from provider.object_store import ObjectStore
 from provider.options import DiskCacheOptions, RangeOptions
-from provider.packed_segments import PARTS_PREFIX
-from provider.range_reads import RangeReads
+from provider.stores.packed_segments import PARTS_PREFIX
+from provider.stores.range_reads import RangeReads
 from provider.testing.faulty import FaultyObjectStore
 from provider.testing.memory import MemoryStore
 from tests.support.messages import TOPIC

@@ -20,8 +20,8 @@ from fetcher.fetcher import TieredMessageFetcher
 from provider.clock import Clock, SystemClock
 from provider.object.opening import open_object_store
 from provider.object.store import FsspecStore
-from provider.packed_segments import PackedDriver
-from provider.range_reads import RangeReads
+from provider.stores.packed_segments import PackedDriver
+from provider.stores.range_reads import RangeReads
 from tests.support.clean_tier import (
     OPENING_REQUESTS_MAX,
     QUEUES,

@@ -24,11 +24,10 @@ from dispatcher.queue_state import QueueState
 from provider.clock import SystemClock
 from provider.errors import StoreError
 from provider.object.opening import open_object_store
-from provider.object.options import ObjectOptions
 from provider.object.store import FsspecStore
-from provider.options import RangeOptions
-from provider.packed_segments import PARTS_PREFIX, PackedDriver
-from provider.range_reads import RangeReads
+from provider.options import ObjectOptions, RangeOptions
+from provider.stores.packed_segments import PARTS_PREFIX, PackedDriver
+from provider.stores.range_reads import RangeReads
 from tests.support.fake_broker import FakeBroker
 from tieredstore.following.broker_hot_log import RocketMqHotLog
 from tieredstore.following.options import HotLogOptions

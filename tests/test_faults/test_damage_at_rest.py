@@ -23,7 +23,7 @@ from container.names.tier_objects import (
     SnapshotName,
     parse_name,
 )
-from provider.in_place_segments import LOCK_NAME
+from provider.stores.in_place_segments import LOCK_NAME
 from tests.support.damage_at_rest import (
     CLASSES,
     LOST,

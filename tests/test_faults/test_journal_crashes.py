@@ -20,7 +20,7 @@ from container.upkeep.upkeep import Upkeep
 from provider.clock import SystemClock
 from provider.errors import Unavailable
 from provider.object_store import AppendingStore, ObjectStore
-from provider.posix import PosixStore
+from provider.posix.store import PosixStore
 from provider.testing.faulty import Crashed, Fault, FaultyObjectStore
 from provider.testing.manual_clock import ManualClock, settle
 from provider.testing.memory import MemoryStore

@@ -19,7 +19,7 @@ from container.check.tier import check_tier
 from container.names.queue_id import QueueId, SegmentType
 from container.tier_reader import TierReader
 from provider.errors import NotFound
-from provider.posix import PosixStore
+from provider.posix.store import PosixStore
 from provider.ranges import ByteRange
 from tests.soak.forked_commands import ForkedCommands
 from tests.support.cli import settings

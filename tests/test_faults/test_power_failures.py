@@ -14,7 +14,7 @@ from unittest.mock import patch
 
 import pytest
 
-from provider import posix_directories, posix_files, posix_round, posix_work
+from provider.posix import directories, files, work
 from tests.support.level import by_level
 from tests.support.power_run import GOES_ON_EVERY, Violation, record
 
@@ -72,39 +72,39 @@ class Mutant:
 
 MUTANTS = {
     "directories-are-not-synced": Mutant(
-        posix_files,
+        files,
         "sync_directory",
-        posix_directories,
+        directories,
         "            os.fsync(fd)\n        except OSError as error:\n",
         "            os.fstat(fd)\n        except OSError as error:\n",
     ),
     "new-directories-are-not-synced": Mutant(
-        posix_directories,
+        directories,
         "Directories.unsynced",
-        posix_directories,
+        directories,
         "        return sorted({_parent(path) for path in placed if path != self.root})\n",
         "        return []\n",
     ),
     "a-failed-sync-of-directories-is-not-made-again": Mutant(
-        posix_round,
+        work,
         "AppendRounds._sync_directories",
-        posix_round,
+        work,
         "        self._in_parallel(sync, sorted(folders))\n"
         "        self._directories.settle(placed)\n",
         "        self._directories.settle(placed)\n"
         "        self._in_parallel(sync, sorted(folders))\n",
     ),
     "data-is-not-synced": Mutant(
-        posix_round,
+        work,
         "_sync",
-        posix_round,
+        work,
         "            sync_data(fd)\n",
         "            os.fstat(fd)\n",
     ),
     "a-failed-sync-is-made-again": Mutant(
-        posix_round,
+        work,
         "_sync",
-        posix_round,
+        work,
         "            sync_data(fd)\n",
         "            try:\n"
         "                sync_data(fd)\n"
@@ -112,16 +112,16 @@ MUTANTS = {
         "                sync_data(fd)\n",
     ),
     "a-failed-sync-is-ignored": Mutant(
-        posix_round,
+        work,
         "_sync",
-        posix_round,
+        work,
         "            sync_data(fd)\n",
         "            with suppress(OSError):\n                sync_data(fd)\n",
     ),
     "an-object-has-its-name-before-it-is-synced": Mutant(
-        posix_work,
+        work,
         "PosixWork._create",
-        posix_work,
+        work,
         "                    os.fsync(fd)\n"
         "                finally:\n"
         "                    os.close(fd)\n"
@@ -132,9 +132,9 @@ MUTANTS = {
         "                    os.close(fd)\n",
     ),
     "an-object-is-not-synced": Mutant(
-        posix_work,
+        work,
         "PosixWork._create",
-        posix_work,
+        work,
         "                    os.fsync(fd)\n",
         "",
     ),

@@ -18,7 +18,7 @@ from container.names.queue_id import QueueId
 from container.names.rocketmq import broker_directory
 from container.tier_reader import TierReader
 from provider.errors import NotFound
-from provider.posix import PosixStore
+from provider.posix.store import PosixStore
 from tests.support.cli import COMMAND, run
 from tests.support.fake_broker import FakeBroker
 from tests.support.patience import HANGS_AFTER_S, LOOK_S, Patience, ended, until, wait_until
@@ -30,7 +30,7 @@ FENCED = "took this tier over"
 
 STOPS_ITSELF = """
 import os, signal, sys
-from provider.posix import PosixStore
+from provider.posix.store import PosixStore
 from tieredstore.cli.main import cli
 
 verb, prefix, wanted = sys.argv[1], sys.argv[2], int(sys.argv[3])

@@ -25,8 +25,8 @@ from dispatcher.options import DispatchOptions
 from dispatcher.queue_state import HALTED, QueueState
 from dispatcher.statistics import DispatchStatistics
 from provider.clock import SystemClock
-from provider.in_place_segments import InPlaceDriver
-from provider.posix import PosixStore
+from provider.posix.store import PosixStore
+from provider.stores.in_place_segments import InPlaceDriver
 from tests.support.fake_broker import FakeBroker
 from tests.support.followed import CheckedHotLog
 from tests.support.store_reader import findings, queue_contents

@@ -10,7 +10,7 @@ from fetcher.group_position import GroupPosition
 from fetcher.run_cache import RunCache
 from fetcher.tag_filter import parse_subscription
 from fetcher.window import WindowLimits
-from provider.buffer_pool import BufferPool, rounded
+from provider.posix.files import BufferPool, rounded
 from provider.ranges import QueueOffset
 
 KEY = CacheKey(QueueId("T", 0), None)

@@ -10,7 +10,7 @@ from container.tier_reader import TierReader
 from fetcher.fetcher import TieredMessageFetcher
 from fetcher.result import FetchResult
 from provider.clock import SystemClock
-from provider.posix import PosixStore
+from provider.posix.store import PosixStore
 from tests.support.cli import run, settings
 from tests.support.golden import (
     GOLDEN_SETS,

@@ -10,7 +10,7 @@ from container.queue.time_boundary import Boundary, TimeRules
 from container.tier_reader import TierReader
 from fetcher.fetcher import TieredMessageFetcher
 from provider.clock import SystemClock
-from provider.posix import PosixStore
+from provider.posix.store import PosixStore
 from tests.support.cli import run, settings
 from tests.support.golden import (
     GOLDEN_SETS,

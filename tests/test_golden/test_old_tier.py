@@ -9,7 +9,7 @@ import pytest
 from container.names.queue_id import QueueId
 from container.names.rocketmq import broker_directory
 from container.tier_reader import TierReader
-from provider.posix import PosixStore
+from provider.posix.store import PosixStore
 from tests.support.cli import run
 from tests.support.golden import GOLDEN, VARIANTS_533, expected, extract, unpacked
 from tests.support.golden_reads import normal, read_all, seen_by_the_client, without

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from provider.buffer_pool import BufferPool, rounded
+from provider.posix.files import BufferPool, rounded
 
 MIB = 1 << 20
 VIEWS: dict[str, Callable[[Any], object]] = {

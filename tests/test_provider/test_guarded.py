@@ -5,9 +5,9 @@ import asyncio
 import pytest
 
 from provider.errors import Denied, Unavailable
-from provider.guarded import GuardedStore
 from provider.object_store import ObjectStore
 from provider.ranges import ByteRange
+from provider.stores.verified import VerifiedStore
 from provider.testing.faulty import Fault, FaultyObjectStore
 from provider.testing.memory import MemoryStore
 
@@ -31,7 +31,7 @@ class Looks:
 async def test_nothing_is_asked_before_a_look_ended_well() -> None:
     inner = FaultyObjectStore(MemoryStore())
     looks = Looks([Unavailable("away", "@x/a"), Denied("another one", "@x/a"), True])
-    store = GuardedStore(inner, looks, prefix="@x/")
+    store = VerifiedStore(inner, looks, prefix="@x/")
     with pytest.raises(Unavailable, match="away"):
         await store.create("@x/a", [b"abc"])
     with pytest.raises(Denied, match="another one"):
@@ -46,7 +46,7 @@ async def test_nothing_is_asked_before_a_look_ended_well() -> None:
 async def test_a_look_that_saw_nothing_yet_is_repeated_and_one_looks_at_a_time() -> None:
     inner = FaultyObjectStore(MemoryStore())
     looks = Looks([False, True])
-    store = GuardedStore(inner, looks, prefix="@x/")
+    store = VerifiedStore(inner, looks, prefix="@x/")
     await store.look()
     assert "not seen yet" in repr(store)
     await asyncio.gather(*(store.list("@x/") for _ in range(5)))
@@ -58,7 +58,7 @@ async def test_a_look_that_saw_nothing_yet_is_repeated_and_one_looks_at_a_time()
 
 async def test_many_calls_wait_no_longer_for_a_store_that_is_away_than_one() -> None:
     looks = Looks([Unavailable("away", "@keys/") for _ in range(2)])
-    store = GuardedStore(FaultyObjectStore(MemoryStore()), looks, prefix="@x/")
+    store = VerifiedStore(FaultyObjectStore(MemoryStore()), looks, prefix="@x/")
     calls = (store.read(f"@x/{number}") for number in range(20))
     errors = await asyncio.gather(*calls, return_exceptions=True)
     assert not looks.answers, "one for the first, and one for all who came meanwhile"
@@ -69,7 +69,7 @@ async def test_many_calls_wait_no_longer_for_a_store_that_is_away_than_one() -> 
 
 async def test_what_fails_at_a_name_of_others_is_told_of_the_one_that_was_asked_for() -> None:
     inner = FaultyObjectStore(MemoryStore(), faults=[Fault("refused", "read")])
-    store = GuardedStore(inner, Looks([Unavailable("away", "@keys/"), True]), prefix="@x/")
+    store = VerifiedStore(inner, Looks([Unavailable("away", "@keys/"), True]), prefix="@x/")
     with pytest.raises(Unavailable) as told:
         await store.read_many([("@x/a", ByteRange(0, 1)), ("@x/b", ByteRange(0, 1))])
     assert told.value.path == "@x/a"

@@ -6,7 +6,7 @@ import pytest
 
 from provider.errors import AlreadyExists, Closed, Fenced, Unavailable
 from provider.file_segments import SegmentSlice
-from provider.in_place_segments import InPlaceDriver, InPlaceSegments
+from provider.stores.in_place_segments import InPlaceDriver, InPlaceSegments
 from provider.testing.faulty import Fault, FaultyObjectStore
 from provider.testing.manual_clock import ManualClock, settle
 from provider.testing.memory import MemoryStore

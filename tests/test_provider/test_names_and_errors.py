@@ -12,7 +12,7 @@ from provider import errors
 from provider.names import check_name, check_prefix
 from provider.object_store import Append
 from provider.options import PosixOptions
-from provider.posix_errors import as_verdict
+from provider.posix.files import as_verdict
 
 VERDICTS = [
     kind

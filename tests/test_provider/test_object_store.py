@@ -20,10 +20,10 @@ from provider.errors import (
 from provider.object.errors import said
 from provider.object.files import files_of
 from provider.object.opening import open_object_store
-from provider.object.options import ObjectOptions
 from provider.object.store import FsspecStore
-from provider.probing import probe
+from provider.options import ObjectOptions
 from provider.ranges import ByteRange
+from provider.stores.verified import probe
 from provider.testing.manual_clock import ManualClock, settle
 from tests.support.fsspec_files import AsyncMemory, Cutting, Overwriting, Paging, Refusing, Whole
 

@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from provider.posix_lock import OwnerLock, PresenceLock
+from provider.posix.locks import OwnerLock, PresenceLock
 
 
 def test_only_the_epoch_that_is_held_is_seen_and_only_by_others(tmp_path: Path) -> None:

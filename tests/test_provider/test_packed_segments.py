@@ -6,7 +6,7 @@ import pytest
 
 from provider.errors import Denied, Unavailable
 from provider.file_segments import SegmentSlice
-from provider.packed_segments import PackedDriver, PackedSegments, PartName
+from provider.stores.packed_segments import PackedDriver, PackedSegments, PartName
 from provider.testing.faulty import Fault, FaultyObjectStore
 from provider.testing.memory import MemoryStore
 from tests.support.rival_store import RivalObjects, RivalStore, Weather

@@ -14,8 +14,8 @@ import pytest
 from provider.errors import AlreadyExists, Closed, Denied, NotFound, OutOfRange, Unavailable
 from provider.object_store import Append
 from provider.options import PosixOptions
-from provider.posix import PosixStore
-from provider.posix_directories import may_hold
+from provider.posix.directories import may_hold
+from provider.posix.store import PosixStore
 from provider.ranges import ByteRange
 from provider.testing.manual_clock import ManualClock
 

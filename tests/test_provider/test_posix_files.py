@@ -6,11 +6,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from provider import posix_files
 from provider.clock import SystemClock
 from provider.options import PosixOptions
-from provider.posix_files import write_waiting
-from provider.posix_work import PosixWork
+from provider.posix import files
+from provider.posix.files import write_waiting
+from provider.posix.work import PosixWork
 from provider.ranges import ByteRange
 
 KIB = 1 << 10
@@ -33,7 +33,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int, int]]:
         return 0
 
     monkeypatch.setattr(os, "pwrite", pwrite)
-    monkeypatch.setattr(posix_files, "_sync_file_range", sync_file_range)
+    monkeypatch.setattr(files, "_sync_file_range", sync_file_range)
     return seen
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from provider.object_store import Append
-from provider.posix import PosixStore
+from provider.posix.store import PosixStore
 from tests.test_provider.test_posix import descriptors_below
 
 

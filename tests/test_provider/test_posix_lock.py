@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from provider.posix import PosixStore
-from provider.posix_lock import PresenceLock
+from provider.posix.locks import PresenceLock
+from provider.posix.store import PosixStore
 
 
 @pytest.fixture

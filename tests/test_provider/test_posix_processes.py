@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from provider.posix import PosixStore
+from provider.posix.store import PosixStore
 from tests.support.patience import communicated
 
 RACE = """
 import asyncio, sys
 from pathlib import Path
 from provider.errors import AlreadyExists
-from provider.posix import PosixStore
+from provider.posix.store import PosixStore
 
 async def main() -> None:
     store = PosixStore(Path(sys.argv[1]))
@@ -37,7 +37,7 @@ asyncio.run(main())
 HOLDER = """
 import asyncio, sys
 from pathlib import Path
-from provider.posix import PosixStore
+from provider.posix.store import PosixStore
 
 async def main() -> None:
     store = PosixStore(Path(sys.argv[1]))
@@ -52,7 +52,7 @@ import asyncio, resource, signal, sys
 from pathlib import Path
 from provider.errors import Unavailable
 from provider.object_store import Append
-from provider.posix import PosixStore
+from provider.posix.store import PosixStore
 
 async def main() -> None:
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -81,7 +81,7 @@ import asyncio, os, sys
 from pathlib import Path
 from provider.errors import Denied
 from provider.object_store import Append
-from provider.posix import PosixStore
+from provider.posix.store import PosixStore
 
 async def main() -> None:
     if os.geteuid() == 0:

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from provider import posix_files
 from provider.errors import NotFound, OutOfRange, Unavailable
 from provider.object_store import Append
-from provider.posix import PosixStore
+from provider.posix import files
+from provider.posix.store import PosixStore
 from provider.ranges import ByteRange
 
 
@@ -240,10 +240,10 @@ async def test_what_the_kernel_says_while_writing_back_is_not_ignored(
     store: PosixStore, monkeypatch: pytest.MonkeyPatch, number: int, *, fails: bool
 ) -> None:
     def sync_file_range(*_: int) -> int:
-        posix_files.ctypes.set_errno(number)
+        files.ctypes.set_errno(number)
         return -1
 
-    monkeypatch.setattr(posix_files, "_sync_file_range", sync_file_range)
+    monkeypatch.setattr(files, "_sync_file_range", sync_file_range)
     round_of_two = [Append("a", 0, (b"x",)), Append("b", 0, (b"y",))]
     if fails:
         with pytest.raises(Unavailable):

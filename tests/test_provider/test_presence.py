@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from provider.presence import is_directory, is_regular_file, is_there
+from provider.names import is_directory, is_regular_file, is_there
 
 ASKED = [is_there, is_directory, is_regular_file]
 
@@ -46,7 +46,7 @@ def test_what_cannot_be_told_is_an_error(
     def fails(path: object, **more: object) -> object:
         raise OSError(number, os.strerror(number), str(path))
 
-    monkeypatch.setattr("provider.presence.os.stat", fails)
+    monkeypatch.setattr("provider.names.os.stat", fails)
     with pytest.raises(OSError, match=os.strerror(number)) as caught:
         ask(tmp_path)
     assert caught.value.errno == number

@@ -6,7 +6,7 @@ from random import Random
 import pytest
 
 from provider.errors import Closed, Denied
-from provider.probing import PROBE_PREFIX, probe
+from provider.stores.verified import PROBE_PREFIX, probe
 from provider.testing.memory import MemoryStore
 
 REQUESTS = 15

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from provider.errors import NotFound, OutOfRange, Unavailable
 from provider.object_store import Buffer
 from provider.options import RangeOptions
-from provider.range_reads import RangeReads
 from provider.ranges import ByteRange, pieces_of, together
+from provider.stores.range_reads import RangeReads
+from provider.stores.throttled import ThrottledStore, TransferLimits
 from provider.testing.faulty import Fault, FaultyObjectStore
 from provider.testing.manual_clock import ManualClock, settle
 from provider.testing.memory import MemoryStore
-from provider.throttled import ThrottledStore, TransferLimits
 
 KIB, MIB = 1 << 10, 1 << 20
 BODY = Random(7).randbytes(1 << 16)

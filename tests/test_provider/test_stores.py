@@ -11,17 +11,17 @@ from provider.disk_cache.store import DiskCachedStore
 from provider.encryption.keys import MasterKeys
 from provider.encryption.store import EncryptedStore
 from provider.file_segments import FileSegments
-from provider.in_place_segments import InPlaceSegments
-from provider.metered import MeteredStore
 from provider.object.files import files_of
 from provider.object.opening import open_object_store
 from provider.object.store import FsspecStore
 from provider.object_store import AppendingStore, ObjectStore, ReplacingStore
 from provider.options import DiskCacheOptions, PosixOptions, RangeOptions
-from provider.packed_segments import PackedSegments
-from provider.posix import PosixStore
-from provider.range_reads import RangeReads
-from provider.retrying import RetryingStore
+from provider.posix.store import PosixStore
+from provider.stores.in_place_segments import InPlaceSegments
+from provider.stores.metered import MeteredStore
+from provider.stores.packed_segments import PackedSegments
+from provider.stores.range_reads import RangeReads
+from provider.stores.retrying import RetryingStore
 from provider.testing.faulty import Fault, FaultyObjectStore
 from provider.testing.file_segments_contract import InPlaceSegmentsContract, PackedSegmentsContract
 from provider.testing.memory import MemoryStore

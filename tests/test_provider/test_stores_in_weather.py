@@ -14,9 +14,9 @@ from provider.file_segments import FileSegments
 from provider.object.opening import open_object_store
 from provider.object_store import AppendingStore, ObjectStore
 from provider.options import RetryOptions
-from provider.packed_segments import PackedSegments
-from provider.posix import PosixStore
-from provider.retrying import RetryingStore
+from provider.posix.store import PosixStore
+from provider.stores.packed_segments import PackedSegments
+from provider.stores.retrying import RetryingStore
 from provider.testing.faulty import Fault, FaultyObjectStore
 from provider.testing.file_segments_contract import PackedSegmentsContract
 from provider.testing.memory import MemoryStore

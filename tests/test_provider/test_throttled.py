@@ -7,10 +7,10 @@ import pytest
 from provider.clock import SystemClock
 from provider.object_store import Append, AppendingStore
 from provider.ranges import ByteRange
+from provider.stores.throttled import ThrottledStore, TokenBucket, TransferLimits
 from provider.testing.manual_clock import ManualClock, settle
 from provider.testing.memory import MemoryStore
 from provider.testing.object_store_contract import AppendingStoreContract
-from provider.throttled import ThrottledStore, TokenBucket, TransferLimits
 
 
 class TestThrottled(AppendingStoreContract):

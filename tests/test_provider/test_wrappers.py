@@ -8,12 +8,12 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from provider.errors import AlreadyExists, Denied, NotFound, Unavailable
-from provider.metered import MeteredStore, ProviderMetrics
 from provider.object_store import Append, Buffer, ObjectEntry
 from provider.options import RetryOptions
-from provider.probing import probe
 from provider.ranges import ByteRange
-from provider.retrying import RetryingStore
+from provider.stores.metered import MeteredStore, ProviderMetrics
+from provider.stores.retrying import RetryingStore
+from provider.stores.verified import probe
 from provider.testing.faulty import Fault, FaultyObjectStore
 from provider.testing.manual_clock import ManualClock, settle
 from provider.testing.memory import MemoryStore

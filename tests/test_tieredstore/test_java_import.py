@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from provider.posix import PosixStore
+from provider.posix.store import PosixStore
 from provider.testing.faulty import Fault, FaultyObjectStore
 from tests.support.fake_broker import FakeBroker
 from tests.support.java_tier import java_tier

@@ -10,13 +10,13 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from provider.errors import Unavailable
-from provider.metered import ProviderMetrics
 from provider.object.store import FsspecStore
 from provider.object_store import Buffer
 from provider.options import RetryOptions
 from provider.ranges import ByteRange
+from provider.stores.metered import ProviderMetrics
+from provider.stores.two_stores import TwoStores
 from provider.testing.manual_clock import ManualClock, settle
-from provider.two_stores import TwoStores
 from tieredstore.config.effective import Config
 from tieredstore.places import directory_of
 from tieredstore.storages import job_storage, meters_of, owned_storage, reading_storage

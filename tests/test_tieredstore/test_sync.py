@@ -169,7 +169,7 @@ def test_ctrl_c_in_a_waiting_call_closes_and_ends(tmp_path: Path) -> None:
         f"""
         import asyncio, signal
         import tieredstore.sync
-        from provider.posix import PosixStore
+        from provider.posix.store import PosixStore
 
         signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may ignore it for us
 

@@ -19,8 +19,8 @@ from fetcher.fetcher import TRANSFER_BYTES_MAX, TieredMessageFetcher
 from fetcher.options import FetcherOptions
 from fetcher.result import FetchedMessages, FetchStatus
 from provider.clock import SystemClock
-from provider.in_place_segments import InPlaceDriver
-from provider.posix import PosixStore
+from provider.posix.store import PosixStore
+from provider.stores.in_place_segments import InPlaceDriver
 from tieredstore.bench.figure import Figure, settle, stopwatch
 from tieredstore.bench.synthetic_store import SyntheticStore
 from tieredstore.following.broker_hot_log import RocketMqHotLog

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 
 import click
 
-from provider.two_stores import FIRST_STORE, SECOND_STORE
+from provider.stores.two_stores import FIRST_STORE, SECOND_STORE
 from tieredstore.cli.invocation import Invocation, json_option, pass_invocation
 from tieredstore.cli.output import Row, size_text, write_json
 from tieredstore.config.effective import DEFAULT_ORIGIN, Config, Setting

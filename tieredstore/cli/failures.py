@@ -21,7 +21,7 @@ from provider.errors import (
     StoreError,
     Unavailable,
 )
-from provider.posix_errors import as_verdict
+from provider.posix.files import as_verdict
 from tieredstore.cli.exit_status import BUG, FINDINGS, OWNED, UNAVAILABLE, WRONG_USE
 from tieredstore.cli.signals import Signalled
 from tieredstore.config.sources import ConfigError

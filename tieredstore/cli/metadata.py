@@ -16,8 +16,8 @@ from container.names.queue_id import QueueId
 from container.tier_reader import TierReader
 from provider.clock import SystemClock
 from provider.errors import Corrupt, NotFound, StoreError
-from provider.posix import PosixStore
-from provider.presence import is_there
+from provider.names import is_there
+from provider.posix.store import PosixStore
 from tieredstore.cli.invocation import GIVEN_PATH, Invocation, json_option, pass_invocation
 from tieredstore.cli.output import count_text, size_text, write_json
 from tieredstore.cli.printable import printable

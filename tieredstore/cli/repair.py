@@ -11,7 +11,7 @@ import click
 import orjson
 
 from provider.clock import SystemClock
-from provider.posix_files import sync_directory
+from provider.posix.files import sync_directory
 from tieredstore.cli.exit_status import FINDINGS
 from tieredstore.cli.failures import explain
 from tieredstore.cli.invocation import (

@@ -11,8 +11,8 @@ from container.journal.options import JournalOptions
 from container.journal.reader import JournalReader, Loaded
 from provider.clock import Clock, SystemClock
 from provider.errors import NotFound
-from provider.in_place_segments import LOCK_NAME
 from provider.object_store import AppendingStore
+from provider.stores.in_place_segments import LOCK_NAME
 from tieredstore.cli.failures import NOTHING_WHOLE
 from tieredstore.cli.invocation import Invocation, WholeNumber, json_option, pass_invocation
 from tieredstore.cli.output import Row, count_text, write_json

@@ -8,7 +8,7 @@ import click
 from provider.clock import SystemClock
 from provider.encryption.moving import Moved
 from provider.errors import NotFound
-from provider.two_stores import FIRST_STORE, SECOND_STORE
+from provider.stores.two_stores import FIRST_STORE, SECOND_STORE
 from tieredstore.cli.exit_status import FINDINGS
 from tieredstore.cli.invocation import Invocation, json_option, pass_invocation, take_over_option
 from tieredstore.cli.output import Row, size_text, write_json, write_table

@@ -7,7 +7,7 @@ import click
 from container.metadata.records import CopyState
 from container.queue.tiered_segments import TieredSegment
 from provider.errors import NotFound
-from provider.two_stores import FIRST_STORE, SECOND_STORE
+from provider.stores.two_stores import FIRST_STORE, SECOND_STORE
 from tieredstore.cli.invocation import Invocation, WholeNumber, json_option, pass_invocation
 from tieredstore.cli.output import Row, count_text, size_text, write_json, write_table
 from tieredstore.cli.reading import QUEUE, TOPIC, java_metadata_option, with_tier

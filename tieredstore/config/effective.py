@@ -18,9 +18,8 @@ from container.record.unit import UNIT_BYTES
 from container.upkeep.options import UpkeepOptions
 from dispatcher.options import DRAIN_PATIENCE_S, DispatchOptions
 from fetcher.options import FetcherOptions
-from provider.object.options import ObjectOptions
-from provider.options import DiskCacheOptions, PosixOptions, RangeOptions
-from provider.throttled import TransferLimits
+from provider.options import DiskCacheOptions, ObjectOptions, PosixOptions, RangeOptions
+from provider.stores.throttled import TransferLimits
 from tieredstore.config.building import Setting, build, in_keys
 from tieredstore.config.java_keys import JAVA_ONLY
 from tieredstore.config.key import Key, Kind, Value

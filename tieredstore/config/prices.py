@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Self
 
-from provider.object.requests import REQUEST_KINDS, RequestKind, RequestMeter
-from provider.presence import is_there
+from provider.names import is_there
+from provider.object.store import REQUEST_KINDS, RequestKind, RequestMeter
 from tieredstore.config.sources import ConfigError
 
 TABLE_NAME: Final = "object_store_prices.toml"

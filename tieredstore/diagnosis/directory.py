@@ -9,9 +9,8 @@ from random import SystemRandom
 
 from provider.clock import SystemClock
 from provider.errors import StoreError
-from provider.names import TEMPORARY_PREFIX
-from provider.posix import PosixStore
-from provider.presence import is_directory
+from provider.names import TEMPORARY_PREFIX, is_directory
+from provider.posix.store import PosixStore
 from tieredstore.diagnosis.finding import Grade, Line
 from tieredstore.diagnosis.promises import tried_calls, tried_promises
 

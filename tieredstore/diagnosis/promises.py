@@ -8,8 +8,8 @@ from typing import TypeVar
 from provider.clock import Clock
 from provider.errors import AlreadyExists, Denied, NotFound, StoreError, Unavailable
 from provider.object_store import ObjectStore
-from provider.probing import DELETABLE, PROBE_PREFIX, probe
 from provider.ranges import ByteRange
+from provider.stores.verified import DELETABLE, PROBE_PREFIX, probe
 from tieredstore.diagnosis.finding import Grade, Line
 
 ResultT = TypeVar("ResultT")

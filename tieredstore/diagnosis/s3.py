@@ -72,7 +72,7 @@ class _Questions:
     """A bucket and the client that asks about it, by the settings that our own requests have."""
 
     def __init__(self, config: Config, bucket: str) -> None:
-        from provider.s3.credentials import ChainCredentials, NoCredentials, credentials_of  # noqa: PLC0415 - an extra
+        from provider.s3.errors import ChainCredentials, NoCredentials, credentials_of  # noqa: PLC0415 - an extra
         from provider.s3.options import S3Options, endpoint_of, proxy_for, proxy_of, region_of  # noqa: PLC0415 - an extra
 
         try:

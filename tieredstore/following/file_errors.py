@@ -1,6 +1,6 @@
 """What the operating system says of a hot log's files, as verdicts.
 
-As `provider/posix_errors.py` does for a tier's files, but with other meanings: here a broker
+As `provider/posix/files.py` does for a tier's files, but with other meanings: here a broker
 deletes what we read, and whatever else keeps us from it may pass.
 """
 

@@ -14,10 +14,10 @@ from container.record.batch import MessageBatch
 from container.record.unit import Units
 from dispatcher.hot_log import HotQueue, Wanted, WantedUnits
 from dispatcher.topic_filter import TopicFilter
-from provider.buffer_pool import BufferPool
 from provider.clock import Clock
 from provider.errors import Closed, Corrupt, Denied, NotFound, OutOfRange, StoreError, Unavailable
-from provider.presence import is_there
+from provider.names import is_there
+from provider.posix.files import BufferPool
 from provider.ranges import QueueOffset
 from tieredstore.following.directory.layout import has_rocksdb_queues
 from tieredstore.following.directory.log_directories import open_layout

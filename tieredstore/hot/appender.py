@@ -17,7 +17,7 @@ from container.record.unit import UNIT_BYTES
 from dispatcher.topic_filter import untiered_reason
 from provider.clock import Clock
 from provider.errors import Unavailable
-from provider.posix_errors import as_verdict
+from provider.posix.files import as_verdict
 from tieredstore.hot.alike_plan import plan_alike
 from tieredstore.hot.append_plan import AppendPlan, plan_append
 from tieredstore.hot.checkpoint import Checkpoint

@@ -11,7 +11,7 @@ from pathlib import Path
 from container.names.rocketmq import local_file_name, parse_local_file_name
 from provider.errors import Corrupt, Denied, OutOfRange
 from provider.object_store import Buffer
-from provider.posix_files import sync_data, sync_directory
+from provider.posix.files import sync_data, sync_directory
 from tieredstore.hot.files import (
     CHUNK_BYTES,
     PASSING,

@@ -11,7 +11,7 @@ from container.names.queue_id import QueueId
 from container.names.rocketmq import INT32_MAX, local_file_name, parse_local_file_name
 from container.record.unit import FILLER_SIZE, UNIT_BYTES, ConsumeQueueUnit
 from provider.errors import Denied
-from provider.presence import is_directory, is_there
+from provider.names import is_directory, is_there
 from tieredstore.hot.files import (
     PASSING,
     FileGone,

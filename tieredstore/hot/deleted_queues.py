@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from container.names.queue_id import QueueId
 from provider.errors import Corrupt
-from provider.presence import is_there
+from provider.names import is_there
 from tieredstore.hot.checked_json import (
     NotSound,
     copy_of,

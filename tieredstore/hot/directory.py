@@ -12,9 +12,9 @@ from container.names.rocketmq import parse_cluster_directory
 from dispatcher.topic_filter import LMQ_PREFIX
 from provider.clock import Clock
 from provider.errors import Denied
-from provider.posix_files import sync_data, sync_directory
-from provider.posix_lock import lock_call
-from provider.presence import is_directory, is_there
+from provider.names import is_directory, is_there
+from provider.posix.files import sync_data, sync_directory
+from provider.posix.locks import lock_call
 from tieredstore.hot.checkpoint import Checkpoint
 from tieredstore.hot.files import FLAGS, write_all
 from tieredstore.process_name import moment_text, process_name, process_words

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Self
 
 from container.names.queue_id import QueueId
-from provider.posix_files import sync_data
-from provider.presence import is_there
+from provider.names import is_there
+from provider.posix.files import sync_data
 from tieredstore.hot.checked_json import NotSound, copy_of, decode_checked, encode_checked
 from tieredstore.hot.files import FLAGS, sync_directories, write_all
 

@@ -6,9 +6,9 @@ from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from provider.names import is_there
 from provider.object_store import Buffer
-from provider.posix_files import sync_data, sync_directory
-from provider.presence import is_there
+from provider.posix.files import sync_data, sync_directory
 
 CHUNK_BYTES = 1 << 20
 PASSING = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})

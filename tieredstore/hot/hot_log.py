@@ -12,10 +12,9 @@ from container.names.queue_id import QueueId
 from container.queue.time_boundary import Boundary, TimeRules
 from container.record.message import StoredMessage
 from container.record.unit import UNIT_BYTES
-from fetcher.loop_hold import LoopHold
-from provider.clock import Clock
+from provider.clock import Clock, LoopHold
 from provider.errors import Closed, OutOfRange, StoreError, Unavailable
-from provider.posix_errors import posix_errors
+from provider.posix.files import posix_errors
 from tieredstore.hot.append_calls import AppendCalls
 from tieredstore.hot.append_plan import Appended
 from tieredstore.hot.appender import Appender, Deletion

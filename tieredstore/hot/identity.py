@@ -8,7 +8,7 @@ import json
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
-from provider.presence import is_regular_file
+from provider.names import is_regular_file
 from tieredstore.hot.files import replace_file
 
 IDENTITY = Path("config", "storeIdentity.json")

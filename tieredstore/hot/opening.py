@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from provider.clock import Clock
-from provider.posix_errors import posix_errors
+from provider.posix.files import posix_errors
 from tieredstore.hot.appender import Appender
 from tieredstore.hot.directory import StoreDirectory
 from tieredstore.hot.hot_log import HotLog

@@ -5,7 +5,7 @@ import os
 import threading
 from collections.abc import Sequence
 
-from provider.posix_files import OpenFile, OpenFiles
+from provider.posix.files import OpenFile, OpenFiles
 from tieredstore.hot.files import read_all
 
 

@@ -22,8 +22,8 @@ from container.record.layout import RECORD_BYTES_MIN, TRANSACTION_ROLLBACK
 from container.record.unit import FILLER_SIZE, UNIT_BYTES, UNIT_DTYPE, Units
 from provider.clock import Clock
 from provider.errors import Denied
-from provider.posix_errors import posix_errors
-from provider.presence import is_directory
+from provider.names import is_directory
+from provider.posix.files import posix_errors
 from tieredstore.hot.append_plan import plan_append
 from tieredstore.hot.commit_log import CommitLogWriter
 from tieredstore.hot.consume_queues import QueueFiles

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from container.names.queue_id import QueueId
 from provider.errors import Corrupt, NotFound
-from provider.presence import is_there
+from provider.names import is_there
 from tieredstore.hot.files import replace_file
 
 LOGGER = logging.getLogger("tieredstore.hot")

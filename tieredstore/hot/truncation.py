@@ -6,7 +6,7 @@ from pathlib import Path
 
 from container.names.queue_id import QueueId
 from container.names.rocketmq import local_file_name
-from provider.presence import is_there
+from provider.names import is_there
 from tieredstore.hot.commit_log import CommitLogWriter
 from tieredstore.hot.files import CHUNK_BYTES, FLAGS, sync_directories, write_all
 from tieredstore.hot.record_scan import sound_records

@@ -1,7 +1,7 @@
 """Names, units and labels of every metric of a follower.
 
 Metrics that RocketMQ has too bear its names, units and labels. Metrics of the storage are in
-`provider/metered.py`. `docs/operating.md` explains each of them to operators.
+`provider/stores/metered.py`. `docs/operating.md` explains each of them to operators.
 """
 
 import platform

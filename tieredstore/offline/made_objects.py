@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from provider.errors import AlreadyExists, Unavailable
 from provider.file_segments import SegmentSlice
 from provider.object_store import Buffer, ObjectStore
-from provider.packed_segments import NONCE_BYTES, PackedSegments
+from provider.stores.packed_segments import NONCE_BYTES, PackedSegments
 from tieredstore.offline.sources import store_at
 from tieredstore.offline.split import TierPlace
 

@@ -19,8 +19,8 @@ from container.names.queue_id import QueueId
 from container.record.columns import RecordColumns, leading_columns
 from container.record.kernels import values_at
 from container.record.verification import ENDS_INSIDE, walk_records
-from provider.packed_segments import PartName
 from provider.sequential import ByteSource
+from provider.stores.packed_segments import PartName
 from tieredstore.offline.engine import Piece
 from tieredstore.offline.log_scan import QUEUE_OFFSET_MAX
 from tieredstore.offline.log_window import WINDOW_BYTES, LogWindow

@@ -18,7 +18,7 @@ from container.names.queue_id import QueueId, SegmentType
 from container.names.rocketmq import INT64_MAX, segment_name
 from container.record.crc32c import crc32c
 from container.record.unit import UNIT_BYTES
-from provider.staged_files import stage
+from provider.posix.staged_files import stage
 from tieredstore.offline.derived import keys_within, labels_of, tag_hashes
 from tieredstore.offline.engine import Piece
 from tieredstore.offline.flat_bytes import Sum

@@ -20,9 +20,9 @@ from container.names.rocketmq import parse_segment_name, segment_name
 from container.names.tier_objects import BOUNDARY_PREFIX, JOURNAL_PREFIX, SNAPSHOT_PREFIX
 from container.record.header import RecordHeader
 from provider.errors import Corrupt, NotFound
-from provider.posix_errors import posix_errors
+from provider.posix.files import posix_errors
+from provider.posix.staged_files import StagedFiles
 from provider.sequential import DirectorySource
-from provider.staged_files import StagedFiles
 from tieredstore.config.effective import Config
 from tieredstore.config.location import TierUrl
 from tieredstore.config.second_store import OFFLOAD_PATH, has_second_store

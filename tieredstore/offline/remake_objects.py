@@ -35,8 +35,8 @@ from container.tier import Tier
 from provider.clock import SystemClock
 from provider.errors import Corrupt, NotFound
 from provider.object_store import ObjectEntry, ObjectStore
-from provider.packed_segments import NONCE_BYTES, PARTS_PREFIX
 from provider.sequential import ByteSource, ObjectRange
+from provider.stores.packed_segments import NONCE_BYTES, PARTS_PREFIX
 from tieredstore.config.effective import Config
 from tieredstore.config.location import Location
 from tieredstore.config.sources import ConfigError

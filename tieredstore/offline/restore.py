@@ -21,10 +21,10 @@ from container.names.queue_id import QueueId, SegmentType
 from container.names.rocketmq import segment_name
 from container.record.unit import UNIT_BYTES
 from container.tier_reader import TierReader
-from provider.in_place_segments import LOCK_NAME
-from provider.posix_lock import OwnerLock
+from provider.posix.locks import OwnerLock
+from provider.posix.staged_files import StagedFiles
 from provider.sequential import ByteSource
-from provider.staged_files import StagedFiles
+from provider.stores.in_place_segments import LOCK_NAME
 from tieredstore.config.effective import Config
 from tieredstore.config.location import TierUrl
 from tieredstore.offline.cutting import SPLIT_BYTES, Selection, extents_of, splits_of_queue

@@ -27,8 +27,8 @@ from container.record.unit import UNIT_BYTES
 from container.tier import Tier
 from container.tier_reader import TierReader
 from provider.clock import SystemClock
-from provider.packed_segments import NONCE_BYTES
 from provider.sequential import ByteSource, ObjectRange
+from provider.stores.packed_segments import NONCE_BYTES
 from tieredstore.config.effective import Config
 from tieredstore.lifetime import cause, running
 from tieredstore.offline.cutting import Selection, extents_of, splits_of_queue

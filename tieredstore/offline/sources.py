@@ -18,7 +18,7 @@ from provider.object_store import Buffer, ObjectStore
 from provider.options import DiskCacheOptions
 from provider.ranges import ByteRange
 from provider.sequential import ByteSource, DirectorySource, ObjectRange
-from provider.two_stores import is_offloaded, unknown_second_store
+from provider.stores.two_stores import is_offloaded, unknown_second_store
 from tieredstore.config.effective import Config
 from tieredstore.config.key import Kind
 from tieredstore.config.keys import KEYS

@@ -9,7 +9,7 @@ from container.index.open_file import OpenIndex
 from container.lookup.open_files import OpenFileItems
 from container.lookup.query import Unsealed
 from provider.errors import Corrupt
-from provider.presence import is_regular_file
+from provider.names import is_regular_file
 from tieredstore.config.effective import Config
 
 DIRECTORY = "tiered_index_file"

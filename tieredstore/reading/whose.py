@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from pathlib import Path
 
-from provider.throttled import TransferLimits
+from provider.stores.throttled import TransferLimits
 from tieredstore.places import directory_of, local_directory
 from tieredstore.reading.opened import OpenedTier
 

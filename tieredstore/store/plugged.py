@@ -7,7 +7,7 @@ from typing import Self
 
 from dispatcher.statistics import DispatchStatistics
 from provider.errors import StoreError
-from provider.throttled import TransferLimits
+from provider.stores.throttled import TransferLimits
 from tieredstore.config.sources import ConfigError
 from tieredstore.store.cold_side import ColdSide
 from tieredstore.store.forwarding import ForwardingMessageStore

@@ -19,7 +19,7 @@ from dispatcher.topic_filter import TopicFilter, own_topics
 from fetcher.result import refuse_bounds
 from provider.clock import Clock, SystemClock
 from provider.errors import Closed, StoreError, Unavailable
-from provider.throttled import TransferLimits
+from provider.stores.throttled import TransferLimits
 from tieredstore.config.effective import Config
 from tieredstore.expiring import topic_hours
 from tieredstore.hot import Appended, NewMessage

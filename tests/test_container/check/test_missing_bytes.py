@@ -13,7 +13,7 @@ from container.options import TierOptions
 from container.record.unit import UNIT_BYTES
 from container.tier_reader import TierReader
 from container.upkeep.options import UpkeepOptions
-from provider.packed_segments import PartName
+from provider.stores.packed_segments import PartName
 from provider.testing.memory import MemoryStore
 from tests.support.damage_at_rest import held, memory_of
 from tests.support.owned_tier import QUEUE, OwnedWorld, put

@@ -16,7 +16,7 @@ from container.tier_reader import TierReader
 from container.upkeep.options import UpkeepOptions
 from provider.clock import Clock, SystemClock
 from provider.errors import AlreadyExists
-from provider.packed_segments import PartName
+from provider.stores.packed_segments import PartName
 from provider.testing.memory import MemoryStore
 from tests.support.damage_at_rest import held, memory_of
 from tests.support.messages import TOPIC

@@ -7,8 +7,8 @@ import pytest
 from container.check.second_store import register_at_second_store
 from container.names.tier_objects import OWNER_PREFIX
 from provider.errors import Denied
+from provider.stores.two_stores import TwoStores
 from provider.testing.memory import MemoryStore
-from provider.two_stores import TwoStores
 
 HOME = "0123456789abcdef"
 FIRST, SECOND, THIRD, FOURTH = (f"{number:032x}" for number in range(1, 5))

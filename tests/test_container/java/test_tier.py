@@ -17,7 +17,7 @@ from container.record.kernels import decode_units
 from container.tier_reader import FixedMetadata, TierReader
 from fetcher.fetcher import TieredMessageFetcher
 from provider.errors import Corrupt, StoreError
-from provider.posix import PosixStore
+from provider.posix.store import PosixStore
 from provider.ranges import QueueOffset
 from tests.support.cli import settings
 from tests.support.golden import VARIANTS_520, GoldenTree, unpack

@@ -9,7 +9,7 @@ from container.metadata import operations as op
 from container.metadata.records import Tombstone
 from container.names.tier_objects import EntryName
 from provider.errors import Unavailable
-from provider.posix import PosixStore
+from provider.posix.store import PosixStore
 from provider.testing.manual_clock import ManualClock, settle
 from tests.support.journal_run import own, running
 from tests.support.journal_store import DictStore

@@ -20,10 +20,10 @@ from container.metadata.records import IndexFile
 from container.queue.collected_keys import key_items_of
 from container.queue.sound_records import read_sound_records
 from container.tier_reader import FixedMetadata, TierReader
-from provider.forwarding import ForwardingStore
 from provider.object_store import Buffer
-from provider.posix import PosixStore
+from provider.posix.store import PosixStore
 from provider.ranges import ByteRange, QueueOffset
+from provider.stores.forwarding import ForwardingStore
 from tests.support.golden import (
     GOLDEN_TREES,
     ROCKETMQ_533,

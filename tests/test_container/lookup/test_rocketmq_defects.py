@@ -13,7 +13,7 @@ from container.options import TierOptions
 from container.record.java_hash import java_hash
 from container.tier_reader import TierReader
 from container.upkeep.options import UpkeepOptions
-from provider.posix import PosixStore
+from provider.posix.store import PosixStore
 from provider.ranges import ByteRange
 from provider.testing.faulty import Fault, FaultyObjectStore
 from tests.support.messages import TOPIC, batch_of, make_record

@@ -12,8 +12,8 @@ from container.options import TierOptions
 from container.tier import Tier, TierIdentity
 from container.upkeep.options import UpkeepOptions
 from provider.errors import Corrupt, NotFound, OutOfRange
-from provider.in_place_segments import InPlaceDriver
 from provider.ranges import QueueOffset
+from provider.stores.in_place_segments import InPlaceDriver
 from provider.testing.faulty import FaultyObjectStore
 from provider.testing.manual_clock import ManualClock
 from provider.testing.memory import MemoryStore

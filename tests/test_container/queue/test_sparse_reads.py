@@ -9,8 +9,8 @@ from container.options import TierOptions
 from container.queue.sparse_reads import READ_BYTES_MAX
 from container.tier import Tier
 from container.upkeep.options import UpkeepOptions
-from provider.packed_segments import PARTS_PREFIX
 from provider.ranges import QueueOffset
+from provider.stores.packed_segments import PARTS_PREFIX
 from provider.testing.faulty import Fault
 from tests.support.messages import TOPIC
 from tests.support.owned_tier import OwnedWorld, put

@@ -12,7 +12,7 @@ from container.tier_reader import TierReader
 from container.upkeep.offload import planned_offload
 from container.upkeep.offload_plan import Until
 from provider.errors import Unavailable
-from provider.packed_segments import PartName
+from provider.stores.packed_segments import PartName
 from tests.support.messages import TOPIC
 from tests.support.offloaded import (
     ALL,

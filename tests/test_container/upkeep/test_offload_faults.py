@@ -18,12 +18,12 @@ from container.upkeep.offload_plan import Until
 from container.upkeep.retention import RetentionStep
 from provider.errors import Corrupt, Denied, StoreError
 from provider.object_store import Buffer
-from provider.packed_segments import OFFLOAD_PREFIX, PartName
 from provider.ranges import ByteRange, QueueOffset
+from provider.stores.packed_segments import OFFLOAD_PREFIX, PartName
+from provider.stores.two_stores import TwoStores
 from provider.testing.faulty import Crashed, Fault, Kind
 from provider.testing.manual_clock import ManualClock
 from provider.testing.memory import MemoryObjects, MemoryStore
-from provider.two_stores import TwoStores
 from tests.support.messages import TOPIC
 from tests.support.offloaded import (
     BY_HAND,

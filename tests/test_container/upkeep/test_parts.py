@@ -13,8 +13,8 @@ from container.options import HOUR_MS, TierOptions
 from container.tier import Tier
 from container.upkeep.options import UpkeepOptions
 from provider.errors import Unavailable
-from provider.packed_segments import PartName
 from provider.ranges import QueueOffset
+from provider.stores.packed_segments import PartName
 from provider.testing.faulty import Fault
 from provider.testing.manual_clock import settle
 from tests.support.messages import TOPIC, make_batch

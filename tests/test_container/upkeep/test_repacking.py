@@ -29,8 +29,8 @@ from container.upkeep import repack_job
 from container.upkeep.options import UpkeepOptions
 from container.upkeep.repacking import RepackStep
 from provider.errors import Unavailable
-from provider.packed_segments import PackedSegments, PartName
 from provider.ranges import ByteRange, QueueOffset
+from provider.stores.packed_segments import PackedSegments, PartName
 from tests.support.messages import TOPIC, make_batch
 from tests.support.owned_tier import OwnedWorld, planned
 from tests.support.owned_tier import put as put_any

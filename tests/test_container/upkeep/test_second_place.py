@@ -11,7 +11,7 @@ from container.metadata.offloading import home_of, mark_name, place_of
 from container.metadata.operations import PutAttempt
 from container.tier_reader import TierReader
 from provider.errors import Corrupt, Denied, StoreError
-from provider.packed_segments import PARTS_PREFIX, PartName
+from provider.stores.packed_segments import PARTS_PREFIX, PartName
 from provider.testing.faulty import Fault, Kind
 from provider.testing.memory import MemoryStore
 from tests.support.messages import TOPIC

@@ -17,10 +17,16 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from provider.disk_cache.entry import BLOCK_BYTES, EntryName, key_of
-from provider.disk_cache.files import HELD_LINK, CacheFiles, on_disk_bytes
+from provider.disk_cache.files import (
+    BLOCK_BYTES,
+    HELD_LINK,
+    CacheFiles,
+    DiskThread,
+    EntryName,
+    key_of,
+    on_disk_bytes,
+)
 from provider.disk_cache.store import DiskCachedStore
-from provider.disk_cache.thread import DiskThread
 from provider.errors import Closed, NotFound
 from provider.object_store import Buffer
 from provider.options import DiskCacheOptions
@@ -556,7 +562,7 @@ import sys
 from pathlib import Path
 from provider.clock import SystemClock
 from provider.disk_cache.files import CacheFiles
-from provider.disk_cache.entry import key_of
+from provider.disk_cache.files import key_of
 from provider.options import DiskCacheOptions
 from provider.ranges import ByteRange
 

@@ -6,7 +6,7 @@ from random import Random
 import pytest
 
 from provider.encryption.keys import KEYS_PREFIX, MasterKeys, Rewrapped, rewrap, wraps_in
-from provider.encryption.store import EncryptedStore, PlainStore
+from provider.encryption.store import EncryptedStore, RefuseEncryptedStore
 from provider.errors import Corrupt, Denied, NotFound, OutOfRange, Unavailable
 from provider.object_store import ObjectEntry, ObjectStore
 from provider.ranges import ByteRange
@@ -109,7 +109,7 @@ async def test_a_plain_storage_with_keys_is_refused_on_every_path(size: int, ver
     inner = MemoryStore()
     for number in range(3):
         body = Random(number).randbytes(size)
-        await PlainStore(inner).create(f"{HELD}{number}", [body[:-1] + b"x"])
+        await RefuseEncryptedStore(inner).create(f"{HELD}{number}", [body[:-1] + b"x"])
     store = encrypted(inner, masters(a=1))
     calls = {
         "read": lambda: store.read(f"{HELD}1"),
@@ -160,7 +160,7 @@ async def test_one_lost_data_key_is_named() -> None:
 
 async def test_a_plain_process_looks_again_before_its_first_object() -> None:
     inner = MemoryStore()
-    plain = PlainStore(inner)
+    plain = RefuseEncryptedStore(inner)
     assert await plain.list(HELD) == []
     await encrypted(inner, masters(b=2)).create(f"{HELD}b/x", [b"of b"])
     with pytest.raises(Denied, match="it is encrypted: give its master key b"):
@@ -200,7 +200,7 @@ async def test_without_its_master_key_an_encrypted_storage_refuses_by_name() -> 
     inner = MemoryStore()
     await encrypted(inner, masters(a=1)).create("n", [b"x"])
     with pytest.raises(Denied, match="it is encrypted: give its master key a"):
-        await PlainStore(inner).read("n")
+        await RefuseEncryptedStore(inner).read("n")
     with pytest.raises(Denied, match="under the master key a, which was not given"):
         await encrypted(inner, masters(b=1)).read("n")
     with pytest.raises(Corrupt, match="cannot be opened with the master key a: another key"):

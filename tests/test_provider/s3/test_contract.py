@@ -11,8 +11,8 @@ from provider.file_segments import FileSegments
 from provider.object.opening import open_object_store
 from provider.object.store import FsspecStore
 from provider.object_store import ObjectStore, ReplacingStore
-from provider.packed_segments import PackedSegments
-from provider.retrying import RetryingStore
+from provider.stores.packed_segments import PackedSegments
+from provider.stores.retrying import RetryingStore
 from provider.testing.file_segments_contract import PackedSegmentsContract
 from provider.testing.object_store_contract import ObjectStoreContract, ReplacingStoreContract
 from tests.support.seaweedfs import SeaweedFs

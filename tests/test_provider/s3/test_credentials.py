@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from provider.s3.credentials import (
+from provider.s3.client import query_text, signed_headers
+from provider.s3.errors import (
     ChainCredentials,
     EnvironmentCredentials,
     NoCredentials,
     credentials_of,
 )
-from provider.s3.signing import query_text, signed_headers
 
 EXPIRES = "2099-01-01T00:00:00Z"
 

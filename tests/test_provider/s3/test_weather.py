@@ -13,13 +13,12 @@ from provider.clock import SystemClock
 from provider.errors import AlreadyExists, Unavailable
 from provider.file_segments import FileSegments, Placement, SegmentSlice
 from provider.object.opening import open_object_store
-from provider.object.options import ObjectOptions
 from provider.object.store import FsspecStore
 from provider.object_store import ObjectStore
-from provider.options import RetryOptions
-from provider.packed_segments import PackedSegments
+from provider.options import ObjectOptions, RetryOptions
 from provider.ranges import ByteRange
-from provider.retrying import RetryingStore
+from provider.stores.packed_segments import PackedSegments
+from provider.stores.retrying import RetryingStore
 from provider.testing.file_segments_contract import PackedSegmentsContract
 from provider.testing.object_store_contract import ObjectStoreContract
 from tests.support.fault_proxy import ALL_WEATHERS, FaultProxy, WireFault

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from provider.probing import DELETABLE
+from provider.stores.verified import DELETABLE
 from tests.support.odd_s3 import OddS3, Refusal
 from tieredstore.cli.main import cli
 from tieredstore.diagnosis.finding import Grade

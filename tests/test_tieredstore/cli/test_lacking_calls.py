@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from provider.errors import Denied
-from provider.posix import PosixStore
+from provider.posix.store import PosixStore
 from tests.support.cli import complaints
 from tests.support.fake_broker import FakeBroker
 from tieredstore.cli.main import cli

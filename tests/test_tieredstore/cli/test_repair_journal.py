@@ -7,8 +7,8 @@ import pytest
 from click.testing import CliRunner
 
 from container.journal.frame import Frame
-from provider.in_place_segments import LOCK_NAME
-from provider.posix import PosixStore
+from provider.posix.store import PosixStore
+from provider.stores.in_place_segments import LOCK_NAME
 from tests.support.cli import Done, settings
 from tests.support.golden import ROCKETMQ_533, GoldenTree, expected, unpacked
 from tieredstore.cli.main import cli

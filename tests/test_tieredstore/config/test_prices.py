@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from provider.object.requests import RequestMeter
+from provider.object.store import RequestMeter
 from tieredstore.cli.main import cli
 from tieredstore.config.effective import Config
 from tieredstore.config.prices import Limits, PriceTable, estimates, offload_estimates

@@ -11,8 +11,8 @@ from container.names.queue_id import QueueId
 from container.record.batch import MessageBatch
 from container.record.unit import UNIT_DTYPE
 from dispatcher.hot_log import Wanted
-from provider.buffer_pool import BufferPool
 from provider.errors import Corrupt, NotFound, OutOfRange, StoreError
+from provider.posix.files import BufferPool
 from provider.ranges import QueueOffset
 from tests.support.messages import make_record
 from tieredstore.following.directory.layout import FileRun

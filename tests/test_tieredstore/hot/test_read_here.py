@@ -12,7 +12,7 @@ import pytest
 
 from container.names.queue_id import QueueId
 from container.queue.time_boundary import Boundary
-from provider.posix_files import OpenFile, OpenFiles
+from provider.posix.files import OpenFile, OpenFiles
 from provider.testing.manual_clock import ManualClock
 from tests.support.hot_store import new_message
 from tieredstore.hot import HotLog, HotWriteOptions, RetentionOptions, open_hot_log

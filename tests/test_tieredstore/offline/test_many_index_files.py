@@ -13,7 +13,7 @@ from container.lookup.coverage import merged
 from container.names.index_base import INDEX_PREFIX
 from container.names.queue_id import QueueId
 from container.tier_reader import TierReader
-from provider.posix import PosixStore
+from provider.posix.store import PosixStore
 from tests.support.cli import run
 from tests.support.fake_broker import FakeBroker
 from tests.support.golden import ROCKETMQ_533, unpacked

@@ -17,7 +17,7 @@ from container.tier import Tier, TierIdentity
 from container.tier_reader import TierReader
 from provider.clock import SystemClock
 from provider.errors import Fenced
-from provider.packed_segments import PackedDriver
+from provider.stores.packed_segments import PackedDriver
 from tests.support.cli import invoke
 from tests.support.golden import ROCKETMQ_533, unpacked
 from tests.support.packed_objects import PackedTier, in_thread

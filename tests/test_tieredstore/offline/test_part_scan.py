@@ -12,7 +12,7 @@ from container.names.queue_id import QueueId
 from container.record.kernels import encode_units
 from container.record.message import StoredMessage
 from provider.errors import Corrupt
-from provider.packed_segments import PartName
+from provider.stores.packed_segments import PartName
 from tests.support.messages import make_message
 from tests.support.scanned_log import MemorySource
 from tieredstore.offline import part_scan, resync

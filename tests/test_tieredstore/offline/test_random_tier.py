@@ -14,7 +14,7 @@ import pytest
 from container.metadata.state import TierState
 from container.names.rocketmq import INDEX_QUEUE
 from container.tier_reader import TierReader
-from provider.posix import PosixStore
+from provider.posix.store import PosixStore
 from tests.support.patience import HANGS_AFTER_S
 from tests.support.random_tier import Written, sizes_for, with_codas, write_random_tier
 from tests.test_tieredstore.offline.test_rebuild import remove_derived, remove_metadata

@@ -17,10 +17,10 @@ from container.tier_reader import TierReader
 from fetcher.fetcher import TieredMessageFetcher
 from provider.clock import SystemClock
 from provider.errors import NotFound, Unavailable
-from provider.in_place_segments import LOCK_NAME
-from provider.posix import PosixStore
-from provider.posix_lock import OwnerLock
-from provider.staged_files import STAGING_NAME, StagedFiles
+from provider.posix.locks import OwnerLock
+from provider.posix.staged_files import STAGING_NAME, StagedFiles
+from provider.posix.store import PosixStore
+from provider.stores.in_place_segments import LOCK_NAME
 from tests.support.cli import invoke, run, settings
 from tests.support.golden import (
     ROCKETMQ_533,

@@ -24,7 +24,7 @@ from container.queue.log_places import log_position, object_ends
 from container.queue.time_boundary import Boundary, TimeRules
 from container.tier_reader import TierReader
 from container.upkeep.options import UpkeepOptions
-from provider.posix import PosixStore
+from provider.posix.store import PosixStore
 from tests.support.cli import invoke
 from tests.support.golden import GoldenTree, expected
 from tests.support.random_tier import RandomMessages, owned

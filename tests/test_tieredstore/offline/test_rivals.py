@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from provider.staged_files import STAGING_NAME
+from provider.posix.staged_files import STAGING_NAME
 from tests.support.cli import COMMAND, run
 from tests.support.golden import GoldenTree
 from tests.support.patience import HANGS_AFTER_S, Patience, communicated, wait_until

@@ -10,12 +10,11 @@ import pytest
 
 from container.record.unit import FILLER_SIZE, ConsumeQueueUnit
 from dispatcher.topic_filter import QUEUE_ID_MAX
-from fetcher.loop_hold import LoopHold
 from fetcher.result import FetchStatus
 from fetcher.tag_filter import parse_subscription
-from provider.clock import SystemClock
+from provider.clock import LoopHold, SystemClock
 from provider.errors import Closed, Corrupt, Denied, Unavailable
-from provider.posix_files import sync_directory
+from provider.posix.files import sync_directory
 from provider.testing.manual_clock import ManualClock
 from tests.support.hot_store import SMALL, new_message
 from tieredstore.hot import NewMessage, RetentionOptions, commit_log

@@ -18,7 +18,7 @@ from typing import Any, cast
 
 from container.names.rocketmq import local_file_name, parse_local_file_name
 from provider.errors import Denied, Unavailable
-from provider.presence import is_directory
+from provider.names import is_directory
 from tieredstore.following.directory.topic_table import read_topic_table
 from tieredstore.following.file_errors import is_of_the_process, translated
 

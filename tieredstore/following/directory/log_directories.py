@@ -8,7 +8,7 @@ holds a file is found by its name alone.
 from pathlib import Path
 
 from container.names.rocketmq import parse_local_file_name
-from provider.presence import is_regular_file
+from provider.names import is_regular_file
 from tieredstore.following.directory.layout import (
     COMMIT_LOG,
     CONSUME_QUEUE,

@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 
-from provider.presence import is_regular_file
+from provider.names import is_regular_file
 
 TOPICS = os.path.join("config", "topics.json")  # noqa: PTH118 - a relative name for people, too
 BROKER_PREFIX = "rmq_sys_SYNC_BROKER_MEMBER_"

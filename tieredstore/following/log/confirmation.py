@@ -14,7 +14,7 @@ from struct import Struct
 from typing import NamedTuple
 
 from provider.errors import Corrupt, NotFound
-from provider.presence import is_there
+from provider.names import is_there
 from tieredstore.following.directory.layout import CONFIRM_OFFSET_AT, StoreLayout, scan_runs
 from tieredstore.following.file_errors import translated
 from tieredstore.following.log.mapped_files import MappedFiles

@@ -17,8 +17,8 @@ from container.record.tags_codes import TagsCodes
 from container.record.unit import EXTENDED_ADDRESS_MAX, UNIT_DTYPE
 from container.record.verification import leading_good_units, verify_records
 from dispatcher.hot_log import Wanted
-from provider.buffer_pool import BufferPool
 from provider.errors import Corrupt, OutOfRange, StoreError
+from provider.posix.files import BufferPool
 from tieredstore.following.log.commit_log import CommitLogFiles
 from tieredstore.following.log.scatter import SKIPPED, Places
 from tieredstore.following.options import WINDOW_BYTES

@@ -10,7 +10,7 @@ from container.names.queue_id import QueueId
 from container.record.unit import FILLER_SIZE, ConsumeQueueUnit, Units
 from container.record.verification import leading_good_units
 from provider.errors import Corrupt, Denied, NotFound, OutOfRange, Unavailable
-from provider.presence import is_there
+from provider.names import is_there
 from provider.ranges import QueueOffset
 from tieredstore.following.log.commit_log import CommitLogFiles
 from tieredstore.following.queue.deletions import Deletions

@@ -18,8 +18,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from provider.posix_files import sync_directory
-from provider.presence import is_there
+from provider.names import is_there
+from provider.posix.files import sync_directory
 
 DAY_MS = 86_400_000
 NO_DAY = "__HIVE_DEFAULT_PARTITION__"

@@ -22,8 +22,8 @@ import orjson
 from container.errors import InUse
 from container.names.queue_id import QueueId
 from provider.errors import Corrupt
-from provider.posix_files import sync_directory
-from provider.presence import is_directory, is_there
+from provider.names import is_directory, is_there
+from provider.posix.files import sync_directory
 from tieredstore.config.sources import ConfigError
 from tieredstore.offline.export.continuing import Reached
 from tieredstore.offline.export.day_files import TEMPORARY_SUFFIX, WrittenFile

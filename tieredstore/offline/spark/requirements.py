@@ -5,7 +5,7 @@ import shutil
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from provider.presence import is_there
+from provider.names import is_there
 
 INSTALL = "pip install 'tieredstore[spark]'"
 NEEDED = (("pyspark", (4, 3), (5,)), ("pandas", (2, 2), (3,)), ("pyarrow", (20,), (27,)))

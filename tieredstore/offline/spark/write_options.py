@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Final
 from uuid import uuid4
 
-from provider.posix_errors import posix_errors
-from provider.presence import is_directory, is_there
+from provider.names import is_directory, is_there
+from provider.posix.files import posix_errors
 from tieredstore.config.effective import Config
 from tieredstore.config.sources import ConfigError
 from tieredstore.hot.directory import COMMIT_LOG, refuse_if_written

@@ -12,8 +12,8 @@ from container.names.queue_id import QueueId
 from dispatcher.topic_filter import QUEUE_ID_MAX
 from provider.clock import SystemClock
 from provider.errors import NotFound, StoreError, Unavailable
-from provider.posix_errors import posix_errors
-from provider.presence import is_there
+from provider.names import is_there
+from provider.posix.files import posix_errors
 from tieredstore.config.effective import Config
 from tieredstore.hot.encoding import NewMessage
 from tieredstore.hot.topics import TopicsFile

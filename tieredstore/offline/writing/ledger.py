@@ -9,8 +9,8 @@ from typing import Any, Final
 import orjson
 
 from provider.errors import Corrupt
-from provider.posix_errors import posix_errors
-from provider.presence import is_there
+from provider.names import is_there
+from provider.posix.files import posix_errors
 from tieredstore.hot.files import replace_file
 
 DIRECTORY: Final = "writes"

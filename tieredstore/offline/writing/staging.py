@@ -14,8 +14,7 @@ from uuid import uuid4
 import pyarrow as pa
 
 from container.names.queue_id import QueueId
-from provider.posix_errors import posix_errors
-from provider.posix_files import sync_directory
+from provider.posix.files import posix_errors, sync_directory
 from tieredstore.hot.encoding import MessageRefused
 from tieredstore.hot.options import HotWriteOptions
 from tieredstore.offline.writing.new_rows import RowChecker, StagedRow

@@ -13,8 +13,7 @@ from typing import Self
 
 from provider.errors import Unavailable
 from provider.names import TEMPORARY_PREFIX, check_name
-from provider.posix_errors import posix_errors
-from provider.posix_files import sync_directory
+from provider.posix.files import posix_errors, sync_directory
 
 STAGING_NAME = f"{TEMPORARY_PREFIX}staged"
 LOCK_NAME = f"{TEMPORARY_PREFIX}staged.lock"

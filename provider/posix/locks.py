@@ -12,7 +12,7 @@ import struct
 import zlib
 from typing import Final
 
-from provider.posix_errors import Lacking
+from provider.posix.files import Lacking
 
 _F_OFD_GETLK: Final = 36  # linux/fcntl.h, the same on every architecture
 _F_OFD_SETLK: Final = 37

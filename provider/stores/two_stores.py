@@ -1,4 +1,4 @@
-"""Two stores as one: what was offloaded lies in the second, everything else in the first."""
+"""Two stores as one: offloaded objects lie in the second, all others in the first."""
 
 import asyncio
 from collections.abc import Coroutine, Sequence
@@ -6,8 +6,8 @@ from typing import Final, cast
 
 from provider.errors import Denied
 from provider.object_store import Append, AppendingStore, Buffer, ObjectEntry, ObjectStore
-from provider.packed_segments import OFFLOAD_PREFIX
 from provider.ranges import ByteRange
+from provider.stores.packed_segments import OFFLOAD_PREFIX
 
 FIRST_STORE: Final = "first"
 SECOND_STORE: Final = "second"

@@ -5,9 +5,9 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from provider.clock import Clock
-from provider.forwarding import ForwardingStore
 from provider.object_store import Append, Buffer, ObjectStore
 from provider.ranges import ByteRange
+from provider.stores.forwarding import ForwardingStore
 
 BURST_S: Final = 1.0
 """Seconds of the limit that may have been saved up."""

@@ -12,8 +12,8 @@ from provider.errors import Closed
 from provider.names import check_name, check_prefix
 from provider.object_store import Append, Buffer, ObjectEntry
 from provider.options import PosixOptions
-from provider.posix_files import read_now
-from provider.posix_work import PosixWork
+from provider.posix.files import read_now
+from provider.posix.work import PosixWork
 from provider.ranges import ByteRange
 
 _Result = TypeVar("_Result")

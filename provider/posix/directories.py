@@ -11,11 +11,9 @@ from typing import Final
 from cachetools import LRUCache
 
 from provider.errors import Unavailable
-from provider.names import TEMPORARY_PREFIX, check_name
+from provider.names import TEMPORARY_PREFIX, check_name, is_there
 from provider.object_store import ObjectEntry
-from provider.posix_errors import posix_errors
-from provider.posix_files import sync_directory
-from provider.presence import is_there
+from provider.posix.files import posix_errors, sync_directory
 
 _REMEMBERED_MAX: Final = 65_536
 _AS_A_PLACE: Final = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC

@@ -13,10 +13,10 @@ from typing import Any, TypeVar
 
 from provider.clock import Clock
 from provider.errors import StoreError
-from provider.forwarding import ForwardingStore
 from provider.object_store import Buffer, ObjectStore
 from provider.options import RangeOptions
 from provider.ranges import ByteRange, ReadTogether, pieces_of, together
+from provider.stores.forwarding import ForwardingStore
 
 ResultT = TypeVar("ResultT")
 

@@ -8,9 +8,9 @@ from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type
 
 from provider.clock import Clock
 from provider.errors import Unavailable
-from provider.forwarding import ForwardingStore, Result
 from provider.object_store import ObjectStore
 from provider.options import RetryOptions
+from provider.stores.forwarding import ForwardingStore, Result
 
 _ONCE: Final = frozenset({"create", "register"})
 """Verbs that only the caller can repeat."""

@@ -1,0 +1,473 @@
+"""Work of the threads of a `PosixStore`: whole verbs, rounds of appends, reserved room.
+
+Nothing here awaits. A round opens and checks all files, then writes all, then syncs all.
+"""
+
+import errno
+import itertools
+import os
+import resource
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import suppress
+from typing import Final, TypeVar
+
+from provider.clock import Clock
+from provider.errors import AlreadyExists, OutOfRange, Unavailable
+from provider.names import TEMPORARY_PREFIX
+from provider.object_store import Append, Buffer, ObjectEntry
+from provider.options import PosixOptions
+from provider.posix.directories import Directories, Identity, identity
+from provider.posix.files import (
+    FULL,
+    BufferPool,
+    OpenFile,
+    OpenFiles,
+    is_full,
+    posix_errors,
+    read_waiting,
+    start_write_back,
+    sync_data,
+    write_waiting,
+)
+from provider.posix.locks import PresenceLock
+from provider.ranges import ByteRange
+
+RESERVE_NAME: Final = f"{TEMPORARY_PREFIX}reserve"
+"""No listing shows it."""
+
+_NO_ALLOCATION: Final = frozenset({errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP})
+
+
+class Reserve:
+    """`size_bytes` of the file system below `root`, so that what was appended can be published.
+
+    Data may not use it: `keep` precedes every round of appends, and refuses the round where the
+    file system has no room for the reserve. `release` gives it up for an object, such as a journal
+    entry, that met a full file system. So data never takes the last bytes, and no more data is
+    written than can be published.
+
+    The stores over one root share the file; one that ends removes it, the next round of another
+    makes it again. Where a file system cannot allocate, nothing is kept. Thread-safe.
+    """
+
+    def __init__(self, root: str, size_bytes: int) -> None:
+        self._path = f"{root}/{RESERVE_NAME}"
+        self._size_bytes = size_bytes
+        self._is_ours = False
+
+    def keep(self) -> None:
+        """Make sure of the reserve. One `stat` where it is there.
+
+        Raises:
+            OSError: ENOSPC or EDQUOT if there is no room for it.
+        """
+        if self._size_bytes == 0:
+            return
+        self._is_ours = True
+        with suppress(FileNotFoundError):
+            if os.stat(self._path).st_size == self._size_bytes:  # noqa: PTH116 - a plain string
+                return
+        fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
+        try:
+            os.posix_fallocate(fd, 0, self._size_bytes)
+            os.ftruncate(fd, self._size_bytes)  # it may have been longer
+        except OSError as error:
+            self.release()  # a part of it would only take room away
+            if error.errno not in _NO_ALLOCATION:
+                raise
+            self._size_bytes = 0
+        finally:
+            os.close(fd)
+
+    def release(self) -> bool:
+        """Give the room back to the file system; whether there was any to give."""
+        try:
+            os.unlink(self._path)  # noqa: PTH108 - a plain string
+        except OSError as error:
+            if error.errno not in {errno.ENOENT, *FULL}:
+                raise
+            return False
+        return True
+
+    def close(self) -> None:
+        """Leave nothing behind. Idempotent."""
+        if self._is_ours:
+            self._is_ours = False
+            with suppress(OSError):
+                self.release()
+
+
+_GROWING: Final = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+_REMEMBERED_MAX: Final = 65_536
+T = TypeVar("T")
+
+
+class AppendRounds:
+    """Writes rounds, one at a time, from one thread, and syncs their files from several.
+
+    Remembers the files that it has begun exclusively until their second append, so that the same
+    round works again after an unknown outcome. Holds one name for each of those, and for 65,536
+    files at most which ones have a durable name.
+    """
+
+    def __init__(
+        self, root: str, files: OpenFiles, directories: Directories, options: PosixOptions
+    ) -> None:
+        self._root = root
+        self._files = files
+        self._directories = directories
+        self._write_bytes_max = options.write_bytes_max
+        self._sync_threads_max = options.sync_threads_max
+        self._syncers = ThreadPoolExecutor(options.sync_threads_max, "posix-sync")
+        self._begun: set[str] = set()
+        self._named: dict[str, Identity] = {}
+        """Files whose entry in their directory is durable, by name."""
+
+    def __repr__(self) -> str:
+        return f"<AppendRounds {len(self._begun)} files begun>"
+
+    def close(self) -> None:
+        """End the threads that sync; no round may be running."""
+        self._syncers.shutdown(wait=True)
+
+    def forget(self, name: str) -> None:
+        """The object was deleted: whoever begins it next begins it anew."""
+        self._begun.discard(name)
+        self._named.pop(name, None)
+
+    def write(self, pieces: Mapping[str, Sequence[Append]]) -> None:
+        """Write the pieces of each name and make all of them durable.
+
+        All files are opened and measured before anything is written. After a failure nothing is
+        known but that the same call may be made again: it writes and syncs everything anew, so a
+        sync that failed once and would succeed falsely the next time does no harm.
+
+        Two `stat`s of each file's path: before, for its length, and whether the open descriptor is
+        still that file's; and after the syncs, so that what is acknowledged lies under its name.
+
+        A full file system gets back what the round has taken of it.
+        """
+        opened: dict[str, OpenFile] = {}
+        lengths: dict[str, int] = {}
+        unnamed: dict[str, str] = {}
+        placed: dict[str, Identity] = {}
+        done = False
+        try:
+            for name, group in pieces.items():
+                with posix_errors(name, group[0].position, volume=self._root):
+                    opened[name] = self._open(name, group, placed)
+                    lengths[name] = opened[name].seen.st_size
+                    _check_length(lengths[name], group)
+                    begins = group[0].position == 0
+                    if begins or not self._has_durable_name(name, opened[name]):
+                        unnamed[name] = f"{self._root}/{name}".rpartition("/")[0]
+                        self._directories.place(unnamed[name], placed)
+            self._write_and_sync(opened, pieces)
+            self._sync_directories({*self._directories.unsynced(placed), *unnamed.values()}, placed)
+            self._check_places(opened, pieces)
+            self._note_named(unnamed, opened)
+            done = True
+        except Unavailable as error:
+            if is_full(error):
+                _give_back((file.fd, lengths[name]) for name, file in opened.items())
+            raise
+        finally:
+            for name, file in opened.items():
+                self._files.unpin(file)
+                if not done:
+                    self._files.forget(f"{self._root}/{name}")
+
+    def _write_and_sync(
+        self, opened: Mapping[str, OpenFile], pieces: Mapping[str, Sequence[Append]]
+    ) -> None:
+        for name, group in pieces.items():
+            for piece in group:
+                with posix_errors(name, piece.position):
+                    write_waiting(
+                        opened[name].fd,
+                        piece.position,
+                        piece.buffers,
+                        self._write_bytes_max,
+                        writes_back=True,
+                    )
+        if len(opened) > 1:
+            for name, file in opened.items():
+                with posix_errors(name, pieces[name][0].position):
+                    start_write_back(file.fd)
+        files = [(file.fd, name, pieces[name][0].position) for name, file in opened.items()]
+        self._in_parallel(_sync, files)
+
+    def _sync_directories(self, folders: Iterable[str], placed: Mapping[str, Identity]) -> None:
+        """Make durable what the round made: the entries of its directories and files."""
+
+        def sync(group: Sequence[str]) -> None:
+            for folder in group:
+                with posix_errors(folder.removeprefix(self._root).removeprefix("/")):
+                    self._directories.sync([folder], placed)
+
+        self._in_parallel(sync, sorted(folders))
+        self._directories.settle(placed)
+
+    def _in_parallel(self, sync: Callable[[Sequence[T]], None], items: Sequence[T]) -> None:
+        """Share the items among the syncing threads, of which this one is one."""
+        groups = [items[n :: self._sync_threads_max] for n in range(self._sync_threads_max)]
+        others: list[Future[None]] = []
+        try:
+            for group in groups[1:]:
+                if group:
+                    others.append(self._syncers.submit(sync, group))  # noqa: PERF401 - one by one: each counts, should the next fail
+            sync(groups[0])
+        finally:
+            wait(others)  # whatever happens: their descriptors are given back next
+        for other in others:
+            other.result()
+
+    def _check_places(
+        self, opened: Mapping[str, OpenFile], pieces: Mapping[str, Sequence[Append]]
+    ) -> None:
+        """Acknowledge nothing that does not lie under its name."""
+        for name, file in opened.items():
+            position = pieces[name][0].position
+            with posix_errors(name, position):
+                if not file.is_at(f"{self._root}/{name}"):
+                    raise Unavailable(
+                        "the file was removed, moved or replaced while it was written, so these "
+                        "bytes do not count; the next try writes to the file that then has the "
+                        "name",
+                        name,
+                        position,
+                    )
+
+    def _has_durable_name(self, name: str, file: OpenFile) -> bool:
+        """Whether the entry of this file in its directory is known to be durable.
+
+        It is not for a file that is met for the first time: whoever made it, or put it there, may
+        have died before the sync. Nor for one that took another's place; its directories may be
+        others, too.
+        """
+        known = self._named.get(name)
+        if known == identity(file.seen):
+            return True
+        if known is not None:
+            self._directories.forget()
+        return False
+
+    def _note_named(self, names: Iterable[str], opened: Mapping[str, OpenFile]) -> None:
+        for name in names:
+            self._named[name] = identity(opened[name].seen)
+        if len(self._named) > _REMEMBERED_MAX:  # those that go are only synced again
+            for name in list(self._named)[: _REMEMBERED_MAX // 8]:
+                self._named.pop(name, None)
+
+    def _open(self, name: str, group: Sequence[Append], placed: dict[str, Identity]) -> OpenFile:
+        """The file of `name` for writing, pinned."""
+        path = f"{self._root}/{name}"
+        is_new = any(piece.new for piece in group) and name not in self._begun
+        if not is_new and group[0].position > 0:
+            self._begun.discard(name)
+            return self._files.pin(path, writable=True)
+        self._directories.place(path.rpartition("/")[0], placed)
+        try:
+            fd = os.open(path, _GROWING | (os.O_EXCL if is_new else 0), 0o666)
+        except FileExistsError as error:
+            raise AlreadyExists("the name is taken", name) from error
+        except FileNotFoundError as error:
+            self._directories.forget()  # made again by the next call
+            raise Unavailable("its directory was removed just now", name) from error
+        if is_new:
+            self._begun.add(name)
+        return self._files.adopt(path, fd, writable=True)
+
+
+def _sync(files: Sequence[tuple[int, str, int]]) -> None:
+    """Make files durable: descriptor, name, and position to be told if that fails."""
+    for fd, name, position in files:
+        with posix_errors(name, position):
+            sync_data(fd)
+
+
+def _give_back(files: Iterable[tuple[int, int]]) -> None:
+    """Cut files back to the length that they had before a round for which there is no room."""
+    for fd, length in files:
+        with suppress(OSError):
+            os.ftruncate(fd, length)
+
+
+def _check_length(end: int, group: Sequence[Append]) -> None:
+    for piece in group:
+        if piece.position > end:
+            raise OutOfRange(f"the object ends at {end}", piece.name, piece.position)
+        end = max(end, piece.position + sum(map(len, piece.buffers)))
+
+
+_NEW_FILE: Final = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
+_FILES_MIN: Final = 4
+
+
+class PosixWork:
+    """The verbs of a store below `root`. Thread-safe; every `OSError` leaves as a verdict."""
+
+    def __init__(self, root: str, options: PosixOptions, clock: Clock) -> None:
+        self.root = root.rstrip("/") or "/."
+        self._files_open_max = _files_open_max(options)
+        self.files = OpenFiles(self._files_open_max)
+        self.buffers = BufferPool(options.buffer_bytes_max, oversize_max=1)
+        self._options = options
+        self._clock = clock
+        self._directories = Directories(self.root)
+        self._rounds = AppendRounds(self.root, self.files, self._directories, options)
+        self._reserve = Reserve(self.root, options.reserve_bytes)
+        self._locks: dict[str, PresenceLock] = {}
+        self._locks_lock = threading.Lock()
+        self._numbers = itertools.count()
+
+    def path(self, name: str) -> str:
+        """Where an object lies."""
+        return f"{self.root}/{name}"
+
+    def create(self, name: str, buffers: Sequence[Buffer]) -> None:
+        """Write and sync a temporary file, then give it its name, which fails if it is taken.
+
+        On a full file system it takes the reserve.
+        """
+        try:
+            self._create(name, buffers)
+        except Unavailable as error:
+            if not is_full(error) or not self._reserve.release():
+                raise
+            self._create(name, buffers)
+
+    def _create(self, name: str, buffers: Sequence[Buffer]) -> None:
+        path = self.path(name)
+        folder = path.rpartition("/")[0]
+        with posix_errors(name, volume=self.root):
+            self._directories.check_root()
+            if self._directories.make(folder):
+                now_s = self._clock.now_ms() / 1000
+                self._directories.sweep(folder, now_s - self._options.temporary_age_s_min)
+            temporary, fd = self._open_temporary(folder)
+            try:
+                try:
+                    write_waiting(fd, 0, buffers, self._options.write_bytes_max)
+                    os.fsync(fd)
+                finally:
+                    os.close(fd)
+                os.link(temporary, path)
+            except FileExistsError as error:
+                self._directories.sync([folder])  # P9
+                raise AlreadyExists("the name is taken", name) from error
+            except FileNotFoundError as error:  # swept by a process whose clock is ahead, say
+                self._directories.forget()
+                raise Unavailable("its temporary file was removed just now", name) from error
+            finally:
+                with suppress(FileNotFoundError):
+                    os.unlink(temporary)  # noqa: PTH108 - as above
+            self._directories.sync([folder])
+
+    def _open_temporary(self, folder: str) -> tuple[str, int]:
+        """A new file that no listing shows; the number is free even if another host has our id."""
+        while True:
+            temporary = f"{folder}/{TEMPORARY_PREFIX}{os.getpid()}-{next(self._numbers)}"
+            try:
+                return temporary, os.open(temporary, _NEW_FILE, 0o666)
+            except FileExistsError:
+                continue
+            except FileNotFoundError:
+                self._directories.forget()  # somebody removed it: made again by the next call
+                raise Unavailable("its directory was removed just now", temporary) from None
+
+    def read(self, name: str, wanted: ByteRange | None) -> Buffer:
+        """Read a range or all of a file, waiting for the device."""
+        path = self.path(name)
+        start = wanted.start if wanted else 0
+        try:
+            with posix_errors(name, start), self.files.pinned(path) as fd:
+                length = wanted.length if wanted else os.fstat(fd).st_size
+                found = read_waiting(fd, start, length, self.buffers)
+                end = os.fstat(fd).st_size if found is None else 0
+        except BaseException:
+            self.files.forget(path)  # whatever was wrong, the next call looks again
+            raise
+        if found is None:
+            raise OutOfRange(f"the object ends at {end}", name, start)
+        return found
+
+    def read_many(self, wanted: Sequence[tuple[str, ByteRange]]) -> list[Buffer]:
+        """Read several ranges one after the other; their pages were asked for on the loop."""
+        return [self.read(name, part) for name, part in wanted]
+
+    def size(self, name: str) -> int:
+        """The length of a file in bytes."""
+        with posix_errors(name), self.files.pinned(self.path(name)) as fd:
+            return os.fstat(fd).st_size
+
+    def list(self, prefix: str, after: str) -> list[ObjectEntry]:
+        """All matching files, by name in the order of code points, which is also UTF-8's."""
+        with posix_errors(prefix):
+            return sorted(self._directories.entries(prefix, after), key=lambda found: found.name)
+
+    def delete(self, names: Sequence[str]) -> None:
+        """Unlink files and sync their directories. What is not there is synced as well."""
+        folders: set[str] = set()
+        self._directories.check_root()
+        for name in names:
+            path = self.path(name)
+            self._rounds.forget(name)
+            self.files.forget(path)
+            folder = path.rpartition("/")[0]
+            with posix_errors(name):
+                if folder not in folders:
+                    self._directories.refuse_links(folder)
+                try:
+                    os.unlink(path)  # noqa: PTH108 - a plain string: this path is hot
+                except (FileNotFoundError, NotADirectoryError):
+                    if not os.path.isdir(folder):  # noqa: PTH112 - as above
+                        continue
+            folders.add(folder)
+        with posix_errors(names[0] if names else ""):
+            self._directories.sync(folders)
+
+    def append(self, appends: Sequence[Append]) -> None:
+        """One round of writes and syncs, a bounded number of files at a time."""
+        pieces: dict[str, list[Append]] = {}
+        for piece in appends:
+            pieces.setdefault(piece.name, []).append(piece)
+        names = list(pieces)
+        with posix_errors(names[0], volume=self.root):
+            self._directories.check_root()
+            self._directories.make(self.root)
+            self._reserve.keep()
+        files_max = self._files_open_max // 2
+        for start in range(0, len(names), files_max):
+            part = {name: pieces[name] for name in names[start : start + files_max]}
+            self._rounds.write(part)
+
+    def register(self, name: str) -> bool:
+        """Take a share of the lock on the file `name`; say whether nobody else has one."""
+        with posix_errors(name, volume=self.root), self._locks_lock:
+            self._directories.check_root()
+            if name not in self._locks:
+                path = self.path(name)
+                self._directories.make(path.rpartition("/")[0])
+                self._locks[name] = PresenceLock(path)
+            return self._locks[name].is_alone()
+
+    def close(self) -> None:
+        """Close files, end threads and let go of locks. Idempotent."""
+        self._rounds.close()
+        self._reserve.close()
+        self.files.close()
+        self._directories.close()
+        with self._locks_lock:
+            while self._locks:
+                self._locks.popitem()[1].close()
+
+
+def _files_open_max(options: PosixOptions) -> int:
+    """Files to be kept open: no more than half of what the process may open."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if limit == resource.RLIM_INFINITY:
+        return options.files_open_max
+    return min(options.files_open_max, max(_FILES_MIN, limit // 2))
