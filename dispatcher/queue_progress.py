@@ -1,21 +1,226 @@
-"""How far one queue has been tiered: its offsets, its references and its state."""
+"""Progress of one queue into the tier: its offsets, its references, its retries and its state."""
 
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
-from container.record.unit import Units
-from dispatcher.arrivals import NO_ARRIVALS, Arrivals, first_seen_s, from_offset, noted
-from dispatcher.batching import due_at_s, messages_within
-from dispatcher.hot_log import HotQueue, HotQueueState
-from dispatcher.outdated import is_outdated
-from dispatcher.queue_common import Common
-from dispatcher.queue_state import HALTED, QueueState
-from dispatcher.reactions import Reaction
-from dispatcher.references import ClaimedRange, References
-from dispatcher.round_plan import ROUND_QUEUES_ANY, Waiting
-from dispatcher.setback import NO_SETBACK, RESTS_AFTER, Setback, pause
+import numpy as np
+
+from container.names.queue_id import QueueId
+from container.record.unit import UNIT_BYTES, UNIT_DTYPE, Units
+from dispatcher.error_policy import Reaction
+from dispatcher.options import DispatchOptions
+from dispatcher.ports import HALTED, DeletedQueue, HotQueue, HotQueueState, QueueState
+from dispatcher.round_plan import (
+    ROUND_QUEUES_ANY,
+    Bytes,
+    Waiting,
+    due_at_s,
+    messages_within,
+    written_bytes,
+)
 from dispatcher.statistics import QueueStatistics
+from provider.clock import backoff_s
 from provider.ranges import QueueOffset
+
+
+@dataclass(slots=True)
+class ReferenceCount:
+    """References kept over all queues."""
+
+    kept: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimedRange:
+    """The references of one commit: the messages `[start, start + len(references))`."""
+
+    queue: QueueId
+    start: QueueOffset
+    references: Units
+    bytes: int
+    """Bytes of records and units that it reserves of the bytes in flight."""
+
+    @property
+    def end(self) -> QueueOffset:
+        """The offset after its last message."""
+        return QueueOffset(self.start + len(self.references))
+
+
+NO_UNITS: Units = np.zeros(0, UNIT_DTYPE)
+"""Shared by all queues that wait for nothing."""
+NO_UNITS.flags.writeable = False
+
+
+class References:
+    """Units of consecutive messages, and the bytes that these will take in the tier."""
+
+    __slots__ = ("_count", "bytes", "units")
+
+    def __init__(self, count: ReferenceCount) -> None:
+        self.units: Units = NO_UNITS
+        self.bytes = 0
+        """What all of them will take in the tier: records and units."""
+        self._count = count
+
+    def __repr__(self) -> str:
+        return f"<References: {len(self)} messages, {self.bytes} bytes>"
+
+    def __len__(self) -> int:
+        return len(self.units)
+
+    def check(self) -> None:
+        """Assert that the bytes are those of the units. O(n)."""
+        assert self.bytes == int(self.sizes().sum()), f"I3: {self}"
+
+    def sizes(self) -> Bytes:
+        """What each message will take in the tier, in bytes. O(n)."""
+        return written_bytes(self.units)
+
+    def first_bytes(self, number: int) -> int:
+        """What the first ones will take in the tier, in bytes. O(number)."""
+        if number == 1:  # asked of every waiting queue for every round
+            return max(int(self.units["size"][0]), 1) + UNIT_BYTES
+        return int(written_bytes(self.units[:number]).sum())
+
+    def append(self, units: Units) -> None:
+        """Add what follows. O(n)."""
+        self._keep(np.concatenate([self.units, units]), int(written_bytes(units).sum()))
+
+    def put_back(self, units: Units) -> int:
+        """Add what comes before; returns the bytes of it. O(n)."""
+        more = int(written_bytes(units).sum())
+        self._keep(np.concatenate([units, self.units]), more)
+        return more
+
+    def take(self, number: int, number_bytes: int) -> Units:
+        """Remove and return the first ones, which take `number_bytes` in the tier. O(1)."""
+        taken = self.units[:number]
+        self._keep(self.units[number:], -number_bytes)
+        return taken
+
+    def clear(self) -> None:
+        """Keep none."""
+        self._keep(NO_UNITS, -self.bytes)
+
+    def _keep(self, units: Units, more_bytes: int) -> None:
+        self._count.kept += len(units) - len(self.units)
+        self.units = units if len(units) else NO_UNITS  # else a view of those that were taken
+        self.bytes += more_bytes
+
+
+ARRIVALS_MAX = 64
+"""Moments of arrival remembered for each queue."""
+
+Arrivals = tuple[tuple[QueueOffset, float], ...]
+"""Up to which offset a queue reached, and when that was seen, for the newest few times."""
+NO_ARRIVALS: Arrivals = ()
+
+
+def noted(arrivals: Arrivals, end: QueueOffset, now_s: float, *, durable: QueueOffset) -> Arrivals:
+    """The queue ends at `end` now; nothing is noted unless that is new and not durable."""
+    if end <= (arrivals[-1][0] if arrivals else durable):
+        return arrivals
+    if len(arrivals) == ARRIVALS_MAX:  # the newest counts as old as the one before it
+        return (*arrivals[:-1], (end, arrivals[-1][1]))
+    return (*arrivals, (end, now_s))
+
+
+def first_seen_s(arrivals: Arrivals, offset: QueueOffset, now_s: float) -> float:
+    """When the message at `offset` was first seen; now if it was not. O(1) for the oldest."""
+    return next((seen_s for end, seen_s in arrivals if end > offset), now_s)
+
+
+def from_offset(arrivals: Arrivals, offset: QueueOffset) -> Arrivals:
+    """Without those of messages below `offset`, which need not be remembered any more."""
+    known = next((n for n, (end, _) in enumerate(arrivals) if end > offset), None)
+    return NO_ARRIVALS if known is None else arrivals[known:]
+
+
+RESTS_AFTER = 3
+"""Failures in a row after which a queue at rest counts as halted: nothing waits for it any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setback:
+    """What keeps a queue from being tiered as usual. Queues that are well share one."""
+
+    reason: str = ""
+    """Why the queue is stopped, refused, damaged or failing; empty otherwise."""
+    failures: int = 0
+    """Tries that failed in a row."""
+    retry_at_s: float = 0.0
+    """When it may be tried again; means nothing without failures."""
+    rests: bool = False
+    """It is halted by something that may pass: opened again once its pause has ended."""
+    damage: str = ""
+    """What was wrong with the messages at the commit offset, for the gap that passes them."""
+    damage_told: bool = False
+    """The hot log itself reported the damage; it will also report the end of it."""
+    heals_at: QueueOffset | None = None
+    """A halted queue is opened again once the hot log reaches this offset."""
+    round_queues_max: int = ROUND_QUEUES_ANY
+    """Queues in the round of its next commit, this one included."""
+    retry_messages: int = 0
+    """Length of the range whose commit failed; it is committed again as it was."""
+
+
+NO_SETBACK = Setback()
+
+
+def pause(failures_before: int, now_s: float, options: DispatchOptions) -> dict[str, Any]:
+    """What one more failure in a row changes: a pause that is longer after each."""
+    failures = failures_before + 1
+    pause_s = backoff_s(failures, s_min=options.backoff_s_min, s_max=options.backoff_s_max)
+    return {"failures": failures, "retry_at_s": now_s + pause_s}
+
+
+def must_reopen(
+    state: QueueState,
+    hot: HotQueue,
+    *,
+    commit_offset: QueueOffset,
+    heals_at: QueueOffset | None,
+    damage_told: bool,
+    deleted: DeletedQueue | None,
+) -> bool:
+    """Whether the queue must be opened again. Asked while no commit is under way.
+
+    Args:
+        state: the queue's, found with what the hot log had before.
+        hot: what it has now.
+        commit_offset: where the tier ends.
+        heals_at: a halted queue is opened again once the hot log reaches this offset.
+        damage_told: the hot log reported the damage, and will report the end of it.
+        deleted: what `hot.deleted` was when the queue was opened.
+    """
+    if state is QueueState.UNSETTLED:
+        return False
+    if hot.deleted != deleted:
+        return True
+    lost = hot.min_offset > commit_offset
+    caught_up = heals_at is not None and hot.max_offset >= heals_at
+    if state is QueueState.READY:
+        return lost
+    if state is QueueState.STOPPED:
+        return caught_up
+    if state is QueueState.DAMAGED:
+        mended = damage_told and hot.state is HotQueueState.READY
+        return lost or caught_up or mended
+    return state is QueueState.REFUSED
+
+
+@dataclass(frozen=True, slots=True)
+class Common:
+    """What all queues of a dispatcher share."""
+
+    options: DispatchOptions
+    count: ReferenceCount
+    nothing: References
+    """Those of every queue that waits for nothing; stays empty."""
+    notify: Callable[[Any], None]
+    """Is told of every change of a `QueueProgress`."""
+
 
 REFERENCES_MIN = 256
 """References that every queue may keep, however many the others keep."""
@@ -383,7 +588,7 @@ class QueueProgress:
         elif self.hot.state is HotQueueState.UNREADABLE:
             self._halt(QueueState.STOPPED, self.hot.detail)
             self._set_back(heals_at=QueueOffset(0))  # opened again as soon as it can be read
-        elif is_outdated(
+        elif must_reopen(
             self.state,
             self.hot,
             commit_offset=self.commit_offset,

@@ -1,12 +1,57 @@
-"""Which queues go into the next round, and how much of each. Pure: values in, a plan out."""
+"""Rules of a round, pure: due batches, the plan of a round, and pauses in an outage."""
 
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
+from random import Random
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
 
 from container.names.queue_id import QueueId
+from container.record.unit import UNIT_BYTES, Units
 from dispatcher.options import DispatchOptions
+from provider.clock import backoff_s
+
+Bytes = NDArray[np.int64]
+"""What each message will take in the tier, in bytes."""
+
+
+def written_bytes(references: Units) -> Bytes:
+    """Bytes that each referenced message takes in the tier: its record and its unit.
+
+    A unit's size is not trusted yet: `HotLog.records_of_round` compares it with the record later.
+    So a size that is not positive counts as 1 byte.
+    """
+    return np.maximum(references["size"].astype(np.int64), 1) + UNIT_BYTES
+
+
+def due_at_s(
+    *,
+    messages: int,
+    bytes_known: int,
+    since_s: float,
+    messages_max: int,
+    bytes_max: int,
+    age_s_max: float,
+) -> float:
+    """When waiting messages are due: at once (`since_s`) on count or bytes, else on age.
+
+    `bytes_known` may cover only the first of the `messages`; a queue is then due by its count.
+    """
+    if messages >= messages_max or bytes_known >= bytes_max:
+        return since_s
+    return since_s + age_s_max
+
+
+def messages_within(sizes: Bytes, *, messages_max: int, bytes_max: int) -> int:
+    """How many of the first messages fit both limits; at least one, however large it is."""
+    assert len(sizes) > 0, "a batch of nothing is cut"
+    fitting = int(np.searchsorted(np.cumsum(sizes[:messages_max]), bytes_max, side="right"))
+    return max(1, fitting)
+
 
 SHARES_OF_BATCH = 16
 """A round is not divided among thick queues into parts smaller than a batch by this."""
@@ -164,3 +209,54 @@ def _fill(
         filling.add(queue, wanted)
         spare -= wanted
     return tuple(filling.grants)
+
+
+JITTER_SHARE: Final = 0.5
+"""Share of an interval that chance may take off."""
+OUTAGE_AFTER = 3
+"""Failed rounds without a success between them that make an outage of the whole tier."""
+
+
+class TierHealth:
+    """Failed rounds since the last that landed.
+
+    While single rounds fail, their queues are tried again in halves, so that a bad one cannot
+    fail its neighbours for long. In an outage, halves would cost many requests for nothing. One
+    failed queue at a time is then tried as a probe, a different one each time, at intervals that
+    grow. The first round that lands, of any queue, ends the outage for all.
+    """
+
+    def __init__(
+        self, *, backoff_s_min: float, backoff_s_max: float, rng: Random | None = None
+    ) -> None:
+        """`rng` shortens intervals, so that not all dispatchers try at once; None: nothing does."""
+        self._rng = rng
+        self._s_min = backoff_s_min
+        self._s_max = backoff_s_max
+        self.failures = 0
+        self.retry_at_s = 0.0
+        self.probing = False
+        """A round of queues that failed before is under way."""
+
+    def __repr__(self) -> str:
+        return f"<TierHealth: {'outage, ' if self.outage else ''}{self.failures} failures>"
+
+    @property
+    def outage(self) -> bool:
+        """Whether the failures count as the whole tier's."""
+        return self.failures >= OUTAGE_AFTER
+
+    def failed(self, now_s: float) -> None:
+        """A round did not land."""
+        self.failures += 1
+        past = max(1, self.failures - OUTAGE_AFTER + 1)
+        wait_s = backoff_s(past, s_min=self._s_min, s_max=self._s_max)
+        if self._rng is not None:
+            wait_s *= self._rng.uniform(1 - JITTER_SHARE, 1)
+        self.retry_at_s = now_s + wait_s
+
+    def landed(self) -> bool:
+        """A round landed; returns whether that ended an outage."""
+        ended = self.outage
+        self.failures = 0
+        return ended

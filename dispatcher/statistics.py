@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from container.names.queue_id import QueueId
-from dispatcher.queue_state import HALTED, QueueState
+from dispatcher.ports import HALTED, QueueState
 from provider.ranges import QueueOffset
 
 WAITING_S_MAX = 30.0

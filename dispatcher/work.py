@@ -1,8 +1,10 @@
-"""The three kinds of workers: one polls, some open queues, some commit rounds. Thin shells."""
+"""Workers of the dispatcher: one polls, some open queues, some commit rounds. Thin shells."""
 
+import asyncio
 import math
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
+from dataclasses import dataclass, field
 from functools import partial
 from random import Random
 from typing import Any
@@ -10,31 +12,106 @@ from typing import Any
 from container.metadata.records import Queue
 from container.names.queue_id import QueueId
 from container.queue.commit_plan import CommitPlan
+from container.record.batch import MessageBatch
 from container.record.unit import Units
-from dispatcher.alarm import Alarm
-from dispatcher.hot_log import HotLog, HotQueue, Wanted, WantedUnits
-from dispatcher.opening import QueueOpening
-from dispatcher.options import COMPARED_BYTES_MAX, DispatchOptions
-from dispatcher.queue_progress import QueueProgress
-from dispatcher.queue_state import QueueState
-from dispatcher.queue_table import QueueTable
-from dispatcher.reactions import (
+from dispatcher.error_policy import (
     Reaction,
     reaction_to_reading,
     reaction_to_tiering,
     refusal_sentence,
     refused_queue,
 )
-from dispatcher.references import ClaimedRange
-from dispatcher.round_plan import ROUND_QUEUES_ANY, Load
-from dispatcher.round_preparation import prepare_round
+from dispatcher.options import COMPARED_BYTES_MAX, DispatchOptions
+from dispatcher.ports import HotLog, HotQueue, QueueState, TierPort, Wanted, WantedUnits
+from dispatcher.queue_progress import ClaimedRange, QueueProgress
+from dispatcher.queue_table import QueueTable
+from dispatcher.resume import QueueOpening
+from dispatcher.round_plan import ROUND_QUEUES_ANY, Load, TierHealth
 from dispatcher.statistics import Counters
-from dispatcher.tier_health import TierHealth
-from dispatcher.tier_port import TierPort
 from dispatcher.topic_filter import TopicFilter
 from provider.clock import Clock, backoff_s
 from provider.errors import Denied, StoreError
 from provider.ranges import QueueOffset
+
+
+class Wakeup:
+    """Wakes every waiter, in the order in which they began to wait.
+
+    A ring between two waits is not kept: a waiter looks at the state and then waits, without
+    awaiting anything in between.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._waiters: dict[asyncio.Event, None] = {}
+        """Keys only: a set's order would be another one in each process."""
+
+    def __repr__(self) -> str:
+        return f"<Alarm: {len(self._waiters)} waiting>"
+
+    def ring(self) -> None:
+        """Wake all that wait now."""
+        for rung in self._waiters:
+            rung.set()
+
+    async def wait(self, seconds: float | None) -> None:
+        """Return at the next `ring`, or after `seconds` of the clock unless None.
+
+        Cancelling leaves nothing behind.
+        """
+        rung = asyncio.Event()
+        self._waiters[rung] = None
+        try:
+            if seconds is None:
+                await rung.wait()
+                return
+            async with asyncio.TaskGroup() as group:
+                sleeper = group.create_task(self._clock.sleep(seconds))
+                sleeper.add_done_callback(lambda _: rung.set())
+                await rung.wait()
+                sleeper.cancel()
+        finally:
+            del self._waiters[rung]
+
+
+@dataclass(slots=True)
+class Prepared:
+    """A round that is ready to be written."""
+
+    plans: list[CommitPlan] = field(default_factory=list[CommitPlan])
+    failures: list[tuple[ClaimedRange, StoreError]] = field(
+        default_factory=list[tuple[ClaimedRange, StoreError]]
+    )
+    """Queues whose messages could not be read or planned; the others are not affected."""
+
+
+async def prepare_round(
+    claimed: Sequence[ClaimedRange], *, hot: HotLog, tier: TierPort, executor: Executor | None
+) -> Prepared:
+    """Read and plan what a round claimed. Never raises a `StoreError`; cancelling leaves nothing.
+
+    One `HotLog.records_of_round` call; `TierPort.plan_commit` runs in `executor`, one hop.
+    """
+    answers = await hot.records_of_round(
+        [Wanted(share.queue, share.start, share.references) for share in claimed]
+    )
+    return await asyncio.get_running_loop().run_in_executor(executor, _plan, tier, claimed, answers)
+
+
+def _plan(
+    tier: TierPort, claimed: Sequence[ClaimedRange], answers: Sequence[MessageBatch | StoreError]
+) -> Prepared:
+    prepared = Prepared()
+    for share, answer in zip(claimed, answers, strict=True):
+        if isinstance(answer, StoreError):
+            prepared.failures.append((share, answer))
+            continue
+        try:
+            prepared.plans.append(tier.plan_commit(share.queue, answer))
+        except StoreError as error:  # one queue must not fail the others
+            prepared.failures.append((share, error))
+    return prepared
+
 
 Worker = Coroutine[Any, Any, None]
 WAIT_S_MIN = 0.001
@@ -46,7 +123,7 @@ DATED_AT_ONCE = 256
 class DispatchWork:
     """What the workers share, and what each of them does until cancelled.
 
-    What an error means stands in `reactions.py`. Workers deal with every `StoreError` that
+    What an error means stands in `error_policy.py`. Workers deal with every `StoreError` that
     concerns one queue or one round. An error that they let through ends all dispatching: it
     becomes `fatal`, and the alarm rings.
 
@@ -71,7 +148,7 @@ class DispatchWork:
         agreed: Mapping[QueueId, Queue] | None = None,
     ) -> None:
         self.table = QueueTable(options)
-        self.alarm = Alarm(clock)
+        self.alarm = Wakeup(clock)
         self.counters = Counters()
         self.health = TierHealth(
             backoff_s_min=options.backoff_s_min, backoff_s_max=options.backoff_s_max, rng=rng

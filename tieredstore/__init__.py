@@ -66,7 +66,7 @@ if TYPE_CHECKING:
     from container.queue.time_boundary import Boundary, TimeRules
     from container.record.message import StoredMessage
     from container.upkeep.upkeep import UpkeepStatistics
-    from dispatcher.queue_state import QueueState
+    from dispatcher.ports import QueueState
     from dispatcher.statistics import DispatchStatistics, Progress, QueueStatistics
     from fetcher.fetcher import TieredMessageFetcher
     from fetcher.options import FetcherOptions
@@ -190,7 +190,7 @@ _HOMES: Mapping[str, tuple[str, ...]] = {
     "container.queue.time_boundary": ("Boundary", "TimeRules"),
     "container.record.message": ("StoredMessage",),
     "container.upkeep.upkeep": ("UpkeepStatistics",),
-    "dispatcher.queue_state": ("QueueState",),
+    "dispatcher.ports": ("QueueState",),
     "dispatcher.statistics": ("DispatchStatistics", "Progress", "QueueStatistics"),
     "fetcher.fetcher": ("TieredMessageFetcher",),
     "fetcher.options": ("FetcherOptions",),

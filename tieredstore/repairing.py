@@ -13,9 +13,9 @@ from container.names.queue_id import QueueId
 from container.queue.tail_cut import DamagedExtent, cut_queue
 from container.tier import Tier
 from container.tier_view import TierView
-from dispatcher.divergence import find_common_end
-from dispatcher.hot_log import HotLog, HotQueue, HotQueueState
-from dispatcher.resuming import is_contradicted
+from dispatcher.consistency import find_common_end
+from dispatcher.ports import HotLog, HotQueue, HotQueueState
+from dispatcher.resume import is_contradicted
 from provider.clock import Clock
 from provider.errors import NotFound, StoreError, Unavailable
 from provider.ranges import QueueOffset

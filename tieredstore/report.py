@@ -15,7 +15,7 @@ from pathlib import Path
 
 from container.metadata.state import TierState
 from container.upkeep.upkeep import UpkeepStatistics
-from dispatcher.queue_state import HALTED, QueueState
+from dispatcher.ports import HALTED, QueueState
 from dispatcher.statistics import DispatchStatistics, QueueStatistics
 from provider.clock import Clock
 from tieredstore.config.effective import Config

@@ -8,7 +8,7 @@ from typing import Self
 from container.metadata.queue_table import QueueTable
 from container.metadata.records import Gap, Queue
 from container.names.queue_id import QueueId, SegmentType
-from dispatcher.queue_state import (
+from dispatcher.ports import (
     DELETED_REASON,
     HALTED,
     MADE_AGAIN_REASON,

@@ -23,8 +23,8 @@ from container.names.queue_id import QueueId
 from container.names.tier_objects import BoundaryName
 from container.options import TierIdentity
 from container.tier import Tier
-from dispatcher.hot_log import HotQueue
 from dispatcher.options import DispatchOptions
+from dispatcher.ports import HotQueue
 from dispatcher.queue_table import QueueTable
 from provider.clock import SystemClock
 from provider.posix.store import PosixStore

@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar
 
 from container.record.properties import encode_properties
-from dispatcher.queue_state import QueueState
+from dispatcher.ports import QueueState
 from tieredstore.bench.figure import Figure, settle, stopwatch
 from tieredstore.bench.measure import BROKER, CLUSTER
 from tieredstore.bench.synthetic_store import SyntheticStore

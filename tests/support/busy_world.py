@@ -9,9 +9,8 @@ from typing import Any
 from container.names.queue_id import QueueId
 from container.record.message import StoredMessage
 from dispatcher.dispatcher import TieredDispatcher
-from dispatcher.hot_log import HotQueue, HotQueueState
 from dispatcher.options import DispatchOptions
-from dispatcher.queue_state import ENDS_A_QUEUE
+from dispatcher.ports import ENDS_A_QUEUE, HotQueue, HotQueueState
 from provider.errors import StoreError, Unavailable
 from provider.ranges import QueueOffset
 from provider.testing.manual_clock import ManualClock, settle

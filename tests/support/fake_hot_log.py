@@ -10,8 +10,8 @@ from container.names.queue_id import QueueId
 from container.record.batch import MessageBatch
 from container.record.message import StoredMessage
 from container.record.unit import UNIT_DTYPE, Units
-from dispatcher.alarm import Alarm
-from dispatcher.hot_log import DeletedQueue, HotQueue, HotQueueState, Wanted, WantedUnits
+from dispatcher.ports import DeletedQueue, HotQueue, HotQueueState, Wanted, WantedUnits
+from dispatcher.work import Wakeup
 from provider.clock import Clock
 from provider.errors import Corrupt, OutOfRange, StoreError
 from provider.ranges import QueueOffset
@@ -68,7 +68,7 @@ class FakeHotLog:
         """Raised by a look anew while set."""
         self._seen: dict[QueueId, HotQueue] = {}
         self._clock = clock
-        self._alarm = Alarm(clock)
+        self._alarm = Wakeup(clock)
         self._batch_messages_max = batch_messages_max
         self._salt = 0
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from container.names.queue_id import QueueId
-from dispatcher.hot_log import HotQueue, Wanted, records_of_queue
+from dispatcher.ports import HotQueue, Wanted, records_of_queue
 from provider.ranges import QueueOffset
 from provider.testing.manual_clock import ManualClock
 from tests.support.fake_broker import FakeBroker

@@ -3,7 +3,7 @@
 import pytest
 
 from container.names.queue_id import QueueId
-from dispatcher.hot_log import HotQueueState
+from dispatcher.ports import HotQueueState
 from provider.testing.manual_clock import ManualClock
 from tests.support.fake_broker import FakeBroker
 from tests.support.followed import broker, clock, follow, logs

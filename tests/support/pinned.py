@@ -5,7 +5,7 @@ import os
 from container.names.queue_id import QueueId
 from container.record.layout import TRANSACTION_ROLLBACK
 from container.record.message import StoredMessage
-from dispatcher.hot_log import Wanted, records_of_queue
+from dispatcher.ports import Wanted, records_of_queue
 from provider.ranges import QueueOffset
 from provider.testing.manual_clock import ManualClock
 from tests.support.fake_broker import FakeBroker

@@ -8,8 +8,8 @@ from container.names.queue_id import QueueId
 from container.record.batch import MessageBatch
 from container.record.java_hash import tag_hash
 from container.record.unit import UNIT_DTYPE, Units
-from dispatcher.alarm import Alarm
-from dispatcher.hot_log import HotQueue, HotQueueState, Wanted, WantedUnits
+from dispatcher.ports import HotQueue, HotQueueState, Wanted, WantedUnits
+from dispatcher.work import Wakeup
 from provider.clock import Clock
 from provider.errors import StoreError
 from provider.ranges import QueueOffset
@@ -27,7 +27,7 @@ class UniformHotLog:
         self.ends = {QueueId("T", number): 0 for number in range(queues)}
         """Messages of each queue; `extend` adds some."""
         self._clock = clock
-        self._alarm = Alarm(clock)
+        self._alarm = Wakeup(clock)
         self._changed = set(self.ends)
         properties = {"TAGS": TAG, **({"KEYS": "a-key"} if keyed else {})}
         self._records = {

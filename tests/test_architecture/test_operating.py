@@ -25,7 +25,7 @@ from container.record.checksum import body_crc_of
 from container.record.message import StoredMessage
 from container.record.unit import UNIT_BYTES, ConsumeQueueUnit
 from container.upkeep.options import UpkeepOptions
-from dispatcher.queue_state import QueueState
+from dispatcher.ports import QueueState
 from tests.support.cli import COMMAND
 from tests.support.fake_broker import FakeBroker
 from tests.support.golden import ROCKETMQ_533, unpack

@@ -18,9 +18,8 @@ from container.record.batch import MessageBatch
 from container.record.unit import Units
 from container.tier import Tier, TierIdentity
 from dispatcher.dispatcher import TieredDispatcher
-from dispatcher.hot_log import Wanted, WantedUnits
 from dispatcher.options import DispatchOptions
-from dispatcher.queue_state import QueueState
+from dispatcher.ports import QueueState, Wanted, WantedUnits
 from provider.clock import SystemClock
 from provider.errors import StoreError
 from provider.object.opening import open_object_store

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from container.record.unit import UNIT_DTYPE
-from dispatcher.batching import due_at_s, messages_within, written_bytes
 from dispatcher.options import DispatchOptions
+from dispatcher.round_plan import due_at_s, messages_within, written_bytes
 
 LIMITS = {"messages_max": 10, "bytes_max": 1000, "age_s_max": 0.5}
 

@@ -7,15 +7,15 @@ from hypothesis import strategies as st
 
 from container.metadata.records import Gap, Queue
 from container.names.queue_id import QueueId
-from dispatcher.common_offsets import CommonOffsets
-from dispatcher.hot_log import HotQueue
+from dispatcher.ports import HotQueue
+from dispatcher.start import OverlapSample
 from provider.ranges import QueueOffset
 
 A = QueueId("Orders", 0)
 
 
 @st.composite
-def queues(draw: st.DrawFn) -> CommonOffsets:
+def queues(draw: st.DrawFn) -> OverlapSample:
     """What both have of a queue with gaps; they begin and end anywhere."""
     bounds = draw(st.lists(st.integers(0, 300), min_size=2, max_size=12, unique=True))
     low, *inside, end = sorted(bounds)
@@ -25,17 +25,17 @@ def queues(draw: st.DrawFn) -> CommonOffsets:
     ]
     hot_low, hot_end = sorted((draw(st.integers(0, 300)), draw(st.integers(0, 300))))
     hot = HotQueue(A, QueueOffset(hot_low), QueueOffset(hot_end))
-    return CommonOffsets.of(hot, Queue(A, QueueOffset(low), QueueOffset(end), gaps=tuple(gaps)))
+    return OverlapSample.of(hot, Queue(A, QueueOffset(low), QueueOffset(end), gaps=tuple(gaps)))
 
 
-def held_by(common: CommonOffsets) -> list[QueueOffset]:
+def held_by(common: OverlapSample) -> list[QueueOffset]:
     lost = {offset for gap in common.gaps for offset in range(gap.start, gap.end)}
     offsets = range(common.low, common.end)
     return [QueueOffset(offset) for offset in offsets if offset not in lost]
 
 
-def without_gaps(low: int, end: int) -> CommonOffsets:
-    return CommonOffsets(QueueOffset(low), QueueOffset(end))
+def without_gaps(low: int, end: int) -> OverlapSample:
+    return OverlapSample(QueueOffset(low), QueueOffset(end))
 
 
 def test_samples_are_the_newest_those_at_doubling_distances_and_the_first() -> None:
@@ -53,7 +53,7 @@ def test_a_million_messages_have_two_dozen_samples_and_a_trillion_not_twice_as_m
 
 @given(queues(), st.integers(1, 20), st.data())
 def test_samples_are_few_and_what_both_have(
-    common: CommonOffsets, newest: int, data: st.DataObject
+    common: OverlapSample, newest: int, data: st.DataObject
 ) -> None:
     held = held_by(common)
     end = data.draw(st.sampled_from([*held, common.end]))
@@ -68,7 +68,7 @@ def test_samples_are_few_and_what_both_have(
 
 @given(queues(), st.integers(1, 20), st.data())
 def test_what_is_spread_out_is_even_and_empty_only_where_nothing_is(
-    common: CommonOffsets, count: int, data: st.DataObject
+    common: OverlapSample, count: int, data: st.DataObject
 ) -> None:
     held = held_by(common)
     start = data.draw(st.sampled_from([*held, common.end]))

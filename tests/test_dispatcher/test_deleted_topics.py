@@ -6,15 +6,22 @@ import pytest
 
 from container.metadata.records import Gap, Queue
 from container.names.queue_id import QueueId
-from dispatcher.common_offsets import CommonOffsets
-from dispatcher.hot_log import DeletedQueue, HotQueue
 from dispatcher.options import Backfill
-from dispatcher.queue_start import BeginAt, RecordGapFirst, ResumeAt, TierIsAhead, decide_step
-from dispatcher.queue_state import (
+from dispatcher.ports import (
     DELETED_REASON,
     MADE_AGAIN_REASON,
     TOPIC_DELETED_REASON,
+    DeletedQueue,
+    HotQueue,
     QueueState,
+)
+from dispatcher.start import (
+    BeginAt,
+    OverlapSample,
+    RecordGapFirst,
+    ResumeAt,
+    TierIsAhead,
+    decide_step,
 )
 from provider.errors import OutOfRange
 from provider.ranges import QueueOffset
@@ -124,9 +131,9 @@ def test_messages_that_were_not_to_be_tiered_are_not_lost(backfill: Backfill) ->
 
 def test_nothing_before_the_gap_is_compared() -> None:
     tier = queue_of(20, (9, 10, MADE_AGAIN_REASON))
-    assert CommonOffsets.of(hot_of(0, 15), tier).low == 10
+    assert OverlapSample.of(hot_of(0, 15), tier).low == 10
     tier = queue_of(20, (3, 4, MADE_AGAIN_REASON), (9, 10, DELETED_REASON))
-    assert CommonOffsets.of(hot_of(0, 15), tier).low == 4
+    assert OverlapSample.of(hot_of(0, 15), tier).low == 4
 
 
 async def test_messages_of_a_deleted_topic_that_waited_are_a_gap_and_nothing_waits_for_them() -> (

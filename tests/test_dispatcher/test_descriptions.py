@@ -3,9 +3,9 @@
 import pytest
 
 from container.names.queue_id import QueueId
-from dispatcher import descriptions
+from dispatcher import queue_table
+from dispatcher.ports import QueueState
 from dispatcher.queue_progress import QueueProgress
-from dispatcher.queue_state import QueueState
 from dispatcher.statistics import QueueStatistics
 from provider.ranges import QueueOffset
 from tests.support.dispatch_world import World
@@ -73,7 +73,7 @@ async def test_a_change_while_another_thread_describes_is_not_lost(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     world = await resting_world()
-    described = descriptions.describe
+    described = queue_table.describe
 
     def changed_meanwhile(queue: QueueProgress, now_s: float) -> QueueStatistics:
         found = described(queue, now_s)
@@ -83,7 +83,7 @@ async def test_a_change_while_another_thread_describes_is_not_lost(
             )
         return found
 
-    monkeypatch.setattr(descriptions, "describe", changed_meanwhile)
+    monkeypatch.setattr(queue_table, "describe", changed_meanwhile)
     world.dispatcher._work.table[QUEUES[4]].retry_now(0.0)  # a change, so that it is described
     assert not world.dispatcher.statistics().halted
     assert [one.queue for one in world.dispatcher.statistics().halted] == [QUEUES[4]]

@@ -6,7 +6,7 @@ from datetime import timedelta
 import pytest
 
 from container.names.queue_id import QueueId
-from dispatcher.hot_log import HotQueue
+from dispatcher.ports import HotQueue
 from dispatcher.statistics import Progress
 from tests.support.dispatch_world import World
 from tests.support.memory_tier import records_of

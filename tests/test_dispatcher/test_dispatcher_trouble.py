@@ -5,8 +5,7 @@ import asyncio
 import pytest
 
 from container.names.queue_id import QueueId
-from dispatcher.hot_log import HotQueueState
-from dispatcher.queue_state import QueueState
+from dispatcher.ports import HotQueueState, QueueState
 from provider.errors import Closed, Corrupt, Denied, Fenced, Unavailable
 from tests.support.dispatch_world import World
 from tests.support.memory_tier import records_of

@@ -9,15 +9,10 @@ from hypothesis import strategies as st
 from container.names.queue_id import QueueId
 from container.record.batch import MessageBatch
 from container.record.unit import Units
+from dispatcher.consistency import compare_sampled, find_common_end, same_message
 from dispatcher.dispatcher import TieredDispatcher
-from dispatcher.divergence import (
-    compare_sampled,
-    find_common_end,
-    same_message,
-)
-from dispatcher.hot_log import Wanted
 from dispatcher.options import COMPARED_BYTES_MAX, DispatchOptions
-from dispatcher.queue_state import QueueState
+from dispatcher.ports import QueueState, Wanted
 from provider.errors import Corrupt, StoreError
 from provider.ranges import QueueOffset
 from provider.testing.manual_clock import ManualClock

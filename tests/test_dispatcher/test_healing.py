@@ -7,8 +7,7 @@ import pytest
 
 from container.errors import NewerVersion, Refused
 from container.names.queue_id import QueueId
-from dispatcher.hot_log import HotQueueState
-from dispatcher.queue_state import QueueState
+from dispatcher.ports import HotQueueState, QueueState
 from provider.errors import AlreadyExists, Corrupt, NotFound, OutOfRange, StoreError
 from tests.support.dispatch_world import World
 

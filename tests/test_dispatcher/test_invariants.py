@@ -6,10 +6,10 @@ from dataclasses import replace
 import pytest
 
 from container.names.queue_id import QueueId
+from dispatcher.error_policy import Reaction
+from dispatcher.ports import QueueState
 from dispatcher.queue_progress import QueueProgress
-from dispatcher.queue_state import QueueState
 from dispatcher.queue_table import QueueTable
-from dispatcher.reactions import Reaction
 from provider.ranges import QueueOffset
 from tests.support.dispatch_world import World
 

@@ -1,7 +1,7 @@
 """How far behind tiering is: the age of messages, and how many there are of stopped queues."""
 
 from container.names.queue_id import QueueId
-from dispatcher.queue_state import QueueState
+from dispatcher.ports import QueueState
 from provider.errors import Unavailable
 from tests.support.dispatch_world import World
 

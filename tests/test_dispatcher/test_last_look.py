@@ -1,7 +1,7 @@
 """A gap is recorded only for what is still missing when the hot log was asked with nothing kept."""
 
 from container.names.queue_id import QueueId
-from dispatcher.queue_state import DELETED_REASON
+from dispatcher.ports import DELETED_REASON
 from provider.errors import Unavailable
 from tests.support.dispatch_world import World
 

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from container.names.queue_id import QueueId
-from dispatcher.hot_log import HotQueueState
-from dispatcher.queue_state import QueueState
+from dispatcher.ports import HotQueueState, QueueState
 from provider.errors import NotFound, Unavailable
 from tests.support.dispatch_world import World
 from tests.support.fake_hot_log import fake_record

@@ -4,7 +4,7 @@ import pytest
 
 from container.errors import BytesMissing, NewerVersion, Refused
 from container.names.queue_id import QueueId
-from dispatcher.reactions import (
+from dispatcher.error_policy import (
     Reaction,
     reaction_to_reading,
     reaction_to_tiering,

@@ -9,7 +9,7 @@ from container.names.queue_id import QueueId
 from container.queue.commit_plan import CommitPlan
 from container.record.batch import MessageBatch
 from container.record.unit import Units
-from dispatcher.hot_log import HotQueue, Wanted
+from dispatcher.ports import HotQueue, Wanted
 from provider.errors import StoreError, Unavailable
 from provider.ranges import QueueOffset
 from tests.support.dispatch_world import World

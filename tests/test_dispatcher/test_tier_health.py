@@ -2,7 +2,7 @@
 
 from random import Random
 
-from dispatcher.tier_health import OUTAGE_AFTER, TierHealth
+from dispatcher.round_plan import OUTAGE_AFTER, TierHealth
 
 
 def intervals(health: TierHealth, failures: int) -> list[float]:

@@ -11,7 +11,7 @@ from container.check.tier import check_tier
 from container.names.queue_id import QueueId
 from container.tier import Tier, TierIdentity
 from dispatcher.dispatcher import TieredDispatcher
-from dispatcher.queue_state import QueueState
+from dispatcher.ports import QueueState
 from provider.stores.in_place_segments import InPlaceDriver
 from provider.testing.faulty import Fault, FaultyObjectStore
 from provider.testing.manual_clock import ManualClock, settle

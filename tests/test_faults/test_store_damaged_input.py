@@ -22,7 +22,7 @@ from container.tier import Tier, TierIdentity
 from container.tier_reader import TierReader
 from dispatcher.dispatcher import TieredDispatcher
 from dispatcher.options import DispatchOptions
-from dispatcher.queue_state import HALTED, QueueState
+from dispatcher.ports import HALTED, QueueState
 from dispatcher.statistics import DispatchStatistics
 from provider.clock import SystemClock
 from provider.posix.store import PosixStore

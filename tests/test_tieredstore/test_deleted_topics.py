@@ -9,7 +9,7 @@ import pytest
 
 import tieredstore
 from container.names.queue_id import QueueId
-from dispatcher.queue_state import MADE_AGAIN_REASON, TOPIC_DELETED_REASON
+from dispatcher.ports import MADE_AGAIN_REASON, TOPIC_DELETED_REASON
 from dispatcher.statistics import DispatchStatistics
 from tests.support.fake_broker import FakeBroker
 from tieredstore.following.queue import look_schedule

@@ -7,7 +7,7 @@ import pytest
 
 from container.names.queue_id import QueueId
 from container.upkeep.upkeep import UpkeepStatistics
-from dispatcher.queue_state import QueueState
+from dispatcher.ports import QueueState
 from dispatcher.statistics import DispatchStatistics, QueueStatistics
 from provider.ranges import QueueOffset
 from provider.testing.manual_clock import ManualClock

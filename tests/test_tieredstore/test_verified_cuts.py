@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 import tieredstore
-from dispatcher.queue_state import QueueState
+from dispatcher.ports import QueueState
 from dispatcher.statistics import DispatchStatistics
 from provider.object.opening import open_object_store
 from tests.support.fake_broker import FakeBroker

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from dispatcher.queue_state import HALTED
+from dispatcher.ports import HALTED
 from dispatcher.statistics import DispatchStatistics, Progress
 from provider.clock import SystemClock
 from tieredstore.cli.exit_status import FINDINGS, UNAVAILABLE

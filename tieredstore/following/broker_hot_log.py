@@ -10,7 +10,7 @@ from typing import Self, TypeVar
 from container.names.queue_id import QueueId
 from container.record.batch import MessageBatch
 from container.record.unit import Units
-from dispatcher.hot_log import HotQueue, Wanted, WantedUnits
+from dispatcher.ports import HotQueue, Wanted, WantedUnits
 from dispatcher.topic_filter import TopicFilter
 from provider.clock import Clock
 from provider.errors import Closed, StoreError
@@ -28,7 +28,7 @@ TOLD_EVERY_S = 10.0
 class RocketMqHotLog:
     """Follows a Java broker's store directory, whether the broker runs, stopped or crashed.
 
-    Implements `dispatcher.hot_log.HotLog`. Opens nothing for writing and creates nothing in the
+    Implements `dispatcher.ports.HotLog`. Opens nothing for writing and creates nothing in the
     directory. Everything that may touch a cold page runs in a few threads; cancelling a call
     leaves its thread to finish, which changes nothing that a caller sees.
     """

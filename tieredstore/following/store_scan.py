@@ -12,7 +12,7 @@ from pathlib import Path
 from container.names.queue_id import QueueId
 from container.record.batch import MessageBatch
 from container.record.unit import Units
-from dispatcher.hot_log import HotQueue, Wanted, WantedUnits
+from dispatcher.ports import HotQueue, Wanted, WantedUnits
 from dispatcher.topic_filter import TopicFilter
 from provider.clock import Clock
 from provider.errors import Closed, Corrupt, Denied, NotFound, OutOfRange, StoreError, Unavailable

@@ -8,7 +8,7 @@ from functools import partial
 from container.names.queue_id import QueueId
 from container.record.batch import MessageBatch
 from container.record.unit import Units
-from dispatcher.hot_log import HotQueue, HotQueueState, Wanted, WantedUnits
+from dispatcher.ports import HotQueue, HotQueueState, Wanted, WantedUnits
 from dispatcher.topic_filter import TopicFilter
 from provider.clock import Clock, wait_at_most
 from provider.errors import Corrupt, StoreError
@@ -59,7 +59,7 @@ async def open_feed(
 
 
 class HotLogFeed:
-    """Implements `dispatcher.hot_log.HotLog` over a log that this process writes.
+    """Implements `dispatcher.ports.HotLog` over a log that this process writes.
 
     Only durable messages are told of, so that a power failure never leaves the tier ahead of the
     log. Instead of polling, `wait` is woken when messages became durable.

@@ -21,7 +21,7 @@ from prometheus_client.registry import Collector
 from container.metadata.records import Queue
 from container.names.queue_id import FLAT_FILES, SegmentType
 from container.upkeep.upkeep import UpkeepStatistics
-from dispatcher.queue_state import HALTED, QueueState
+from dispatcher.ports import HALTED, QueueState
 from dispatcher.statistics import DispatchStatistics, QueueStatistics
 from fetcher.statistics import FetcherStatistics
 from tieredstore.metrics.moment import Moment

@@ -17,10 +17,9 @@ from container.metadata.records import Queue
 from container.names.queue_id import QueueId
 from container.record.message import StoredMessage
 from container.tier_view import TierView
-from dispatcher.agreement import compare_all
-from dispatcher.divergence import find_common_end, first_record
-from dispatcher.hot_log import HotQueue, Wanted, records_of_queue
+from dispatcher.consistency import compare_all, find_common_end, first_record
 from dispatcher.options import COMPARED_BYTES_MAX
+from dispatcher.ports import HotQueue, Wanted, records_of_queue
 from provider.clock import Clock
 from provider.errors import Corrupt, Denied, NotFound, OutOfRange, StoreError, Unavailable
 from provider.ranges import QueueOffset

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from container.names.queue_id import QueueId
-from dispatcher.queue_state import QueueState
+from dispatcher.ports import QueueState
 from dispatcher.statistics import DispatchStatistics, QueueStatistics
 from provider.ranges import QueueOffset
 from tests.support.cli import COMMAND, complaints, run

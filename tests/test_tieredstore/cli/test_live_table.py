@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from container.names.queue_id import QueueId
-from dispatcher.queue_state import QueueState
+from dispatcher.ports import QueueState
 from dispatcher.statistics import QueueStatistics
 from provider.ranges import QueueOffset
 from tests.support.cli import COMMAND, run

@@ -11,7 +11,7 @@ import tieredstore
 from container.metadata.queue_table import QueueTable
 from container.metadata.records import Gap, Queue
 from container.names.queue_id import QueueId
-from dispatcher.queue_state import DELETED_REASON
+from dispatcher.ports import DELETED_REASON
 from provider.ranges import QueueOffset
 from tests.support.fake_broker import FakeBroker
 from tieredstore.cli.main import cli

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from container.names.queue_id import QueueId
-from dispatcher.hot_log import DeletedQueue, HotQueue
+from dispatcher.ports import DeletedQueue, HotQueue
 from provider.errors import NotFound
 from provider.ranges import QueueOffset
 from provider.testing.manual_clock import ManualClock

@@ -8,7 +8,7 @@ from click.testing import CliRunner, Result
 
 from container.names.queue_id import QueueId
 from container.record.batch import MessageBatch
-from dispatcher.hot_log import Wanted
+from dispatcher.ports import Wanted
 from provider.ranges import QueueOffset
 from provider.testing.manual_clock import ManualClock
 from tests.support.fake_broker import FakeBroker

@@ -7,7 +7,7 @@ import pytest
 from container.names.queue_id import QueueId
 from container.record.layout import TRANSACTION_PREPARED
 from container.record.unit import ConsumeQueueUnit
-from dispatcher.hot_log import HotQueue, HotQueueState, Wanted, records_of_queue
+from dispatcher.ports import HotQueue, HotQueueState, Wanted, records_of_queue
 from provider.errors import Closed, OutOfRange
 from provider.ranges import QueueOffset
 from provider.testing.manual_clock import ManualClock

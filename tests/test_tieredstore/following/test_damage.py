@@ -8,9 +8,8 @@ import pytest
 from container.names.queue_id import QueueId
 from container.record.unit import ConsumeQueueUnit
 from dispatcher.dispatcher import TieredDispatcher
-from dispatcher.hot_log import HotQueueState, Wanted, records_of_queue
 from dispatcher.options import DispatchOptions
-from dispatcher.queue_state import QueueState
+from dispatcher.ports import HotQueueState, QueueState, Wanted, records_of_queue
 from provider.errors import Corrupt
 from provider.ranges import QueueOffset
 from provider.testing.manual_clock import ManualClock

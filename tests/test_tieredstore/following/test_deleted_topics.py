@@ -9,7 +9,7 @@ import pytest
 
 from container.names.queue_id import QueueId
 from container.record.unit import ConsumeQueueUnit
-from dispatcher.hot_log import DeletedQueue, HotQueue
+from dispatcher.ports import DeletedQueue, HotQueue
 from provider.errors import OutOfRange
 from provider.ranges import QueueOffset
 from provider.testing.manual_clock import ManualClock

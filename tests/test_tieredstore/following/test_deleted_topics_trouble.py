@@ -8,7 +8,7 @@ import pytest
 
 from container.names.queue_id import QueueId
 from container.record.unit import ConsumeQueueUnit
-from dispatcher.hot_log import DeletedQueue, HotQueue, HotQueueState
+from dispatcher.ports import DeletedQueue, HotQueue, HotQueueState
 from provider.errors import Corrupt, NotFound, Unavailable
 from provider.ranges import QueueOffset
 from provider.testing.manual_clock import ManualClock

@@ -13,7 +13,7 @@ from container.names.queue_id import QueueId
 from container.record.batch import MessageBatch
 from container.record.message import StoredMessage
 from container.record.unit import UNIT_DTYPE, Units
-from dispatcher.hot_log import HotQueueState, Wanted, records_of_queue
+from dispatcher.ports import HotQueueState, Wanted, records_of_queue
 from provider.clock import SystemClock
 from provider.ranges import QueueOffset
 from tests.support.golden import GOLDEN_TREES, GoldenTree, expected, tree_name, unpacked

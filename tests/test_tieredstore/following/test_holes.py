@@ -9,7 +9,7 @@ import pytest
 from container.names.queue_id import QueueId
 from container.record.java_hash import tag_hash
 from container.record.message import StoredMessage
-from dispatcher.hot_log import HotQueueState, Wanted, records_of_queue
+from dispatcher.ports import HotQueueState, Wanted, records_of_queue
 from provider.errors import OutOfRange
 from provider.ranges import QueueOffset
 from provider.testing.manual_clock import ManualClock

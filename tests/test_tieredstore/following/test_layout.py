@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from container.names.queue_id import QueueId
-from dispatcher.hot_log import HotQueueState
+from dispatcher.ports import HotQueueState
 from dispatcher.topic_filter import TopicFilter
 from tests.support.fake_broker import FakeBroker
 from tieredstore.following.directory.layout import NotAStore, scan_run

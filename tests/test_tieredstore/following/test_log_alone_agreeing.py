@@ -4,7 +4,7 @@ import pytest
 
 from container.names.queue_id import QueueId
 from container.record.layout import INNER_BATCH
-from dispatcher.hot_log import HotQueueState
+from dispatcher.ports import HotQueueState
 from provider.ranges import QueueOffset
 from provider.testing.manual_clock import ManualClock
 from tests.support.fake_broker import FakeBroker

@@ -9,7 +9,7 @@ import pytest
 import tieredstore
 from container.names.queue_id import QueueId
 from container.record.layout import INNER_BATCH
-from dispatcher.hot_log import DeletedQueue, HotQueue, HotQueueState, Wanted, records_of_queue
+from dispatcher.ports import DeletedQueue, HotQueue, HotQueueState, Wanted, records_of_queue
 from provider.errors import Closed
 from provider.ranges import QueueOffset
 from provider.testing.manual_clock import ManualClock

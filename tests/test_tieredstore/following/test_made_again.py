@@ -3,7 +3,7 @@
 import pytest
 
 from container.names.queue_id import QueueId
-from dispatcher.hot_log import DeletedQueue
+from dispatcher.ports import DeletedQueue
 from provider.ranges import QueueOffset
 from provider.testing.manual_clock import ManualClock
 from tests.support.fake_broker import FakeBroker

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 import pytest
 
 from container.names.queue_id import QueueId
-from dispatcher.hot_log import HotQueueState
+from dispatcher.ports import HotQueueState
 from provider.errors import StoreError
 from provider.ranges import QueueOffset
 from provider.testing.manual_clock import ManualClock

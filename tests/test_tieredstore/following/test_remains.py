@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
 
 from container.names.queue_id import QueueId
-from dispatcher.hot_log import HotQueueState
+from dispatcher.ports import HotQueueState
 from dispatcher.topic_filter import TopicFilter
 from provider.ranges import QueueOffset
 from tests.support.fake_broker import FakeBroker

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from container.names.queue_id import QueueId
-from dispatcher.hot_log import Wanted, records_of_queue
+from dispatcher.ports import Wanted, records_of_queue
 from provider.errors import Closed
 from provider.ranges import QueueOffset
 from provider.testing.manual_clock import ManualClock

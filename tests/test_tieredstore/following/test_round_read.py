@@ -10,7 +10,7 @@ import pytest
 from container.names.queue_id import QueueId
 from container.record.batch import MessageBatch
 from container.record.unit import UNIT_DTYPE
-from dispatcher.hot_log import Wanted
+from dispatcher.ports import Wanted
 from provider.errors import Corrupt, NotFound, OutOfRange, StoreError
 from provider.posix.files import BufferPool
 from provider.ranges import QueueOffset

@@ -8,7 +8,7 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from container.names.queue_id import QueueId
-from dispatcher.hot_log import DeletedQueue, HotQueueState
+from dispatcher.ports import DeletedQueue, HotQueueState
 from provider.ranges import QueueOffset
 from provider.testing.manual_clock import ManualClock
 from tests.support.fake_broker import FakeBroker

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from container.names.queue_id import QueueId
-from dispatcher.hot_log import HotQueue, HotQueueState
+from dispatcher.ports import HotQueue, HotQueueState
 from provider.errors import Denied, StoreError, Unavailable
 from provider.ranges import QueueOffset
 from provider.testing.manual_clock import ManualClock

@@ -12,7 +12,7 @@ import pytest
 import tieredstore
 from container.names.queue_id import QueueId
 from container.record.unit import ConsumeQueueUnit
-from dispatcher.hot_log import HotQueue, HotQueueState
+from dispatcher.ports import HotQueue, HotQueueState
 from provider.ranges import QueueOffset
 from provider.testing.manual_clock import ManualClock
 from tests.support.fake_broker import FIRST_STORE_TIMESTAMP, FakeBroker

@@ -7,8 +7,8 @@ from container.names.queue_id import QueueId
 from container.options import TierOptions
 from container.upkeep.options import UpkeepOptions
 from dispatcher.dispatcher import TieredDispatcher
-from dispatcher.hot_log import HotLog as HotLogPort
 from dispatcher.options import DispatchOptions
+from dispatcher.ports import HotLog as HotLogPort
 from provider.clock import SystemClock
 from provider.testing.manual_clock import ManualClock
 from tests.support.hot_store import SMALL, new_message

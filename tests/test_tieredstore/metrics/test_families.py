@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry, Counter, generate_latest
 
 import tieredstore
 from container.names.queue_id import QueueId
-from dispatcher.queue_state import QueueState
+from dispatcher.ports import QueueState
 from dispatcher.statistics import QueueStatistics
 from provider.ranges import QueueOffset
 from tests.support.fake_broker import FIRST_STORE_TIMESTAMP, FakeBroker

@@ -11,7 +11,7 @@ from unittest.mock import patch
 import pytest
 
 from container.names.queue_id import QueueId
-from dispatcher.hot_log import HotQueue
+from dispatcher.ports import HotQueue
 from fetcher.result import FetchStatus
 from provider.clock import SystemClock
 from provider.errors import Unavailable

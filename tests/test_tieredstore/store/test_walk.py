@@ -27,7 +27,7 @@ from container.names.queue_id import QueueId
 from container.options import HOUR_MS, TierOptions
 from container.queue.time_boundary import Boundary
 from container.upkeep.options import UpkeepOptions
-from dispatcher.hot_log import HotQueue
+from dispatcher.ports import HotQueue
 from fetcher.result import FetchStatus
 from provider.clock import SystemClock
 from provider.errors import Corrupt, Unavailable

@@ -5,7 +5,7 @@ import threading
 from container.names.queue_id import QueueId
 from container.record.batch import MessageBatch
 from container.record.verification import damaged_bodies
-from dispatcher.hot_log import Wanted
+from dispatcher.ports import Wanted
 from tieredstore.following.log.commit_log import CommitLogFiles
 from tieredstore.following.statistics import ScanStatistics
 

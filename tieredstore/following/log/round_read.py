@@ -16,7 +16,7 @@ from container.record.batch import MessageBatch
 from container.record.tags_codes import TagsCodes
 from container.record.unit import EXTENDED_ADDRESS_MAX, UNIT_DTYPE
 from container.record.verification import leading_good_units, verify_records
-from dispatcher.hot_log import Wanted
+from dispatcher.ports import Wanted
 from provider.errors import Corrupt, OutOfRange, StoreError
 from provider.posix.files import BufferPool
 from tieredstore.following.log.commit_log import CommitLogFiles

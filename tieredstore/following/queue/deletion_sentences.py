@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from container.names.queue_id import QueueId
-from dispatcher.hot_log import DeletedQueue
+from dispatcher.ports import DeletedQueue
 
 NAMED_MAX = 3
 """Topics that one sentence names."""

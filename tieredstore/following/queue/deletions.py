@@ -11,7 +11,7 @@ from pathlib import Path
 
 from container.names.queue_id import QueueId
 from container.record.unit import Units
-from dispatcher.hot_log import DeletedQueue, HotQueue, HotQueueState
+from dispatcher.ports import DeletedQueue, HotQueue, HotQueueState
 from provider.errors import Corrupt, Denied, NotFound, OutOfRange, StoreError, Unavailable
 from provider.ranges import QueueOffset
 from tieredstore.following.log.followed_log import FollowedLog

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from container.names.queue_id import QueueId
 from container.record.unit import Units
-from dispatcher.hot_log import HotQueue, HotQueueState
+from dispatcher.ports import HotQueue, HotQueueState
 from provider.errors import Corrupt, Denied, NotFound, OutOfRange, StoreError, Unavailable
 from provider.ranges import QueueOffset
 from tieredstore.following.directory.queues import DirectoryWatch, FoundQueues, QueueDirectories

@@ -11,7 +11,7 @@ from itertools import chain
 from container.names.queue_id import QueueId
 from container.record.header import RecordHeader
 from container.record.unit import is_extended_address
-from dispatcher.hot_log import HotQueue, HotQueueState
+from dispatcher.ports import HotQueue, HotQueueState
 from provider.errors import Corrupt, Denied, NotFound, OutOfRange, Unavailable
 from provider.ranges import QueueOffset
 from tieredstore.following.log.commit_log import CommitLogFiles

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from container.names.queue_id import QueueId
-from dispatcher.hot_log import HotQueue
+from dispatcher.ports import HotQueue
 from provider.errors import OutOfRange
 from provider.ranges import QueueOffset
 

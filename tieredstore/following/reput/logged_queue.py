@@ -4,7 +4,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from container.names.queue_id import QueueId
-from dispatcher.hot_log import DeletedQueue, HotQueue, HotQueueState
+from dispatcher.ports import DeletedQueue, HotQueue, HotQueueState
 from provider.ranges import QueueOffset
 from tieredstore.following.rebuild.record_units import QueueRun, join_runs, split_run
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from container.names.queue_id import QueueId
 from container.record.unit import Units
-from dispatcher.hot_log import HotQueue
+from dispatcher.ports import HotQueue
 from provider.errors import OutOfRange
 from provider.ranges import QueueOffset
 from tieredstore.following.directory.layout import StoreLayout

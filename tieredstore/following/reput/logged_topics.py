@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 
 from container.names.queue_id import QueueId
 from container.names.rocketmq import INT32_MAX
-from dispatcher.hot_log import HotQueue, HotQueueState
+from dispatcher.ports import HotQueue, HotQueueState
 from provider.errors import StoreError
 from provider.ranges import QueueOffset
 from tieredstore.following.directory.layout import (

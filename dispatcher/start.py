@@ -1,21 +1,96 @@
-"""Where a queue starts, given where the hot log and the tier end. Pure: values in, a step out.
+"""Start of a queue, given the ends of the hot log and of the tier. Pure: values in, a step out.
 
-RocketMQ destroys a queue's whole tiered history when the hot log lost messages that were not
-tiered yet. Nothing is ever destroyed here: a hole is recorded, a contradiction halts the queue.
+RocketMQ destroys a queue's whole tiered history if the hot log lost messages before they were
+tiered. Nothing is ever destroyed here: a hole is recorded, a contradiction halts the queue.
 """
 
+from bisect import bisect_right
 from dataclasses import dataclass
+from typing import Self
 
-from container.metadata.records import Queue
-from dispatcher.common_offsets import begin_of
-from dispatcher.hot_log import DeletedQueue, HotQueue, HotQueueState
+from container.metadata.records import Gap, Queue
 from dispatcher.options import Backfill
-from dispatcher.queue_state import (
+from dispatcher.ports import (
     DELETED_REASON,
+    ENDS_A_QUEUE,
     MADE_AGAIN_REASON,
     TOPIC_DELETED_REASON,
+    DeletedQueue,
+    HotQueue,
+    HotQueueState,
 )
 from provider.ranges import QueueOffset
+
+
+@dataclass(frozen=True, slots=True)
+class OverlapSample:
+    """The offsets of `[low, end)` that lie in no gap; none if `low >= end`."""
+
+    low: QueueOffset
+    """Lies in no gap."""
+    end: QueueOffset
+    gaps: tuple[Gap, ...] = ()
+    """Ranges of offsets that the tier does not have, in order."""
+
+    @classmethod
+    def of(cls, hot: HotQueue, tier: Queue) -> Self:
+        """What both have of a queue; ends before a gap in which the hot log ends.
+
+        What the tier has of an earlier queue of this name is not common.
+        """
+        low = _after_gaps(max(hot.min_offset, tier.min_offset, begin_of(tier) or 0), tier.gaps)
+        end = min(hot.max_offset, tier.next_offset)
+        before = next((gap.start for gap in tier.gaps if gap.start < end < gap.end), end)
+        return cls(low, max(before, tier.min_offset), tier.gaps)
+
+    def sampled(self, end: QueueOffset, *, newest: int) -> list[QueueOffset]:
+        """The `newest` ones below `end`, those 1, 2, 4, 8 ... below it, and the first; ascending.
+
+        An offset in a gap is replaced by the last one before the gap. Returns at most
+        `newest + log2(end - low) + 2` offsets: 24 of a million with `newest` 3.
+        """
+        reach = end - self.low
+        if reach <= 0:
+            return []
+        distances = {*range(1, min(newest, reach) + 1), reach}
+        distances.update(1 << power for power in range(reach.bit_length()))
+        return sorted({self._at_or_below(end - back) for back in distances if back <= reach})
+
+    def spread(self, start: QueueOffset, end: QueueOffset, *, count: int) -> list[QueueOffset]:
+        """At most `count` offsets of `[start, end)`, evenly spaced, ascending.
+
+        Returns all of them if there are no more than `count`, none only if there are none.
+        """
+        start = _after_gaps(start, self.gaps)
+        room = end - start
+        if room <= count:
+            steps = range(max(room, 0))
+        else:
+            steps = [(number + 1) * room // (count + 1) for number in range(count)]
+        return sorted({self._at_or_below(start + step) for step in steps})
+
+    def _at_or_below(self, offset: int) -> QueueOffset:
+        """The last one at or below `offset`; there must be one."""
+        index = bisect_right(self.gaps, offset, key=lambda gap: gap.start) - 1
+        while index >= 0 and offset < self.gaps[index].end:
+            offset = self.gaps[index].start - 1
+            index -= 1
+        return QueueOffset(offset)
+
+
+def begin_of(tier: Queue) -> QueueOffset | None:
+    """Where the tier's queue begins behind a deleted one of its name; None if there was none.
+
+    O(gaps).
+    """
+    return next((gap.end for gap in reversed(tier.gaps) if gap.reason in ENDS_A_QUEUE), None)
+
+
+def _after_gaps(offset: int, gaps: tuple[Gap, ...]) -> QueueOffset:
+    for gap in gaps:
+        if gap.start <= offset < gap.end:
+            offset = gap.end
+    return QueueOffset(offset)
 
 
 @dataclass(frozen=True, slots=True)

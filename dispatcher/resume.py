@@ -1,0 +1,378 @@
+"""Opening of queues: their position in the tier, agreement with the hot log, and gaps.
+
+A gap is never taken back. The state that a hot log keeps between polls may be stale and miss
+messages that exist. A gap is therefore recorded only after a poll that keeps nothing.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from container.metadata.records import Queue
+from container.names.queue_id import QueueId
+from dispatcher.consistency import compare_sampled, differs_sentence, find_agreeing, find_common_end
+from dispatcher.error_policy import Reaction, reaction_to_tiering, refusal_sentence
+from dispatcher.options import Backfill, DispatchOptions
+from dispatcher.ports import (
+    HotLog,
+    HotQueue,
+    QueueState,
+    ReadableTierPort,
+    TierPort,
+    Wanted,
+    records_of_queue,
+)
+from dispatcher.queue_progress import QueueProgress
+from dispatcher.queue_table import QueueTable
+from dispatcher.start import (
+    BeginAt,
+    BeginAtTime,
+    HotLogIsDamaged,
+    OverlapSample,
+    RecordGapFirst,
+    ResumeAt,
+    TierIsAhead,
+    decide_step,
+)
+from dispatcher.statistics import Counters
+from provider.clock import Clock
+from provider.errors import Corrupt, OutOfRange, StoreError
+from provider.ranges import QueueOffset
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """The queue resumes at `offset`."""
+
+    offset: QueueOffset
+    gap: bool = False
+    """A gap that ends there was recorded."""
+
+
+@dataclass(frozen=True, slots=True)
+class Contradicted:
+    """The queue halts: the tier and the hot log contradict each other."""
+
+    reason: str
+    tier_next: QueueOffset
+    heals_at: QueueOffset | None = None
+    """Open the queue again once the hot log reaches this offset; None: only a repair helps."""
+    common_end: QueueOffset | None = None
+    """Both agree below this offset, as far as they were compared; None: wherever both have it."""
+
+
+async def open_queue(
+    hot_log: HotLog,
+    tier: TierPort,
+    hot: HotQueue,
+    *,
+    look_anew: Callable[[HotQueue], Awaitable[HotQueue]],
+    backfill: Backfill,
+    compared_messages: int,
+    now_ms: int,
+    damage: str = "",
+    agreed: Queue | None = None,
+) -> Opened | Contradicted | HotLogIsDamaged:
+    """Decide where a queue resumes; record a gap where messages were lost.
+
+    Before a gap is recorded, `look_anew` says what the hot log has by a look that keeps nothing.
+    Costs one request to the tier, or two; more only for a queue that halts. May be cancelled, and
+    called again after any failure. Where both have the queue, `compare_sampled` says what is
+    compared. `agreed` is what the tier had published of the queue when `find_agreeing` compared it
+    with this `hot`, if it did: as long as it has, no second time is needed.
+
+    Raises:
+        Unavailable: try again.
+        OutOfRange: the hot log deleted what was looked at: poll, then try again.
+        Corrupt: the newest messages of one of the two cannot be read.
+        Fenced: someone newer owns the tier.
+    """
+    await tier.settle(hot.id)
+    published = tier.queue(hot.id)
+    step = decide_step(hot, published, backfill=backfill, now_ms=now_ms, damage=damage)
+    if isinstance(step, RecordGapFirst):
+        hot, agreed = await look_anew(hot), None
+        step = decide_step(hot, published, backfill=backfill, now_ms=now_ms, damage=damage)
+    match step:
+        case BeginAt() | BeginAtTime():
+            offset = await _first_offset(hot_log, hot, step)
+            return await _begun(tier, hot, offset, backfill)
+        case RecordGapFirst(start, end, reason):
+            if published is None:
+                await tier.begin_queue(hot.id, start)
+            await tier.record_gap(hot.id, start, end, reason)
+            return Opened(end, gap=True)
+        case HotLogIsDamaged():
+            return step
+        case TierIsAhead() | ResumeAt():
+            assert published is not None, "only a tier that has the queue is compared"
+            if agreed != published:
+                differing = await _contradiction(hot_log, tier, hot, compared_messages)
+                if differing is not None:
+                    reason, common_end = differing
+                    return Contradicted(reason, published.next_offset, common_end=common_end)
+            if isinstance(step, TierIsAhead):
+                return Contradicted(step.reason, published.next_offset, published.next_offset)
+            return Opened(step.offset)
+
+
+async def is_contradicted(
+    hot_log: HotLog, tier: ReadableTierPort, hot: HotQueue, *, compared_messages: int
+) -> bool:
+    """Whether `open_queue` would halt a queue until it is repaired. Changes nothing.
+
+    Raises:
+        Unavailable, OutOfRange, Corrupt: as `open_queue`.
+    """
+    step = decide_step(hot, tier.queue(hot.id), backfill="all", now_ms=0)
+    if isinstance(step, TierIsAhead):
+        return True
+    if not isinstance(step, ResumeAt):
+        return False
+    return await _contradiction(hot_log, tier, hot, compared_messages) is not None
+
+
+async def _contradiction(
+    hot_log: HotLog, tier: ReadableTierPort, hot: HotQueue, newest: int
+) -> tuple[str, QueueOffset] | None:
+    """The sentence about two that differ, and where they still agree; None if they do agree."""
+    if newest == 0:
+        return None
+    differing = await compare_sampled(hot_log, tier, hot, newest=newest)
+    if differing is None:
+        return None
+    try:
+        common_end = await find_common_end(hot_log, tier, hot.id)
+    except (Corrupt, OutOfRange):  # the repair command will say why
+        common_end = None
+    published = tier.queue(hot.id)
+    low = None if published is None else OverlapSample.of(hot, published).low
+    sentence = differs_sentence(hot.id, differing, common_end, low=low)
+    return sentence, differing if common_end is None else common_end
+
+
+async def _first_offset(hot_log: HotLog, hot: HotQueue, step: BeginAt | BeginAtTime) -> QueueOffset:
+    if isinstance(step, BeginAt):
+        return step.offset
+    return await find_by_time(hot_log, hot, step.timestamp_ms)
+
+
+async def _begun(tier: TierPort, hot: HotQueue, offset: QueueOffset, backfill: Backfill) -> Opened:
+    """Publish where a queue begins that does not begin at its oldest message.
+
+    Otherwise a process that dies before its first commit would be followed by one that begins
+    later, and the messages between the two beginnings would never be tiered.
+    """
+    if backfill != "all":
+        await tier.begin_queue(hot.id, offset)
+    return Opened(offset)
+
+
+async def find_by_time(hot_log: HotLog, hot: HotQueue, timestamp_ms: int) -> QueueOffset:
+    """The first message stored at or after `timestamp_ms`; the queue's end if all are older.
+
+    Reads one message for each halving of the queue: 20 for a million messages.
+    """
+    low, high = hot.min_offset, hot.max_offset
+    while low < high:
+        middle = QueueOffset((low + high) // 2)
+        units = await hot_log.references(hot.id, middle, messages_max=1)
+        batch = await records_of_queue(hot_log, Wanted(hot.id, middle, units))
+        if int(batch.store_timestamps[0]) < timestamp_ms:
+            low = QueueOffset(middle + 1)
+        else:
+            high = middle
+    return low
+
+
+ANSWER_S_MAX = 10.0
+"""How long an answer stands for a queue that was asked about along with another one."""
+
+
+class LossConfirmation:
+    """Looks anew at all queues together that seem to have lost messages.
+
+    Thousands of queues lose messages in the same moment, for they lie in one log: the first that
+    asks has all of them looked at, and the others find their answer.
+    """
+
+    def __init__(
+        self,
+        hot_log: HotLog,
+        tier: ReadableTierPort,
+        table: QueueTable,
+        *,
+        options: DispatchOptions,
+        clock: Clock,
+    ) -> None:
+        self._hot_log = hot_log
+        self._tier = tier
+        self._table = table
+        self._options = options
+        self._clock = clock
+        self._looking = asyncio.Lock()
+        self._answers: dict[QueueId, tuple[float, HotQueue]] = {}
+        """What a look found, and when, of queues that did not ask yet."""
+
+    def __repr__(self) -> str:
+        return f"<LastLook: {len(self._answers)} answers>"
+
+    async def at(self, hot: HotQueue) -> HotQueue:
+        """What the hot log has of a queue that seems to have lost messages, by a look anew.
+
+        Cancelling changes nothing; the next call looks again.
+
+        Raises:
+            Unavailable, Denied, Closed: as `HotLog.look_anew`.
+        """
+        async with self._looking:
+            if not self._has_answer(hot):
+                wanted = {hot.id, *self._seeming_losses()}
+                found = await self._hot_log.look_anew(wanted)
+                now_s = self._clock.monotonic_s()
+                self._answers = {seen.id: (now_s, seen) for seen in found}
+                self._table.observe(found, now_s, first=False)
+            _, again = self._answers.pop(hot.id, (0.0, hot))
+            return again
+
+    def _has_answer(self, hot: HotQueue) -> bool:
+        """Whether a look anew said what `hot` says of the queue's lower end."""
+        if hot.id not in self._answers:
+            return False
+        found_s, found = self._answers[hot.id]
+        is_same = (found.min_offset, found.deleted) == (hot.min_offset, hot.deleted)
+        return is_same and self._clock.monotonic_s() - found_s <= ANSWER_S_MAX
+
+    def _seeming_losses(self) -> Iterator[QueueId]:
+        """The queues that are still to be opened, and would be with a gap. O(those to open)."""
+        for queue in self._table.to_settle():
+            if self._seems_lost(queue):
+                yield queue.id
+
+    def _seems_lost(self, queue: QueueProgress) -> bool:
+        backfill = self._options.backfill if queue.is_old else "all"
+        published = self._tier.queue(queue.id)
+        step = decide_step(queue.hot, published, backfill=backfill, now_ms=0)
+        return isinstance(step, RecordGapFirst)
+
+
+class QueueOpening:
+    """What a worker does with the queues that it opens; several workers share it."""
+
+    def __init__(
+        self,
+        hot: HotLog,
+        tier: TierPort,
+        table: QueueTable,
+        *,
+        options: DispatchOptions,
+        clock: Clock,
+        counters: Counters,
+        noted: Callable[[Reaction, StoreError], Reaction],
+        agreed: Mapping[QueueId, Queue] | None = None,
+    ) -> None:
+        """`noted` keeps an error for the statistics, and raises it if it ends all dispatching.
+
+        `agreed`: what the tier had published of queues when they were compared and agreed.
+        """
+        self._agreed = dict(agreed or {})
+        self._hot = hot
+        self._tier = tier
+        self._table = table
+        self._options = options
+        self._clock = clock
+        self._counters = counters
+        self._noted = noted
+        self._last_look = LossConfirmation(hot, tier, table, options=options, clock=clock)
+
+    def __repr__(self) -> str:
+        return f"<QueueOpening: {self._table!r}>"
+
+    async def open(self, queues: Sequence[QueueProgress]) -> None:
+        """Settle queues, at least one. Some of several are left to be opened alone by a later call.
+
+        May be cancelled. Costs `find_agreeing` for several, `open_queue` for one.
+
+        Raises:
+            Fenced, Closed: it is the end of all dispatching.
+        """
+        if len(queues) == 1:
+            (queue,) = queues
+            await self._open(queue, queue.hot, self._agreed.pop(queue.id, None))
+        else:
+            await self._open_together(queues)
+
+    async def _open_together(self, queues: Sequence[QueueProgress]) -> None:
+        """Open those that begin, or agree with the tier; the others are opened alone later."""
+        hots = [queue.hot for queue in queues]
+        newest = self._options.compared_messages_max
+        known = {
+            hot.id: record for hot in hots if (record := self._agreed.pop(hot.id, None)) is not None
+        }
+        asked = [hot for hot in hots if self._tier.queue(hot.id) != known.get(hot.id)]
+        try:
+            agreeing = known | await find_agreeing(self._hot, self._tier, asked, newest=newest)
+        except StoreError:  # opening one alone meets it again
+            agreeing = known
+        for queue, hot in zip(queues, hots, strict=True):
+            agreed = agreeing.get(queue.id)
+            begins = self._tier.queue(queue.id) is None and hot.deleted is None
+            if agreed is not None or (begins and self._backfill_of(queue) == "all"):
+                await self._open(queue, hot, agreed)
+            else:
+                self._table.open_alone(queue)
+
+    def _backfill_of(self, queue: QueueProgress) -> Backfill:
+        return self._options.backfill if queue.is_old else "all"
+
+    async def _open(self, queue: QueueProgress, hot: HotQueue, agreed: Queue | None = None) -> None:
+        try:
+            outcome = await open_queue(
+                self._hot,
+                self._tier,
+                hot,
+                look_anew=self._last_look.at,
+                backfill=self._backfill_of(queue),
+                compared_messages=self._options.compared_messages_max,
+                now_ms=self._clock.now_ms(),
+                damage=queue.setback.damage,
+                agreed=agreed,
+            )
+        except StoreError as error:
+            self._not_opened(queue, error)
+        else:
+            await self._opened(queue, hot, outcome)
+
+    async def _opened(
+        self, queue: QueueProgress, hot: HotQueue, outcome: Opened | Contradicted | HotLogIsDamaged
+    ) -> None:
+        match outcome:
+            case Opened(offset, gap):
+                self._counters.gaps += gap
+                queue.open(offset)
+                await self._hot.release(queue.id, offset)
+            case Contradicted(reason, tier_next, heals_at, common_end):
+                queue.contradict(
+                    QueueState.STOPPED,
+                    reason,
+                    tier_next=tier_next,
+                    heals_at=heals_at,
+                    common_end=common_end,
+                )
+            case HotLogIsDamaged(reason, next_offset, heals_at):
+                if queue.hot.state is hot.state:  # else the hot log was mended: open it again
+                    queue.contradict(
+                        QueueState.DAMAGED, reason, tier_next=next_offset, heals_at=heals_at
+                    )
+
+    def _not_opened(self, queue: QueueProgress, error: StoreError) -> None:
+        reaction = self._noted(reaction_to_tiering(error), error)
+        now_s = self._clock.monotonic_s()
+        if reaction is not Reaction.RETRY:
+            published = self._tier.queue(queue.id)
+            tier_next = queue.commit_offset if published is None else published.next_offset
+            if reaction is Reaction.HALT and queue.hot.min_offset > tier_next:
+                reaction = Reaction.REST  # HALT would not last: lost messages reopen it at once
+            queue.react(reaction, refusal_sentence(error), now_s, tier_next=tier_next)
+        elif queue.state is QueueState.UNSETTLED or queue.setback.rests:
+            queue.react(reaction, str(error), now_s)
