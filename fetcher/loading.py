@@ -1,4 +1,4 @@
-"""Reading runs from the tier: their units, then the bytes that are wanted, then the checks."""
+"""Loading of runs from the tier: their units, the wanted bytes, the checks."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -18,18 +18,67 @@ from container.record.unit_faults import (
     leading_good,
 )
 from container.record.verification import leading_good_units
-from fetcher.cached_run import CachedRun
 from fetcher.options import FetcherOptions
-from fetcher.plan import plan_reads, units_taken
+from fetcher.plan import Stretch, plan_reads, stretches_of, units_taken
+from fetcher.run_cache import CachedRun
 from fetcher.single_flight import Flight, ReadBudget
 from fetcher.source import TierQueue
-from fetcher.stretches import Stretch, stretches_of
 from fetcher.tag_filter import Subscription, matching
-from fetcher.whole_reads import WholeRead, read_whole
 from provider.disk_cache.use import doubt
 from provider.errors import Corrupt, NotFound, OutOfRange
 from provider.object_store import Buffer
 from provider.ranges import ByteRange, QueueOffset
+
+
+class WholeRead(NamedTuple):
+    """The units of a flight, and the bytes of the log that should have its records."""
+
+    units: Units
+    span: ByteRange
+    pieces: list[Buffer]
+
+    def has(self, positions: NDArray[np.int64], sizes: NDArray[np.int64]) -> bool:
+        """Whether the records, which ascend, lie in it."""
+        if not len(positions):
+            return False
+        end = int(positions[-1] + sizes[-1])
+        return int(positions[0]) >= self.span.start and end <= self.span.end
+
+
+async def read_whole(
+    queue: TierQueue,
+    flight: Flight,
+    *,
+    messages_max: int,
+    options: FetcherOptions,
+    budget: ReadBudget,
+) -> WholeRead | None:
+    """All that a flight wants, in one round of requests.
+
+    None where that is not known to be possible, or too much for one run, or where something is
+    missing or damaged: reading units first finds out which message that is.
+
+    Raises:
+        NotFound, Unavailable, Denied: of the storage.
+    """
+    end = queue.log_position(QueueOffset(flight.end))
+    if flight.log_start is None or end is None or flight.end - flight.start > messages_max:
+        return None
+    if not 0 < end - flight.log_start <= options.kept_bytes_max:
+        return None
+    span = ByteRange(flight.log_start, end)
+    granted = await budget.acquire(flight, span.length)
+    try:
+        units, pieces = await queue.units_and_pieces(
+            QueueOffset(flight.start), QueueOffset(flight.end), span
+        )
+    except (OutOfRange, Corrupt) as error:
+        if isinstance(error, NotFound) and not isinstance(error, BytesMissing):
+            raise
+        return None
+    finally:
+        budget.release(granted)
+    return WholeRead(units, span, pieces) if sum(map(len, pieces)) == span.length else None
 
 
 class _Picked(NamedTuple):
@@ -116,7 +165,7 @@ async def load_runs(
     Takes up to `messages_max` wanted messages of `[start, end)`, and at least one of them or the
     whole stretch. The last run ends before the first message that is damaged; another one begins
     where a large buffer of the storage ends, so that none is copied (decision 0043). One round of
-    requests for the units, one for the bytes, or one for both (`whole_reads.py`); none for bytes
+    requests for the units, one for the bytes, or one for both (`loading.py`); none for bytes
     when no tag matches; a few more around damage.
 
     With `options.verify` all that is compared with anything is compared here, once a run: what was

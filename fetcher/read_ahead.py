@@ -3,13 +3,12 @@
 from collections.abc import Iterator
 
 from container.names.queue_id import QueueId
-from fetcher.cached_run import CachedRun, CacheKey
-from fetcher.group_position import GroupPosition
 from fetcher.options import FetcherOptions
 from fetcher.plan import gap_at, rounded_end, stretch_end
-from fetcher.run_reads import RunReads
+from fetcher.reads import RunReads
+from fetcher.run_cache import CachedRun, CacheKey
 from fetcher.source import TierQueue
-from fetcher.window import WindowLimits
+from fetcher.window import GroupPosition, WindowLimits
 
 
 class ReadAhead:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from container.names.queue_id import whole_number
 from container.record.message import StoredMessage
-from fetcher.cached_run import CachedRun
+from fetcher.run_cache import CachedRun
 from provider.ranges import QueueOffset
 
 

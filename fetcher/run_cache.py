@@ -1,15 +1,213 @@
-"""Runs that may be wanted again, bounded by the bytes that they occupy (decision 0010).
+"""Runs, and their cache, bounded by the bytes that they occupy (decision 0010).
 
-The least recently used run is dropped first, and one that was not used for `age_s_max` is dropped
-however much room there is. One order of use gives both; cachetools' timed caches count the age
-from the insertion, and would drop a run that a slow reader is in the middle of.
+A run is consecutive messages of a queue, or those of them with certain tags, in one buffer.
 """
 
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from container.names.queue_id import QueueId
-from fetcher.cached_run import CachedRun, CacheKey
+from container.record.contents import Contents
+from container.record.decoding import MessageDecoder
+from container.record.java_hash import tag_hash
+from container.record.layout import PHYSICAL_OFFSET_AT
+from container.record.message import StoredMessage
+from fetcher.options import COLUMN_BYTES
+from fetcher.tag_filter import Subscription
+from fetcher.window import GroupPosition
+from provider.object_store import Buffer
+from provider.ranges import QueueOffset
+
+RUN_BYTES = 1024
+"""Memory of a run beside its messages."""
+TAGS_KEPT_MAX = 4096
+"""Tags whose hashes are kept in memory."""
+REPLACEMENT = "\ufffd"
+
+_hash_of = lru_cache(TAGS_KEPT_MAX)(tag_hash)
+
+
+class CacheKey(NamedTuple):
+    """Runs that continue each other: those of a queue, complete or with certain tags only."""
+
+    queue: QueueId
+    subscription: Subscription | None
+    generation: int = 0
+    """The queue's when it was read: a cut ends it, and what was read before is of no use."""
+
+    @property
+    def whole(self) -> "CacheKey":
+        """The key of the runs that have every message."""
+        return CacheKey(self.queue, None, self.generation)
+
+
+class CachedRun:
+    """What is known of the offsets `[first, end)`: complete records as columns over one buffer.
+
+    R1  `offsets` ascends inside `[first, end)`; without a subscription it is all of them.
+    R2  Every record lies in `data`, and `size_before[i]` is the sum of the sizes before message i.
+    """
+
+    __slots__ = (
+        "_contents", "_decoder", "_odd_codes", "_untrue_tags", "ahead_of", "data", "end", "first",
+        "key", "last_used_s", "nbytes", "offsets", "size_before", "sizes", "starts", "tag_hashes",
+        "unread",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        key: CacheKey,
+        first: QueueOffset,
+        end: QueueOffset,
+        data: Buffer,
+        *,
+        offsets: NDArray[np.int64],
+        starts: NDArray[np.int64],
+        sizes: NDArray[np.int64],
+        tag_hashes: NDArray[np.int32],
+        odd_codes: NDArray[np.bool_] | None = None,
+        contents: Contents | None = None,
+        ahead_of: GroupPosition | None = None,
+    ) -> None:
+        """A run of records that were judged.
+
+        Args:
+            key: whose messages these are.
+            first: the first offset that is known.
+            end: the first offset after it that is not.
+            data: has the records.
+            offsets: queue offset of each.
+            starts: first byte of each in `data`.
+            sizes: length of each in bytes.
+            tag_hashes: the low 32 bits of each unit's tags code.
+            odd_codes: which units hold something else than a hash of tags; None: none of them.
+            contents: what `verify_contents` found; None if it was not asked.
+            ahead_of: for whom the run was read ahead; None if a call waited for it.
+        """
+        self.key = key
+        self.first = first
+        self.end = end
+        self.offsets = offsets
+        self.data = memoryview(data).toreadonly()
+        self.starts = starts
+        self.sizes = sizes
+        self.tag_hashes = tag_hashes
+        sums = np.zeros(len(sizes) + 1, np.int64)
+        np.cumsum(sizes, out=sums[1:])
+        self.size_before: memoryview[int] = sums.data  # a view's scalars are plain ints, and fast
+        odd_bytes = 0 if odd_codes is None else len(odd_codes)
+        self.nbytes = _pinned_bytes(self.data) + COLUMN_BYTES * len(starts) + odd_bytes + RUN_BYTES
+        """Bytes that the run keeps in memory."""
+        self.ahead_of = ahead_of
+        self.unread = True
+        """Not served yet. This and the next are kept up to date by `RunCache`."""
+        self.last_used_s = 0.0
+        self._decoder: MessageDecoder | None = None
+        self._contents = contents
+        self._odd_codes = odd_codes
+        self._untrue_tags: NDArray[np.int64] | None = None
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def __repr__(self) -> str:
+        return f"<CachedRun [{self.first}, {self.end}): {len(self)} messages, {self.nbytes} bytes>"
+
+    @property
+    def has_all(self) -> bool:
+        """Whether it has every message of `[first, end)`, and so serves any subscription."""
+        return self.key.subscription is None
+
+    @property
+    def log_end(self) -> int | None:
+        """Log position behind the last message; None if the run has none."""
+        if not len(self):
+            return None
+        record = int(self.starts[-1])
+        place = self.data[record + PHYSICAL_OFFSET_AT :][:8]
+        return int.from_bytes(place, "big") + int(self.sizes[-1])
+
+    def cut(self, start: int, stop: int, bytes_max: int) -> int:
+        """Where to stop so that message `start` to the one before hold `bytes_max`, or just more.
+
+        The last message taken is the one that reaches it; never more than `stop`. O(log n).
+        """
+        before = self.size_before
+        wanted = before[start] + bytes_max
+        if before[stop - 1] < wanted:
+            return stop
+        return bisect_left(before, wanted, start + 1, stop)
+
+    def decode(self, picked: slice | NDArray[np.int64]) -> Iterator[StoredMessage]:
+        """Messages of the run; the first call checks all of them together."""
+        if self._decoder is None:
+            path = f"{self.key.queue}/COMMIT_LOG"
+            self._decoder = MessageDecoder(
+                self.data, self.starts, self.sizes, path=path, contents=self._contents
+            )
+        return self._decoder.messages(picked)
+
+    def first_untrue_tag(self, start: int, stop: int) -> int:
+        """The first of messages `start` to `stop` whose tags are not those of its unit, or `stop`.
+
+        Compared once, at the first filtered read of the run, some 0.7 us a message; and not at all
+        if the run was not verified. A unit whose code is no hash of tags (of delayed messages it is
+        a time) cannot be compared, nor tags that are not UTF-8.
+        """
+        if self._contents is None:
+            return stop
+        if self._untrue_tags is None:
+            self._untrue_tags = self._compare_tags()
+        place = int(np.searchsorted(self._untrue_tags, start))
+        return min([stop, *self._untrue_tags[place : place + 1].tolist()])
+
+    def _compare_tags(self) -> NDArray[np.int64]:
+        """Which messages have other tags than their units say, in order."""
+        tags = [message.tags for message in self.decode(slice(0, len(self)))]
+        untrue = np.fromiter(map(_hash_of, tags), np.int32, len(tags)) != self.tag_hashes
+        if self._odd_codes is not None:
+            untrue &= ~self._odd_codes
+        found = np.flatnonzero(untrue)
+        return found[[REPLACEMENT not in tags[index] for index in found.tolist()]]
+
+    def check(self) -> None:
+        """Assert the invariants; for tests. O(n)."""
+        lengths = {len(self.offsets), len(self.starts), len(self.sizes), len(self.tag_hashes)}
+        assert len(lengths) == 1, f"R1: {self}"
+        assert (np.diff(self.offsets) > 0).all(), f"R1: {self}"
+        if len(self):
+            assert self.first <= self.offsets[0], f"R1: {self}"
+            assert self.offsets[-1] < self.end, f"R1: {self}"
+            assert self.starts.min() >= 0, f"R2: {self}"
+            assert (self.starts + self.sizes).max() <= len(self.data), f"R2: {self}"
+        assert not self.has_all or len(self) == self.end - self.first, f"R1: {self}"
+        assert list(self.size_before) == [0, *np.cumsum(self.sizes).tolist()], f"R2: {self}"
+
+
+def _pinned_bytes(view: memoryview) -> int:
+    """What a view keeps alive, which may be more than it shows."""
+    base = view.obj
+    kept = _memory_of(base) if isinstance(base, np.ndarray) else memoryview(base).nbytes
+    return max(view.nbytes, kept)
+
+
+def _memory_of(array: NDArray[Any]) -> int:
+    """The bytes of the array that has the memory of this one, which may be a view."""
+    while isinstance(array.base, np.ndarray):
+        array = array.base
+    return array.nbytes
+
+
+def compact(data: Buffer) -> Buffer:
+    """`data`, copied if it is a small part of something larger that it would keep alive."""
+    view = memoryview(data)
+    return bytes(view) if _pinned_bytes(view) > view.nbytes + (view.nbytes >> 2) else view
 
 
 class SortedRuns:

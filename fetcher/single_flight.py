@@ -5,8 +5,8 @@ from collections import defaultdict
 from itertools import chain, pairwise
 
 from container.names.queue_id import QueueId
-from fetcher.cached_run import CachedRun, CacheKey
-from fetcher.group_position import GroupPosition
+from fetcher.run_cache import CachedRun, CacheKey
+from fetcher.window import GroupPosition
 
 
 class Flight:

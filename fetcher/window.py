@@ -1,7 +1,6 @@
-"""How far to read ahead for one group in one queue: it doubles while it is used, else it halves.
+"""Read-ahead of one group in one queue: its position and its window. No I/O and no clock.
 
-A window counts messages, not bytes: it is asked for in queue offsets, before any size is known.
-The limit in bytes is applied exactly once the units are there (`plan.units_taken`).
+The window doubles while it is used to its end, and halves when it is wasted.
 """
 
 from dataclasses import dataclass
@@ -54,3 +53,99 @@ def wasted(window: Window, limits: WindowLimits, now_s: float) -> Window:
     if now_s - window.shrunk_s < limits.pause_s:
         return window
     return Window(max(window.messages // 2, limits.messages_min), now_s, now_s)
+
+
+class GroupPosition:
+    """One group in one queue: its last call, its window, and what was read ahead for it.
+
+    G1  The window stays within its limits.
+    G2  A call never ends before it began.
+    """
+
+    __slots__ = ("_ahead_until", "_last_offset", "_limits", "_next_offset", "_trigger", "_window")
+
+    def __init__(self, limits: WindowLimits, now_s: float) -> None:
+        self._limits = limits
+        self._window: Window = opened(limits, now_s)
+        self._last_offset = -1
+        """Where the last call began."""
+        self._next_offset = -1
+        """Where it ended; -1 before the first."""
+        self._trigger = 0
+        """A call that ends after this is an occasion to read ahead."""
+        self._ahead_until = -1
+        """How far was read ahead for this group."""
+
+    def __repr__(self) -> str:
+        return f"<GroupPosition at {self._next_offset}, window {self.window_messages}>"
+
+    @property
+    def next_offset(self) -> int:
+        """Where the last call ended; -1 before the first."""
+        return self._next_offset
+
+    @property
+    def window_messages(self) -> int:
+        """Messages that the next read ahead takes."""
+        return self._window.messages
+
+    def is_sequential(self, offset: int) -> bool:
+        """Whether a call at `offset` continues where the last one ended."""
+        return offset == self._next_offset
+
+    def advance(self, offset: int, next_offset: int, now_s: float) -> bool:
+        """Note a call from `offset` to `next_offset`; True if it is an occasion to read ahead.
+
+        A call may continue, repeat the last one, or jump. A jump past what was read ahead halves
+        the window.
+        """
+        is_sequential = offset == self._next_offset
+        if not is_sequential and offset != self._last_offset:
+            if self._next_offset < self._ahead_until and not (
+                self._next_offset < offset < self._ahead_until
+            ):
+                self.shrink(now_s)
+            self._ahead_until = -1
+            self._trigger = offset
+        self._last_offset, self._next_offset = offset, next_offset
+        return is_sequential and next_offset > self._trigger
+
+    def wait_until(self, offset: int) -> None:
+        """No call that ends at or before `offset` is an occasion to read ahead."""
+        self._trigger = offset
+
+    def widen(
+        self, now_s: float, *, mean_bytes: int, run_bytes_max: int, room_bytes: int
+    ) -> int | None:
+        """Messages to read ahead by a group that came to the end of the last read ahead.
+
+        Twice as many as last time where the next read, at `mean_bytes` a message and
+        `run_bytes_max` at most, fits into `room_bytes`, else as many; if not even that fits, the
+        window is halved and the answer is None.
+        """
+        taken = self._next_offset - self._last_offset
+        wider = used_to_its_end(self._window, self._limits, now_s, taken=taken)
+        for candidate in (wider, self._window):
+            if min(candidate.messages * mean_bytes, run_bytes_max) <= room_bytes:
+                self._window = candidate
+                return candidate.messages
+        self.shrink(now_s)
+        return None
+
+    def shrink(self, now_s: float) -> None:
+        """Halve the window: reading ahead was in vain, failed, or had no room."""
+        self._window = wasted(self._window, self._limits, now_s)
+
+    def reading_ahead(self, until: int) -> None:
+        """A read ahead as far as `until` began."""
+        self._ahead_until = until
+
+    def has_read_ahead(self, until: int) -> None:
+        """It ended, and came only as far as `until`."""
+        self._ahead_until = min(self._ahead_until, until)
+
+    def check(self) -> None:
+        """Assert the invariants; for tests."""
+        limits = self._limits
+        assert limits.messages_min <= self._window.messages <= limits.messages_max, f"G1: {self}"
+        assert self._last_offset <= self._next_offset, f"G2: {self}"

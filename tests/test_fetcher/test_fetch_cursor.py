@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from container.metadata.records import Gap
 from container.names.queue_id import QueueId
 from container.record.java_hash import tag_hash
-from fetcher.cached_run import CachedRun, CacheKey
-from fetcher.fetch_cursor import FetchCursor
+from fetcher.fetcher import FetchCursor
+from fetcher.run_cache import CachedRun, CacheKey
 from fetcher.tag_filter import parse_subscription
 from provider.ranges import QueueOffset
 

@@ -5,11 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from container.names.queue_id import QueueId
-from fetcher.cached_run import RUN_BYTES, CachedRun, CacheKey, compact
-from fetcher.group_position import GroupPosition
-from fetcher.run_cache import RunCache
+from fetcher.run_cache import RUN_BYTES, CachedRun, CacheKey, RunCache, compact
 from fetcher.tag_filter import parse_subscription
-from fetcher.window import WindowLimits
+from fetcher.window import GroupPosition, WindowLimits
 from provider.posix.files import BufferPool, rounded
 from provider.ranges import QueueOffset
 

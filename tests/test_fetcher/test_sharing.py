@@ -4,12 +4,11 @@ import asyncio
 
 import pytest
 
-from fetcher.cached_run import CacheKey
 from fetcher.fetcher import TieredMessageFetcher
-from fetcher.group_position import GroupPosition
 from fetcher.options import FetcherOptions
+from fetcher.run_cache import CacheKey
 from fetcher.single_flight import Flight, ReadBudget
-from fetcher.window import WindowLimits
+from fetcher.window import GroupPosition, WindowLimits
 from provider.errors import Closed, Unavailable
 from provider.ranges import QueueOffset
 from provider.testing.manual_clock import ManualClock, settle

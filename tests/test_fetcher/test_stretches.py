@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from container.record.blank import Coda
 from fetcher.fetcher import TieredMessageFetcher
 from fetcher.options import FetcherOptions
-from fetcher.stretches import ALONE_BYTES_MIN, stretches_of
+from fetcher.plan import ALONE_BYTES_MIN, stretches_of
 from provider.errors import Corrupt
 from provider.object_store import Buffer
 from provider.ranges import ByteRange

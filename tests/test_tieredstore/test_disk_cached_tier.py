@@ -9,9 +9,9 @@ import fsspec
 import pytest
 
 import tieredstore
-from fetcher.cached_run import CachedRun
 from fetcher.loading import load_runs
-from fetcher.run_reads import RunReads
+from fetcher.reads import RunReads
+from fetcher.run_cache import CachedRun
 from fetcher.single_flight import Flight
 from fetcher.source import TierQueue
 from provider.disk_cache.use import cache_use
@@ -143,7 +143,7 @@ async def test_without_verification_nothing_is_kept(url: str, cached: dict[str, 
 async def test_calls_that_share_a_read_share_its_second_try(
     url: str, cached: dict[str, Any], number: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fetcher.run_reads.RunReads._verified", keep_unverified)
+    monkeypatch.setattr("fetcher.reads.RunReads._verified", keep_unverified)
     damage(number)
     async with tieredstore.open(url, settings=cached) as tier:
         with pytest.raises(tieredstore.Corrupt):

@@ -4,14 +4,13 @@ import asyncio
 from collections.abc import Coroutine
 
 from container.names.queue_id import QueueId
-from fetcher.cached_run import CachedRun, CacheKey
-from fetcher.group_position import GroupPosition
 from fetcher.loading import load_runs
 from fetcher.options import FetcherOptions
-from fetcher.run_cache import RunCache
+from fetcher.plan import ALONE_BYTES_MIN
+from fetcher.run_cache import CachedRun, CacheKey, RunCache
 from fetcher.single_flight import Flight, Flights, ReadBudget
 from fetcher.source import TierQueue
-from fetcher.stretches import ALONE_BYTES_MIN
+from fetcher.window import GroupPosition
 from provider.clock import Clock
 from provider.disk_cache.use import cache_use
 from provider.errors import Closed, Corrupt, OutOfRange
