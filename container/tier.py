@@ -13,7 +13,7 @@ from container.index.options import IndexOptions
 from container.journal.journal import Journal
 from container.journal.options import JournalOptions
 from container.journal.ownership import Permit
-from container.lookup.key_collector import KeyCollector, with_keys
+from container.lookup.collector import KeyCollector, with_keys
 from container.lookup.query import Unsealed
 from container.metadata.operations import (
     CutQueue,
@@ -28,12 +28,12 @@ from container.names.queue_id import QueueId
 from container.names.tier_objects import KeptName
 from container.options import CUT_PLANS_MAX, HOUR_MS, TierIdentity, TierOptions
 from container.queue.commit_plan import CommitPlan, CutRules, plan_commit
-from container.queue.tail_cut import CUT_REASON, QueueCut, cut_queue
+from container.queue.truncate import CUT_REASON, QueueCut, cut_queue
 from container.record.batch import MessageBatch
+from container.steps.options import UpkeepOptions
 from container.tier_view import TierView
-from container.upkeep.first_files import announcements, taken_up
+from container.upkeep.creation_intents import announcements, taken_up
 from container.upkeep.index_files import IndexStep
-from container.upkeep.options import UpkeepOptions
 from container.upkeep.retention import retention_ms
 from container.upkeep.topic_deletion import delete_topic, still_dying
 from container.upkeep.upkeep import Upkeep

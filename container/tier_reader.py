@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Protocol, Self
 
-from container.journal.follower import JournalFollower
+from container.journal.reader import JournalFollower
 from container.metadata.state import TierState
 from container.names.queue_id import QueueId
 from container.queue.message_queue_container import Manifests

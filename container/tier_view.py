@@ -9,9 +9,8 @@ from container.metadata.state import TierState
 from container.names.queue_id import QueueId
 from container.queue.manifest import ManifestReader
 from container.queue.message_queue_container import Manifests, MessageQueueContainer
-from container.queue.sparse_read import read_records_at
-from container.queue.sparse_reads import RecordsOfQueues, read_records_of_queues
-from container.queue.tiered_segments import TieredSegments
+from container.queue.point_reads import RecordsOfQueues, read_records_at, read_records_of_queues
+from container.queue.segments import TieredSegments
 from provider.errors import NotFound
 from provider.object_store import ObjectStore
 from provider.ranges import QueueOffset

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Literal
 
-from container.queue.sparse_reads import READ_BYTES_MAX
+from container.queue.point_reads import READ_BYTES_MAX
 from container.record.unit import UNIT_BYTES
 
 Backfill = Literal["all", "none"] | timedelta

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from container.metadata.records import Gap
 from container.names.queue_id import QueueId, named_queue, whole_number
-from container.queue.time_boundary import Boundary, TimeRules
-from container.record.kernels import store_timestamps
+from container.queue.time_index import Boundary, TimeRules
+from container.record.batch import store_timestamps
 from container.record.unit import UNIT_BYTES
 from fetcher.options import FetcherOptions
 from fetcher.plan import gap_at, stretch_end

@@ -7,17 +7,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from container.errors import BytesMissing
+from container.record.batch import PREFIX_DTYPE, headers_at
 from container.record.blank import Coda
-from container.record.contents import Contents, verify_contents
-from container.record.kernels import PREFIX_DTYPE, headers_at
+from container.record.columns import Contents, verify_contents
 from container.record.unit import UNIT_BYTES, Units
-from container.record.unit_faults import (
+from container.record.verification import (
     Fault,
     Faults,
     judge_headers,
     leading_good,
+    leading_good_units,
 )
-from container.record.verification import leading_good_units
 from fetcher.options import FetcherOptions
 from fetcher.plan import Stretch, plan_reads, stretches_of, units_taken
 from fetcher.run_cache import CachedRun

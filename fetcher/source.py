@@ -5,8 +5,7 @@ from typing import Protocol
 
 from container.metadata.records import Gap
 from container.names.queue_id import QueueId
-from container.queue.time_boundary import Boundary
-from container.queue.time_stretch import TimeStretch
+from container.queue.time_index import Boundary, TimeStretch
 from container.record.unit import Units
 from provider.object_store import Buffer
 from provider.ranges import ByteRange, QueueOffset

@@ -8,7 +8,7 @@ from typing import cast
 import numpy as np
 from numpy.typing import NDArray
 
-from container.record.java_hash import tag_hash
+from container.record.properties import tag_hash
 
 _SQL = re.compile(
     r"[<>=]|\s(AND|OR|IN|BETWEEN|LIKE)\s|^NOT\s"

@@ -7,15 +7,13 @@ from itertools import count
 import numpy as np
 from numpy.typing import NDArray
 
-from container.queue.time_boundary import Boundary, TimeRules, UpperPlace, upper_offset
-from container.queue.time_stretch import TimeStretch
+from container.queue.time_index import Boundary, TimeRules, TimeStretch, UpperPlace, upper_offset
+from container.record.batch import store_timestamps
 from container.record.blank import Coda
 from container.record.header import RecordHeader
-from container.record.kernels import store_timestamps
 from container.record.layout import BORN_HOST_V6, layout_of
 from container.record.unit import UNIT_BYTES, Units
-from container.record.unit_faults import Fault, Faults, judge_records
-from container.record.verification import leading_good_units
+from container.record.verification import Fault, Faults, judge_records, leading_good_units
 from fetcher.plan import gap_at, places_in_reads, plan_reads
 from fetcher.source import TierQueue
 from provider.errors import Corrupt

@@ -62,8 +62,8 @@ if TYPE_CHECKING:
     from container.errors import BytesMissing, InUse, NewerVersion, Owned, Refused
     from container.lookup.query import QueryResult
     from container.metadata.records import Gap
-    from container.queue.tiered_segments import TieredSegment
-    from container.queue.time_boundary import Boundary, TimeRules
+    from container.queue.segments import TieredSegment
+    from container.queue.time_index import Boundary, TimeRules
     from container.record.message import StoredMessage
     from container.upkeep.upkeep import UpkeepStatistics
     from dispatcher.ports import QueueState
@@ -186,8 +186,8 @@ _HOMES: Mapping[str, tuple[str, ...]] = {
     "container.errors": ("BytesMissing", "InUse", "NewerVersion", "Owned", "Refused"),
     "container.lookup.query": ("QueryResult",),
     "container.metadata.records": ("Gap",),
-    "container.queue.tiered_segments": ("TieredSegment",),
-    "container.queue.time_boundary": ("Boundary", "TimeRules"),
+    "container.queue.segments": ("TieredSegment",),
+    "container.queue.time_index": ("Boundary", "TimeRules"),
     "container.record.message": ("StoredMessage",),
     "container.upkeep.upkeep": ("UpkeepStatistics",),
     "dispatcher.ports": ("QueueState",),

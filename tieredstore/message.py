@@ -6,7 +6,7 @@ from ipaddress import IPv6Address
 from typing import Self
 
 from container.record.body import decompress
-from container.record.fields import Host
+from container.record.header import Host
 from container.record.layout import COMPRESSED
 from container.record.message import StoredMessage
 from container.record.properties import UNIQ_KEY

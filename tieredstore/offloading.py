@@ -2,8 +2,8 @@
 
 from random import SystemRandom
 
+from container.move.offload_plan import Until
 from container.upkeep.offload import OffloadedQueue, planned_offload
-from container.upkeep.offload_plan import Until
 from provider.clock import Clock
 from provider.stores.verified import probe
 from tieredstore.config.effective import Config

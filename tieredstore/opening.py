@@ -9,7 +9,7 @@ from container.check.second_store import refuse_other_second_store, register_at_
 from container.java.metadata import JavaMetadata, KnownOffsets, parse_java_metadata
 from container.java.tier import load_java_tier
 from container.journal.frame import NONCE_BYTES
-from container.metadata.offloading import home_of, place_of
+from container.metadata.moves import home_of, place_of
 from container.metadata.records import Attempt
 from container.names.queue_id import QueueId
 from container.names.rocketmq import parse_cluster_directory

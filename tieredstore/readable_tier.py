@@ -10,7 +10,7 @@ from typing import Self
 
 from container.check.finding import Finding
 from container.names.queue_id import QueueId, named_queue
-from container.queue.time_boundary import Boundary, TimeRules
+from container.queue.time_index import Boundary, TimeRules
 from container.tier_reader import TierReader
 from fetcher.fetcher import TRANSFER_BYTES_MAX, TieredMessageFetcher
 from fetcher.result import FetchResult

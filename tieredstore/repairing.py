@@ -10,7 +10,7 @@ from pathlib import Path
 
 from container.metadata.records import Queue
 from container.names.queue_id import QueueId
-from container.queue.tail_cut import DamagedExtent, cut_queue
+from container.queue.truncate import DamagedExtent, cut_queue
 from container.tier import Tier
 from container.tier_view import TierView
 from dispatcher.consistency import find_common_end

@@ -5,7 +5,7 @@ from functools import partial
 from random import SystemRandom
 from typing import TYPE_CHECKING
 
-from container.metadata.offloading import home_of
+from container.metadata.moves import home_of
 from container.names.tier_objects import JOURNAL_PREFIX
 from provider.clock import Clock
 from provider.encryption.moving import Moved, move_older

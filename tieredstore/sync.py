@@ -23,8 +23,8 @@ from typing import Any
 import tieredstore
 from container.check.finding import Finding
 from container.lookup.query import QueryResult
-from container.queue.tiered_segments import TieredSegment
-from container.queue.time_boundary import Boundary, TimeRules
+from container.queue.segments import TieredSegment
+from container.queue.time_index import Boundary, TimeRules
 from dispatcher.statistics import DispatchStatistics
 from fetcher.fetcher import TRANSFER_BYTES_MAX
 from fetcher.result import FetchResult

@@ -5,7 +5,7 @@ from functools import partial
 from typing import Any
 
 from container.lookup.query import QueryResult
-from container.queue.time_boundary import Boundary, TimeRules
+from container.queue.time_index import Boundary, TimeRules
 from container.record.message import StoredMessage
 from provider.errors import StoreError
 from tieredstore.hot import Appended, NewMessage

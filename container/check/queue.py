@@ -1,27 +1,342 @@
-"""One look at a queue: its metadata, then every byte once, for its checksum and what it says."""
+"""Check of one queue: metadata, then every byte once, checksums, units and records."""
 
 from bisect import bisect_right
 from collections import ChainMap
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import pairwise
 
 import numpy as np
 
 from container.check.finding import Finding
-from container.check.flat_stream import FlatStream
-from container.check.records import RecordCheck
 from container.metadata.object_names import object_name, object_names
-from container.metadata.records import Queue, Segment
+from container.metadata.records import Extent, Queue, Segment
 from container.names.queue_id import FLAT_FILES, QueueId, SegmentType
 from container.names.rocketmq import segment_name
-from container.queue.log_places import lost_bytes
 from container.queue.message_queue_container import MessageQueueContainer
-from container.record.blank import Coda
-from container.record.kernels import decode_units
+from container.queue.positions import lost_bytes
+from container.record.batch import decode_units
+from container.record.blank import BLANK_MAGIC, Coda
+from container.record.body import check_compression, decompress
+from container.record.checksum import body_crc_of, crc32c, record_crc_is_valid
+from container.record.header import RecordHeader, RecordParts, locate_parts
+from container.record.layout import MAGIC_AT
+from container.record.properties import NAME_END, PAIR_END, TAGS, tag_hash
 from container.record.unit import UNIT_BYTES, Units
+from container.record.verification import Fault, find_records
 from provider.errors import Corrupt, Denied, NotFound, OutOfRange
 from provider.object_store import Buffer, ObjectStore
 from provider.ranges import ByteRange, QueueOffset
+
+
+def still_stands(judged: Queue, now: Queue | None) -> bool:
+    """Whether all bytes that `judged` speaks of are still published where it says.
+
+    Commits, gaps at the end and sealing change nothing of them. A cut, a trim, a merged manifest
+    and the end of the queue may.
+    """
+    return (
+        now is not None
+        and now.generation == judged.generation
+        and now.manifests == judged.manifests
+        and now.min_offset == judged.min_offset
+    )
+
+
+_TAGS_NAME = (PAIR_END + TAGS + NAME_END).encode()
+_PAIR_END = PAIR_END.encode()
+_FIELDS = {
+    Fault.QUEUE_ID: "queue_id",
+    Fault.QUEUE_OFFSET: "queue_offset",
+    Fault.POSITION: "physical_offset",
+}
+"""The header's field that is wrong; of the other faults `locate_parts` speaks."""
+
+
+@dataclass(slots=True)
+class RecordCheck:
+    """Checks the records of one queue in order of offset, a chunk at a time.
+
+    `next_position` is where the next record must begin: units join without holes, except that a
+    coda of an old Java tier may stand between two segments.
+    """
+
+    queue: QueueId
+    next_position: int
+    decompresses: bool = False
+    """Whether compressed bodies are read to their end, up to `BODY_BYTES_MAX`; takes its time.
+
+    Otherwise only their first bytes are compared with the format."""
+    tag_hashes: dict[bytes, int] = field(default_factory=dict[bytes, int])
+
+    def check(
+        self, first_offset: QueueOffset, units: Units, log: Buffer, log_start: int
+    ) -> Iterator[Finding]:
+        """Yield everything wrong with the messages of `units`, whose bytes `log` holds.
+
+        `log_start` is the log position of `log[0]`. About 6 us per message.
+        """
+        view = memoryview(log)
+        found = find_records(
+            log, log_start, units, queue_id=self.queue.queue_id, first_offset=first_offset
+        )
+        columns = (units["position"], units["tag_hash"], found.starts, found.sizes, found.faults)
+        rows = zip(*(column.tolist() for column in columns), strict=True)
+        for offset, (position, tags, at, size, number) in enumerate(rows, first_offset):
+            if position != self.next_position and not self._coda_between(view, log_start, position):
+                yield self._finding(
+                    "units-do-not-join",
+                    offset,
+                    f"unit points to {position}, the record before ends at {self.next_position}",
+                )
+            self.next_position = log_start + at + max(size, 0)
+            fault = Fault(number)
+            if fault is Fault.OUTSIDE:
+                yield self._finding(
+                    "unit-outside-log", offset, f"unit points to [{position}, {position + size})"
+                )
+                continue
+            yield from self._check_record(view[at : at + size], offset, log_start + at, tags, fault)
+
+    def _coda_between(self, view: memoryview, log_start: int, position: int) -> bool:
+        """Whether only a coda lies between the last record and `position`."""
+        at = self.next_position - log_start
+        return (
+            position - self.next_position
+            == Coda.SIZE
+            == self._coda_bytes(view[max(at, 0) : max(at, 0) + Coda.SIZE])
+        )
+
+    @staticmethod
+    def _coda_bytes(head: memoryview) -> int:
+        """Length of the coda that `head` is; 0 if it is something else."""
+        magic = int.from_bytes(head[MAGIC_AT : MAGIC_AT + 4], "big")
+        return Coda.SIZE if len(head) == Coda.SIZE and magic == BLANK_MAGIC else 0
+
+    def _check_record(
+        self, record: memoryview, offset: int, position: int, tags: int, fault: Fault
+    ) -> Iterator[Finding]:
+        try:
+            header, parts = locate_parts(record, path=str(self.queue), position=position)
+        except Corrupt as error:
+            yield self._finding("record", offset, f"{error.reason} at log position {position}")
+            return
+        if fault:
+            found = getattr(header, _FIELDS[fault])
+            yield self._finding("record", offset, f"{fault.reason}: {found} at {position}")
+        topic = bytes(record[parts.topic : parts.topic_end])
+        if topic != self.queue.topic.encode():
+            yield self._finding("record", offset, f"another topic: {topic!r}")
+        yield from self._check_sums(record, header, parts, offset)
+        found_hash = self._tag_hash(bytes(record[parts.properties :]))
+        if tags != found_hash:
+            yield self._finding("tag-hash", offset, f"unit has {tags}, the tags give {found_hash}")
+
+    def _check_sums(
+        self, record: memoryview, header: RecordHeader, parts: RecordParts, offset: int
+    ) -> Iterator[Finding]:
+        found = body_crc_of(record[parts.body : parts.body_end])
+        if found != header.body_crc:
+            yield self._finding(
+                "body-crc", offset, f"body has CRC {found:#010x}, stored {header.body_crc:#010x}"
+            )
+        elif parts.body < parts.body_end:  # readers take an empty body as it is
+            verify = decompress if self.decompresses else check_compression
+            body = record[parts.body : parts.body_end]
+            try:
+                verify(body, header.sys_flag, path=str(self.queue), position=offset)
+            except Corrupt as error:
+                yield self._finding("body-compression", offset, error.reason)
+        if not record_crc_is_valid(record):
+            yield self._finding("record-crc", offset, "the whole-record CRC does not match")
+
+    def _tag_hash(self, properties: bytes) -> int:
+        """Tags code that the properties give; the last TAGS counts."""
+        _, found, rest = (_PAIR_END + properties).rpartition(_TAGS_NAME)
+        tags = rest.partition(_PAIR_END)[0] if found else b""
+        if tags not in self.tag_hashes:
+            self.tag_hashes[tags] = tag_hash(tags.decode("utf-8", "replace"))
+        return self.tag_hashes[tags]
+
+    def _finding(self, kind: str, offset: int, detail: str) -> Finding:
+        return Finding(kind, str(self.queue), offset, detail)
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """Extents that touch in one object and in the flat file, so that they are read together."""
+
+    holder: str
+    start: int
+    """First byte in the flat file."""
+    object_start: int
+    extents: tuple[Extent, ...]
+    there_bytes: int
+    """As many of its bytes does the object have."""
+
+    @property
+    def end(self) -> int:
+        return self.start + sum(extent.length for extent in self.extents)
+
+
+class FlatStream:
+    """Windows over a flat file that move forward, and what its checksums say meanwhile.
+
+    Memory: a window and `piece_bytes`. Requests: one for each piece, and for each object.
+    """
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        queue: QueueId,
+        segments: Sequence[Segment],
+        sizes: Mapping[str, int],
+        *,
+        piece_bytes: int,
+    ) -> None:
+        """`sizes`: of the objects that are there. What lies in others is not read."""
+        self._store = store
+        self._piece_bytes = piece_bytes
+        self._runs = list(_runs_of(queue, segments, sizes))
+        self._chunks: list[tuple[int, Buffer]] = []
+        """What is held, by first byte in the flat file; holes lie where nothing could be read."""
+        self._run = 0
+        self._at = self._runs[0].start if self._runs else 0
+        self._extent = 0
+        self._extent_bytes = 0
+        self._crc = 0
+        self.low = self._at
+        """Bytes before it are not held any more."""
+        self._findings: list[Finding] = []
+
+    def __repr__(self) -> str:
+        return f"<FlatStream at {self._at}, run {self._run} of {len(self._runs)}>"
+
+    def findings(self) -> list[Finding]:
+        """What was found since the last call."""
+        found, self._findings = self._findings, []
+        return found
+
+    async def window(self, wanted: ByteRange) -> tuple[Buffer, list[ByteRange]]:
+        """The bytes of a range that does not begin before `low`, and the holes in it.
+
+        Drops all before it. A hole is what could not be read; it is filled with zeros, and told
+        as long as it is known to be, which may be beyond the window.
+
+        Raises:
+            Unavailable: try again later.
+        """
+        assert wanted.start >= self.low, f"{wanted} lies behind {self.low}"
+        self._drop(wanted.start)
+        while self._run < len(self._runs) and self._at < wanted.end:
+            await self._read_piece(keep_from=wanted.start)
+        parts: list[Buffer] = []
+        holes: list[ByteRange] = []
+        at = wanted.start
+        for start, chunk in self._chunks:
+            if start >= wanted.end:
+                break
+            if start > at:
+                holes.append(ByteRange(at, start))
+                parts.append(bytes(start - at))
+                at = start
+            part = memoryview(chunk)[at - start : wanted.end - start]
+            parts.append(part)
+            at += len(part)
+        if at < wanted.end:
+            holes.append(ByteRange(at, max(wanted.end, self._at)))
+            parts.append(bytes(wanted.end - at))
+        return (parts[0] if len(parts) == 1 else b"".join(parts)), holes
+
+    async def drain(self) -> None:
+        """Read what is left, for its checksums."""
+        self._drop(self._runs[-1].end if self._runs else 0)
+        while self._run < len(self._runs):
+            await self._read_piece(keep_from=self._runs[-1].end)
+
+    def _drop(self, start: int) -> None:
+        self.low = start
+        self._chunks = [one for one in self._chunks if one[0] + len(one[1]) > start]
+
+    async def _read_piece(self, *, keep_from: int) -> None:
+        """Read the next piece; one that cannot be read leaves a hole as long as its run."""
+        run = self._runs[self._run]
+        if not (self._extent or self._extent_bytes):
+            self._at = run.start
+        inside = self._at - run.start
+        length = min(self._piece_bytes, run.there_bytes - inside)
+        piece: Buffer | None = None
+        if length > 0:
+            place = ByteRange(run.object_start + inside, run.object_start + inside + length)
+            try:
+                piece = await self._store.read(run.holder, place)
+            except (Corrupt, Denied, OutOfRange) as error:
+                reason = error.reason
+                self._findings.append(Finding("unreadable", run.holder, place.start, reason))
+        if piece is None:
+            self._next_run(run)
+            return
+        self._sum(run, memoryview(piece))
+        if self._at + length > keep_from:
+            self._chunks.append((self._at, piece))
+        self._at += length
+        if self._at == run.end:
+            self._next_run(run)
+
+    def _next_run(self, run: _Run) -> None:
+        self._at, self._run = run.end, self._run + 1
+        self._extent = self._extent_bytes = self._crc = 0
+
+    def _sum(self, run: _Run, piece: memoryview) -> None:
+        """Continue the checksums of the run's extents over a piece."""
+        while len(piece):
+            extent = run.extents[self._extent]
+            part = piece[: extent.length - self._extent_bytes]
+            if extent.crc32c is not None:
+                self._crc = crc32c(part, self._crc)
+            self._extent_bytes += len(part)
+            piece = piece[len(part) :]
+            if self._extent_bytes < extent.length:
+                return
+            if extent.crc32c is not None and self._crc != extent.crc32c:
+                detail = (
+                    f"{extent.length} bytes have {self._crc:#010x}, published {extent.crc32c:#010x}"
+                )
+                place = extent.object_offset
+                self._findings.append(Finding("checksum", run.holder, place, detail))
+            self._extent, self._extent_bytes, self._crc = self._extent + 1, 0, 0
+
+
+def _runs_of(
+    queue: QueueId, segments: Sequence[Segment], sizes: Mapping[str, int]
+) -> Iterator[_Run]:
+    """The extents of segments, in as few runs as objects and holes allow."""
+    held: list[Extent] = []
+    start, holder, is_whole = 0, "", False
+    there_bytes = 0
+    for segment in segments:
+        for extent in segment.extents:
+            if extent.length <= 0:
+                continue
+            name = object_name(queue, segment, extent)
+            there = min(max(0, sizes.get(name, 0) - extent.object_offset), extent.length)
+            if held and not (
+                name == holder
+                and is_whole
+                and held[-1].end == extent.position
+                and held[-1].object_offset + held[-1].length == extent.object_offset
+            ):
+                yield _Run(holder, start, held[0].object_offset, tuple(held), there_bytes)
+                held, there_bytes = [], 0
+            if not held:
+                start, holder = segment.base + extent.position, name
+            is_whole = there == extent.length
+            there_bytes += there
+            held.append(extent)
+        if held:
+            yield _Run(holder, start, held[0].object_offset, tuple(held), there_bytes)
+            held, there_bytes = [], 0
+
 
 UNITS_AT_ONCE = 4_096
 UNIT_PIECE_BYTES = 1 << 20

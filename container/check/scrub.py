@@ -1,27 +1,17 @@
-"""A check in small pieces: each run reads a bounded part, and the next one goes on behind it.
-
-A round goes over all segments of all queues (every published byte once, compared with its
-checksum), then over the index files, then once over the names in storage: what is there and nothing
-refers to, and the metadata. It looks in both directions, as `check` does and with its code; only
-what units and records say of each other, and keys of messages, are `check`'s alone.
-
-It changes nothing of the tier. What nothing refers to is told, and remembered with the time when
-it was seen first, so that `unclaimed_since` can say what has been so for a grace time.
-"""
+"""Scrub: a check in bounded runs, each of which continues at the saved mark."""
 
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import replace
-from typing import TypeVar
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, NamedTuple, Self, TypeVar
+
+import orjson
 
 from container.check.finding import Finding
-from container.check.flat_stream import FlatStream
 from container.check.index_files import check_index_file
-from container.check.journal import ask_for_second_store, listed_objects
-from container.check.parts import check_parts
-from container.check.queue import check_extents, check_joins, grown
+from container.check.metadata import ask_for_second_store, check_parts, listed_objects
+from container.check.queue import FlatStream, check_extents, check_joins, grown
 from container.check.refreshing import LOOKS_MAX, take_newer
-from container.check.scrub_mark import UNCLAIMED_MAX, ScrubMark, ScrubPlace
 from container.check.tier import (
     check_behind,
     check_metadata,
@@ -32,16 +22,115 @@ from container.check.tier import (
 from container.metadata.object_names import object_name
 from container.metadata.records import Queue, Segment
 from container.metadata.state import TierState
-from container.names.index_base import IndexBase
 from container.names.queue_id import FLAT_FILES, QueueId
 from container.names.rocketmq import parse_segment_name
-from container.names.tier_objects import KeptName, ManifestName, parse_name
+from container.names.tier_objects import (
+    SCRUB_PREFIX,
+    IndexBase,
+    KeptName,
+    ManifestName,
+    ScrubName,
+    parse_name,
+)
 from container.tier_view import TierView
 from provider.clock import Clock
-from provider.errors import Corrupt, Denied, OutOfRange
+from provider.errors import Corrupt, Denied, NotFound, OutOfRange
 from provider.object_store import ObjectEntry, ObjectStore
 from provider.stores.forwarding import ForwardingStore, Result
 from provider.stores.packed_segments import PartName
+
+UNCLAIMED_MAX = 10_000
+"""Objects that nothing refers to whose first sight is remembered, about 100 bytes each."""
+
+
+class ScrubPlace(NamedTuple):
+    """The last piece of work that was done; work is done in the order of these."""
+
+    phase: int = 0
+    """0: segments of queues; 1: index files; 2: what lies in storage, which ends a round."""
+    name: str = ""
+    """The topic, or the index file."""
+    queue_id: int = -1
+    type: int = -1
+    base: int = -1
+    """Of the segment that was read last; -1 before the first of a flat file."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScrubMark:
+    """What one run leaves to the next."""
+
+    number: int = 0
+    """Which run it was, from 1; 0: there was none."""
+    round: int = 1
+    """How often everything was begun."""
+    place: ScrubPlace = field(default_factory=ScrubPlace)
+    began_ms: int = 0
+    """When the round began, Unix ms; 0: it has not."""
+    findings: int = 0
+    """Of the round so far."""
+    unclaimed: Mapping[str, int] = field(default_factory=dict[str, int])
+    """Objects that nothing referred to at the end of the last round: when each was seen first."""
+
+    def encode(self) -> bytes:
+        """JSON; the fields by name, the place as an array."""
+        return orjson.dumps({**asdict(self), "place": list(self.place)})
+
+    @classmethod
+    def decode(cls, raw: bytes, name: ScrubName) -> Self:
+        """Read a mark; one that cannot be read is that of a run which left nothing."""
+        begun = cls(name.number)
+        try:
+            found: Any = orjson.loads(raw)
+            place: Any = found["place"]
+            numbers: list[Any] = [found[one] for one in ("number", "round", "began_ms", "findings")]
+            unclaimed: dict[str, Any] = dict(found["unclaimed"])
+            numbers += [*unclaimed.values(), place[0], *place[2:]]
+            is_sound = (
+                len(place) == len(ScrubPlace())
+                and isinstance(place[1], str)
+                and all(isinstance(one, int) for one in numbers)
+                and found["number"] == name.number
+            )
+        except (orjson.JSONDecodeError, KeyError, IndexError, TypeError, ValueError):
+            return begun
+        if not is_sound:
+            return begun
+        _, the_round, began_ms, findings, *_ = numbers
+        return cls(name.number, the_round, ScrubPlace(*place), began_ms, findings, unclaimed)
+
+
+async def read_mark(store: ObjectStore) -> ScrubMark:
+    """The newest mark. A listing of few names, and one request."""
+    names = await _names(store)
+    if not names:
+        return ScrubMark()
+    try:
+        raw = await store.read(str(names[-1]))
+    except NotFound:  # a run that ended now has replaced it
+        return ScrubMark(names[-1].number)
+    return ScrubMark.decode(bytes(raw), names[-1])
+
+
+async def write_mark(store: ObjectStore, mark: ScrubMark) -> None:
+    """Leave a mark, whose number is the one behind the last, and delete the older ones.
+
+    Raises:
+        AlreadyExists: another run ended meanwhile.
+        Denied: the storage allows no writing.
+        Unavailable: unknown outcome; the next run goes on from this mark or the one before.
+    """
+    name = ScrubName(mark.number)
+    await store.create(str(name), [mark.encode()])
+    older = [str(one) for one in await _names(store) if one < name]
+    if older:
+        await store.delete(older)
+
+
+async def _names(store: ObjectStore) -> list[ScrubName]:
+    listed = [ScrubName.parse(entry.name) for entry in await store.list(SCRUB_PREFIX)]
+    return sorted(name for name in listed if name is not None)
+
 
 QUEUES, INDEX_FILES, STORAGE = 0, 1, 2
 ORPHAN = "orphan"

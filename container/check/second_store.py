@@ -10,7 +10,7 @@ from contextlib import suppress
 import orjson
 
 from container.errors import NewerVersion
-from container.metadata.offloading import home_of, mark_name, place_of
+from container.metadata.moves import home_of, mark_name, place_of
 from container.metadata.records import Attempt, Broker
 from container.names.tier_objects import OWNER_PREFIX, RegistrationName
 from provider.errors import AlreadyExists, Corrupt, Denied, NotFound, Unavailable

@@ -14,7 +14,7 @@ from container.index.layout import (
     OpenIndexItem,
 )
 from container.index.sealed import native_items
-from container.record.kernels import as_bytes
+from container.record.batch import as_bytes
 from provider.errors import Corrupt
 from provider.object_store import Buffer
 

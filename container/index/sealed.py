@@ -23,7 +23,7 @@ from container.index.layout import (
     IndexItem,
     IndexSlot,
 )
-from container.record.kernels import as_bytes
+from container.record.batch import as_bytes
 from provider.errors import Corrupt
 from provider.object_store import Buffer
 from provider.ranges import ByteRange

@@ -16,13 +16,13 @@ from container.index.layout import IndexHeader
 from container.index.merging import MergedPart, merge_sealed
 from container.index.sealed import fitting_begin, fitting_slots, seal_index
 from container.lookup.coverage import covered_by_files, readable, without
-from container.lookup.index_reads import part_of, read_whole
+from container.lookup.find import part_of, read_whole
 from container.metadata.records import IndexFile
-from container.names.index_base import INDEX_PREFIX, IndexBase
 from container.names.rocketmq import index_name
+from container.names.tier_objects import INDEX_PREFIX, IndexBase
 from container.queue.collected_keys import key_items_of
-from container.queue.sound_records import read_verified_records
-from container.record.crc32c import crc32c
+from container.queue.lenient_scan import read_verified_records
+from container.record.checksum import crc32c
 from container.tier_reader import TierReader
 from provider.errors import Corrupt, Denied, OutOfRange
 from provider.ranges import QueueOffset

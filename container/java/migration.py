@@ -1,23 +1,318 @@
-"""Between the Java tiered store's metadata and ours, for a tree that stays where it is."""
+"""Migration between the Java tiered store's metadata and ours, in place: import and export."""
 
-from collections.abc import Callable, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 
+import numpy as np
+from numpy.typing import NDArray
+
 from container.check.index_files import checksum_of
 from container.errors import Refused
-from container.java.export import export_java_metadata
-from container.java.import_tier import queue_with_checksums
-from container.java.metadata import encode_java_metadata
+from container.java.metadata import (
+    UNSET_TIMESTAMP,
+    FileKey,
+    JavaMetadata,
+    JavaQueue,
+    JavaSegment,
+    JavaTopic,
+    KnownOffsets,
+    encode_java_metadata,
+)
 from container.java.tier import DAMAGE
 from container.metadata.invariants import check_queue
 from container.metadata.operations import Operation, PutIndexFile, PutQueue, PutTopic
-from container.metadata.records import IndexFile, Queue, Segment
+from container.metadata.records import Extent, IndexFile, Queue, Segment
+from container.metadata.state import TierState
 from container.names.queue_id import FLAT_FILES, QueueId, SegmentType
-from container.names.rocketmq import INDEX_QUEUE, parse_segment_name
+from container.names.rocketmq import INDEX_QUEUE, parse_segment_name, segment_name
+from container.queue.message_queue_container import MessageQueueContainer
+from container.queue.roll_points import cut_runs
+from container.record.batch import store_timestamps
+from container.record.blank import Coda
+from container.record.checksum import crc32c
+from container.record.unit import UNIT_BYTES, Units
+from container.record.verification import find_records, leading_good, leading_good_units
 from container.tier_reader import TierReader
 from provider.clock import Clock
 from provider.errors import Corrupt, StoreError
+from provider.object_store import ObjectStore
+from provider.ranges import ByteRange, QueueOffset
+
+JAVA_NEW = 0
+"""The only status that Java 5.3 and later write."""
+
+
+def export_java_metadata(
+    state: TierState,
+    segments: Mapping[QueueId, Sequence[Segment]],
+    *,
+    now_ms: int,
+    index_files: Sequence[IndexFile] = (),
+) -> JavaMetadata:
+    """The metadata of Java's tiered store for the same tree. Pure.
+
+    `segments` holds all segments of every queue, those in manifests included. Only segments that
+    lie whole in a file of their own can be told to Java. Index files of ours are left out: Java
+    reads only those that have as many slots as it is configured with; `index_files` are such
+    (`index_export.py`). Gaps stand in a table of ours, for an import: Java passes over it.
+
+    Raises:
+        ValueError: a segment lies in packed objects.
+    """
+    tables: dict[SegmentType, dict[FileKey, tuple[JavaSegment, ...]]] = {
+        kind: {} for kind in SegmentType
+    }
+    broker = state.broker.name
+    for queue, found in segments.items():
+        key = FileKey(broker, queue)
+        for kind in FLAT_FILES:
+            rows = [_java_segment(str(key), segment) for segment in found if segment.type == kind]
+            tables[kind][key] = tuple(rows)
+    index_key = FileKey(broker, INDEX_QUEUE)
+    java_index = [file for file in state.index_files.values() if not file.coverage]
+    java_index += index_files
+    if java_index:
+        tables[SegmentType.INDEX][index_key] = tuple(
+            JavaSegment(
+                path=str(index_key),
+                type=int(SegmentType.INDEX),
+                base_offset=file.base,
+                status=JAVA_NEW,
+                size=file.size,
+                create_timestamp=file.begin_timestamp,
+                begin_timestamp=file.begin_timestamp,
+                end_timestamp=file.end_timestamp,
+                seal_timestamp=0,
+            )
+            for file in sorted(java_index, key=lambda file: file.base)
+        )
+    queues = tuple(
+        JavaQueue(broker, q.id.topic, q.id.queue_id, q.min_offset, q.next_offset, now_ms)
+        for q in state.queues.values()
+    )
+    topics = tuple(
+        JavaTopic(t.topic_id, t.name, JAVA_NEW, t.retention_hours, t.updated_ms)
+        for t in state.topics.values()
+    )
+    offsets = {
+        FileKey(broker, q.id): KnownOffsets(q.min_offset, q.next_offset, q.gaps)
+        for q in state.queues.values()
+        if q.gaps or q.min_offset == q.next_offset
+    }
+    return JavaMetadata(tables, queues, topics, state.next_topic_id - 1, offsets)
+
+
+def _java_segment(path: str, segment: Segment) -> JavaSegment:
+    if any(extent.object_name for extent in segment.extents):
+        raise ValueError(f"{path}: the segment at {segment.base} has no file of its own")
+    begin, end = segment.begin_timestamp, segment.end_timestamp
+    return JavaSegment(
+        path=path,
+        type=int(segment.type),
+        base_offset=segment.base,
+        status=JAVA_NEW,
+        size=segment.size,
+        create_timestamp=segment.created_ms,
+        begin_timestamp=UNSET_TIMESTAMP if begin is None else begin,
+        end_timestamp=UNSET_TIMESTAMP if end is None else end,
+        seal_timestamp=segment.sealed_ms or 0,
+    )
+
+
+UNITS_AT_ONCE = 4_096
+LOG_BYTES_AT_ONCE = 16 << 20
+"""Of records in memory at once, if one is not longer."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Items:
+    """Records or units of a queue: where each ends in its flat file, and its message's time.
+
+    Bytes between two records that hold none are one too, with the first offset that a gap lost.
+    """
+
+    offsets: NDArray[np.int64]
+    ends: NDArray[np.int64]
+    timestamps: NDArray[np.int64]
+    alone: NDArray[np.bool_]
+    """Those that hold no record: they are extents of their own."""
+
+    def of(self, segment: Segment) -> "_Items":
+        """Those that end in `segment`; the last ends with it, a coda behind it included."""
+        first = int(np.searchsorted(self.ends, segment.base, side="right"))
+        last = int(np.searchsorted(self.ends, segment.end, side="right"))
+        ends = self.ends[first:last].copy()
+        ends[-1:] = segment.end
+        rows = slice(first, last)
+        return _Items(self.offsets[rows], ends, self.timestamps[rows], self.alone[rows])
+
+    def runs(self) -> list[slice]:
+        """What may be in one extent: neither a gap nor bytes without a record lie amid it."""
+        apart = np.diff(self.offsets, prepend=self.offsets[:1]) > 1
+        apart |= self.alone
+        apart[1:] |= self.alone[:-1]
+        starts = sorted({0, *map(int, np.flatnonzero(apart))})
+        return [slice(a, b) for a, b in zip(starts, [*starts[1:], len(self.ends)], strict=True)]
+
+
+async def queue_with_checksums(
+    container: MessageQueueContainer,
+    store: ObjectStore,
+    *,
+    extent_bytes_max: int,
+    progress: Callable[[int], None],
+) -> Queue:
+    """The record of a Java queue with extents as our own commits would have made them.
+
+    Reads every byte twice; holds 40 bytes a message, and `LOG_BYTES_AT_ONCE` or an extent.
+    `progress` is told the bytes of records read since the last call. All segments but the last of
+    each flat file become sealed. What lies in the log behind the last unit's record (Java died
+    between the two) is no part of it.
+
+    Raises:
+        Corrupt, OutOfRange: a unit, or the record that it points to, is damaged; the position is
+            the place.
+    """
+    queue = container.record
+    if not any(segment.extents for segment in queue.commit_log):
+        return queue  # it has no message, and our export says where it goes on
+    records, units = await _items(container, progress)
+    logs = _until(queue.commit_log, int(records.ends[-1]))
+    log = [await _imported(store, queue, s, records, extent_bytes_max) for s in logs]
+    row = [await _imported(store, queue, s, units, extent_bytes_max) for s in queue.consume_queue]
+    goes_on = not (queue.gaps and queue.gaps[-1].end == queue.next_offset)
+    return replace(
+        queue,
+        commit_log=_sealed(log, goes_on=goes_on),
+        consume_queue=_sealed(row, goes_on=goes_on),
+    )
+
+
+def _until(segments: Sequence[Segment], end: int) -> list[Segment]:
+    """The segments up to byte `end` of their flat file; each has one extent, as Java's have."""
+    return [
+        replace(s, extents=(s.extents[0]._replace(length=min(s.size, end - s.base)),))
+        for s in segments
+        if s.base < end and s.extents
+    ]
+
+
+async def _items(
+    container: MessageQueueContainer, progress: Callable[[int], None]
+) -> tuple[_Items, _Items]:
+    """Where the queue's records and units end. Units before `min_offset` have no record left."""
+    queue = container.record
+    offset = queue.min_offset
+    ends: list[NDArray[np.int64]] = []
+    stamps: list[NDArray[np.int64]] = []
+    offsets: list[NDArray[np.int64]] = []
+    alone: list[NDArray[np.bool_]] = []
+    bases = {segment.base for segment in queue.commit_log}
+    while offset < queue.next_offset:
+        number = bisect_right(queue.gaps, offset, key=lambda one: one.end)
+        gap = queue.gaps[number] if number < len(queue.gaps) else None
+        if gap is not None and gap.start <= offset:
+            offset = gap.end
+            continue
+        behind = queue.next_offset if gap is None else gap.start
+        end = QueueOffset(min(offset + UNITS_AT_ONCE, behind))
+        part = await container.units(offset, end)
+        starts, sizes = part["position"].astype(np.int64), part["size"].astype(np.int64)
+        good = leading_good_units(starts, sizes)
+        if not good:
+            path = f"{queue.id}/CONSUME_QUEUE"
+            raise Corrupt(f"impossible unit {part[:1].tolist()}", path, UNIT_BYTES * offset)
+        together = np.searchsorted(starts + sizes - starts[0], LOG_BYTES_AT_ONCE, side="right")
+        part = part[: min(good, max(1, int(together)))]
+        raw = await container.log(_log_range(queue, part))
+        found = find_records(
+            raw, int(starts[0]), part, queue_id=queue.id.queue_id, first_offset=offset
+        )
+        count, fault = leading_good(found.faults)
+        if fault:
+            path = f"{queue.id}/COMMIT_LOG"
+            raise Corrupt(fault.reason, path, int(starts[0] + found.starts[count]))
+        begins_at = int(starts[0] + found.starts[0])
+        if ends and offset - 1 > offsets[-1][-1] and ends[-1][-1] < begins_at not in bases:
+            alone.append(np.ones(1, np.bool_))
+            ends.append(np.array([begins_at]))
+            stamps.append(stamps[-1][-1:])
+            offsets.append(offsets[-1][-1:] + 1)
+        ends.append(starts[0] + found.starts + found.sizes)
+        stamps.append(store_timestamps(raw, found.starts))
+        offsets.append(np.arange(offset, offset + len(part), dtype=np.int64))
+        alone.append(np.zeros(len(part), np.bool_))
+        progress(len(raw))
+        offset = QueueOffset(offset + len(part))
+    first = queue.consume_queue[0].base // UNIT_BYTES
+    records = _Items(
+        np.concatenate(offsets),
+        np.concatenate(ends),
+        np.concatenate(stamps),
+        np.concatenate(alone),
+    )
+    lost = np.arange(first, queue.min_offset, dtype=np.int64)
+    for one in queue.gaps:
+        lost = lost[(lost < one.start) | (lost >= one.end)]
+    told = np.concatenate((lost, records.offsets[~records.alone]))
+    timestamps = records.timestamps[~records.alone]
+    units = _Items(
+        told,
+        UNIT_BYTES * (told + 1),
+        np.concatenate((np.full(len(lost), timestamps[0]), timestamps)),
+        np.zeros(len(told), np.bool_),
+    )
+    return records, units
+
+
+def _log_range(queue: Queue, units: Units) -> ByteRange:
+    """Where the records of some units lie; the last may lie behind a coda."""
+    start = int(units["position"][0])
+    end = int(units["position"][-1]) + int(units["size"][-1]) + Coda.SIZE
+    end = min(end, queue.flat_end(SegmentType.COMMIT_LOG))
+    return ByteRange(start, max(end, start + 1))
+
+
+async def _imported(
+    store: ObjectStore, queue: Queue, segment: Segment, items: _Items, bytes_max: int
+) -> Segment:
+    """The segment with extents that were read."""
+    mine = items.of(segment)
+    name = segment_name(queue.id, segment.type, segment.base)
+    extents: list[Extent] = []
+    begin = segment.base
+    for run in mine.runs():
+        ends = mine.ends[run]
+        for cut in cut_runs(ends, begin, open_start=begin, bytes_max=bytes_max):
+            inside = ByteRange(cut.start - segment.base, int(ends[cut.last - 1]) - segment.base)
+            stamps = mine.timestamps[run][cut.first : cut.last]
+            extents.append(
+                Extent(
+                    inside.start,
+                    inside.length,
+                    crc32c(await store.read(name, inside)),
+                    QueueOffset(int(mine.offsets[run][cut.first])),
+                    int(stamps.min()),
+                    int(stamps.max()),
+                    object_offset=inside.start,
+                )
+            )
+        begin = int(ends[-1])
+    return replace(segment, extents=tuple(extents))
+
+
+def _sealed(segments: Sequence[Segment], *, goes_on: bool) -> tuple[Segment, ...]:
+    """All but the last are closed for good; those without messages go.
+
+    Not `goes_on`: the queue ends with a gap, and what follows begins a segment.
+    """
+    kept = [segment for segment in segments if segment.extents]
+    closed = [replace(s, sealed_ms=s.sealed_ms or s.end_timestamp) for s in kept]
+    if goes_on:
+        closed[-1:] = [replace(one, sealed_ms=None) for one in closed[-1:]]
+    return tuple(closed)
 
 
 async def java_metadata_of(

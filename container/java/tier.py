@@ -21,11 +21,10 @@ from container.java.metadata import (
 )
 from container.metadata.records import Broker, CopyState, Extent, IndexFile, Queue, Segment, Topic
 from container.metadata.state import TierState
-from container.names.path_component import check_path_component
-from container.names.queue_id import FLAT_FILES, QueueId, SegmentType
+from container.names.queue_id import FLAT_FILES, QueueId, SegmentType, check_path_component
 from container.names.rocketmq import INDEX_QUEUE, INT64_MAX, index_name, segment_name
+from container.record.batch import decode_units
 from container.record.header import RecordHeader
-from container.record.kernels import decode_units
 from container.record.layout import BORN_HOST_V6, layout_of
 from container.record.unit import UNIT_BYTES
 from provider.errors import Corrupt, Denied, NotFound, OutOfRange, StoreError

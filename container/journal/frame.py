@@ -12,7 +12,7 @@ from typing import ClassVar, Self
 
 from container.errors import NewerVersion
 from container.metadata.codec import ENCODINGS, encoding_of
-from container.record.crc32c import crc32c
+from container.record.checksum import crc32c
 from provider.errors import Corrupt
 from provider.object_store import Buffer
 

@@ -1,26 +1,20 @@
-"""The journal as its owner sees it: one sequence of entries, each created if absent.
-
-Readers believe only what an entry holds. `publish` validates a transaction against the state as it
-will be and queues it; one worker (`run`) writes queued transactions into the next entry, and never
-begins another number before it knows what became of the last one.
-"""
+"""Journal of a tier as its owner sees it: one sequence of entries, committed in groups."""
 
 import asyncio
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Self
 
 from container.errors import NewerVersion, Refused
-from container.journal.claims import StandingBack
+from container.journal.entry import encode_entry
 from container.journal.entry_writer import EntryWriter, Outcome
-from container.journal.frame import Frame, FrameKind
-from container.journal.group_commit import PendingEntry, Transaction, copy_of, gather_entry
+from container.journal.frame import NONCE_BYTES, Frame, FrameKind
 from container.journal.options import JournalOptions, RandomSource
-from container.journal.ownership import Permit, take_ownership
+from container.journal.ownership import Permit, StandingBack, take_ownership
 from container.journal.reader import JournalReader, Loaded
-from container.journal.statistics import JournalStatistics
-from container.metadata.codec import encode_operations
+from container.metadata.codec import encode_operations, join_operations
 from container.metadata.operations import Operation, TakeOwnership
 from container.metadata.state import StateChange, TierState
 from container.names.queue_id import QueueId
@@ -28,6 +22,105 @@ from container.names.tier_objects import JOURNAL_PREFIX, EntryName, parse_name
 from provider.clock import Clock, wait_at_most
 from provider.errors import Closed, Corrupt, Fenced, NotFound, StoreError
 from provider.object_store import Buffer, ObjectStore
+
+
+@dataclass(frozen=True, slots=True)
+class JournalStatistics:
+    """What a journal did since its ownership was taken."""
+
+    epoch: int
+    sequence: int
+    """Number of the last entry that is published."""
+    entries: int
+    transactions: int
+    bytes: int
+    """Bytes of all entries written."""
+    waiting: int
+    """Transactions that wait for an entry."""
+    unsettled: bool
+    """An entry was sent, and its outcome is not known yet."""
+    retries: int
+    stood_back: int
+    """How often it let a claim go first."""
+    last_error: str
+    """Why the entry is not settled, or why the journal is over; empty otherwise."""
+
+
+class Transaction:
+    """A validated transaction, and the callers that wait for it.
+
+    It is settled exactly once: with the number of its entry, or with an error.
+    """
+
+    __slots__ = ("_sequence", "change", "payload")
+
+    def __init__(self, change: StateChange, payload: bytes) -> None:
+        self.change = change
+        self.payload = payload
+        self._sequence: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+    def land(self, sequence: int) -> None:
+        """It is durable in entry `sequence`. One that failed before that was known stays so."""
+        if not self._sequence.done():  # the journal may end while its last entry is written
+            self._sequence.set_result(sequence)
+
+    def fail(self, error: StoreError) -> None:
+        """It will not be acknowledged."""
+        self._sequence.set_exception(error)
+        self._sequence.exception()  # retrieved: its callers may all have been cancelled
+
+    async def wait(self) -> int:
+        """The number of its entry, once it is durable. Cancelling this changes nothing."""
+        await asyncio.wait([self._sequence])
+        error = self._sequence.exception()
+        if isinstance(error, StoreError):
+            raise copy_of(error)
+        return self._sequence.result()
+
+
+def copy_of(error: StoreError) -> StoreError:
+    """A new exception of the same verdict, so that waiters do not share a traceback."""
+    copy = type(error)(error.reason, error.path, error.position)
+    copy.__cause__ = error
+    return copy
+
+
+@dataclass(frozen=True, slots=True)
+class PendingEntry:
+    """An entry whose bytes are final, and which is not acknowledged yet."""
+
+    name: EntryName
+    raw: bytes
+    own_bytes: int
+    """Those of `raw` that are no copy of the entry before it."""
+    transactions: tuple[Transaction, ...]
+
+
+def gather_entry(
+    waiting: deque[Transaction],
+    *,
+    sequence: int,
+    epoch: int,
+    before: bytes,
+    rng: RandomSource,
+    options: JournalOptions,
+) -> PendingEntry:
+    """Take as many waiting transactions as the limits allow, at least one, in order.
+
+    `before`: the entry before it, of which it holds a copy.
+    """
+    taken = [waiting.popleft()]
+    total = len(taken[0].payload)
+    while waiting and len(taken) < options.entry_transactions_max:
+        total += len(waiting[0].payload) + 1
+        if total > options.entry_bytes_max:
+            break
+        taken.append(waiting.popleft())
+    payload = join_operations([one.payload for one in taken])
+    frame = Frame(FrameKind.ENTRY, epoch, sequence, rng.randbytes(NONCE_BYTES), payload)
+    raw, own_bytes = encode_entry(frame, before)
+    return PendingEntry(EntryName(sequence), raw, own_bytes, tuple(taken))
+
 
 Listener = Callable[[Sequence[StateChange]], None]
 """Called with the changes of one entry, which are installed by then; must not fail."""

@@ -14,7 +14,7 @@ from container.metadata.codec import (
 )
 from container.metadata.state import TierState
 from container.names.tier_objects import SnapshotName
-from container.record.crc32c import crc32c
+from container.record.checksum import crc32c
 from provider.clock import Clock
 from provider.errors import Corrupt
 from provider.object_store import Buffer, ObjectStore

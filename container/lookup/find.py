@@ -1,16 +1,27 @@
-"""Finding messages by key in a tier: the shell around `query.py`."""
+"""Key queries of a tier: index files, unindexed spans, records. The shell around `query.py`."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import islice
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice, pairwise
 
 import numpy as np
+from numpy.typing import NDArray
 
-from container.index.items import ItemPlace, KeyItems, places_in_log
+from container.index.items import ItemPlace, KeyItems, joined, place_of, places_in_log
 from container.index.keys import has_key, index_key, keys_of_records
 from container.index.layout import END_MAGIC, IndexHeader, IndexItem
+from container.index.merging import MergedPart
+from container.index.open_file import OpenIndex
 from container.index.sealed import SealedIndex
-from container.lookup.coverage import Span, count
-from container.lookup.known_coverage import KnownCoverage
+from container.lookup.coverage import (
+    Span,
+    count,
+    merged,
+    readable,
+    rows_of_topic,
+    topic_covered_by_files,
+    without,
+)
 from container.lookup.query import (
     Candidate,
     Found,
@@ -22,18 +33,211 @@ from container.lookup.query import (
     is_within,
     tick_of,
 )
-from container.lookup.spans_to_scan import spans_to_scan
 from container.metadata.records import IndexFile, Queue
+from container.metadata.state import TierState
 from container.names.queue_id import QueueId, SegmentType
+from container.queue.lenient_scan import UNITS_AT_ONCE, read_sound_records
 from container.queue.message_queue_container import MessageQueueContainer
-from container.queue.sound_records import UNITS_AT_ONCE, read_sound_records
-from container.record.contents import ANOTHER_BODY
-from container.record.java_hash import key_hash
+from container.record.checksum import crc32c
+from container.record.columns import ANOTHER_BODY
 from container.record.message import StoredMessage
+from container.record.properties import key_hash
 from container.tier_view import TierView
 from provider.errors import Corrupt, Denied, OutOfRange, StoreError
-from provider.object_store import Buffer
+from provider.object_store import Buffer, ObjectStore
 from provider.ranges import ByteRange, QueueOffset
+
+CHAIN_ITEMS_MAX = 65_536
+"""Items of one slot that are looked at; RocketMQ looks at 512."""
+
+
+class OpenFileItems:
+    """What open files have; nothing says which messages they cover."""
+
+    has_exact_times = False
+    revision = 0
+
+    def __init__(self, files: Sequence[OpenIndex]) -> None:
+        self._files = files
+
+    def __repr__(self) -> str:
+        return f"<OpenFileItems: {len(self._files)} files>"
+
+    def items_of(self, key_hash: int, topic_id: int) -> KeyItems:
+        """Those of a hash.
+
+        Raises:
+            Corrupt: the chain of a slot is damaged.
+        """
+        found = [file.chain(key_hash, items_max=CHAIN_ITEMS_MAX) for file in self._files]
+        items = joined(found)
+        return items[items["topic_id"] == topic_id]
+
+    def spans(self, queue: QueueId) -> Sequence[Span]:  # noqa: ARG002 - of none it is known
+        """None."""
+        return ()
+
+
+async def read_whole(store: ObjectStore, file: IndexFile) -> Buffer:
+    """A file as it was published. One request; holds the file.
+
+    Raises:
+        Corrupt: its bytes are others.
+        OutOfRange, Unavailable, Denied: as the storage's `read`.
+    """
+    raw = await store.read(file.object_name)
+    if len(raw) != file.size or crc32c(raw) != file.crc32c:
+        reason = f"the index file has {len(raw)} bytes that are not those that were written"
+        raise Corrupt(reason, file.object_name)
+    return raw
+
+
+def part_of(state: TierState, file: IndexFile, raw: Buffer) -> MergedPart:
+    """The items of a file that belong to what it covers, and to messages that are there. Pure.
+
+    Of a queue that was dropped, or cut off wholly, it covers nothing any more; items of such a
+    queue would name other messages in a queue of the same name.
+    """
+    places: list[int] = []
+    first_bytes: list[int] = []
+    for queue_id in dict.fromkeys(queue for queue, _, _ in file.coverage):
+        queue, topic = state.queues.get(queue_id), state.topics.get(queue_id.topic)
+        if queue is not None and topic is not None:
+            places.append(place_of(topic.topic_id, queue_id.queue_id))
+            first_bytes.append(queue.flat_begin(SegmentType.COMMIT_LOG))
+    order = np.argsort(np.array(places, np.int64))
+    return MergedPart(file.object_name, raw, _taken(places, order), _taken(first_bytes, order))
+
+
+def _taken(numbers: Sequence[int], order: NDArray[np.int64]) -> NDArray[np.int64]:
+    return np.array(numbers, np.int64)[order]
+
+
+async def spans_to_scan(
+    container: MessageQueueContainer,
+    spans: Sequence[Span],
+    query: KeyQuery,
+    *,
+    by_segments: bool,
+) -> list[Span]:
+    """The parts of spans in whose extents a message of the time asked for may be.
+
+    `by_segments`: none of them lies in two segments of the log. One request for each manifest that
+    is not cached.
+    """
+    segments = await container.segments(SegmentType.COMMIT_LOG)
+    extents = [extent for segment in segments for extent in segment.extents]
+    ends = [extent.first_offset for extent in extents[1:]] + [container.next_offset]
+    outside = [
+        (extent.first_offset, end)
+        for extent, end in zip(extents, ends, strict=True)
+        if extent.max_timestamp < query.begin_ms or extent.min_timestamp > query.end_ms
+    ]
+    within = without(spans, outside)
+    if not by_segments:
+        return within
+    firsts = [segment.extents[0].first_offset for segment in segments if segment.extents]
+    parts: list[Span] = []
+    for start, end in within:
+        edges = [start, *(first for first in firsts if start < first < end), end]
+        parts += pairwise(edges)
+    return parts
+
+
+TOPICS_MAX = 64
+"""Topics that are remembered; each is some 300 bytes a queue that is asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicIndex:
+    """What is in an index of one topic, of one state of the tier. Shared: never change it."""
+
+    topic: str
+    files: Sequence[IndexFile]
+    """The files that may have items of the topic."""
+    unindexed: Mapping[QueueId, list[Span]]
+    """By queue, the readable offsets whose keys no file and no memory has; no queue without."""
+    queues: Sequence[tuple[Queue, Sequence[Span]]]
+    """The queues of the topic, and the offsets of each whose keys are in memory."""
+
+    def unindexed_without(self, lost: Container[str]) -> Mapping[QueueId, list[Span]]:
+        """`unindexed` where files cannot be read, by their names. O(coverage of the topic)."""
+        kept = [one for one in self.files if one.object_name not in lost]
+        covered = topic_covered_by_files(kept, self.topic)
+        found = {
+            queue.id: _left(queue, [*covered.get(queue.id, ()), *in_memory])
+            for queue, in_memory in self.queues
+        }
+        return {queue: spans for queue, spans in found.items() if spans}
+
+
+@dataclass(frozen=True, slots=True)
+class _FilesOfTopic:
+    every: list[IndexFile]
+    """All files of the state that this was worked out of."""
+    having: list[IndexFile]
+    covered: Mapping[QueueId, list[Span]]
+
+
+class KnownCoverage:
+    """Remembers the newest answer for each topic. O(1) where nothing was published since."""
+
+    def __init__(self) -> None:
+        self._answers: dict[str, tuple[TierState, tuple[int, ...], TopicIndex]] = {}
+        self._files: dict[str, _FilesOfTopic] = {}
+
+    def __repr__(self) -> str:
+        return f"<KnownCoverage of {len(self._answers)} topics>"
+
+    def of_topic(self, state: TierState, topic: str, unsealed: Sequence[Unsealed]) -> TopicIndex:
+        """What `state` and `unsealed` have of a topic.
+
+        O(queues of the tier) after a commit, and O(coverage of the topic) after index files came.
+        """
+        when = state.sequence, *(one.revision for one in unsealed)
+        known = self._answers.get(topic)
+        if known is not None and known[0] is state and known[1] == when:
+            return known[2]
+        files = self._files_of(state, topic)
+        queues = [
+            (queue, [span for one in unsealed for span in one.spans(queue.id)])
+            for queue in state.queues.of_topic(topic)
+        ]
+        unindexed: dict[QueueId, list[Span]] = {}
+        for queue, in_memory in queues:
+            if left := _left(queue, [*files.covered.get(queue.id, ()), *in_memory]):
+                unindexed[queue.id] = left
+        found = TopicIndex(topic, files.having, unindexed, queues)
+        self._answers.pop(topic, None)
+        if len(self._answers) >= TOPICS_MAX:
+            oldest = next(iter(self._answers))
+            del self._answers[oldest], self._files[oldest]
+        self._answers[topic] = state, when, found
+        return found
+
+    def _files_of(self, state: TierState, topic: str) -> _FilesOfTopic:
+        every = [*state.index_files.values()]
+        known = self._files.get(topic)
+        if known is None or not _are_same(known.every, every):
+            having = [one for one in every if not one.coverage or rows_of_topic(one, topic)]
+            spans = topic_covered_by_files(having, topic)
+            covered = {queue: merged(some) for queue, some in spans.items()}
+            known = self._files[topic] = _FilesOfTopic(every, having, covered)
+        return known
+
+
+def _are_same(one: Sequence[object], other: Sequence[object]) -> bool:
+    return len(one) == len(other) and all(a is b for a, b in zip(one, other, strict=True))
+
+
+def _left(queue: Queue, known: Sequence[Span]) -> list[Span]:
+    """The readable offsets of a queue that are in none of `known`. O(n) if none is, as mostly."""
+    at: int = queue.min_offset
+    for start, end in known:
+        if start <= at < end:
+            at = end
+    return without(readable(queue), known) if at < queue.next_offset else []
+
 
 FILES_AT_ONCE = 64
 LOOKS_MAX = 3

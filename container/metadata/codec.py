@@ -1,12 +1,4 @@
-"""Records and operations as JSON: what the payloads of entries, snapshots and manifests hold.
-
-The form follows from the declarations in `metadata/records.py` and `metadata/operations.py`. A
-record is an object whose keys are its field names; a field that has its default is left out, and
-unknown keys are kept in `extra` and written again. Extents, which are many, are arrays
-(`EXTENT`). An operation is an object with its class's name under `op`. An unknown operation, or
-an unknown field of an operation, is refused: to ignore it would give another state than that of
-its writer.
-"""
+"""Payloads of entries, snapshots and manifests: records and operations as JSON."""
 
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -16,7 +8,10 @@ from typing import Any, get_args
 import orjson
 
 from container.errors import NewerVersion
-from container.metadata.field_codecs import (
+from container.metadata.operations import Operation
+from container.metadata.part_counts import recounted
+from container.metadata.record_codecs import (
+    RECORD_CODECS,
     DecodeError,
     FieldCodec,
     json_integer,
@@ -24,16 +19,50 @@ from container.metadata.field_codecs import (
     json_object,
     json_text,
 )
-from container.metadata.operations import Operation
-from container.metadata.part_counts import recounted
-from container.metadata.queues_apart import queues_apart
-from container.metadata.record_codecs import RECORD_CODECS
 from container.metadata.records import Broker, Part, Segment
 from container.metadata.state import TierState
 from container.metadata.tables import TABLES
 from container.names.queue_id import QueueId
 from provider.errors import Corrupt
 from provider.stores.packed_segments import OFFLOAD_PREFIX
+
+QUEUES_PIECE_BYTES = 1 << 18
+"""Parsed at a time, and what is left of a record at its end."""
+_BEGIN = b',"queues":['
+_END = b'],"tombstones":['
+_RECORD = b',{"id":["'
+"""Inside a JSON text the quotes would be escaped; inside a record this may be, but only in a field
+of a newer version: a piece that ends there is no JSON."""
+_MARK = "@queues"
+
+
+def queues_apart(payload: bytes) -> tuple[dict[str, Any], Iterator[Any]] | None:
+    """The fields of a snapshot but for the queues, and these one by one; None if not found.
+
+    Iterating raises `orjson.JSONDecodeError` where a piece turns out to be none.
+    """
+    begin = payload.find(_BEGIN) + len(_BEGIN)
+    end = payload.find(_END, begin)
+    if begin < len(_BEGIN) or end <= begin:
+        return None
+    try:
+        rest = b'%b"%b"%b' % (payload[:begin], _MARK.encode(), payload[end:])
+        fields = json_object(orjson.loads(rest))
+    except (orjson.JSONDecodeError, DecodeError):
+        return None
+    if fields.get("queues") != [_MARK]:
+        return None
+    del fields["queues"]
+    return fields, _records(payload, begin, end)
+
+
+def _records(payload: bytes, begin: int, end: int) -> Iterator[Any]:
+    while begin < end:
+        cut = payload.find(_RECORD, begin + QUEUES_PIECE_BYTES, end)
+        stop = end if cut < 0 else cut
+        yield from orjson.loads(b"[%b]" % payload[begin:stop])
+        begin = stop + 1
+
 
 ENCODINGS = frozenset({0, 1, 2, 3})
 """Those that a payload may have: `encoding_of`."""

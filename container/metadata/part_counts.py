@@ -18,8 +18,8 @@ from dataclasses import replace
 
 from container.metadata.invariants import refuse_unless
 from container.metadata.operations import ALL_EXTENTS, CommitQueue, Release
-from container.metadata.overlay import Overlay
 from container.metadata.records import Part, Queue, Segment, Tombstone
+from container.metadata.tables import Overlay
 from container.names.queue_id import FLAT_FILES
 
 FREED = "freed"

@@ -1,13 +1,7 @@
-"""What each operation on a queue does to its record: small pure functions from record to record.
-
-Every function either returns the record after the change or raises `Refused`; none changes
-anything. Costs are O(new extents + segments in the snapshot), except a tuple copy of the extents
-that a commit keeps.
-"""
+"""Queue record after each operation: pure functions from record to record."""
 
 from dataclasses import replace
 
-from container.metadata.copy_states import is_legal
 from container.metadata.invariants import check_queue, queue_path, refuse_unless
 from container.metadata.operations import (
     ALL_EXTENTS,
@@ -32,6 +26,22 @@ from container.metadata.records import (
 from container.names.queue_id import FLAT_FILES, SegmentType
 from container.record.unit import UNIT_BYTES
 from provider.stores.two_stores import is_offloaded
+
+LEGAL_NEXT: dict[CopyState | None, frozenset[CopyState]] = {
+    None: frozenset({CopyState.COPY_STARTED}),
+    CopyState.COPY_STARTED: frozenset(
+        {CopyState.COPY_STARTED, CopyState.COPY_FINISHED, CopyState.DELETE_STARTED}
+    ),
+    CopyState.COPY_FINISHED: frozenset({CopyState.COPY_FINISHED, CopyState.DELETE_STARTED}),
+    CopyState.DELETE_STARTED: frozenset({CopyState.DELETE_STARTED, CopyState.DELETE_FINISHED}),
+    CopyState.DELETE_FINISHED: frozenset({CopyState.DELETE_FINISHED}),
+}
+"""Where a copy may go from each state; None stands for a copy that is not known yet."""
+
+
+def is_legal(now: CopyState | None, wanted: CopyState) -> bool:
+    """Whether a copy in state `now` may move to `wanted`; staying is legal once it is known."""
+    return wanted in LEGAL_NEXT[now]
 
 
 def commit(queue: Queue, operation: CommitQueue) -> Queue:

@@ -14,11 +14,10 @@ from threading import Lock
 from typing import Any, NamedTuple, Self, cast
 from weakref import ref
 
-from container.metadata.overlay import Overlay
-from container.metadata.packed_queue import Packed, bounds, pack, unpack
-from container.metadata.packed_raws import packed_of, raw_of
 from container.metadata.record_codecs import RECORD_CODECS
 from container.metadata.records import Queue
+from container.metadata.resting_queue import Packed, bounds, pack, packed_of, raw_of, unpack
+from container.metadata.tables import Overlay
 from container.names.queue_id import QueueId
 from provider.ranges import QueueOffset
 

@@ -1,20 +1,200 @@
-"""How the records of the metadata become JSON values and back (`metadata/codec.py`)."""
+"""JSON values of metadata records, derived from the annotations of their fields."""
 
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, fields, is_dataclass
+from enum import IntEnum
 from sys import intern
-from typing import Any
+from types import UnionType
+from typing import Any, NewType, cast, get_args, get_origin, get_type_hints
 
 from container.errors import NewerVersion
-from container.metadata.field_codecs import (
-    DecodeError,
-    FieldCodec,
-    FieldCodecs,
-    json_integer,
-    json_list,
-    json_text,
-)
 from container.metadata.records import Coverage, Extent
 from container.names.queue_id import QueueId
 from provider.ranges import QueueOffset
+
+
+class DecodeError(ValueError):
+    """A JSON value is not what its field holds; `metadata/codec.py` turns it into `Corrupt`."""
+
+
+@dataclass(frozen=True, slots=True)
+class FieldCodec:
+    """Encodes and decodes the values of one type."""
+
+    encode: Callable[[Any], Any]
+    """From a value to what orjson writes."""
+    decode: Callable[[Any], Any]
+    """From what orjson reads to a value; raises `DecodeError` or `NewerVersion`."""
+
+
+class FieldCodecs:
+    """The codecs of annotations, each built once.
+
+    A dataclass is an object with one key per field, a named tuple or a tuple of fixed length is an
+    array, `tuple[X, ...]` is an array, an enumeration is its number, `X | None` is X or null.
+    """
+
+    def __init__(self, special: Mapping[Any, FieldCodec]) -> None:
+        """`special`: the annotations that have another form than the derived one."""
+        self._known: dict[Any, FieldCodec] = {int: _INTEGER, str: _TEXT, **special}
+
+    def __repr__(self) -> str:
+        return f"<FieldCodecs of {len(self._known)} types>"
+
+    def of(self, annotation: Any) -> FieldCodec:  # noqa: ANN401 - any annotation
+        """The codec of an annotation.
+
+        Raises:
+            TypeError: there is no rule for it: a bug in a declaration.
+        """
+        codec = self._known.get(annotation)
+        if codec is None:
+            codec = self._known[annotation] = self._derived(annotation)
+        return codec
+
+    def _derived(self, annotation: Any) -> FieldCodec:  # noqa: ANN401 - as `of`
+        if isinstance(annotation, NewType):
+            return self.of(annotation.__supertype__)
+        if isinstance(annotation, type) and not get_args(annotation):
+            return self._of_class(annotation)
+        match get_origin(annotation), get_args(annotation):
+            case (origin, (item, last)) if origin is UnionType and last is type(None):
+                return _optional(self.of(item))
+            case (origin, (item, last)) if origin is tuple and last is ...:
+                return _listing(self.of(item))
+            case (origin, items) if origin is tuple:
+                return _row("tuple", map(self.of, items), lambda *row: row)
+            case _:
+                raise TypeError(f"no codec for {annotation}")
+
+    def _of_class(self, cls: type[Any]) -> FieldCodec:
+        if issubclass(cls, IntEnum):
+            return _number_of(cls)
+        codecs = {
+            name: self.of(kind) for name, kind in get_type_hints(cls).items() if name != "extra"
+        }
+        if issubclass(cls, tuple):
+            return _row(cls.__name__, codecs.values(), cast(type[Any], cls))
+        if is_dataclass(cls):
+            return _record(cls, codecs)
+        raise TypeError(f"no codec for {cls}")
+
+
+def json_list(raw: object) -> list[Any]:
+    """`raw`, if it is an array; else raises `DecodeError`."""
+    if type(raw) is not list:
+        raise DecodeError(f"{raw!r:.50} is not an array")
+    return cast(list[Any], raw)
+
+
+def json_object(raw: object) -> dict[str, Any]:
+    """`raw`, if it is an object; else raises `DecodeError`."""
+    if type(raw) is not dict:
+        raise DecodeError(f"{raw!r:.50} is not an object")
+    return cast(dict[str, Any], raw)
+
+
+def json_text(raw: object) -> str:
+    """`raw`, if it is a string; else raises `DecodeError`."""
+    if type(raw) is not str:
+        raise DecodeError(f"{raw!r:.50} is not a text")
+    return raw
+
+
+def json_integer(raw: object) -> int:
+    """`raw`, if it is a whole number; else raises `DecodeError`."""
+    if type(raw) is not int:  # a boolean is an int to isinstance
+        raise DecodeError(f"{raw!r:.50} is not a whole number")
+    return raw
+
+
+def _as_is(value: object) -> object:
+    return value
+
+
+_INTEGER = FieldCodec(_as_is, json_integer)
+_TEXT = FieldCodec(_as_is, json_text)
+
+
+def _optional(codec: FieldCodec) -> FieldCodec:
+    """The same, or null."""
+    return FieldCodec(
+        lambda value: None if value is None else codec.encode(value),
+        lambda raw: None if raw is None else codec.decode(raw),
+    )
+
+
+def _listing(codec: FieldCodec) -> FieldCodec:
+    """A tuple of values of one type, as an array."""
+    return FieldCodec(
+        lambda values: [codec.encode(value) for value in values],
+        lambda raw: tuple([codec.decode(item) for item in json_list(raw)]),
+    )
+
+
+def _row(name: str, codecs: Iterable[FieldCodec], make: Callable[..., Any]) -> FieldCodec:
+    """A tuple of fixed length, as an array."""
+    columns = tuple(codecs)
+
+    def decode(raw: object) -> object:
+        items = json_list(raw)
+        if len(items) != len(columns):
+            raise DecodeError(f"a {name} of {len(items)} parts")
+        return make(*[codec.decode(item) for codec, item in zip(columns, items, strict=True)])
+
+    return FieldCodec(
+        lambda row: [codec.encode(item) for codec, item in zip(columns, row, strict=True)], decode
+    )
+
+
+def _number_of(kind: type[IntEnum]) -> FieldCodec:
+    """A member of an enumeration, as its number."""
+    members = {int(member): member for member in kind}
+
+    def decode(raw: object) -> IntEnum:
+        number = json_integer(raw)
+        if number not in members:
+            raise NewerVersion(f"{kind.__name__} {number} is of a newer version", "")
+        return members[number]
+
+    return FieldCodec(int, decode)
+
+
+def _record(cls: type[Any], codecs: Mapping[str, FieldCodec]) -> FieldCodec:
+    """A dataclass as an object: one key per field; a field that has its default is left out.
+
+    Keys that are not declared are kept in the field `extra` where the class has one; where it has
+    none they are refused with `NewerVersion`.
+    """
+    declared = {field.name: field.default for field in fields(cls)}
+    keeps_extra = "extra" in declared
+    rows = [(name, declared[name], codec) for name, codec in codecs.items()]
+
+    def encode(record: Any) -> dict[str, Any]:  # noqa: ANN401 - a record of the declared class
+        raw: dict[str, Any] = dict(record.extra) if keeps_extra else {}
+        for name, default, codec in rows:
+            value = getattr(record, name)
+            if value != default:
+                raw[name] = codec.encode(value)
+        return raw
+
+    def decode(raw: object) -> object:
+        known = json_object(raw)
+        extra = {name: value for name, value in known.items() if name not in codecs}
+        if extra and not keeps_extra:
+            raise NewerVersion(f"{cls.__name__} has {sorted(extra)} of a newer version", "")
+        values: dict[str, Any] = {"extra": extra} if extra else {}
+        for name, _, codec in rows:
+            if name in known:
+                values[name] = codec.decode(known[name])
+        try:
+            return cls(**values)
+        except TypeError:
+            missing = [name for name in codecs if name not in values]
+            raise DecodeError(f"{cls.__name__} lacks one of {missing}") from None
+
+    return FieldCodec(encode, decode)
+
 
 EXTENT_FIELDS_MIN = 6
 EXTENT_FIELDS_MAX = 8

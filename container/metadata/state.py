@@ -1,23 +1,361 @@
-"""The newest records of a tier, and what each operation does to them.
+"""State of a tier: its newest records, and the draft of a transaction on top of them."""
 
-A transaction is planned first (`plan`: validated, nothing changed) and then installed, which
-cannot fail. So it applies wholly or not at all, and the journal can validate a transaction
-against the state as it will be while the entry before it is still being written.
-"""
-
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Any, Self
 
-from container.metadata import part_counts
+from container.errors import Refused
+from container.metadata import part_counts, queue_changes
 from container.metadata.invariants import check_queue, queue_path, refuse_unless
-from container.metadata.operations import IMPORTED, Operation, TakeOwnership
-from container.metadata.queue_table import QueueTable
-from container.metadata.records import Attempt, Broker, IndexFile, Part, Topic
-from container.metadata.state_change import BROKER_PATH, StateChange, apply_operation, uncover
-from container.metadata.tables import TABLES
-from container.metadata.tombstone_table import TombstoneTable
+from container.metadata.moves import offload, repack
+from container.metadata.object_names import object_names
+from container.metadata.operations import (
+    IMPORTED,
+    AddTombstones,
+    CommitQueue,
+    CountParts,
+    CutQueue,
+    DropIndexFile,
+    DropQueue,
+    DropTombstones,
+    EndAttempt,
+    MoveToManifest,
+    OffloadSegments,
+    Operation,
+    PutAttempt,
+    PutIndexFile,
+    PutQueue,
+    PutTopic,
+    RecordGap,
+    Release,
+    RepackSegments,
+    SetSegmentState,
+    TakeOwnership,
+    TrimQueue,
+)
+from container.metadata.queue_table import QueueOverlay, QueueTable
+from container.metadata.records import (
+    Attempt,
+    Broker,
+    Coverage,
+    IndexFile,
+    Part,
+    Queue,
+    Tombstone,
+    Topic,
+)
+from container.metadata.tables import TABLES, Overlay, TombstoneOverlay, TombstoneTable
+from container.names.queue_id import QueueId
+from container.names.rocketmq import parse_segment_name
+from provider.ranges import QueueOffset
+
+BROKER_PATH = "@journal"
+"""How messages name the tier as a whole."""
+
+
+class StateChange:
+    """What a transaction does to a state: made by `TierState.plan`, carried out by `install`."""
+
+    __slots__ = (
+        "broker",
+        "next_generation",
+        "next_topic_id",
+        "parts_counted",
+        "uncovered",
+        *TABLES,
+    )
+
+    def __init__(self, state: "TierState") -> None:
+        self.broker = state.broker
+        self.next_topic_id = state.next_topic_id
+        self.next_generation = state.next_generation
+        self.topics = Overlay(state.topics)
+        self.queues = QueueOverlay(state.queues)
+        self.tombstones = TombstoneOverlay(state.tombstones)
+        self.attempts = Overlay(state.attempts)
+        self.index_files = Overlay(state.index_files)
+        self.parts = Overlay(state.parts)
+        self.parts_counted = state.parts_counted
+        self.uncovered: dict[QueueId, QueueOffset] = {}
+        """Queues that were cut or dropped, with their new ends: no index file has the keys of a
+        queue from there on any more, for those offsets may come again. See `uncover`."""
+
+    def __repr__(self) -> str:
+        records = sum(len(getattr(self, name).changed) for name in TABLES)
+        return f"<StateChange: {records} records>"
+
+
+def apply_operation(change: StateChange, operation: Operation) -> None:
+    """Do one operation to the draft, or refuse it."""
+    match operation:
+        case CommitQueue():
+            _commit(change, operation)
+        case RecordGap():
+            queue = _queue(change, operation.queue)
+            change.queues.put(queue.id, queue_changes.record_gap(queue, operation))
+        case SetSegmentState():
+            queue = _queue(change, operation.queue)
+            _replace(change, queue, queue_changes.set_segment_state(queue, operation), None)
+        case RepackSegments() | OffloadSegments():
+            _move_bytes(change, operation)
+        case PutQueue():
+            _put_queue(change, operation)
+        case CutQueue():
+            queue = _queue(change, operation.queue.id)
+            _replace(change, queue, queue_changes.cut(queue, operation), operation.release)
+            change.uncovered[queue.id] = operation.queue.next_offset
+            _bury(change, operation.tombstones)
+        case MoveToManifest():
+            queue = _queue(change, operation.queue)
+            change.queues.put(queue.id, queue_changes.move_to_manifest(queue, operation))
+            _bury(change, operation.tombstones)
+        case TrimQueue():
+            queue = _queue(change, operation.queue)
+            _replace(change, queue, queue_changes.trim(queue, operation), operation.release)
+            _bury(change, operation.tombstones)
+        case DropQueue():
+            queue = _queue(change, operation.queue)
+            queue_changes.refuse_other_basis(queue, operation.planned_on, operation.release)
+            change.next_generation = max(change.next_generation, queue.generation + 1)
+            _replace(change, queue, None, operation.release)
+            change.uncovered[queue.id] = QueueOffset(0)
+            _bury(change, operation.tombstones)
+        case _:
+            _apply_to_broker(change, operation)
+
+
+def _apply_to_broker(change: StateChange, operation: Operation) -> None:
+    """The operations that concern no queue."""
+    match operation:
+        case TakeOwnership():
+            _take_ownership(change, operation)
+        case PutTopic():
+            _put_topic(change, operation.topic)
+        case CountParts():
+            _count_parts(change, operation)
+        case AddTombstones():
+            _bury(change, operation.tombstones)
+        case DropTombstones():
+            _exhume(change, operation.object_names)
+        case PutAttempt():
+            change.attempts.put(operation.attempt.attempt_id, operation.attempt)
+        case EndAttempt():
+            known = change.attempts.get(operation.attempt_id)
+            refuse_unless(known is not None, "no such attempt", operation.attempt_id)
+            change.attempts.drop(operation.attempt_id)
+        case PutIndexFile():
+            _put_index_file(change, operation.index_file)
+        case DropIndexFile():
+            uncover(change)
+            known = change.index_files.get(operation.object_name)
+            refuse_unless(known is not None, "no such index file", operation.object_name)
+            change.index_files.drop(operation.object_name)
+        case _:
+            raise AssertionError(f"no effect is declared for {operation}")
+
+
+def _queue(change: StateChange, queue_id: QueueId) -> Queue:
+    queue = change.queues.get(queue_id)
+    if queue is None:
+        raise Refused("no such queue", queue_path(queue_id))
+    return queue
+
+
+def _replace(
+    change: StateChange,
+    before: Queue,
+    after: Queue | None,
+    release: Release | None,
+    *,
+    level: int = 0,
+) -> None:
+    """Replace a queue's record, or drop it; parts are counted, and buried with their last one."""
+    if after is None:
+        change.queues.drop(before.id)
+    else:
+        change.queues.put(after.id, after)
+    if not change.parts_counted:
+        return
+    if not change.parts.is_empty and part_counts.says_too_little(before, after, release):
+        change.parts_counted = False  # an older program's: nobody knows what they referred to
+        return
+    delta = part_counts.counted_change(before, after, release)
+    due_ms = None if release is None else release.not_before_ms
+    part_counts.count(change.parts, change.tombstones, delta, not_before_ms=due_ms, level=level)
+
+
+def _move_bytes(change: StateChange, operation: RepackSegments | OffloadSegments) -> None:
+    queue = _queue(change, operation.queue)
+    if isinstance(operation, RepackSegments):
+        after, level = repack(queue, operation), operation.level
+        _replace(change, queue, after, operation.release, level=level)
+        return
+    _replace(change, queue, offload(queue, operation), operation.release)
+    _bury(change, operation.tombstones)
+
+
+def _count_parts(change: StateChange, operation: CountParts) -> None:
+    """Begin to count; parts that a later owner finds without a reference stay until then."""
+    counts = Counter(dict(operation.in_manifests))
+    for queue in change.queues.records():
+        counts.update(part_counts.references_of(queue))
+    for part in change.parts.found(lambda _: True):
+        change.parts.drop(part.object_name)
+    part_counts.count(change.parts, change.tombstones, counts)
+    change.parts_counted = True
+
+
+def _commit(change: StateChange, operation: CommitQueue) -> None:
+    queue = _queue(change, operation.queue)
+    change.queues.put(queue.id, queue_changes.commit(queue, operation))
+    if change.parts_counted:
+        delta = part_counts.counted_commit(queue, operation)
+        part_counts.count(change.parts, change.tombstones, delta)
+    for part in operation.changes:
+        live = queue.segments(part.type)
+        if not live or live[-1].base != part.base:  # after a cut a file's name may come again
+            for name in object_names(queue.id, [part]):
+                change.tombstones.drop(name)
+
+
+def _bury(change: StateChange, tombstones: Iterable[Tombstone]) -> None:
+    for tombstone in tombstones:
+        name = tombstone.object_name
+        change.tombstones.put(name, tombstone)
+        if change.next_generation == 0 and not name.startswith("@"):
+            parsed = parse_segment_name(name)
+            if parsed is not None and change.queues.get(parsed.queue) is None:
+                # A file of a queue that the tier does not have: its name may come again.
+                change.next_generation = 1
+
+
+def _exhume(change: StateChange, names: Iterable[str]) -> None:
+    for name in names:
+        change.tombstones.drop(name)
+
+
+def uncover(change: StateChange) -> None:
+    """Take what was cut or dropped so far out of the coverage of all index files, in one pass.
+
+    O(log coverage) for each such queue and file, and a copy of the rows of a file that has some.
+    """
+    if not change.uncovered:
+        return
+    ends = dict(sorted(change.uncovered.items()))
+    change.uncovered.clear()
+    for file in change.index_files.found(lambda one: bool(one.coverage)):
+        coverage, cuts = _without_ends(file.coverage, ends)
+        if coverage is not file.coverage:
+            # Where nothing is left of a queue, its items are told by that.
+            after = replace(file, coverage=coverage, cuts=file.cuts + cuts)
+            change.index_files.put(file.object_name, after)
+
+
+def _without_ends(rows: Coverage, ends: Mapping[QueueId, QueueOffset]) -> tuple[Coverage, int]:
+    """Ordered rows below the ends of queues, and of how many queues a part stays. Pure."""
+    kept: list[Coverage] = []
+    at = cuts = 0
+    for queue, end in ends.items():
+        first = bisect_left(rows, (queue,), at)
+        last = first
+        while last < len(rows) and rows[last][0] == queue:
+            last += 1
+        if first == last or all(row[2] <= end for row in rows[first:last]):
+            continue
+        below = tuple(
+            (name, start, min(stop, end)) for name, start, stop in rows[first:last] if start < end
+        )
+        kept += (rows[at:first], below)
+        at = last
+        cuts += bool(below)
+    if not kept:
+        return rows, 0
+    return tuple(chain.from_iterable((*kept, rows[at:]))), cuts
+
+
+def _put_index_file(change: StateChange, file: IndexFile) -> None:
+    """Publish an index file; older programs did not put the rows of its coverage in order."""
+    uncover(change)  # of the files before it: what it covers is as its writer knows it
+    ordered = tuple(sorted(file.coverage))
+    change.index_files.put(file.object_name, replace(file, coverage=ordered))
+
+
+def _take_ownership(change: StateChange, operation: TakeOwnership) -> None:
+    broker = change.broker
+    refuse_unless(
+        operation.epoch == broker.epoch + 1,
+        f"epoch {operation.epoch} does not follow {broker.epoch}",
+        BROKER_PATH,
+    )
+    named = (operation.cluster, operation.broker)
+    refuse_unless(
+        broker.epoch == 0 or named == (broker.cluster, broker.name),
+        f"the tier belongs to {broker.cluster}/{broker.name}, not to {'/'.join(named)}",
+        BROKER_PATH,
+    )
+    change.broker = replace(
+        broker,
+        cluster=operation.cluster,
+        name=operation.broker,
+        epoch=operation.epoch,
+        owner=operation.owner,
+        begun_ms=broker.begun_ms if broker.epoch else operation.taken_ms,
+    )
+
+
+def _put_topic(change: StateChange, topic: Topic) -> None:
+    known = change.topics.get(topic.name)
+    if known is not None:
+        refuse_unless(
+            known.topic_id == topic.topic_id,
+            f"topic id {topic.topic_id} would replace {known.topic_id}",
+            topic.name,
+        )
+    else:
+        refuse_unless(topic.topic_id >= 0, f"topic id {topic.topic_id}", topic.name)
+        if topic.topic_id < change.next_topic_id:
+            used = change.topics.any(lambda other: other.topic_id == topic.topic_id)
+            refuse_unless(not used, f"topic id {topic.topic_id} is taken", topic.name)
+        change.next_topic_id = max(change.next_topic_id, topic.topic_id + 1)
+    change.topics.put(topic.name, topic)
+
+
+def _put_queue(change: StateChange, operation: PutQueue) -> None:
+    queue = operation.queue
+    path = queue_path(queue.id)
+    known = change.queues.get(queue.id)
+    refuse_unless(change.topics.get(queue.id.topic) is not None, "the topic is not there", path)
+    refuse_unless(
+        known is None or queue.next_offset >= known.next_offset,
+        "a replaced queue would lose messages; a cut does that",
+        path,
+    )
+    refuse_unless(
+        known is None or _history(queue) == _history(known),
+        "a replaced queue would lose what is published of it",
+        path,
+    )
+    check_queue(queue)
+    if known is None:
+        dying = change.tombstones.has_in_directory(path)
+        refuse_unless(not dying, "files of a dropped queue of that name wait for deletion", path)
+        generation, used_below = change.next_generation, None if change.next_generation else (0, 0)
+    else:
+        generation, used_below = known.generation, known.used_below
+    after = replace(queue, generation=generation, used_below=used_below)
+    change.queues.put(queue.id, after)
+    if change.parts_counted:  # what a known queue refers to stays as it is
+        delta = part_counts.counted_change(known, after, None)
+        part_counts.count(change.parts, change.tombstones, delta)
+
+
+def _history(queue: Queue) -> tuple[object, ...]:
+    """All that is published of a queue but where it begins and ends."""
+    return queue.commit_log, queue.consume_queue, queue.manifests, queue.gaps
+
 
 NO_BROKER = Broker("", "")
 """That of a tier that has no owner yet."""

@@ -13,8 +13,7 @@ import re
 from dataclasses import dataclass
 from functools import lru_cache
 
-from container.names.path_component import check_path_component
-from container.names.queue_id import QueueId, SegmentType
+from container.names.queue_id import QueueId, SegmentType, check_path_component
 
 INDEX_TOPIC = "rmq_sys_INDEX"
 INDEX_QUEUE = QueueId(INDEX_TOPIC, 0)

@@ -6,7 +6,7 @@ from container.index.items import KeyItems
 from container.index.keys import items_of_records
 from container.metadata.records import Queue
 from container.names.queue_id import QueueId, SegmentType
-from container.queue.sound_records import SoundRecords
+from container.queue.lenient_scan import SoundRecords
 from container.record.batch import MessageBatch
 
 

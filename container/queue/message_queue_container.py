@@ -9,11 +9,10 @@ from container.metadata.object_names import object_name
 from container.metadata.records import Extent, Gap, ManifestRef, Queue, Segment
 from container.names.queue_id import QueueId, SegmentType
 from container.names.rocketmq import segment_name
-from container.queue.log_places import log_position, object_ends
-from container.queue.time_boundary import Boundary
-from container.queue.time_stretch import TimeStretch, stretch_by_time
-from container.record.crc32c import crc32c
-from container.record.kernels import decode_units
+from container.queue.positions import log_position, object_ends
+from container.queue.time_index import Boundary, TimeStretch, stretch_by_time
+from container.record.batch import decode_units
+from container.record.checksum import crc32c
 from container.record.unit import UNIT_BYTES, Units
 from provider.errors import Corrupt, NotFound, OutOfRange
 from provider.object_store import Buffer, ObjectStore
@@ -210,11 +209,11 @@ class MessageQueueContainer:
         return [decode_units(raw) for raw in found]
 
     def log_position(self, offset: QueueOffset) -> int | None:
-        """Where in the log the message at `offset` begins, if that is known; `log_places.py`."""
+        """Where in the log the message at `offset` begins, if that is known; `positions.py`."""
         return log_position(self.record, offset)
 
     def object_ends(self, low: QueueOffset, high: QueueOffset) -> list[QueueOffset]:
-        """Offsets between two others before which an object ends; `log_places.py`."""
+        """Offsets between two others before which an object ends; `positions.py`."""
         return object_ends(self.record, low, high)
 
     async def units_and_pieces(

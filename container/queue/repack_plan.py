@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from container.metadata.records import Extent, Gap, Queue, Segment
 from container.names.queue_id import FLAT_FILES, QueueId, SegmentType
-from container.queue.log_places import begins_in_gap
+from container.queue.positions import begins_in_gap
 from provider.stores.two_stores import is_offloaded
 
 LevelOf = Callable[[str], int]

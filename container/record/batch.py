@@ -1,10 +1,23 @@
-"""Consecutive messages of one queue as columns over one buffer: what the hot paths work on."""
+"""Consecutive messages of one queue as columns over one buffer, and the kernels on them."""
 
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
+from container.record.checksum import RECORD_CRC_BYTES, RECORD_CRC_PREFIX, renew_record_crc
+from container.record.layout import (
+    BORN_HOST_AT,
+    BORN_HOST_V6,
+    HEAD,
+    HOST_GROWTH,
+    PHYSICAL_OFFSET_AT,
+    RECORD_BYTES_MIN,
+    layout_of,
+)
+from container.record.unit import UNIT_BYTES, UNIT_DTYPE, Units
+from provider.errors import Corrupt
+from provider.object_store import Buffer
 from provider.ranges import QueueOffset
 
 
@@ -45,3 +58,139 @@ class MessageBatch:
     def bytes(self) -> int:
         """Length of all records together."""
         return len(self.data)
+
+
+Bytes = Buffer | NDArray[np.uint8]
+"""Bytes without a copy, also as an array."""
+
+HEADER_DTYPE = np.dtype(
+    [
+        ("size", ">i4"),
+        ("magic", ">u4"),
+        ("body_crc", ">u4"),
+        ("queue_id", ">i4"),
+        ("flag", ">i4"),
+        ("queue_offset", ">i8"),
+        ("physical_offset", ">i8"),
+        ("sys_flag", ">i4"),
+        ("born_timestamp", ">i8"),
+    ]
+)
+"""The first 48 bytes of a record, as they lie on disk."""
+
+PREFIX_DTYPE = np.dtype(
+    [
+        *HEADER_DTYPE.descr,
+        ("born_host", "V8"),
+        ("store_timestamp", ">i8"),
+        ("store_host", "V8"),
+        ("reconsume_times", ">i4"),
+        ("prepared_transaction_offset", ">i8"),
+        ("body_length", ">i4"),
+    ]
+)
+"""All that precedes the body, as it lies on disk where both hosts are IPv4 addresses."""
+
+assert HEADER_DTYPE.itemsize == HEAD.size == BORN_HOST_AT, "an on-disk format never drifts"
+assert PREFIX_DTYPE.itemsize == layout_of(0).body, "an on-disk format never drifts"
+
+_CRC_PREFIX_START = int.from_bytes(RECORD_CRC_PREFIX[:8], "big")
+
+
+def as_bytes(buffer: Bytes) -> NDArray[np.uint8]:
+    """The buffer as an array of bytes, without a copy; writable if the buffer is."""
+    if isinstance(buffer, np.ndarray):
+        return buffer
+    return np.frombuffer(buffer, np.uint8)
+
+
+def values_at(
+    buffer: NDArray[np.uint8], dtype: DTypeLike, positions: NDArray[np.int64]
+) -> NDArray[np.generic]:
+    """Read one value of `dtype` at each byte position, aligned or not: a copy. 20-90 ns each.
+
+    One take over a view whose elements overlap: element `i` begins at byte `i`.
+    """
+    wanted = np.dtype(dtype)
+    count = max(len(buffer) - wanted.itemsize + 1, 0)
+    assert len(positions) == 0 or (positions.min() >= 0 and positions.max() < count)
+    return np.ndarray((count,), wanted, buffer, strides=(1,))[positions]
+
+
+def headers_at(
+    buffer: Bytes, positions: NDArray[np.int64], dtype: np.dtype[np.void] = HEADER_DTYPE
+) -> NDArray[np.void]:
+    """The first fields of the records at `positions`, as `HEADER_DTYPE` or `PREFIX_DTYPE`. O(n)."""
+    # Taken as plain bytes: numpy copies fields one by one, which is 15 times slower.
+    raw = values_at(as_bytes(buffer), f"V{dtype.itemsize}", positions)
+    return raw.view(dtype)  # pyright: ignore[reportReturnType] - a structured dtype gives void
+
+
+def born_host_growth(sys_flags: NDArray[np.integer]) -> NDArray[np.int64]:
+    """Bytes by which the store timestamp of each record lies further on than with an IPv4 host."""
+    return np.where((sys_flags & BORN_HOST_V6) != 0, HOST_GROWTH, 0)
+
+
+def store_timestamps(buffer: Bytes, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Store timestamps in Unix ms of the records at `positions`; where they lie says sysFlag."""
+    raw = as_bytes(buffer)
+    sys_flags = headers_at(raw, positions)["sys_flag"]
+    places = positions + layout_of(0).store_timestamp + born_host_growth(sys_flags)
+    return values_at(raw, ">i8", places).astype(np.int64)
+
+
+def rewrite_positions(
+    data: NDArray[np.uint8],
+    starts: NDArray[np.int64],
+    sizes: NDArray[np.int64],
+    new_positions: NDArray[np.int64],
+) -> None:
+    """Set bytes 28..35 of each record in place; renew whole-record checksums where they are.
+
+    `data` must be writable and the ranges whole, verified records. About 40 ns a record, and a
+    CRC-32 over those that carry the checksum property.
+    """
+    if len(starts) == 0:
+        return
+    assert sizes.min() >= RECORD_BYTES_MIN
+    assert starts.min() >= 0
+    assert (starts + sizes).max() <= len(data)
+    places = np.ndarray((len(data) - 7,), np.dtype(">i8"), data, strides=(1,))
+    places[starts + PHYSICAL_OFFSET_AT] = new_positions
+    view = data.data
+    for index in with_record_crc(data, starts, sizes):
+        start = int(starts[index])
+        renew_record_crc(view[start : start + int(sizes[index])])
+
+
+def with_record_crc(
+    data: NDArray[np.uint8], starts: NDArray[np.int64], sizes: NDArray[np.int64]
+) -> list[int]:
+    """Which of these records may end with a checksum of the whole record: indices in order. O(n).
+
+    Each has the minimal length of a record at least.
+    """
+    tails = values_at(data, ">u8", starts + sizes - RECORD_CRC_BYTES)
+    return np.flatnonzero(tails == _CRC_PREFIX_START).tolist()
+
+
+def encode_units(
+    positions: NDArray[np.int64], sizes: NDArray[np.int64], tag_hashes: NDArray[np.int64]
+) -> Units:
+    """ConsumeQueue units from columns; `.tobytes()` or a memoryview of it goes to disk."""
+    units = np.empty(len(positions), UNIT_DTYPE)
+    units["position"] = positions
+    units["size"] = sizes
+    units["tag_hash"] = tag_hashes
+    return units
+
+
+def decode_units(raw: Bytes, *, path: str = "", position: int = 0) -> Units:
+    """The units in `raw`, without a copy; their values are not checked.
+
+    Raises:
+        Corrupt: the length is not a multiple of 20; `path` and `position` say where `raw` is from.
+    """
+    if len(raw) % UNIT_BYTES:
+        raise Corrupt(f"{len(raw)} bytes are not whole units", path, position)
+    return np.frombuffer(raw, UNIT_DTYPE)

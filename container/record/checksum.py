@@ -1,21 +1,35 @@
-"""The checksum of a body, and the optional one over a whole record.
-
-A broker with `enabledAppendPropCRC` ends every record with the property `__CRC32#`. It covers the
-physical offset, which the tier replaces, so the tier's copy needs a new one (Java's has the old).
-"""
+"""CRC-32C of a buffer, CRC-32 of a body, and the optional checksum over a whole record."""
 
 # pyright: reportUnknownMemberType=false
-# isal's types leave the buffer open; it is given one here.
+
 from collections.abc import Callable
 from struct import Struct
-from typing import cast
+from typing import Any, cast
 
+import google_crc32c
+import numpy as np
 from isal import isal_zlib
 
 from container.record.header import locate_parts
 from container.record.properties import NAME_END, PAIR_END, RECORD_CRC
 from provider.errors import Corrupt
 from provider.object_store import Buffer
+
+_extend = cast("Callable[[int, Any], int]", vars(google_crc32c)["extend"])
+"""The library says nothing of its types."""
+
+
+def crc32c(data: Buffer, before: int = 0) -> int:
+    """CRC-32C of `data`, continued from `before`, the checksum of what lies before it.
+
+    Copies nothing. The library takes `bytes` and arrays only, so that any other buffer passes as
+    an array over the same memory, for 0.4 us.
+    """
+    return _extend(before, data if isinstance(data, bytes) else np.frombuffer(data, np.uint8))
+
+
+# isal's types leave the buffer open; it is given one here.
+
 
 BODY_CRC_MASK = 0x7FFF_FFFF
 RECORD_CRC_DIGITS = 10

@@ -6,11 +6,11 @@ from itertools import repeat
 import numpy as np
 from numpy.typing import NDArray
 
-from container.record.contents import Contents, properties_of_all
-from container.record.kernels import as_bytes
+from container.record.batch import as_bytes
+from container.record.columns import Contents, properties_of_all
+from container.record.header import RecordShape
 from container.record.layout import PHYSICAL_OFFSET_AT
 from container.record.message import StoredMessage
-from container.record.shape import RecordShape
 from provider.errors import Corrupt
 from provider.object_store import Buffer
 

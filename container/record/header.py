@@ -1,25 +1,58 @@
-"""The fixed fields of a stored record, and where its parts of variable length lie.
+"""Fixed fields of a stored record, positions of its variable parts, and all fields at once."""
 
-The meaning of the format for one record at a time: `record/message.py` reads its fields by it, and
-the batch kernels in `record/kernels.py` and `record/decoding.py` are tested against it.
-"""
-
+from functools import lru_cache
+from ipaddress import IPv4Address, IPv6Address, ip_address
 from struct import Struct
 from typing import Any, NamedTuple, Self
 
 from container.record.layout import (
+    BORN_HOST_V6,
     HEAD,
+    HOST_V6_BYTES,
     MAGIC_V1,
     MAGIC_V2,
     PROPERTIES_LENGTH_BYTES,
     RECORD_BYTES_MIN,
+    STORE_HOST_V6,
     SYS_FLAG_AT,
     TOPIC_LENGTH_BYTES,
+    TOPIC_UNITS_MAX_V1,
     RecordLayout,
     layout_of,
 )
+from container.record.properties import PROPERTIES_BYTES_MAX
 from provider.errors import Corrupt
 from provider.object_store import Buffer
+
+SHAPES_KEPT_MAX = 256
+"""Shapes kept in memory: some 200 bytes and two copies of the topic each."""
+
+
+class RecordShape:
+    """What records of one topic share that have the same version and kinds of host."""
+
+    __slots__ = ("after_body_bytes", "host_bits", "layout", "magic", "topic", "topic_part")
+
+    def __init__(self, magic: int, layout: RecordLayout, topic: bytes) -> None:
+        """Of records with this topic.
+
+        Raises:
+            UnicodeDecodeError: the topic is not UTF-8.
+        """
+        self.magic = magic
+        self.layout = layout
+        self.host_bits = BORN_HOST_V6 if layout.born_host_bytes == HOST_V6_BYTES else 0
+        self.host_bits |= STORE_HOST_V6 if layout.store_host_bytes == HOST_V6_BYTES else 0
+        self.topic = str(topic, "utf-8")
+        self.topic_part = TOPIC_LENGTHS[magic].pack(len(topic)) + topic
+        """What follows the body: the length of the topic, and the topic."""
+        self.after_body_bytes = len(self.topic_part) + PROPERTIES_LENGTH_BYTES
+        """Bytes between the body and the properties."""
+
+
+shape_of = lru_cache(SHAPES_KEPT_MAX)(RecordShape)
+"""The shape of a version, a layout and a topic; one object for all records that have it."""
+
 
 TOPIC_LENGTHS = {MAGIC_V1: Struct(">b"), MAGIC_V2: Struct(">h")}
 """How each version writes the length of the topic."""
@@ -121,3 +154,131 @@ def unpack_record(
     if properties_length != room:
         raise Corrupt(f"properties have {properties_length} of {room} bytes", path, position)
     return fixed, (layout.body, body_end, topic, topic_end, topic_end + PROPERTIES_LENGTH_BYTES)
+
+
+Host = tuple[str, int]
+"""Address in text and port."""
+
+ADDRESSES_KEPT_MAX = 4096
+"""Texts of host addresses kept in memory: some 200 bytes each."""
+
+TOPIC_BYTES_MAX = {MAGIC_V1: 127, MAGIC_V2: 32767}
+"""Longest topic that each version can hold, in bytes of UTF-8."""
+
+
+def magic_for(topic: str) -> int:
+    """Which version the broker writes for a topic: v2 when it has over 127 UTF-16 units.
+
+    A shorter topic whose UTF-8 form does not fit v1's one signed byte is v2 too: Java's own
+    encoder would write a length that no reader accepts.
+    """
+    units = len(topic.encode("utf-16-le")) // 2
+    fits = len(topic.encode()) <= TOPIC_BYTES_MAX[MAGIC_V1]
+    return MAGIC_V1 if units <= TOPIC_UNITS_MAX_V1 and fits else MAGIC_V2
+
+
+def packed_address(address: str, *, is_v6: bool) -> bytes:
+    """The 4 or 16 bytes of an address in text.
+
+    Raises:
+        ValueError: it is not one, or of the other kind.
+    """
+    return (IPv6Address(address) if is_v6 else IPv4Address(address)).packed
+
+
+@lru_cache(ADDRESSES_KEPT_MAX)
+def address_text(packed: bytes) -> str:
+    """An address of 4 or 16 bytes in text."""
+    return str(ip_address(packed))
+
+
+class MessageFields(NamedTuple):
+    """What a record says. Body and properties are as stored (compressed, encoded)."""
+
+    topic: str
+    queue_id: int
+    queue_offset: int
+    """Which message of its queue this is."""
+    physical_offset: int
+    """First byte of the record in its CommitLog; in a tier, in that of the queue."""
+    body: bytes
+    body_crc: int
+    """As stored, whether the body agrees with it or not."""
+    properties: bytes
+    flag: int
+    """The user's own number."""
+    sys_flag: int
+    """RocketMQ's bits: compression, transaction, kinds of host."""
+    born_timestamp: int
+    """Unix ms."""
+    born_host: Host
+    store_timestamp: int
+    """Unix ms."""
+    store_host: Host
+    reconsume_times: int
+    prepared_transaction_offset: int
+    magic: int
+
+    @classmethod
+    def decode(cls, record: bytes, shape: RecordShape, properties_at: int) -> "MessageFields":
+        """The fields of a checked record: 0.8 us, a third of reading them one by one."""
+        layout = shape.layout
+        (
+            _, magic, body_crc, queue_id, flag, queue_offset, physical_offset, sys_flag,
+            born_timestamp, born_address, born_port, store_timestamp, store_address, store_port,
+            reconsume_times, prepared_transaction_offset, _,
+        ) = layout.fixed.unpack_from(record)  # fmt: skip
+        return cls(
+            shape.topic,
+            queue_id,
+            queue_offset,
+            physical_offset,
+            record[layout.body : properties_at - shape.after_body_bytes],
+            body_crc,
+            record[properties_at:],
+            flag,
+            sys_flag,
+            born_timestamp,
+            (address_text(born_address), born_port),
+            store_timestamp,
+            (address_text(store_address), store_port),
+            reconsume_times,
+            prepared_transaction_offset,
+            magic,
+        )
+
+    def encode(self) -> tuple[bytes, RecordShape, int]:
+        """The record, its shape, and where its properties begin.
+
+        Raises:
+            ValueError: the topic or the properties are too long, or a host does not fit `sys_flag`.
+        """
+        topic = self.topic.encode()
+        if len(topic) > TOPIC_BYTES_MAX[self.magic]:
+            raise ValueError(f"topic of {len(topic)} bytes")
+        if len(self.properties) > PROPERTIES_BYTES_MAX:
+            raise ValueError(f"properties of {len(self.properties)} bytes")
+        shape = shape_of(self.magic, layout_of(self.sys_flag), topic)
+        properties_at = shape.layout.body + len(self.body) + shape.after_body_bytes
+        fixed = shape.layout.fixed.pack(
+            properties_at + len(self.properties),
+            self.magic,
+            self.body_crc,
+            self.queue_id,
+            self.flag,
+            self.queue_offset,
+            self.physical_offset,
+            self.sys_flag,
+            self.born_timestamp,
+            packed_address(self.born_host[0], is_v6=bool(self.sys_flag & BORN_HOST_V6)),
+            self.born_host[1],
+            self.store_timestamp,
+            packed_address(self.store_host[0], is_v6=bool(self.sys_flag & STORE_HOST_V6)),
+            self.store_host[1],
+            self.reconsume_times,
+            self.prepared_transaction_offset,
+            len(self.body),
+        )
+        properties_length = _INT16.pack(len(self.properties))
+        parts = (fixed, self.body, shape.topic_part, properties_length, self.properties)
+        return b"".join(parts), shape, properties_at

@@ -4,14 +4,16 @@ from struct import Struct
 from typing import Any, Self
 
 from container.record.checksum import body_crc_of
-from container.record.fields import (
+from container.record.header import (
     Host,
     MessageFields,
+    RecordShape,
     address_text,
     magic_for,
     packed_address,
+    shape_of,
+    unpack_record,
 )
-from container.record.header import unpack_record
 from container.record.layout import (
     BODY_CRC_AT,
     BORN_HOST_AT,
@@ -34,7 +36,6 @@ from container.record.properties import (
     decode_properties,
     split_keys,
 )
-from container.record.shape import RecordShape, shape_of
 from provider.errors import Corrupt
 from provider.object_store import Buffer
 

@@ -1,16 +1,15 @@
-"""Batch kernels that trust nothing: judge units, verify records, walk a log.
-
-No damaged length can make them read outside the buffer or raise; they say what is wrong and where.
-"""
+"""Batch kernels for untrusted bytes: verify units and records, scan a log, compute tags codes."""
 
 from dataclasses import dataclass, field
+from enum import IntEnum
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
-from container.record.blank import BLANK_MAGIC, BlankRecord
-from container.record.checksum import BODY_CRC_MASK, crc32, record_crc_is_valid
-from container.record.kernels import (
+from container.record.batch import (
+    HEADER_DTYPE,
+    PREFIX_DTYPE,
     Bytes,
     as_bytes,
     headers_at,
@@ -18,6 +17,10 @@ from container.record.kernels import (
     values_at,
     with_record_crc,
 )
+from container.record.blank import BLANK_MAGIC, BlankRecord, Coda
+from container.record.checksum import BODY_CRC_MASK, crc32, record_crc_is_valid
+from container.record.columns import LEAP_BYTES, SMALL_BYTES, Leaps
+from container.record.header import locate_parts
 from container.record.layout import (
     BORN_HOST_V6,
     HOST_GROWTH,
@@ -29,8 +32,215 @@ from container.record.layout import (
     TOPIC_LENGTH_BYTES,
     layout_of,
 )
-from container.record.leaps import LEAP_BYTES, SMALL_BYTES, Leaps
-from container.record.unit_faults import judge_headers, leading_good
+from container.record.properties import TAGS, decode_properties, tag_hash
+from container.record.unit import Units
+
+_PAIR_END = b"\x02"
+_TAGS = TAGS.encode() + b"\x01"
+
+
+class TagsCodes:
+    """Computes tags codes; each different value of TAGS is hashed once."""
+
+    def __init__(self) -> None:
+        self._known: dict[bytes, int] = {b"": 0}
+
+    def __repr__(self) -> str:
+        return f"<TagsCodes: {len(self._known)} values>"
+
+    def of_properties(self, properties: bytes) -> int:
+        """Tags code of a record with these properties. O(length)."""
+        tags = _tags_of(properties)
+        code = self._known.get(tags)
+        if code is None:
+            code = self._known[tags] = tag_hash(tags.decode("utf-8", "replace"))
+        return code
+
+    def of_records(
+        self, data: NDArray[np.uint8], starts: NDArray[np.int64], sizes: NDArray[np.int64]
+    ) -> NDArray[np.int64]:
+        """Tags codes of the records at `starts` of `data`. Some 2 us a record.
+
+        Raises:
+            Corrupt: the lengths in a record do not add up.
+        """
+        view = data.data
+        codes = np.empty(len(starts), np.int64)
+        for index, (start, size) in enumerate(zip(starts.tolist(), sizes.tolist(), strict=True)):
+            raw = view[start : start + size]
+            _, parts = locate_parts(raw, path="", position=start)
+            codes[index] = self.of_properties(bytes(raw[parts.properties :]))
+        return codes
+
+
+def _tags_of(properties: bytes) -> bytes:
+    """The value of TAGS; empty if there is none. Takes the long way where the short may err."""
+    at = properties.find(_TAGS)
+    if at < 0:
+        return b""
+    if (at and properties[at - 1 : at] != _PAIR_END) or properties.find(_TAGS, at + 1) >= 0:
+        return decode_properties(properties).get(TAGS, "").encode("utf-8", "surrogatepass")
+    return properties[at + len(_TAGS) :].partition(_PAIR_END)[0]
+
+
+class Fault(IntEnum):
+    """What is wrong at the place that a unit points to; the first that applies counts."""
+
+    NONE = 0
+    OUTSIDE = 1
+    CODA = 2
+    MAGIC = 3
+    SIZE = 4
+    QUEUE_ID = 5
+    QUEUE_OFFSET = 6
+    POSITION = 7
+
+    @property
+    def reason(self) -> str:
+        """The fault in words; "" for none."""
+        return _REASONS[self]
+
+
+_REASONS = {
+    Fault.NONE: "",
+    Fault.OUTSIDE: "record does not lie in the log",
+    Fault.CODA: "a coda in place of a record",
+    Fault.MAGIC: "unknown magic",
+    Fault.SIZE: "size differs from the unit's",
+    Fault.QUEUE_ID: "another queue id",
+    Fault.QUEUE_OFFSET: "another queue offset",
+    Fault.POSITION: "another physical offset",
+}
+
+Faults = NDArray[np.int8]
+"""A `Fault` for each unit."""
+
+
+def leading_good(faults: Faults) -> tuple[int, Fault]:
+    """How many records come before the first fault, and which that is (`NONE`: all are good)."""
+    if not faults.any():
+        return len(faults), Fault.NONE
+    bad = int(np.argmax(faults != Fault.NONE))
+    return bad, Fault(int(faults[bad]))
+
+
+def judge_records(
+    buffer: Bytes,
+    starts: NDArray[np.int64],
+    sizes: NDArray[np.int64],
+    *,
+    queue_id: int | NDArray[np.int64],
+    queue_offsets: NDArray[np.int64],
+    positions: NDArray[np.int64],
+    heads_only: bool = False,
+) -> Faults:
+    """Compare what lies at each unit's place with the unit and its place in the queue. O(n).
+
+    Looked at: that the record lies in the buffer, magic, size, queue id, queue offset, and bytes
+    28..35 (`positions`: where in its log each record lies). Not looked at: what follows the
+    header. About 100 ns a record.
+
+    A unit that points at a coda (RocketMQ 5.1 and 5.2 left 16 bytes between two segments) means
+    the record after it: ask again with the place after the coda, or use `find_records`.
+
+    Args:
+        buffer: bytes of a log.
+        starts: first byte of each record in `buffer`.
+        sizes: length of each record in bytes.
+        queue_id: the queue's number, or that of each unit's queue.
+        queue_offsets: queue offset of each unit.
+        positions: log position of each record.
+        heads_only: `buffer` ends after the headers; the records need not lie in it whole.
+    """
+    faults, _ = judge_headers(
+        buffer,
+        starts,
+        sizes,
+        queue_id=queue_id,
+        queue_offsets=queue_offsets,
+        positions=positions,
+        heads_only=heads_only,
+    )
+    return faults
+
+
+def judge_headers(
+    buffer: Bytes,
+    starts: NDArray[np.int64],
+    sizes: NDArray[np.int64],
+    *,
+    queue_id: int | NDArray[np.int64],
+    queue_offsets: NDArray[np.int64],
+    positions: NDArray[np.int64],
+    heads_only: bool = False,
+) -> tuple[Faults, NDArray[np.void]]:
+    """As `judge_records`; also the first fields of those records that lie in the buffer.
+
+    They are `PREFIX_DTYPE`, which one read gets with the header; `HEADER_DTYPE` with `heads_only`.
+    """
+    raw = as_bytes(buffer)
+    needed = HEADER_DTYPE.itemsize if heads_only else sizes
+    inside = (starts >= 0) & (sizes >= RECORD_BYTES_MIN) & (starts <= len(raw) - needed)
+    if not inside.all():
+        rows = np.flatnonzero(inside)
+        faults = np.full(len(starts), Fault.OUTSIDE, np.int8)
+        faults[rows], headers = judge_headers(
+            raw,
+            starts[rows],
+            sizes[rows],
+            queue_id=queue_id if isinstance(queue_id, int) else queue_id[rows],
+            queue_offsets=queue_offsets[rows],
+            positions=positions[rows],
+            heads_only=heads_only,
+        )
+        return faults, headers
+    headers = headers_at(raw, starts, HEADER_DTYPE if heads_only else PREFIX_DTYPE)
+    magics = headers["magic"]
+    checks = (
+        ((magics == MAGIC_V1) | (magics == MAGIC_V2), Fault.MAGIC),
+        (headers["size"] == sizes, Fault.SIZE),
+        (headers["queue_id"] == queue_id, Fault.QUEUE_ID),
+        (headers["queue_offset"] == queue_offsets, Fault.QUEUE_OFFSET),
+        (headers["physical_offset"] == positions, Fault.POSITION),
+    )
+    faults = np.zeros(len(starts), np.int8)
+    for good, fault in reversed(checks):
+        if not good.all():
+            faults[~good] = fault
+    if faults.any():
+        faults[magics == BLANK_MAGIC] = Fault.CODA
+    return faults, headers
+
+
+@dataclass(frozen=True, slots=True)
+class FoundRecords:
+    """A run of a CommitLog, split by the units that point into it."""
+
+    starts: NDArray[np.int64]
+    """First byte in the buffer of each unit's record, after a coda if the unit points at one."""
+    sizes: NDArray[np.int64]
+    faults: Faults
+    """What is wrong with each."""
+
+
+def find_records(
+    log: Bytes, log_start: int, units: Units, *, queue_id: int, first_offset: int
+) -> FoundRecords:
+    """Find the records of `units` in `log`, whose first byte is position `log_start`. O(n).
+
+    By the rule of `judge_records`; `units` are those of the queue offsets from `first_offset` on.
+    """
+    sizes = units["size"].astype(np.int64)
+    positions = units["position"].astype(np.int64)
+    offsets = first_offset + np.arange(len(units))
+    judge = partial(judge_records, log, sizes=sizes, queue_id=queue_id, queue_offsets=offsets)
+    faults = judge(starts=positions - log_start, positions=positions)
+    at_coda = np.flatnonzero(faults == Fault.CODA)
+    if len(at_coda):
+        positions[at_coda] += Coda.SIZE
+        faults = judge(starts=positions - log_start, positions=positions)
+    return FoundRecords(positions - log_start, sizes, faults)
+
 
 _MAGICS = (MAGIC_V1, MAGIC_V2)
 _INT64_MAX = np.int64(2**63 - 1)

@@ -9,8 +9,8 @@ from container.metadata.records import Queue, Segment
 from container.metadata.state import StateChange
 from container.names.queue_id import QueueId
 from container.queue.manifest import ManifestPlan, ManifestReader, plan_manifest
-from container.upkeep.manifest_writer import ManifestWriter
-from container.upkeep.step import QUEUES_PER_TURN, OwnedTier, Step
+from container.steps.manifest_writer import ManifestWriter
+from container.steps.step import QUEUES_PER_TURN, OwnedTier, Step
 from provider.errors import Corrupt
 
 

@@ -14,11 +14,8 @@ from container.metadata import queue_changes
 from container.metadata.operations import CommitQueue
 from container.metadata.records import Queue
 from container.metadata.state import StateChange, TierState
-from container.names.queue_id import FLAT_FILES, QueueId, SegmentType
-from container.options import HOUR_MS
-from container.queue.manifest import ManifestReader
-from container.upkeep.due_queues import DueQueues
-from container.upkeep.offload_plan import (
+from container.move.offload_copies import Offloader
+from container.move.offload_plan import (
     Held,
     HeldSegments,
     Until,
@@ -28,11 +25,13 @@ from container.upkeep.offload_plan import (
     not_expiring,
     older_than,
 )
-from container.upkeep.offloaded_parts import OffloadedParts
-from container.upkeep.offloading import Offloader
-from container.upkeep.options import UpkeepOptions
+from container.names.queue_id import FLAT_FILES, QueueId, SegmentType
+from container.options import HOUR_MS
+from container.queue.manifest import ManifestReader
+from container.steps.options import UpkeepOptions
+from container.steps.step import QUEUES_PER_TURN, DueQueues, OwnedTier, Step
+from container.upkeep.garbage import OffloadedParts
 from container.upkeep.retention import retention_ms
-from container.upkeep.step import QUEUES_PER_TURN, OwnedTier, Step
 from provider.errors import Corrupt, Denied, OutOfRange, StoreError
 from provider.object_store import ObjectStore
 from provider.stores.two_stores import is_offloaded

@@ -16,12 +16,11 @@ from container.metadata.records import ManifestRef, Queue, Segment
 from container.metadata.state import StateChange, TierState
 from container.names.queue_id import QueueId, SegmentType
 from container.options import HOUR_MS
-from container.queue.head_trim import HeadTrim, is_rolled, oldest_segments, plan_trim, roll
 from container.queue.manifest import MANIFEST_SEGMENTS_MAX, ManifestReader
-from container.upkeep.due_queues import DueQueues
-from container.upkeep.manifest_writer import ManifestWriter
-from container.upkeep.options import UpkeepOptions
-from container.upkeep.step import QUEUES_PER_TURN, OwnedTier, Step
+from container.queue.truncate import HeadTrim, is_rolled, oldest_segments, plan_trim, roll
+from container.steps.manifest_writer import ManifestWriter
+from container.steps.options import UpkeepOptions
+from container.steps.step import QUEUES_PER_TURN, DueQueues, OwnedTier, Step
 from provider.errors import Corrupt, Denied, OutOfRange, StoreError
 
 _Oldest = tuple[int, QueueId, Segment, AsyncIterator[Segment]]

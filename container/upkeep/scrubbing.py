@@ -9,10 +9,9 @@ from collections.abc import Mapping
 from contextlib import suppress
 
 from container.check.finding import Finding
-from container.check.scrub import Scrubber
-from container.check.scrub_mark import read_mark, write_mark
+from container.check.scrub import Scrubber, read_mark, write_mark
+from container.steps.step import OwnedTier, Step
 from container.tier_view import TierView
-from container.upkeep.step import OwnedTier, Step
 from provider.disk_cache.use import cache_use
 from provider.errors import AlreadyExists, Corrupt, StoreError
 

@@ -10,15 +10,15 @@ from container.metadata.operations import AddTombstones, DropTombstones, Operati
 from container.metadata.part_counts import FREED
 from container.metadata.records import Tombstone
 from container.metadata.state import StateChange
-from container.upkeep.deletion import (
+from container.move.offload_copies import OFFLOADED
+from container.steps.deletion import (
     NEVER_PUBLISHED,
     Deletions,
     failed_again,
     plan_deletions,
     still_due,
 )
-from container.upkeep.offloading import OFFLOADED
-from container.upkeep.step import OwnedTier, Step
+from container.steps.step import OwnedTier, Step
 from container.upkeep.topic_deletion import DELETED
 from provider.errors import Closed, Fenced, StoreError
 

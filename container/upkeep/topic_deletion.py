@@ -2,7 +2,7 @@
 
 Bytes that were written for a queue and not published before its topic was deleted go, too. Writes
 of cancelled commits have landed before the files are listed. Of a queue that was never published,
-the announcement of its first files says where they lie (`first_files.py`). It stays, and each
+the announcement of its first files says where they lie (`creation_intents.py`). It stays, and each
 deleted queue gets one: a commit that is under way may still land, and the next owner lists the
 files again.
 """
@@ -24,12 +24,12 @@ from container.metadata.records import (
     Tombstone,
 )
 from container.metadata.state import TierState
-from container.metadata.tombstone_table import TombstoneTable
+from container.metadata.tables import TombstoneTable
+from container.move.offload_copies import OFFLOADED
 from container.names.queue_id import FLAT_FILES, QueueId
 from container.names.rocketmq import parse_segment_name
 from container.queue.manifest import ManifestReader
-from container.upkeep.first_files import DROPPED, KIND, attempt_of
-from container.upkeep.offloading import OFFLOADED
+from container.upkeep.creation_intents import DROPPED, KIND, attempt_of
 from provider.clock import Clock
 from provider.errors import Unavailable
 from provider.object_store import ObjectStore

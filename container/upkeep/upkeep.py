@@ -9,31 +9,24 @@ from typing import Self
 
 from container.journal.journal import Journal
 from container.journal.options import RandomSource
-from container.lookup.key_collector import KeyCollector
+from container.lookup.collector import KeyCollector
 from container.metadata.state import StateChange
+from container.move.repack import RepackStep
 from container.options import TierOptions
-from container.upkeep.clock_step import ClockStep
+from container.steps.clock import ClockStep, SteadyClock
+from container.steps.options import UpkeepOptions
+from container.steps.step import OwnedTier, PendingDeletions, Step
 from container.upkeep.compaction import Compaction, CompactionLimits, Told
-from container.upkeep.first_files import FirstFilesStep
-from container.upkeep.index_expiry import IndexExpiryStep
-from container.upkeep.index_files import IndexStep
+from container.upkeep.creation_intents import FirstFilesStep
+from container.upkeep.garbage import OffloadedParts, OffloadedPartsStep, OrphanStep, PartsStep
+from container.upkeep.index_files import IndexBuilding, IndexExpiryStep, IndexStep
 from container.upkeep.index_merge import IndexMergeStep
-from container.upkeep.index_writer import IndexBuilding
 from container.upkeep.manifests import ManifestStep
 from container.upkeep.offload import OffloadStep
-from container.upkeep.offloaded_parts import OffloadedParts, OffloadedPartsStep
-from container.upkeep.options import UpkeepOptions
-from container.upkeep.orphans import OrphanStep
-from container.upkeep.parts import PartsStep
-from container.upkeep.pending_deletions import PendingDeletions
-from container.upkeep.repacking import RepackStep
 from container.upkeep.retention import RetentionStep
 from container.upkeep.scrubbing import ScrubStep
-from container.upkeep.snapshots import SnapshotStep
-from container.upkeep.steady_clock import SteadyClock
-from container.upkeep.step import OwnedTier, Step
+from container.upkeep.snapshots import SnapshotStep, TruncationStep
 from container.upkeep.tombstones import TombstoneStep
-from container.upkeep.truncation import TruncationStep
 from provider.clock import Clock, backoff_s, wait_at_most
 from provider.errors import Closed, Fenced, StoreError
 from provider.file_segments import FileSegments

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from container.record.kernels import decode_units
+from container.record.batch import decode_units
 from container.record.unit import Units
 from fetcher.fetcher import TieredMessageFetcher
 from provider.object_store import Buffer

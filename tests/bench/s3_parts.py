@@ -20,7 +20,7 @@ from unittest.mock import patch
 from obstore.store import S3Store
 
 import tieredstore
-from container.upkeep.offload_plan import Until
+from container.move.offload_plan import Until
 from provider.clock import SystemClock
 from provider.object.store import RequestKind, RequestMeter
 from tieredstore.bench.figure import stopwatch

@@ -38,15 +38,15 @@ from container.metadata.records import (
 from container.names.queue_id import QueueId, SegmentType
 from container.options import TierOptions
 from container.queue.manifest import name_manifest, write_manifest
-from container.upkeep.first_files import FirstFilesStep
-from container.upkeep.index_expiry import IndexExpiryStep
+from container.steps.options import UpkeepOptions
+from container.steps.step import OwnedTier
+from container.upkeep.creation_intents import FirstFilesStep
+from container.upkeep.garbage import OffloadedParts
+from container.upkeep.index_files import IndexExpiryStep
 from container.upkeep.manifests import ManifestStep
 from container.upkeep.offload import OffloadStep
-from container.upkeep.offloaded_parts import OffloadedParts
-from container.upkeep.options import UpkeepOptions
 from container.upkeep.retention import RetentionStep
 from container.upkeep.snapshots import SnapshotStep
-from container.upkeep.step import OwnedTier
 from container.upkeep.tombstones import TombstoneStep
 from provider.clock import SystemClock
 from provider.ranges import QueueOffset

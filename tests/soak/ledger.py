@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from container.names.queue_id import QueueId
-from container.record.crc32c import crc32c
+from container.record.checksum import crc32c
 
 DIGEST_BYTES = 4
 PHYSICAL_OFFSET = slice(28, 36)

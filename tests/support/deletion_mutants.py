@@ -35,16 +35,12 @@ from container.journal import ownership
 from container.journal.journal import Journal
 from container.journal.reader import JournalReader
 from container.metadata import queue_changes
+from container.move import offload_copies
 from container.names.queue_id import QueueId
-from container.upkeep import (
-    offloading,
-    orphans,
-    tombstones,
-)
-from container.upkeep.deletion import plan_deletions
-from container.upkeep.orphans import OrphanStep
-from container.upkeep.parts import PartsStep
-from container.upkeep.step import OwnedTier
+from container.steps.deletion import plan_deletions
+from container.steps.step import OwnedTier
+from container.upkeep import garbage, tombstones
+from container.upkeep.garbage import OrphanStep, PartsStep
 from container.upkeep.tombstones import TombstoneStep
 from provider.object_store import ObjectEntry
 from provider.stores.in_place_segments import InPlaceSegments
@@ -111,31 +107,31 @@ def queues_are_not_searched(patch: pytest.MonkeyPatch) -> None:
 
 def an_orphan_counts_as_an_offloaded_file(patch: pytest.MonkeyPatch) -> None:
     """Manifests of offloaded queues are read only where there are more files than they list."""
-    sort = orphans.sort_files
+    sort = garbage.sort_files
 
     def counted(state: Any, queue: QueueId, names: Any) -> Any:
         files = sort(state, queue, names)
         more = tuple((ref, some) for ref, some in files.doubtful if len(some) > ref.segments)
         return replace(files, doubtful=more)
 
-    patch.setattr(orphans, "sort_files", counted)
+    patch.setattr(garbage, "sort_files", counted)
 
 
 def an_offload_forgets_what_manifests_named(patch: pytest.MonkeyPatch) -> None:
     """Manifests that are written anew let go of nothing."""
-    release_of = offloading.release_of
-    patch.setattr(offloading, "release_of", lambda _lost, due_ms: release_of({}, due_ms))
+    release_of = offload_copies.release_of
+    patch.setattr(offload_copies, "release_of", lambda _lost, due_ms: release_of({}, due_ms))
 
 
 def an_offload_moves_what_grows(patch: pytest.MonkeyPatch) -> None:
     """Offloaded bytes lie where the segment's first extent lay."""
-    make = offloading.Offloader._copy
+    make = offload_copies.Offloader._copy
 
     async def shifted(self: Any, queue: QueueId, segment: Any, run: Any) -> Any:
         moved = await make(self, queue, segment, run)
         return [one._replace(object_offset=moved[0].object_offset) for one in moved]
 
-    patch.setattr(offloading.Offloader, "_copy", shifted)
+    patch.setattr(offload_copies.Offloader, "_copy", shifted)
 
 
 def a_new_owner_has_the_old_epoch(patch: pytest.MonkeyPatch) -> None:
@@ -176,7 +172,7 @@ def a_slow_listing_is_believed(patch: pytest.MonkeyPatch) -> None:
 def old_boundaries_go_at_once(patch: pytest.MonkeyPatch) -> None:
     """A boundary goes with the next one, though a listing may be on its way that shows neither."""
     patch.setattr(
-        "container.upkeep.truncation.plan_old_boundaries",
+        "container.upkeep.snapshots.plan_old_boundaries",
         lambda made, _now_s, _listing_s_max: max((one.sequence for one in made), default=0),
     )
 

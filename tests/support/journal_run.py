@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager, suppress
 from container.journal.journal import Journal
 from container.journal.options import JournalOptions
 from container.metadata.operations import Operation
-from container.upkeep.options import UpkeepOptions
+from container.steps.options import UpkeepOptions
 from container.upkeep.upkeep import Upkeep
 from provider.errors import StoreError
 from provider.object_store import ObjectStore

@@ -15,17 +15,16 @@ from itertools import pairwise
 from random import Random
 
 from container.journal.entry import apply_entry, decode_entry
-from container.journal.follower import JournalFollower
 from container.journal.frame import Frame, FrameKind
 from container.journal.journal import Journal
 from container.journal.options import JournalOptions
-from container.journal.reader import JournalReader
+from container.journal.reader import JournalFollower, JournalReader
 from container.metadata.codec import decode_operations
 from container.metadata.operations import AddTombstones
 from container.metadata.records import Tombstone
 from container.metadata.state import TierState
 from container.names.tier_objects import JOURNAL_PREFIX, SNAPSHOT_PREFIX, EntryName
-from container.upkeep.options import UpkeepOptions
+from container.steps.options import UpkeepOptions
 from container.upkeep.upkeep import Upkeep
 from provider.errors import Fenced, NotFound, Unavailable
 from provider.testing.faulty import flipped

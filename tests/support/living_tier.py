@@ -10,12 +10,12 @@ from unittest.mock import patch
 
 from click.testing import Result
 
+from container.move.repack import RepackStep
 from container.options import HOUR_MS
+from container.steps.step import OwnedTier
 from container.tier import Tier
 from container.tier_reader import TierReader
-from container.upkeep.repacking import RepackStep
 from container.upkeep.retention import RetentionStep
-from container.upkeep.step import OwnedTier
 from provider.clock import SystemClock
 from provider.errors import Unavailable
 from provider.stores.retrying import RetryingStore

@@ -23,8 +23,7 @@ from typing import Any
 
 from container.metadata.records import Gap, Queue
 from container.names.queue_id import QueueId, SegmentType
-from container.queue.commit_plan import CommitPlan
-from container.queue.planned_slice import PlannedSlice
+from container.queue.commit_plan import CommitPlan, PlannedSlice
 from container.record.batch import MessageBatch
 from container.record.unit import UNIT_BYTES
 from provider.clock import Clock

@@ -2,15 +2,15 @@
 
 from dataclasses import replace
 
-from container.metadata.offloading import is_away
+from container.metadata.moves import is_away
 from container.metadata.records import Segment
+from container.move.offload_plan import Until
 from container.names.queue_id import FLAT_FILES, QueueId
 from container.options import TierOptions
+from container.steps.options import UpkeepOptions
 from container.tier import Tier
 from container.tier_reader import TierReader
 from container.upkeep.offload import OffloadedQueue
-from container.upkeep.offload_plan import Until
-from container.upkeep.options import UpkeepOptions
 from tests.support.messages import TOPIC
 from tests.support.owned_tier import QUEUE, OwnedWorld
 

@@ -6,8 +6,8 @@ from random import Random
 from container.check.tier import check_tier
 from container.index.options import IndexOptions
 from container.options import TierOptions
+from container.steps.options import UpkeepOptions
 from container.tier import Tier, TierIdentity
-from container.upkeep.options import UpkeepOptions
 from dispatcher.dispatcher import TieredDispatcher
 from dispatcher.options import DispatchOptions
 from provider.clock import SystemClock

@@ -13,19 +13,20 @@ import pytest
 
 from container.journal import journal, reader, truncation
 from container.journal.entry_writer import EntryWriter, Outcome, Written
-from container.journal.group_commit import Transaction
+from container.journal.journal import Transaction
 from container.journal.snapshot import encode_snapshot
 from container.journal.truncation import VerifiedSnapshot
 from container.metadata import part_counts
 from container.metadata.operations import Release
 from container.metadata.records import Queue
+from container.move import repack
+from container.move.repack import Repacker
 from container.names.tier_objects import EntryName, SnapshotName
 from container.queue.commit_plan import CommitPlan
+from container.steps.step import OwnedTier
 from container.tier import Tier
-from container.upkeep import repack_job, retention
-from container.upkeep.parts import PartsStep
-from container.upkeep.repack_job import Repacker
-from container.upkeep.step import OwnedTier
+from container.upkeep import retention
+from container.upkeep.garbage import PartsStep
 from provider.errors import AlreadyExists, Unavailable
 from provider.file_segments import Placement
 from provider.object_store import Buffer
@@ -88,7 +89,7 @@ def expiry_says_nothing_of_manifests(patch: pytest.MonkeyPatch) -> None:
 
 def a_merge_joins_in_the_wrong_order(patch: pytest.MonkeyPatch) -> None:
     """Merged bytes lie one run too far, their checksum made of what is there."""
-    joined = repack_job._joined
+    joined = repack._joined
 
     def turned(run: Any, bodies: Any, bytes_max: int) -> Any:
         positions = sorted(bodies)
@@ -96,17 +97,17 @@ def a_merge_joins_in_the_wrong_order(patch: pytest.MonkeyPatch) -> None:
             run, dict(zip(positions, map(bodies.get, positions[::-1]), strict=True)), bytes_max
         )
 
-    patch.setattr(repack_job, "_joined", turned)
+    patch.setattr(repack, "_joined", turned)
 
 
 def a_merge_forgets_where_its_slice_begins(patch: pytest.MonkeyPatch) -> None:
     """Merged extents of all runs name the beginning of the part."""
-    placed = repack_job._placed
+    placed = repack._placed
 
     def at_zero(extent: Any, place: Placement, shift: int) -> Any:
         return placed(extent, place, shift - place.object_offset)
 
-    patch.setattr(repack_job, "_placed", at_zero)
+    patch.setattr(repack, "_placed", at_zero)
 
 
 def a_merge_publishes_before_it_writes(patch: pytest.MonkeyPatch) -> None:
@@ -230,8 +231,8 @@ def the_boundary_passes_the_newest_snapshot(patch: pytest.MonkeyPatch) -> None:
         del now_s, grace_s
         return verified[-1].name if verified else None
 
-    patch.setattr("container.upkeep.truncation.plan_boundary", newest)
-    patch.setattr("container.upkeep.truncation.TruncationStep.check", lambda _: None)
+    patch.setattr("container.upkeep.snapshots.plan_boundary", newest)
+    patch.setattr("container.upkeep.snapshots.TruncationStep.check", lambda _: None)
 
 
 def entries_go_before_the_boundary_stands(patch: pytest.MonkeyPatch) -> None:
@@ -249,7 +250,7 @@ def entries_go_before_the_boundary_stands(patch: pytest.MonkeyPatch) -> None:
         finally:
             store.create = create
 
-    patch.setattr("container.upkeep.truncation.truncate_journal", unannounced)
+    patch.setattr("container.upkeep.snapshots.truncate_journal", unannounced)
 
 
 def transactions_are_planned_on_what_is_published(patch: pytest.MonkeyPatch) -> None:
@@ -265,14 +266,14 @@ def transactions_are_planned_on_what_is_published(patch: pytest.MonkeyPatch) -> 
 
 def a_merge_checks_only_its_first_extent(patch: pytest.MonkeyPatch) -> None:
     """The checksum of a merged extent is that of its first piece."""
-    joined = repack_job._joined
+    joined = repack._joined
 
     def hasty(run: Any, bodies: Any, bytes_max: int) -> Any:
         done = joined(run, bodies, bytes_max)
         first = done.extents[0]._replace(crc32c=run.extents[0].crc32c)
         return done._replace(extents=(first, *done.extents[1:]))
 
-    patch.setattr(repack_job, "_joined", hasty)
+    patch.setattr(repack, "_joined", hasty)
 
 
 def a_merge_mixes_up_its_queues(patch: pytest.MonkeyPatch) -> None:

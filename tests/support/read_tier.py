@@ -8,11 +8,10 @@ import numpy as np
 
 from container.metadata.records import Extent, Gap
 from container.names.queue_id import QueueId
-from container.queue.time_boundary import Boundary
-from container.queue.time_stretch import TimeStretch, stretch_by_time
+from container.queue.time_index import Boundary, TimeStretch, stretch_by_time
+from container.record.batch import decode_units, encode_units
 from container.record.header import RecordHeader
-from container.record.java_hash import tag_hash
-from container.record.kernels import decode_units, encode_units
+from container.record.properties import tag_hash
 from container.record.unit import UNIT_BYTES, Units
 from provider.errors import Corrupt, NotFound, OutOfRange
 from provider.object_store import Buffer

@@ -18,10 +18,10 @@ from container.journal.options import JournalOptions
 from container.names.queue_id import QueueId
 from container.options import TierOptions
 from container.record.batch import MessageBatch
-from container.record.java_hash import tag_hash
+from container.record.properties import tag_hash
 from container.record.unit import Units
+from container.steps.options import UpkeepOptions
 from container.tier import Tier, TierIdentity
-from container.upkeep.options import UpkeepOptions
 from dispatcher.dispatcher import TieredDispatcher
 from dispatcher.options import DispatchOptions
 from provider.clock import Clock

@@ -5,8 +5,8 @@ from dataclasses import replace
 from random import Random
 from typing import NamedTuple
 
-from container.names.index_base import INDEX_PREFIX
-from container.upkeep.options import UpkeepOptions
+from container.names.tier_objects import INDEX_PREFIX
+from container.steps.options import UpkeepOptions
 from provider.testing.faulty import Fault, FaultyObjectStore, Kind
 from tests.support.store_harness import UPKEEP_OPTIONS
 

@@ -10,10 +10,10 @@ from typing import Any
 from container.index.options import IndexOptions
 from container.names.queue_id import QueueId
 from container.options import TierOptions
+from container.steps.options import UpkeepOptions
+from container.steps.step import OwnedTier
 from container.tier import Tier, TierIdentity
-from container.upkeep.options import UpkeepOptions
 from container.upkeep.retention import RetentionStep
-from container.upkeep.step import OwnedTier
 from provider.clock import Clock, SystemClock
 from provider.file_segments import SegmentsDriver
 from provider.object_store import ObjectStore

@@ -6,7 +6,7 @@ import numpy as np
 
 from container.names.queue_id import QueueId
 from container.record.batch import MessageBatch
-from container.record.java_hash import tag_hash
+from container.record.properties import tag_hash
 from container.record.unit import UNIT_DTYPE, Units
 from dispatcher.ports import HotQueue, HotQueueState, Wanted, WantedUnits
 from dispatcher.work import Wakeup

@@ -11,7 +11,7 @@ from container.journal.entry_writer import EntryWriter, Outcome, Written
 from container.metadata.records import IndexFile
 from container.names.tier_objects import EntryName
 from container.upkeep import index_merge
-from container.upkeep.index_writer import IndexWriter
+from container.upkeep.index_files import IndexWriter
 from provider.object_store import Buffer
 from provider.stores.in_place_segments import InPlaceSegments
 from tests.support.protocol_mutants import Mutant

@@ -24,7 +24,7 @@ from container.journal.options import JournalOptions
 from container.record.checksum import body_crc_of
 from container.record.message import StoredMessage
 from container.record.unit import UNIT_BYTES, ConsumeQueueUnit
-from container.upkeep.options import UpkeepOptions
+from container.steps.options import UpkeepOptions
 from dispatcher.ports import QueueState
 from tests.support.cli import COMMAND
 from tests.support.fake_broker import FakeBroker

@@ -19,9 +19,9 @@ from container.names.queue_id import SegmentType
 from container.names.rocketmq import segment_name
 from container.options import TierOptions
 from container.queue.manifest import name_manifest, plan_manifest, write_manifest
-from container.queue.tail_cut import cut_queue
+from container.queue.truncate import cut_queue
+from container.steps.options import UpkeepOptions
 from container.tier import Tier
-from container.upkeep.options import UpkeepOptions
 from provider.errors import Unavailable
 from provider.ranges import QueueOffset
 from provider.testing.faulty import Fault

@@ -36,8 +36,8 @@ from container.metadata.state import TierState
 from container.names.queue_id import QueueId, SegmentType
 from container.names.tier_objects import ManifestName, SnapshotName
 from container.queue.manifest import decode_manifest
+from container.record.batch import decode_units
 from container.record.header import RecordHeader, locate_parts
-from container.record.kernels import decode_units
 from container.record.message import StoredMessage
 from provider.errors import Corrupt, StoreError
 from provider.posix.store import PosixStore

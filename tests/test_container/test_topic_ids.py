@@ -7,8 +7,8 @@ import pytest
 from container.metadata.operations import PutTopic
 from container.names.queue_id import QueueId
 from container.options import TierOptions
+from container.steps.options import UpkeepOptions
 from container.tier import Tier
-from container.upkeep.options import UpkeepOptions
 from provider.errors import Unavailable
 from provider.ranges import QueueOffset
 from tests.support.owned_tier import OwnedWorld, planned, put

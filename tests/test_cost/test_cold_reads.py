@@ -7,8 +7,8 @@ import pytest
 
 from container.names.queue_id import QueueId
 from container.options import TierOptions
+from container.steps.options import UpkeepOptions
 from container.tier_reader import TierReader
-from container.upkeep.options import UpkeepOptions
 from fetcher.fetcher import TieredMessageFetcher
 from provider.clock import SystemClock
 from provider.disk_cache.store import DiskCachedStore

@@ -11,11 +11,11 @@ from random import Random
 
 import pytest
 
-from container.journal.follower import JournalFollower
 from container.journal.journal import Journal
+from container.journal.reader import JournalFollower
 from container.metadata.operations import AddTombstones, Operation
 from container.metadata.records import Tombstone
-from container.upkeep.options import UpkeepOptions
+from container.steps.options import UpkeepOptions
 from container.upkeep.upkeep import Upkeep
 from provider.clock import SystemClock
 from provider.errors import Unavailable

@@ -13,11 +13,11 @@ from types import NoneType
 
 import pytest
 
-from container.metadata.offloading import is_away
+from container.metadata.moves import is_away
 from container.metadata.records import Extent
+from container.move import offload_copies
 from container.names.queue_id import FLAT_FILES, QueueId
 from container.tier_reader import TierReader
-from container.upkeep import offloading
 from provider.testing.faulty import Crashed, Fault, FaultyObjectStore, Kind
 from provider.testing.manual_clock import ManualClock
 from tests.support.level import LEVEL
@@ -199,7 +199,7 @@ class Run:
 
 @pytest.fixture(autouse=True)
 def _small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(offloading, "BATCH_BYTES", BATCH_BYTES)
+    monkeypatch.setattr(offload_copies, "BATCH_BYTES", BATCH_BYTES)
 
 
 @pytest.fixture

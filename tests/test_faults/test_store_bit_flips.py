@@ -8,8 +8,8 @@ from container.journal.frame import Frame
 from container.journal.options import JournalOptions
 from container.metadata.state import TierState
 from container.names.queue_id import QueueId
+from container.steps.options import UpkeepOptions
 from container.tier_reader import TierReader
-from container.upkeep.options import UpkeepOptions
 from fetcher.fetcher import TieredMessageFetcher
 from fetcher.options import FetcherOptions
 from provider.errors import Corrupt

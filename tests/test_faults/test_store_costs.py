@@ -10,7 +10,7 @@ import pytest
 
 from container.journal.options import JournalOptions
 from container.names.queue_id import QueueId
-from container.upkeep.options import UpkeepOptions
+from container.steps.options import UpkeepOptions
 from dispatcher.options import DispatchOptions
 from provider.ranges import QueueOffset
 from provider.testing.faulty import Fault

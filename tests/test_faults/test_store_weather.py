@@ -13,7 +13,7 @@ import pytest
 
 from container.journal.options import JournalOptions
 from container.names.queue_id import QueueId
-from container.upkeep.options import UpkeepOptions
+from container.steps.options import UpkeepOptions
 from dispatcher.options import DispatchOptions
 from fetcher.fetcher import TieredMessageFetcher
 from fetcher.options import FetcherOptions

@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator
 import pytest
 
 from container.options import TierOptions
+from container.steps.options import UpkeepOptions
 from container.tier import Tier
 from container.tier_reader import TierReader
-from container.upkeep.options import UpkeepOptions
 from fetcher.fetcher import TieredMessageFetcher
 from fetcher.result import FetchResult
 from provider.errors import Corrupt

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from container.metadata.records import Gap
 from container.names.queue_id import QueueId
-from container.record.java_hash import tag_hash
+from container.record.properties import tag_hash
 from fetcher.fetcher import FetchCursor
 from fetcher.run_cache import CachedRun, CacheKey
 from fetcher.tag_filter import parse_subscription

@@ -7,8 +7,8 @@ from container.lookup.find import find_messages
 from container.lookup.query import KeyQuery
 from container.names.queue_id import QueueId
 from container.options import TierOptions
-from container.queue.time_boundary import Boundary, TimeRules
-from container.upkeep.options import UpkeepOptions
+from container.queue.time_index import Boundary, TimeRules
+from container.steps.options import UpkeepOptions
 from fetcher.fetcher import TieredMessageFetcher
 from fetcher.options import FetcherOptions
 from fetcher.result import FetchResult

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from container.record.java_hash import tag_hash
+from container.record.properties import tag_hash
 from fetcher.tag_filter import matching, parse_subscription
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from container.record.java_hash import tag_hash
+from container.record.properties import tag_hash
 from container.record.unit import UNIT_BYTES
 from fetcher import loading
 from fetcher.fetcher import TieredMessageFetcher

@@ -12,10 +12,9 @@ from numpy.typing import NDArray
 
 from container.record.blank import BlankRecord
 from container.record.checksum import body_crc_of
-from container.record.java_hash import tag_hash
 from container.record.layout import BORN_HOST_AT, PHYSICAL_OFFSET_AT, QUEUE_OFFSET_AT, layout_of
 from container.record.message import StoredMessage
-from container.record.properties import encode_properties
+from container.record.properties import encode_properties, tag_hash
 from container.record.unit import UNIT_DTYPE
 
 TAG = "TagA"

@@ -10,7 +10,7 @@ import click
 
 from container.java.index_export import JavaIndexLimits, rebuild_index
 from container.java.migration import import_of, java_metadata_of, read_java_tier
-from container.metadata.offloading import home_of
+from container.metadata.moves import home_of
 from container.metadata.records import IndexFile
 from container.names.queue_id import QueueId
 from container.tier_reader import TierReader

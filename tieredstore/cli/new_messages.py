@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import orjson
 
-from container.record.fields import Host
+from container.record.header import Host
 from container.record.properties import RECORD_CRC
 from tieredstore.hot.encoding import MessageRefused, NewMessage
 

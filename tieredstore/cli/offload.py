@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import click
 
+from container.move.offload_plan import Until
 from container.names.rocketmq import INT64_MAX
 from container.upkeep.offload import OffloadedQueue
-from container.upkeep.offload_plan import Until
 from provider.clock import SystemClock
 from tieredstore.cli.exit_status import FINDINGS
 from tieredstore.cli.invocation import (

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from container.queue.time_boundary import Boundary, TimeRules
+from container.queue.time_index import Boundary, TimeRules
 from tieredstore.cli.invocation import Invocation, json_option, pass_invocation
 from tieredstore.cli.moment import MOMENT
 from tieredstore.cli.output import write_json

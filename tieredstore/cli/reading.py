@@ -8,8 +8,7 @@ from typing import TypeVar
 
 import click
 
-from container.names.path_component import check_path_component
-from container.names.queue_id import QueueId
+from container.names.queue_id import QueueId, check_path_component
 from container.names.rocketmq import INDEX_QUEUE, INT32_MAX
 from provider.errors import StoreError
 from provider.options import DiskCacheOptions

@@ -6,8 +6,14 @@ from dataclasses import dataclass
 
 import click
 
-from container.check.scrub import Scrubber, unclaimed_since
-from container.check.scrub_mark import ScrubMark, ScrubPlace, read_mark, write_mark
+from container.check.scrub import (
+    Scrubber,
+    ScrubMark,
+    ScrubPlace,
+    read_mark,
+    unclaimed_since,
+    write_mark,
+)
 from container.names.queue_id import SegmentType
 from provider.clock import SystemClock
 from provider.errors import StoreError

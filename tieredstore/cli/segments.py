@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from container.metadata.records import CopyState
-from container.queue.tiered_segments import TieredSegment
+from container.queue.segments import TieredSegment
 from provider.errors import NotFound
 from provider.stores.two_stores import FIRST_STORE, SECOND_STORE
 from tieredstore.cli.invocation import Invocation, WholeNumber, json_option, pass_invocation

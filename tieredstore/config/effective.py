@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Self
 
 from container.index.options import IndexOptions
 from container.journal.options import JournalOptions
-from container.names.path_component import check_path_component
+from container.names.queue_id import check_path_component
 from container.options import TierOptions
 from container.record.unit import UNIT_BYTES
-from container.upkeep.options import UpkeepOptions
+from container.steps.options import UpkeepOptions
 from dispatcher.options import DRAIN_PATIENCE_S, DispatchOptions
 from fetcher.options import FetcherOptions
 from provider.options import DiskCacheOptions, ObjectOptions, PosixOptions, RangeOptions

@@ -4,7 +4,7 @@ import socket
 from collections.abc import Mapping
 from ipaddress import ip_address
 
-from container.record.fields import Host
+from container.record.header import Host
 from tieredstore.config.building import Setting, build, in_keys
 from tieredstore.config.sources import ConfigError
 from tieredstore.following.directory.log_directories import SEPARATOR

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from container.upkeep.options import UpkeepOptions
+from container.steps.options import UpkeepOptions
 from tieredstore.config.building import Setting, build
 from tieredstore.config.second_store import has_second_store, place_text
 

@@ -15,10 +15,9 @@ from typing import Any, cast
 from container.names.queue_id import QueueId
 from container.record.blank import BlankRecord
 from container.record.checksum import BODY_CRC_MASK, crc32
-from container.record.fields import Host
+from container.record.header import Host, shape_of
 from container.record.layout import HOST_BITS, TRANSACTION_MASK
 from container.record.properties import NAME_END, PAIR_END, PROPERTIES_BYTES_MAX, TAGS
-from container.record.shape import shape_of
 from container.record.unit import ConsumeQueueUnit
 from tieredstore.hot.append_plan import Appended, AppendPlan, FileAppend
 from tieredstore.hot.encoding import (

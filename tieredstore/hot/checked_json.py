@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import orjson
 
-from container.record.crc32c import crc32c
+from container.record.checksum import crc32c
 
 _HEAD = re.compile(rb'\{"crc32c":"([0-9a-f]{8})",')
 _HEAD_BYTES = len(b'{"crc32c":"01234567",')

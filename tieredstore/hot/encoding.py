@@ -8,12 +8,10 @@ from struct import Struct
 from struct import error as StructError  # noqa: N812 - a class, although named as a function
 from typing import NamedTuple, cast
 
-from container.names.path_component import check_path_component
-from container.names.queue_id import QueueId
+from container.names.queue_id import QueueId, check_path_component
 from container.record.blank import BlankRecord
 from container.record.checksum import RECORD_CRC_BYTES, body_crc_of
-from container.record.fields import TOPIC_BYTES_MAX, Host, magic_for
-from container.record.java_hash import tag_hash
+from container.record.header import TOPIC_BYTES_MAX, Host, magic_for, shape_of
 from container.record.layout import (
     BORN_HOST_V6,
     HOST_BITS,
@@ -31,8 +29,8 @@ from container.record.properties import (
     TAGS,
     decode_properties,
     encode_properties,
+    tag_hash,
 )
-from container.record.shape import shape_of
 from dispatcher.topic_filter import QUEUE_ID_MAX, untiered_reason
 from tieredstore.hot.options import HotWriteOptions
 

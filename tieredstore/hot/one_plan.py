@@ -13,10 +13,9 @@ from typing import NamedTuple
 from container.names.queue_id import QueueId
 from container.record.blank import BlankRecord
 from container.record.checksum import BODY_CRC_MASK, crc32
-from container.record.fields import Host
+from container.record.header import Host, shape_of
 from container.record.layout import HOST_BITS, TRANSACTION_MASK
 from container.record.properties import PROPERTIES_BYTES_MAX
-from container.record.shape import shape_of
 from container.record.unit import ConsumeQueueUnit
 from tieredstore.hot.append_plan import Appended
 from tieredstore.hot.encoding import (

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from container.record.blank import BlankRecord
-from container.record.fields import Host
+from container.record.header import Host
 from container.record.layout import RECORD_BYTES_MIN
 from container.record.unit import UNIT_BYTES
 

@@ -14,8 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from container.names.path_component import check_path_component
-from container.names.queue_id import QueueId
+from container.names.queue_id import QueueId, check_path_component
 from container.names.rocketmq import INT32_MAX, INT64_MAX
 from container.record.blank import BLANK_MAGIC, BlankRecord
 from container.record.checksum import record_crc_is_valid

@@ -6,7 +6,7 @@ What is not to wait (`waits`) is done on the loop, as far as the page cache has 
 import errno
 
 from container.names.queue_id import QueueId
-from container.queue.time_boundary import Boundary, TimeRules, UpperPlace, upper_offset
+from container.queue.time_index import Boundary, TimeRules, UpperPlace, upper_offset
 from container.record.header import RecordHeader
 from container.record.layout import BORN_HOST_V6, layout_of
 from container.record.unit import UNIT_BYTES, ConsumeQueueUnit

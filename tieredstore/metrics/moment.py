@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from container.journal.statistics import JournalStatistics
+from container.journal.journal import JournalStatistics
 from container.metadata.records import Queue
 from container.names.queue_id import QueueId
 from container.upkeep.upkeep import UpkeepStatistics

@@ -14,7 +14,7 @@ import orjson
 from anyio.from_thread import start_blocking_portal
 
 from container.check.finding import Finding
-from container.check.standing import still_stands
+from container.check.queue import still_stands
 from container.metadata.object_names import object_name
 from container.metadata.records import Extent, IndexFile, Queue, Segment
 from container.metadata.state import TierState

@@ -10,7 +10,7 @@ from container.index.items import KeyItems
 from container.index.sealed import SealedIndex, native_items, sealed_rows, stored_seconds
 from container.metadata.records import IndexFile
 from container.names.queue_id import QueueId
-from container.record.crc32c import crc32c
+from container.record.checksum import crc32c
 from provider.errors import Corrupt
 from provider.sequential import ByteSource
 from tieredstore.offline.rebuild_rows import KEY_COLUMNS

@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 from container.check.finding import Finding
 from container.metadata.records import IndexFile
 from container.names.queue_id import QueueId
+from container.record.batch import with_record_crc
 from container.record.blank import Coda
 from container.record.body import check_compression, decompress
 from container.record.checksum import BODY_CRC_MASK, crc32, record_crc_is_valid
-from container.record.kernels import with_record_crc
 from container.record.layout import COMPRESSED
 from container.record.unit import Units
 from provider.errors import Corrupt, Denied

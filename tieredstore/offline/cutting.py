@@ -7,7 +7,7 @@ from typing import NamedTuple
 from container.metadata.object_names import object_name
 from container.metadata.records import Extent, Queue, Segment
 from container.names.queue_id import QueueId
-from container.queue.log_places import lies_in_gap
+from container.queue.positions import lies_in_gap
 from tieredstore.offline.split import ALL_OFFSETS, ALL_TIMES, LogPiece, Split, TierPlace
 
 SPLIT_BYTES = 128 << 20

@@ -10,9 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from container.index.keys import MessageKeys, OwnedSpans, keys_of_values
-from container.record.java_hash import tag_hash
-from container.record.kernels import encode_units
-from container.record.properties import KEYS, TAGS, UNIQ_KEY
+from container.record.batch import encode_units
+from container.record.properties import KEYS, TAGS, UNIQ_KEY, tag_hash
 from container.record.unit import Units
 from tieredstore.offline.log_scan import FoundRecords
 from tieredstore.reading.arrow_columns import ColumnMaker, Labels

@@ -7,8 +7,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from container.record.crc32c import crc32c
-from container.record.kernels import decode_units
+from container.record.batch import decode_units
+from container.record.checksum import crc32c
 from container.record.unit import UNIT_BYTES, UNIT_DTYPE, Units
 from provider.sequential import ByteSource, ObjectRange
 from tieredstore.offline.split import LogPiece

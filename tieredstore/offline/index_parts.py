@@ -11,8 +11,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from container.names.index_base import IndexBase
 from container.names.rocketmq import INT64_MAX, index_name
+from container.names.tier_objects import IndexBase
 from tieredstore.offline.offset_runs import Runs, add_runs
 
 INDEX_LOG_BYTES = 128 << 20

@@ -8,9 +8,9 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from container.queue.boundaries import cut_runs
+from container.queue.roll_points import cut_runs
 from container.record.blank import Coda
-from container.record.crc32c import crc32c
+from container.record.checksum import crc32c
 from provider.errors import Corrupt
 from provider.sequential import ByteSource
 from tieredstore.offline.log_scan import FoundRecords

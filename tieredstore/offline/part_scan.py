@@ -14,10 +14,9 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from container.names.path_component import check_path_component
-from container.names.queue_id import QueueId
+from container.names.queue_id import QueueId, check_path_component
+from container.record.batch import values_at
 from container.record.columns import RecordColumns, leading_columns
-from container.record.kernels import values_at
 from container.record.verification import ENDS_INSIDE, walk_records
 from provider.sequential import ByteSource
 from provider.stores.packed_segments import PartName

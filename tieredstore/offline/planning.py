@@ -9,7 +9,7 @@ from pathlib import Path
 
 from anyio.from_thread import start_blocking_portal
 
-from container.metadata.offloading import place_of as recorded_second
+from container.metadata.moves import place_of as recorded_second
 from container.metadata.records import Segment
 from container.metadata.state import TierState
 from container.names.queue_id import QueueId, SegmentType

@@ -16,7 +16,7 @@ from container.index.layout import IndexHeader, IndexSlot
 from container.index.sealed import file_bytes, fitting_begin, fitting_slots, seal_index
 from container.names.queue_id import QueueId, SegmentType
 from container.names.rocketmq import INT64_MAX, segment_name
-from container.record.crc32c import crc32c
+from container.record.checksum import crc32c
 from container.record.unit import UNIT_BYTES
 from provider.posix.staged_files import stage
 from tieredstore.offline.derived import keys_within, labels_of, tag_hashes

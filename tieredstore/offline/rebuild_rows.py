@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from container.index.items import KEY_ITEM_DTYPE, KeyItems
 from container.index.keys import MessageKeys
-from container.record.kernels import encode_units
+from container.record.batch import encode_units
 from container.record.unit import UNIT_DTYPE, Units
 from tieredstore.offline.engine import Piece
 from tieredstore.offline.log_scan import FoundRecords

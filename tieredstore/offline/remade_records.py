@@ -12,8 +12,8 @@ from container.java.metadata import KnownOffsets
 from container.lookup.coverage import merged
 from container.metadata.invariants import check_queue
 from container.metadata.records import Extent, Gap, IndexFile, Queue, Segment
-from container.names.index_base import INDEX_PREFIX, IndexBase
 from container.names.queue_id import QueueId, SegmentType
+from container.names.tier_objects import INDEX_PREFIX, IndexBase
 from container.record.unit import UNIT_BYTES
 from provider.errors import Corrupt
 from provider.ranges import QueueOffset

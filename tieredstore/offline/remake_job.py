@@ -10,9 +10,9 @@ import orjson
 from container.check.finding import Finding
 from container.metadata.operations import Operation, PutIndexFile, PutQueue, PutTopic
 from container.metadata.records import Queue, Topic
-from container.names.index_base import IndexBase
 from container.names.queue_id import QueueId, SegmentType
 from container.names.rocketmq import parse_segment_name, segment_name
+from container.names.tier_objects import IndexBase
 from container.record.unit import UNIT_BYTES
 from provider.clock import SystemClock
 from provider.errors import Corrupt

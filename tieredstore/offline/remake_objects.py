@@ -19,17 +19,18 @@ from container.check.finding import Finding
 from container.metadata.operations import AddTombstones, Operation, PutIndexFile, PutQueue
 from container.metadata.part_counts import references_of
 from container.metadata.records import Broker, Tombstone
-from container.names.index_base import INDEX_PREFIX, IndexBase
 from container.names.queue_id import QueueId
 from container.names.rocketmq import INT64_MAX
 from container.names.tier_objects import (
     BOUNDARY_PREFIX,
     FOLLOWED_PREFIX,
+    INDEX_PREFIX,
     JOURNAL_PREFIX,
     MANIFEST_PREFIX,
     SCRUB_PREFIX,
     SNAPSHOT_PREFIX,
     ClaimName,
+    IndexBase,
 )
 from container.tier import Tier
 from provider.clock import SystemClock

@@ -24,9 +24,9 @@ from container.metadata.records import (
     Segment,
     Tombstone,
 )
-from container.names.index_base import IndexBase
 from container.names.queue_id import QueueId, SegmentType
 from container.names.rocketmq import segment_name
+from container.names.tier_objects import IndexBase
 from container.queue.manifest import ManifestReader, name_manifest, write_manifest
 from container.record.unit import UNIT_BYTES
 from container.tier import Tier

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from anyio.from_thread import start_blocking_portal
 
 from container.check.finding import Finding
-from container.metadata.offloading import is_away
+from container.metadata.moves import is_away
 from container.metadata.records import Queue, Segment
 from container.metadata.state import TierState
 from container.names.queue_id import QueueId, SegmentType

@@ -19,9 +19,9 @@ from container.metadata.records import (
     Segment,
 )
 from container.metadata.state import TierState
-from container.names.index_base import INDEX_PREFIX, IndexBase
 from container.names.queue_id import SegmentType
 from container.names.rocketmq import index_name
+from container.names.tier_objects import INDEX_PREFIX, IndexBase
 from container.queue.manifest import ManifestReader
 from container.record.unit import UNIT_BYTES
 from container.tier import Tier

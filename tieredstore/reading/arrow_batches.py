@@ -15,9 +15,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from container.names.queue_id import QueueId
+from container.record.batch import as_bytes
 from container.record.body import decompress
 from container.record.columns import RecordColumns, locate_columns
-from container.record.kernels import as_bytes
 from container.record.layout import COMPRESSED
 from fetcher.result import Selection
 from provider.errors import Corrupt

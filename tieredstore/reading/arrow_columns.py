@@ -15,9 +15,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from container.record.batch import values_at
 from container.record.columns import RecordColumns, Spans
-from container.record.fields import address_text
-from container.record.kernels import values_at
+from container.record.header import address_text
 from container.record.layout import COMPRESSED, PORT_BYTES
 from container.record.properties import KEY_SEPARATOR, KEYS, TAGS, UNIQ_KEY
 from tieredstore.message import host_text

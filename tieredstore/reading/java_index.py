@@ -6,7 +6,7 @@ from pathlib import Path
 
 from container.index.items import KeyItems
 from container.index.open_file import OpenIndex
-from container.lookup.open_files import OpenFileItems
+from container.lookup.find import OpenFileItems
 from container.lookup.query import Unsealed
 from provider.errors import Corrupt
 from provider.names import is_regular_file

@@ -5,7 +5,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from container.lookup.known_coverage import KnownCoverage
+from container.lookup.find import KnownCoverage
 from container.tier_reader import TierReader
 from fetcher.fetcher import TieredMessageFetcher
 from provider.clock import Clock

@@ -5,7 +5,7 @@ from collections.abc import Collection
 
 from container.metadata.records import CopyState
 from container.names.queue_id import QueueId
-from container.queue.tiered_segments import TieredSegment, TieredSegments
+from container.queue.segments import TieredSegment, TieredSegments
 from container.tier_reader import TierReader
 from provider.errors import NotFound
 from tieredstore.summary import QueueSummary

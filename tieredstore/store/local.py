@@ -12,7 +12,7 @@ from typing import Self
 
 from container.lookup.query import END_OF_TIME_MS, KeyQuery, QueryResult
 from container.names.queue_id import QueueId, named_queue, whole_number
-from container.queue.time_boundary import Boundary, TimeRules
+from container.queue.time_index import Boundary, TimeRules
 from container.record.message import StoredMessage
 from fetcher.result import FetchStatus, refuse_bounds
 from fetcher.tag_filter import parse_subscription

@@ -6,11 +6,10 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeVar
 
-from container.lookup.find import find_messages
-from container.lookup.known_coverage import KnownCoverage
+from container.lookup.find import KnownCoverage, find_messages
 from container.lookup.query import KeyQuery, QueryResult
 from container.names.queue_id import QueueId
-from container.queue.time_boundary import Boundary, TimeRules, UpperPlace, upper_offset
+from container.queue.time_index import Boundary, TimeRules, UpperPlace, upper_offset
 from dispatcher.topic_filter import TopicFilter
 from fetcher.fetcher import TRANSFER_BYTES_MAX
 from fetcher.result import FetchStatus

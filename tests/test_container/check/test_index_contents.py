@@ -8,9 +8,9 @@ from container.index.layout import IndexHeader
 from container.index.sealed import decode_sealed, fitting_slots, seal_index
 from container.metadata.operations import DropIndexFile, PutIndexFile
 from container.metadata.records import IndexFile
-from container.names.index_base import IndexBase
 from container.names.rocketmq import index_name
-from container.record.crc32c import crc32c
+from container.names.tier_objects import IndexBase
+from container.record.checksum import crc32c
 from container.tier import Tier
 from provider.errors import Corrupt
 from tests.support.owned_tier import QUEUE, OwnedWorld, put

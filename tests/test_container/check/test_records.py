@@ -6,11 +6,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from container.check.finding import Finding
-from container.check.records import RecordCheck
+from container.check.queue import RecordCheck
 from container.names.queue_id import QueueId
+from container.record.batch import encode_units
 from container.record.body import BODY_BYTES_MAX, CompressionType, compress
-from container.record.java_hash import tag_hash
-from container.record.kernels import encode_units
+from container.record.properties import tag_hash
 from container.record.unit import Units
 from provider.ranges import QueueOffset
 from tests.support.messages import damages, make_record

@@ -5,15 +5,22 @@ import random
 import pytest
 
 from container.check.finding import Finding
-from container.check.scrub import Scrubber, may_be_deleted, unclaimed_since
-from container.check.scrub_mark import ScrubMark, ScrubPlace, read_mark, write_mark
+from container.check.scrub import (
+    Scrubber,
+    ScrubMark,
+    ScrubPlace,
+    may_be_deleted,
+    read_mark,
+    unclaimed_since,
+    write_mark,
+)
 from container.check.tier import check_tier, published_names
 from container.names.queue_id import QueueId
 from container.names.tier_objects import ScrubName
 from container.options import TierOptions
 from container.record.unit import UNIT_BYTES
+from container.steps.options import UpkeepOptions
 from container.tier_reader import TierReader
-from container.upkeep.options import UpkeepOptions
 from provider.clock import Clock, SystemClock
 from provider.errors import AlreadyExists
 from provider.stores.packed_segments import PartName

@@ -11,8 +11,8 @@ from container.index.layout import BEGIN_MAGIC, OPEN_ITEM_DTYPE, OPEN_SLOT_DTYPE
 from container.index.open_file import OpenIndex
 from container.index.sealed import SealedIndex, decode_sealed, seal_index
 from container.java.metadata import parse_java_metadata
-from container.record.java_hash import key_hash
-from container.record.kernels import decode_units, store_timestamps
+from container.record.batch import decode_units, store_timestamps
+from container.record.properties import key_hash
 from provider.errors import Corrupt
 from tests.support.golden import (
     GOLDEN_TREES,

@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 from container.index import keys
 from container.index.keys import has_key, index_key, items_of_records, keys_of_records
 from container.record.batch import MessageBatch
-from container.record.java_hash import java_hash, key_hash
 from container.record.message import StoredMessage
-from container.record.properties import KEYS, UNIQ_KEY, index_keys
+from container.record.properties import KEYS, UNIQ_KEY, index_keys, java_hash, key_hash
 from tests.support.messages import batch_of, make_message, make_record, queue_records
 
 _KEY = st.text("ab é漢😀#\x01\x03", max_size=6)

@@ -12,8 +12,8 @@ from container.index.sealed import SealedIndex, seal_index
 from container.lookup.find import find_messages
 from container.lookup.query import KeyQuery
 from container.options import TierOptions
-from container.record.java_hash import key_hash
-from container.upkeep.options import UpkeepOptions
+from container.record.properties import key_hash
+from container.steps.options import UpkeepOptions
 from tests.support.messages import batch_of, make_record
 from tests.support.owned_tier import OwnedWorld, put
 from tests.support.read_tier import QUEUE

@@ -14,13 +14,13 @@ from container.java.migration import java_metadata_of
 from container.lookup.find import find_messages
 from container.lookup.query import KeyQuery, LookupLimits
 from container.metadata.records import IndexFile
-from container.names.index_base import INDEX_PREFIX
 from container.names.queue_id import QueueId, SegmentType
 from container.names.rocketmq import INDEX_QUEUE
+from container.names.tier_objects import INDEX_PREFIX
 from container.options import TierOptions
-from container.record.java_hash import key_hash
+from container.record.properties import key_hash
+from container.steps.options import UpkeepOptions
 from container.tier_reader import FixedMetadata, TierReader
-from container.upkeep.options import UpkeepOptions
 from provider.ranges import QueueOffset
 from provider.testing.manual_clock import ManualClock
 from tests.support.messages import TOPIC

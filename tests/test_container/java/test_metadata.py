@@ -5,16 +5,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from container.java.loose_json import DEPTH_MAX, Json, parse_loose_json
 from container.java.metadata import (
+    DEPTH_MAX,
     UNSET_TIMESTAMP,
     FileKey,
     JavaMetadata,
     JavaQueue,
     JavaSegment,
     JavaTopic,
+    Json,
     encode_java_metadata,
     parse_java_metadata,
+    parse_loose_json,
 )
 from container.names.queue_id import QueueId, SegmentType
 from provider.errors import Corrupt

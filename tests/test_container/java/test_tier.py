@@ -11,9 +11,9 @@ from container.check.tier import check_tier
 from container.java.metadata import parse_java_metadata
 from container.java.tier import load_java_tier
 from container.names.queue_id import QueueId
-from container.queue.sparse_read import read_records_at
+from container.queue.point_reads import read_records_at
+from container.record.batch import decode_units
 from container.record.blank import BLANK_MAGIC
-from container.record.kernels import decode_units
 from container.tier_reader import FixedMetadata, TierReader
 from fetcher.fetcher import TieredMessageFetcher
 from provider.errors import Corrupt, StoreError
@@ -117,7 +117,7 @@ def test_an_import_with_units_that_point_at_codas_is_sound(
 ) -> None:
     plain = unpack(VARIANTS_520, "closed", tree.root.parent / "plain")
     point_at_codas(tree)
-    monkeypatch.setattr("container.java.import_tier.UNITS_AT_ONCE", 1)
+    monkeypatch.setattr("container.java.migration.UNITS_AT_ONCE", 1)
     printed: list[str] = []
     for one in (tree, plain):
         assert invoke(one, "metadata", "import", one.java_metadata).exit_code == 0

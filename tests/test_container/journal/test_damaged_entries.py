@@ -5,17 +5,16 @@ import random
 import pytest
 
 from container.errors import NewerVersion
-from container.journal.cut import JournalCut, cut_journal, find_journal_cut
 from container.journal.entry import copy_in, decode_entry
-from container.journal.follower import JournalFollower
 from container.journal.frame import Frame, FrameKind
 from container.journal.journal import Journal
 from container.journal.options import JournalOptions
-from container.journal.reader import JournalReader, Loaded
+from container.journal.reader import JournalFollower, JournalReader, Loaded
+from container.journal.truncation import JournalCut, cut_journal, find_journal_cut
 from container.metadata.operations import AddTombstones, Operation
 from container.metadata.records import Tombstone
 from container.names.tier_objects import EntryName
-from container.upkeep.options import UpkeepOptions
+from container.steps.options import UpkeepOptions
 from provider.errors import Corrupt, Fenced
 from provider.testing.manual_clock import ManualClock, settle
 from tests.support.journal_run import own, own_with_upkeep, running

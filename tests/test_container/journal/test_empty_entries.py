@@ -4,10 +4,10 @@ import random
 
 import pytest
 
-from container.journal.cut import JournalCut, cut_journal, find_journal_cut
 from container.journal.journal import Journal
 from container.journal.options import JournalOptions
 from container.journal.reader import JournalReader
+from container.journal.truncation import JournalCut, cut_journal, find_journal_cut
 from container.metadata.operations import AddTombstones, Operation
 from container.metadata.records import Tombstone
 from container.metadata.state import TierState

@@ -24,7 +24,7 @@ from container.names.tier_objects import (
     BoundaryName,
     EntryName,
 )
-from container.upkeep.options import UpkeepOptions
+from container.steps.options import UpkeepOptions
 from provider.errors import Fenced, Unavailable
 from provider.object_store import Buffer, ObjectEntry
 from provider.ranges import ByteRange

@@ -2,11 +2,11 @@
 
 import pytest
 
-from container.journal.follower import JournalFollower
+from container.journal.reader import JournalFollower
 from container.names.queue_id import QueueId
 from container.options import TierOptions
+from container.steps.options import UpkeepOptions
 from container.tier_reader import TierReader
-from container.upkeep.options import UpkeepOptions
 from provider.errors import Corrupt
 from tests.support.owned_tier import OwnedWorld, put
 

@@ -6,9 +6,9 @@ from random import Random
 import pytest
 
 from container.journal import snapshot
-from container.journal.follower import JournalFollower
 from container.journal.frame import Frame, FrameKind
 from container.journal.journal import Journal
+from container.journal.reader import JournalFollower
 from container.journal.snapshot import (
     decode_in_turns,
     decode_snapshot,
@@ -21,7 +21,7 @@ from container.metadata.records import Queue, Tombstone
 from container.metadata.state import TierState
 from container.names.queue_id import QueueId
 from container.names.tier_objects import BoundaryName, EntryName, parse_name
-from container.upkeep.options import UpkeepOptions
+from container.steps.options import UpkeepOptions
 from container.upkeep.upkeep import Upkeep
 from provider.errors import Corrupt, Fenced, NotFound
 from provider.object_store import Buffer

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from container.index.unsealed import Collected
+from container.lookup.collector import Collected
 from container.lookup.coverage import (
     Span,
     count,

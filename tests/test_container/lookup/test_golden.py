@@ -13,12 +13,11 @@ from container.index.open_file import OpenIndex
 from container.index.sealed import fitting_slots, seal_index
 from container.java.metadata import parse_java_metadata
 from container.java.tier import load_java_tier
-from container.lookup.find import find_messages
-from container.lookup.open_files import OpenFileItems
+from container.lookup.find import OpenFileItems, find_messages
 from container.lookup.query import KeyQuery, LookupLimits
 from container.metadata.records import IndexFile
 from container.queue.collected_keys import key_items_of
-from container.queue.sound_records import read_sound_records
+from container.queue.lenient_scan import read_sound_records
 from container.tier_reader import FixedMetadata, TierReader
 from provider.object_store import Buffer
 from provider.posix.store import PosixStore

@@ -9,12 +9,12 @@ from container.lookup.find import find_messages
 from container.lookup.query import KeyQuery, LookupLimits
 from container.metadata.operations import DropQueue
 from container.metadata.records import QueueBasis
-from container.names.index_base import INDEX_PREFIX
 from container.names.queue_id import QueueId, SegmentType
 from container.names.rocketmq import segment_name
+from container.names.tier_objects import INDEX_PREFIX
 from container.options import TierOptions
+from container.steps.options import UpkeepOptions
 from container.tier_reader import TierReader
-from container.upkeep.options import UpkeepOptions
 from provider.ranges import QueueOffset
 from tests.support.messages import TOPIC
 from tests.support.owned_tier import QUEUE, OwnedWorld, put

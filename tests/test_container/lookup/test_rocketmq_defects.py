@@ -8,11 +8,11 @@ from container.index.keys import index_key
 from container.index.options import IndexOptions
 from container.lookup.find import find_messages
 from container.lookup.query import KeyQuery, LookupLimits
-from container.names.index_base import INDEX_PREFIX
+from container.names.tier_objects import INDEX_PREFIX
 from container.options import TierOptions
-from container.record.java_hash import java_hash
+from container.record.properties import java_hash
+from container.steps.options import UpkeepOptions
 from container.tier_reader import TierReader
-from container.upkeep.options import UpkeepOptions
 from provider.posix.store import PosixStore
 from provider.ranges import ByteRange
 from provider.testing.faulty import Fault, FaultyObjectStore

@@ -2,7 +2,7 @@
 
 import pytest
 
-from container.metadata.copy_states import is_legal
+from container.metadata.queue_changes import is_legal
 from container.metadata.records import CopyState
 
 TABLE = {

@@ -11,9 +11,9 @@ from container.metadata.operations import CountParts
 from container.metadata.state import TierState
 from container.names.queue_id import QueueId
 from container.options import TierOptions
-from container.queue.tail_cut import cut_queue
+from container.queue.truncate import cut_queue
+from container.steps.options import UpkeepOptions
 from container.tier import Tier
-from container.upkeep.options import UpkeepOptions
 from provider.ranges import QueueOffset
 from tests.support.messages import TOPIC
 from tests.support.owned_tier import OwnedWorld

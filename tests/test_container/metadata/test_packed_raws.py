@@ -12,12 +12,10 @@ from hypothesis import strategies as st
 from container.errors import NewerVersion
 from container.metadata import queue_table
 from container.metadata.codec import decode_state, state_pieces
-from container.metadata.field_codecs import DecodeError
-from container.metadata.packed_queue import pack
-from container.metadata.packed_raws import packed_of, raw_of
 from container.metadata.queue_table import QueueTable
-from container.metadata.record_codecs import RECORD_CODECS
+from container.metadata.record_codecs import RECORD_CODECS, DecodeError
 from container.metadata.records import Gap, Part, Queue, Segment
+from container.metadata.resting_queue import pack, packed_of, raw_of
 from container.metadata.state import TierState
 from container.names.queue_id import QueueId, SegmentType
 from provider.ranges import QueueOffset

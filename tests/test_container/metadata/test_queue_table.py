@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 
 from container.metadata import queue_table
-from container.metadata.packed_queue import bounds, pack, unpack
 from container.metadata.queue_table import QueueTable
 from container.metadata.records import Gap, ManifestRef, Queue, Segment
+from container.metadata.resting_queue import bounds, pack, unpack
 from container.metadata.state import TierState
 from container.names.queue_id import QueueId, SegmentType
 from provider.ranges import QueueOffset

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from container.metadata import queues_apart
+from container.metadata import codec
 from container.metadata.codec import decode_state, state_pieces
 from container.metadata.queue_table import QueueTable
 from container.metadata.records import Gap, Queue
@@ -22,7 +22,7 @@ PIECE = 64
 
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(queues_apart, "PIECE_BYTES", PIECE)
+    monkeypatch.setattr(codec, "QUEUES_PIECE_BYTES", PIECE)
 
 
 def number(one: int, **fields: Any) -> Queue:
@@ -35,7 +35,7 @@ def payload_of(queues: list[Queue], extra: dict[str, Any] | None = None) -> byte
 
 
 def pieces(payload: bytes) -> list[Any] | None:
-    apart = queues_apart.queues_apart(payload)
+    apart = codec.queues_apart(payload)
     return None if apart is None else list(apart[1])
 
 

@@ -3,7 +3,7 @@
 import random
 
 from container.metadata.records import Tombstone
-from container.metadata.tombstone_table import TombstoneOverlay, TombstoneTable, directory_of
+from container.metadata.tables import TombstoneOverlay, TombstoneTable, directory_of
 
 NAMES = [f"T/{queue}/{kind}/{base:020}" for queue in range(3) for kind in "CU" for base in range(3)]
 NAMES += ["@manifest/T/0/x", "@parts/1/2", "plain"]

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from container.metadata import state_change
+from container.metadata import state as state_change
 from container.metadata.operations import DropQueue, PutIndexFile, PutQueue, PutTopic
 from container.metadata.records import Coverage, IndexFile, Queue, Topic
 from container.metadata.state import TierState

@@ -5,8 +5,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from container.names import rocketmq as names
-from container.names.path_component import check_path_component
-from container.names.queue_id import QueueId, SegmentType
+from container.names.queue_id import QueueId, SegmentType, check_path_component
 
 safe = st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1, max_size=60).filter(
     lambda name: check_path_component(name) is None

@@ -14,7 +14,7 @@ from container.metadata.state import TierState
 from container.names.queue_id import QueueId, SegmentType
 from container.options import TierOptions
 from container.queue.commit_plan import CommitPlan, CutRules, plan_commit
-from container.queue.head_trim import roll
+from container.queue.truncate import roll
 from container.record.checksum import record_crc_is_valid
 from container.record.message import StoredMessage
 from container.record.unit import ConsumeQueueUnit

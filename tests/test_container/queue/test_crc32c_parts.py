@@ -3,8 +3,8 @@
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from container.queue.crc32c_parts import crc32c_of_rest
-from container.record.crc32c import crc32c
+from container.queue.commit_plan import crc32c_of_rest
+from container.record.checksum import crc32c
 
 
 @given(first=st.binary(max_size=300), rest=st.binary(max_size=300))

@@ -6,9 +6,9 @@ from container.metadata.object_names import object_name
 from container.metadata.records import Extent, Gap, Queue, Segment
 from container.names.queue_id import QueueId, SegmentType
 from container.options import TierOptions
-from container.queue.log_places import log_position, lost_bytes, object_ends
+from container.queue.positions import log_position, lost_bytes, object_ends
+from container.steps.options import UpkeepOptions
 from container.tier import Tier
-from container.upkeep.options import UpkeepOptions
 from provider.ranges import ByteRange, QueueOffset
 from tests.support.messages import TOPIC
 from tests.support.owned_tier import OwnedWorld, put

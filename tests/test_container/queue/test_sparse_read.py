@@ -9,8 +9,8 @@ import pytest
 
 from container.names.queue_id import QueueId, SegmentType
 from container.options import TierOptions
+from container.steps.options import UpkeepOptions
 from container.tier import Tier, TierIdentity
-from container.upkeep.options import UpkeepOptions
 from provider.errors import Corrupt, NotFound, OutOfRange
 from provider.ranges import QueueOffset
 from provider.stores.in_place_segments import InPlaceDriver

@@ -6,9 +6,9 @@ import pytest
 
 from container.names.queue_id import QueueId
 from container.options import TierOptions
-from container.queue.sparse_reads import READ_BYTES_MAX
+from container.queue.point_reads import READ_BYTES_MAX
+from container.steps.options import UpkeepOptions
 from container.tier import Tier
-from container.upkeep.options import UpkeepOptions
 from provider.ranges import QueueOffset
 from provider.stores.packed_segments import PARTS_PREFIX
 from provider.testing.faulty import Fault

@@ -5,11 +5,11 @@ import pytest
 from container.metadata.records import CopyState
 from container.names.queue_id import SegmentType
 from container.options import TierOptions
-from container.queue.tiered_segments import TieredSegment, TieredSegments
+from container.queue.segments import TieredSegment, TieredSegments
 from container.record.unit import UNIT_BYTES
+from container.steps.options import UpkeepOptions
 from container.tier import Tier
 from container.tier_reader import TierReader
-from container.upkeep.options import UpkeepOptions
 from provider.ranges import QueueOffset
 from tests.support.owned_tier import QUEUE, OwnedWorld, put
 

@@ -8,11 +8,10 @@ import pytest
 
 from container.metadata.records import Extent, Gap
 from container.options import TierOptions
-from container.queue.time_boundary import Boundary, TimeRules
-from container.queue.time_stretch import TimeStretch, stretch_by_time
+from container.queue.time_index import Boundary, TimeRules, TimeStretch, stretch_by_time
+from container.steps.options import UpkeepOptions
 from container.tier import Tier
 from container.tier_reader import TierReader
-from container.upkeep.options import UpkeepOptions
 from fetcher.fetcher import TieredMessageFetcher
 from provider.ranges import QueueOffset
 from provider.testing.manual_clock import ManualClock

@@ -5,15 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from container.record.batch import PREFIX_DTYPE, headers_at
 from container.record.checksum import body_crc_of
-from container.record.contents import (
-    ANOTHER_BODY,
-    ANOTHER_TOPIC,
-    Contents,
-    verify_contents,
-)
+from container.record.columns import ANOTHER_BODY, ANOTHER_TOPIC, Contents, verify_contents
 from container.record.header import locate_parts
-from container.record.kernels import PREFIX_DTYPE, headers_at
 from container.record.layout import MAGIC_AT
 from provider.errors import Corrupt
 from tests.support.messages import make_message, messages

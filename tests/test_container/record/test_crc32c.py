@@ -5,7 +5,7 @@ import tracemalloc
 import google_crc32c
 import pytest
 
-from container.record.crc32c import crc32c
+from container.record.checksum import crc32c
 
 CHECK = b"123456789"
 CHECK_CRC = 0xE306_9283

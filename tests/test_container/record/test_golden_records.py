@@ -10,16 +10,14 @@ from numpy.typing import NDArray
 
 from container.names.queue_id import QueueId
 from container.names.rocketmq import parse_segment_name
+from container.record.batch import decode_units, encode_units, rewrite_positions
 from container.record.body import decompress
 from container.record.checksum import RECORD_CRC_BYTES, has_record_crc, record_crc_is_valid
-from container.record.java_hash import tag_hash
-from container.record.kernels import decode_units, encode_units, rewrite_positions
 from container.record.layout import COMPRESSED, MAGIC_V2, TRANSACTION_MASK
 from container.record.message import StoredMessage
-from container.record.properties import TAGS
+from container.record.properties import TAGS, tag_hash
 from container.record.unit import ConsumeQueueUnit, Units
-from container.record.unit_faults import find_records
-from container.record.verification import damaged_bodies, verify_records, walk_records
+from container.record.verification import damaged_bodies, find_records, verify_records, walk_records
 from tests.support.golden import (
     GOLDEN_SETS,
     GOLDEN_TREES,

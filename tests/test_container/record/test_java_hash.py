@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from container.record.java_hash import java_hash, key_hash, tag_hash
+from container.record.properties import java_hash, key_hash, tag_hash
 
 
 @pytest.mark.parametrize(

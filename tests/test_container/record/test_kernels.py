@@ -8,17 +8,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from container.record import kernels
-from container.record.batch import MessageBatch
-from container.record.checksum import record_crc_is_valid, renew_record_crc
-from container.record.header import RecordHeader
-from container.record.kernels import (
+from container.record import batch as kernels
+from container.record.batch import (
+    MessageBatch,
     decode_units,
     encode_units,
     headers_at,
     rewrite_positions,
     store_timestamps,
 )
+from container.record.checksum import record_crc_is_valid, renew_record_crc
+from container.record.header import RecordHeader
 from container.record.layout import PHYSICAL_OFFSET_AT
 from container.record.unit import ConsumeQueueUnit
 from provider.errors import Corrupt

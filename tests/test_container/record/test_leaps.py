@@ -5,7 +5,7 @@ from random import Random
 import numpy as np
 import pytest
 
-from container.record import leaps
+from container.record import columns
 from container.record.blank import BLANK_MAGIC, BlankRecord, Coda
 from container.record.layout import MAGIC_V1, MAGIC_V2, RECORD_BYTES_MIN
 from container.record.verification import ENDS_INSIDE, walk_records
@@ -67,15 +67,15 @@ def test_a_walk_finds_what_one_record_after_the_other_gives(seed: int) -> None:
 
 def test_small_records_are_not_gone_through_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     found = list[int]()
-    inner = leaps.Leaps.run_from
+    inner = columns.Leaps.run_from
 
-    def noted(one: leaps.Leaps, place: int) -> np.ndarray:
+    def noted(one: columns.Leaps, place: int) -> np.ndarray:
         run = inner(one, place)
         found.append(run.shape[1])
         return run
 
-    monkeypatch.setattr(leaps.Leaps, "run_from", noted)
+    monkeypatch.setattr(columns.Leaps, "run_from", noted)
     count = 20_000
     assert len(walk_records(make_message(0).encode() * count).starts) == count
     assert sum(found) > count * 9 // 10
-    assert max(found) == leaps.RECORDS_MAX
+    assert max(found) == columns.RECORDS_MAX

@@ -8,7 +8,7 @@ from container.names.rocketmq import hash8, index_name, parse_segment_name, segm
 from container.record.blank import Coda
 from container.record.message import StoredMessage
 from container.record.unit import UNIT_DTYPE, Units
-from container.record.unit_faults import Fault, find_records
+from container.record.verification import Fault, find_records
 from tests.support.messages import make_record
 
 QUEUE = QueueId("T", 4)

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from container.record.batch import encode_units
 from container.record.blank import BlankRecord, Coda
-from container.record.kernels import encode_units
-from container.record.unit_faults import (
+from container.record.verification import (
     Fault,
     FoundRecords,
     find_records,

@@ -13,10 +13,10 @@ from container.metadata.records import Segment
 from container.names.queue_id import FLAT_FILES, QueueId
 from container.options import TierOptions
 from container.queue.repack_plan import is_gathered
+from container.steps.options import UpkeepOptions
 from container.tier import Tier
 from container.tier_reader import TierReader
 from container.upkeep.compaction import CompactionLimits, plan_compaction
-from container.upkeep.options import UpkeepOptions
 from provider.errors import Fenced
 from provider.testing.faulty import Crashed, Fault, Kind
 from tests.support.messages import TOPIC

@@ -6,10 +6,10 @@ from random import Random
 import pytest
 
 from container.metadata.records import Extent, Segment
+from container.move.offload_copies import copies_ahead, copy_bytes
+from container.move.offload_plan import Held
 from container.names.queue_id import QueueId, SegmentType
-from container.upkeep.copies_ahead import copies_ahead, copy_bytes
-from container.upkeep.offload_plan import Held
-from container.upkeep.options import UpkeepOptions
+from container.steps.options import UpkeepOptions
 from provider.errors import Corrupt, StoreError, Unavailable
 from provider.ranges import QueueOffset
 from provider.testing.manual_clock import settle

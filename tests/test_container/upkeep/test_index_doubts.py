@@ -3,11 +3,11 @@
 import pytest
 
 from container.index.options import IndexOptions
+from container.lookup.collector import KeyCollector
 from container.lookup.coverage import Span
-from container.lookup.key_collector import KeyCollector
 from container.names.queue_id import QueueId
 from container.options import TierOptions
-from container.upkeep.options import UpkeepOptions
+from container.steps.options import UpkeepOptions
 from tests.support.messages import TOPIC
 from tests.support.owned_tier import QUEUE, OwnedWorld, put
 

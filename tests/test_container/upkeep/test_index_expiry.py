@@ -10,13 +10,13 @@ import pytest
 from container.journal.journal import Journal
 from container.metadata.operations import DropIndexFile, DropQueue, PutIndexFile, PutQueue, PutTopic
 from container.metadata.records import Coverage, IndexFile, Queue, Topic
-from container.names.index_base import IndexBase
 from container.names.queue_id import QueueId
 from container.names.rocketmq import index_name
-from container.upkeep import index_expiry
-from container.upkeep.index_expiry import IndexExpiryStep
-from container.upkeep.options import UpkeepOptions
-from container.upkeep.step import OwnedTier
+from container.names.tier_objects import IndexBase
+from container.steps.options import UpkeepOptions
+from container.steps.step import OwnedTier
+from container.upkeep import index_files
+from container.upkeep.index_files import IndexExpiryStep
 from provider.ranges import QueueOffset
 from provider.testing.manual_clock import ManualClock
 from provider.testing.memory import MemoryStore
@@ -51,7 +51,7 @@ async def begun(*files: IndexFile) -> AsyncIterator[tuple[Journal, IndexExpirySt
 async def test_a_file_goes_with_its_last_queue_and_not_before(
     rows_per_turn: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(index_expiry, "ROWS_PER_TURN", rows_per_turn)
+    monkeypatch.setattr(index_files, "ROWS_PER_TURN", rows_per_turn)
     files = [covering(0, *QUEUES), covering(1, QUEUES[3]), covering(2, *QUEUES[:2])]
     async with begun(*files) as (journal, step):
         for number, queue in enumerate(QUEUES):

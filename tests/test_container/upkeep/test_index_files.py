@@ -10,19 +10,19 @@ import pytest
 from container.errors import BytesMissing
 from container.index.items import KEY_ITEM_DTYPE
 from container.index.options import IndexOptions
-from container.index.unsealed import UnsealedIndex
+from container.lookup.collector import UnsealedIndex
 from container.lookup.find import find_messages
 from container.lookup.query import KeyQuery, LookupLimits
 from container.metadata.operations import DropQueue
 from container.metadata.records import IndexFile, QueueBasis
-from container.names.index_base import INDEX_PREFIX, IndexBase
 from container.names.queue_id import QueueId
 from container.names.rocketmq import index_name
+from container.names.tier_objects import INDEX_PREFIX, IndexBase
 from container.options import TierOptions
+from container.steps.options import UpkeepOptions
 from container.tier import Tier
 from container.tier_reader import TierReader
-from container.upkeep.index_expiry import bare_expired
-from container.upkeep.options import UpkeepOptions
+from container.upkeep.index_files import bare_expired
 from provider.disk_cache.use import current_use
 from provider.object_store import Buffer
 from provider.ranges import ByteRange, QueueOffset

@@ -12,13 +12,13 @@ from container.index.options import IndexOptions
 from container.lookup.find import find_messages
 from container.lookup.query import KeyQuery, LookupLimits
 from container.metadata.records import IndexFile
-from container.names.index_base import INDEX_PREFIX
 from container.names.queue_id import QueueId
+from container.names.tier_objects import INDEX_PREFIX
 from container.options import TierOptions
+from container.steps.options import UpkeepOptions
 from container.tier import Tier
 from container.tier_reader import TierReader
-from container.upkeep.merge_plan import MergeRules
-from container.upkeep.options import UpkeepOptions
+from container.upkeep.index_merge import MergeRules
 from provider.ranges import QueueOffset
 from provider.testing.faulty import Fault, Kind
 from provider.testing.manual_clock import settle

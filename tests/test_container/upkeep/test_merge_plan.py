@@ -10,7 +10,7 @@ import pytest
 from container.index.sealed import file_bytes, fitting_slots
 from container.metadata.records import IndexFile
 from container.options import HOUR_MS
-from container.upkeep.merge_plan import MergeRules, is_mergeable, period_ms, plan_merge
+from container.upkeep.index_merge import MergeRules, is_mergeable, period_ms, plan_merge
 from provider.ranges import QueueOffset
 from tests.support.tier_values import Q0
 

@@ -4,13 +4,13 @@ from dataclasses import replace
 
 import pytest
 
-from container.metadata.offloading import is_away
+from container.metadata.moves import is_away
+from container.move.offload_plan import Until
 from container.names.queue_id import QueueId, SegmentType
-from container.queue.compact_plan import CompactRules, plan_parts
 from container.queue.repack_plan import RepackRules
 from container.tier_reader import TierReader
+from container.upkeep.compaction import CompactRules, plan_parts
 from container.upkeep.offload import planned_offload
-from container.upkeep.offload_plan import Until
 from provider.errors import Unavailable
 from provider.stores.packed_segments import PartName
 from tests.support.messages import TOPIC

@@ -9,12 +9,12 @@ import pytest
 
 from container.errors import NewerVersion, Refused
 from container.journal.frame import Frame, FrameKind
-from container.metadata.offloading import home_of, is_away
-from container.queue.tail_cut import cut_queue
+from container.metadata.moves import home_of, is_away
+from container.move.offload_plan import Until
+from container.queue.truncate import cut_queue
 from container.tier import Tier
 from container.tier_reader import TierReader
 from container.upkeep.offload import OffloadStep
-from container.upkeep.offload_plan import Until
 from container.upkeep.retention import RetentionStep
 from provider.errors import Corrupt, Denied, StoreError
 from provider.object_store import Buffer

@@ -2,10 +2,10 @@
 
 import asyncio
 
-from container.metadata.offloading import is_away
+from container.metadata.moves import is_away
 from container.metadata.records import Segment
+from container.move.offload_plan import Until
 from container.names.queue_id import SegmentType
-from container.upkeep.offload_plan import Until
 from tests.support.offloaded import (
     ALL,
     BY_AGE,

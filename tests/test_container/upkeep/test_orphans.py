@@ -12,8 +12,8 @@ from container.names.rocketmq import segment_name
 from container.names.tier_objects import KeptName
 from container.options import TierOptions
 from container.record.unit import UNIT_BYTES
-from container.upkeep.options import UpkeepOptions
-from container.upkeep.orphans import sort_files
+from container.steps.options import UpkeepOptions
+from container.upkeep.garbage import sort_files
 from provider.object_store import Append, ObjectEntry
 from provider.ranges import QueueOffset
 from provider.testing.faulty import Fault

@@ -10,8 +10,8 @@ from container.check.tier import check_tier
 from container.journal.options import JournalOptions
 from container.names.queue_id import QueueId, SegmentType
 from container.options import HOUR_MS, TierOptions
+from container.steps.options import UpkeepOptions
 from container.tier import Tier
-from container.upkeep.options import UpkeepOptions
 from provider.errors import Unavailable
 from provider.ranges import QueueOffset
 from provider.stores.packed_segments import PartName

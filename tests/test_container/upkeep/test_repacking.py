@@ -17,17 +17,17 @@ from container.metadata.operations import (
     RepackSegments,
 )
 from container.metadata.records import ManifestRef, Queue, Segment
+from container.move import repack
+from container.move.repack import RepackStep
 from container.names.queue_id import FLAT_FILES, QueueId
 from container.names.rocketmq import parse_segment_name
 from container.options import TierOptions
 from container.queue.repack_plan import Run, runs_to_merge
-from container.queue.tail_cut import cut_queue
+from container.queue.truncate import cut_queue
 from container.record.unit import UNIT_BYTES
+from container.steps.options import UpkeepOptions
 from container.tier import Tier
 from container.tier_reader import TierReader
-from container.upkeep import repack_job
-from container.upkeep.options import UpkeepOptions
-from container.upkeep.repacking import RepackStep
 from provider.errors import Unavailable
 from provider.ranges import ByteRange, QueueOffset
 from provider.stores.packed_segments import PackedSegments, PartName
@@ -110,7 +110,7 @@ async def test_copies_are_published_before_another_job_once_they_waited_long(
     write = PackedSegments.write
 
     async def slow(self: PackedSegments, *args: Any, **options: Any) -> Any:
-        await w.clock.sleep(repack_job.UNPUBLISHED_S_MAX / 2)
+        await w.clock.sleep(repack.UNPUBLISHED_S_MAX / 2)
         return await write(self, *args, **options)
 
     async with w.owned() as tier:
@@ -255,9 +255,9 @@ async def test_a_job_of_many_runs_lets_others_have_turns_before_it_reads(
     w = world()
     turns = 0
     turns_before: list[int] = []
-    together = repack_job._together
+    together = repack._together
 
-    def noted(wanted: Sequence[repack_job._Wanted]) -> list[list[repack_job._Wanted]]:
+    def noted(wanted: Sequence[repack._Wanted]) -> list[list[repack._Wanted]]:
         turns_before.append(turns)
         assert len({one.object_name for one in wanted}) == 1
         return together(wanted)
@@ -275,9 +275,9 @@ async def test_a_job_of_many_runs_lets_others_have_turns_before_it_reads(
         (step,) = (one for one in steps if isinstance(one, RepackStep))
         (segment,) = (one for one in segments_of(tier) if one.type == FLAT_FILES[0])
         run = Run(QUEUES[0], segment.type, 0, segment.extents, 1, 0, segment.size)
-        monkeypatch.setattr(repack_job, "_together", noted)
+        monkeypatch.setattr(repack, "_together", noted)
         others = asyncio.create_task(take_turns())
-        bodies = await step.repacker._read([run] * 5 * repack_job.AT_ONCE, [])
+        bodies = await step.repacker._read([run] * 5 * repack.AT_ONCE, [])
         others.cancel()
     assert turns_before[0] >= 5
     assert all(len(one) == 3 for one in bodies)

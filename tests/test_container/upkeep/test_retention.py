@@ -9,8 +9,8 @@ from container.metadata.operations import DropIndexFile, PutIndexFile
 from container.metadata.records import IndexFile
 from container.names.queue_id import QueueId, SegmentType
 from container.options import TierOptions
+from container.steps.options import UpkeepOptions
 from container.tier_reader import TierReader
-from container.upkeep.options import UpkeepOptions
 from fetcher.fetcher import TieredMessageFetcher
 from fetcher.result import FetchStatus
 from provider.errors import Fenced, Unavailable

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from container.check.scrub_mark import read_mark
+from container.check.scrub import read_mark
 from container.names.queue_id import QueueId
 from container.options import TierOptions
-from container.upkeep.options import UpkeepOptions
+from container.steps.options import UpkeepOptions
 from tests.support.messages import TOPIC
 from tests.support.owned_tier import QUEUE, OwnedWorld, put
 

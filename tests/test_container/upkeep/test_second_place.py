@@ -7,7 +7,7 @@ import pytest
 
 from container.check.second_store import refuse_other_second_store
 from container.errors import NewerVersion
-from container.metadata.offloading import home_of, mark_name, place_of
+from container.metadata.moves import home_of, mark_name, place_of
 from container.metadata.operations import PutAttempt
 from container.tier_reader import TierReader
 from provider.errors import Corrupt, Denied, StoreError

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from container.upkeep.steady_clock import HOLD_S, SteadyClock
+from container.steps.clock import HOLD_S, SteadyClock
 from provider.object_store import ObjectEntry
 from provider.testing.manual_clock import ManualClock
 from provider.testing.memory import MemoryStore

@@ -19,9 +19,9 @@ from container.names.tier_objects import (
     SnapshotName,
     parse_name,
 )
-from container.upkeep.first_files import announcements
-from container.upkeep.options import UpkeepOptions
-from container.upkeep.step import OwnedTier, Step
+from container.steps.options import UpkeepOptions
+from container.steps.step import OwnedTier, Step
+from container.upkeep.creation_intents import announcements
 from container.upkeep.upkeep import Upkeep
 from provider.errors import Denied, Unavailable
 from provider.testing.faulty import Fault, FaultyObjectStore

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from container.names.queue_id import QueueId
-from container.record.java_hash import tag_hash
 from container.record.message import StoredMessage
+from container.record.properties import tag_hash
 from dispatcher.ports import HotQueueState, Wanted, records_of_queue
 from provider.errors import OutOfRange
 from provider.ranges import QueueOffset

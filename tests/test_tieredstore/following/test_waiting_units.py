@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from container.record.kernels import encode_units
+from container.record.batch import encode_units
 from container.record.unit import Units
 from provider.errors import Closed
 from tieredstore.following.reput.waiting_units import WaitingUnits

@@ -12,12 +12,11 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from container.names.path_component import check_path_component
+from container.names.queue_id import check_path_component
 from container.record.checksum import RECORD_CRC_BYTES, record_crc_is_valid
-from container.record.java_hash import tag_hash
 from container.record.layout import TRANSACTION_MASK
 from container.record.message import StoredMessage
-from container.record.properties import TAGS, decode_properties
+from container.record.properties import TAGS, decode_properties, tag_hash
 from container.record.unit import ConsumeQueueUnit
 from dispatcher.topic_filter import QUEUE_ID_MAX, untiered_reason
 from provider.clock import SystemClock

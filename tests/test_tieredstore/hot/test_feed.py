@@ -5,7 +5,7 @@ from pathlib import Path
 
 from container.names.queue_id import QueueId
 from container.options import TierOptions
-from container.upkeep.options import UpkeepOptions
+from container.steps.options import UpkeepOptions
 from dispatcher.dispatcher import TieredDispatcher
 from dispatcher.options import DispatchOptions
 from dispatcher.ports import HotLog as HotLogPort

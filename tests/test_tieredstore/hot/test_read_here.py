@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from container.names.queue_id import QueueId
-from container.queue.time_boundary import Boundary
+from container.queue.time_index import Boundary
 from provider.posix.files import OpenFile, OpenFiles
 from provider.testing.manual_clock import ManualClock
 from tests.support.hot_store import new_message

@@ -15,7 +15,7 @@ from container.index.sealed import decode_sealed, seal_index
 from container.journal.frame import Frame, FrameKind
 from container.names.queue_id import QueueId
 from container.names.rocketmq import INDEX_QUEUE
-from container.record.kernels import decode_units
+from container.record.batch import decode_units
 from tests.support.cli import invoke, run, settings
 from tests.support.golden import (
     GOLDEN_TREES,

@@ -11,7 +11,7 @@ from container.index.items import KEY_ITEM_DTYPE, KeyItems
 from container.index.sealed import fitting_slots, seal_index
 from container.metadata.records import IndexFile
 from container.names.queue_id import QueueId
-from container.record.crc32c import crc32c
+from container.record.checksum import crc32c
 from provider.ranges import QueueOffset
 from tests.support.scanned_log import MemorySource
 from tieredstore.offline import audit_index

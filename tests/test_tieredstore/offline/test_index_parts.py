@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from container.lookup.coverage import merged
-from container.names.index_base import IndexBase
 from container.names.rocketmq import INT64_MAX, index_name
+from container.names.tier_objects import IndexBase
 from tieredstore.offline import index_parts as subject
 from tieredstore.offline.index_parts import INDEX_ITEMS_MAX, IndexCuts, IndexPart, index_parts
 

@@ -12,13 +12,12 @@ import pytest
 from container.check.tier import check_tier
 from container.errors import Owned
 from container.journal.options import JournalOptions
-from container.names.index_base import INDEX_PREFIX, IndexBase
 from container.names.queue_id import SegmentType
 from container.names.rocketmq import index_name
-from container.names.tier_objects import SignName
+from container.names.tier_objects import INDEX_PREFIX, IndexBase, SignName
 from container.record.unit import UNIT_BYTES
+from container.steps.options import UpkeepOptions
 from container.tier_reader import TierReader
-from container.upkeep.options import UpkeepOptions
 from provider.clock import SystemClock
 from provider.errors import NotFound, Unavailable
 from tests.support.cli import invoke

@@ -10,9 +10,9 @@ import pytest
 
 from container.check.tier import check_tier
 from container.errors import Owned
-from container.names.index_base import INDEX_PREFIX, IndexBase
 from container.names.queue_id import SegmentType
 from container.names.rocketmq import index_name
+from container.names.tier_objects import INDEX_PREFIX, IndexBase
 from container.tier import Tier, TierIdentity
 from container.tier_reader import TierReader
 from provider.clock import SystemClock

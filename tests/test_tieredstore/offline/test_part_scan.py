@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from container.names.queue_id import QueueId
-from container.record.kernels import encode_units
+from container.record.batch import encode_units
 from container.record.message import StoredMessage
 from provider.errors import Corrupt
 from provider.stores.packed_segments import PartName

@@ -12,8 +12,8 @@ import fsspec
 import pytest
 
 from container.metadata.records import Extent
-from container.names.index_base import INDEX_PREFIX
 from container.names.queue_id import QueueId, SegmentType
+from container.names.tier_objects import INDEX_PREFIX
 from container.queue.manifest import ManifestReader
 from container.tier_reader import TierReader
 from provider.clock import SystemClock

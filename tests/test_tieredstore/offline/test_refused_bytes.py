@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from container.record.crc32c import crc32c
+from container.record.checksum import crc32c
 from provider.encryption.frames import CONTENT_BYTES
 from provider.errors import Corrupt
 from provider.sequential import ObjectRange

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from container.check.tier import check_tier
-from container.names.index_base import IndexBase
 from container.names.queue_id import QueueId, SegmentType
 from container.names.rocketmq import index_name, segment_name
 from container.names.tier_objects import (
@@ -19,11 +18,12 @@ from container.names.tier_objects import (
     JOURNAL_PREFIX,
     MANIFEST_PREFIX,
     SNAPSHOT_PREFIX,
+    IndexBase,
 )
-from container.queue.log_places import log_position, object_ends
-from container.queue.time_boundary import Boundary, TimeRules
+from container.queue.positions import log_position, object_ends
+from container.queue.time_index import Boundary, TimeRules
+from container.steps.options import UpkeepOptions
 from container.tier_reader import TierReader
-from container.upkeep.options import UpkeepOptions
 from provider.posix.store import PosixStore
 from tests.support.cli import invoke
 from tests.support.golden import GoldenTree, expected

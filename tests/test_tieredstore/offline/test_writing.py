@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from container.errors import InUse
-from container.record.java_hash import java_hash
+from container.record.properties import java_hash
 from provider.errors import Corrupt, NotFound, Unavailable
 from tests.support.cli import run
 from tieredstore import sync

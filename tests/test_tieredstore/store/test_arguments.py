@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from container.queue.time_boundary import Boundary, TimeRules
+from container.queue.time_index import Boundary, TimeRules
 from provider.clock import SystemClock
 from tests.support.hot_store import new_message
 from tests.support.tiered_world import FrozenClock, TieredWorld

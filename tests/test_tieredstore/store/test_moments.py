@@ -11,7 +11,7 @@ import pytest
 
 from container.names.queue_id import QueueId
 from container.options import HOUR_MS
-from container.queue.time_boundary import Boundary
+from container.queue.time_index import Boundary
 from container.record.message import StoredMessage
 from container.tier import Tier
 from fetcher.result import FetchStatus

@@ -16,9 +16,9 @@ import pytest
 from container.index.options import IndexOptions
 from container.names.queue_id import QueueId
 from container.options import TierOptions
-from container.queue.time_boundary import Boundary
+from container.queue.time_index import Boundary
 from container.record.message import StoredMessage
-from container.upkeep.options import UpkeepOptions
+from container.steps.options import UpkeepOptions
 from fetcher.result import FetchStatus
 from provider.errors import StoreError, Unavailable
 from provider.ranges import QueueOffset

@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from container.names.path_component import check_path_component
-from container.names.queue_id import QueueId
+from container.names.queue_id import QueueId, check_path_component
 from container.names.rocketmq import INT32_MAX
 from provider.errors import Denied, StoreError, Unavailable
 from tieredstore.following.directory.layout import (

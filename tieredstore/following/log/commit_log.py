@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 from container.names.queue_id import QueueId
 from container.names.rocketmq import local_file_name
 from container.record.header import RecordHeader, locate_parts
-from container.record.java_hash import tag_hash
-from container.record.properties import TAGS, decode_properties
+from container.record.properties import TAGS, decode_properties, tag_hash
 from container.record.unit import ConsumeQueueUnit
 from provider.errors import Corrupt, OutOfRange, StoreError
 from tieredstore.following.directory.layout import FileRun

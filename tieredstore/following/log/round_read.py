@@ -13,9 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from container.record.batch import MessageBatch
-from container.record.tags_codes import TagsCodes
 from container.record.unit import EXTENDED_ADDRESS_MAX, UNIT_DTYPE
-from container.record.verification import leading_good_units, verify_records
+from container.record.verification import TagsCodes, leading_good_units, verify_records
 from dispatcher.ports import Wanted
 from provider.errors import Corrupt, OutOfRange, StoreError
 from provider.posix.files import BufferPool

@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from container.names.queue_id import QueueId
+from container.record.batch import encode_units, headers_at
 from container.record.checksum import body_crc_of, record_crc_is_valid
 from container.record.header import locate_parts
-from container.record.kernels import encode_units, headers_at
 from container.record.layout import (
     INNER_BATCH,
     TRANSACTION_MASK,
@@ -19,8 +19,8 @@ from container.record.layout import (
     TRANSACTION_ROLLBACK,
 )
 from container.record.properties import decode_properties
-from container.record.tags_codes import TagsCodes
 from container.record.unit import UNIT_DTYPE, Units
+from container.record.verification import TagsCodes
 from provider.errors import Corrupt
 
 _BATCH_PROPERTIES = {"INNER_NUM", "INNER_BASE"}

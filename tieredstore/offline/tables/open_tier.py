@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Self
 
-from container.metadata.offloading import place_of as recorded_second
+from container.metadata.moves import place_of as recorded_second
 from container.metadata.records import Queue, Segment
 from container.metadata.state import TierState
 from container.names.queue_id import QueueId, SegmentType

@@ -17,7 +17,7 @@ from container.index.items import KeyItems
 from container.index.layout import IndexHeader, IndexItem
 from container.index.sealed import SealedIndex
 from container.names.queue_id import QueueId, SegmentType
-from container.record.kernels import decode_units
+from container.record.batch import decode_units
 from container.record.unit import UNIT_BYTES
 from provider.sequential import ByteSource, ObjectRange
 from tieredstore.offline.relocation import (

@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple, cast
 
 from container.names.queue_id import QueueId
-from container.record.java_hash import java_hash
 from container.record.properties import (
     KEY_SEPARATOR,
     KEYS,
@@ -14,6 +13,7 @@ from container.record.properties import (
     RECORD_CRC,
     TAGS,
     encode_properties,
+    java_hash,
     split_keys,
 )
 from tieredstore.config.sources import ConfigError

@@ -1,0 +1,285 @@
+"""Check of metadata objects: journal, snapshots, manifests, reference counts of parts."""
+
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator, Mapping
+from itertools import pairwise
+
+from container.check.finding import Finding
+from container.check.refreshing import LOOKS_MAX, take_newer
+from container.errors import NewerVersion
+from container.journal.entry import copy_in, decode_entry
+from container.journal.frame import Frame, FrameKind
+from container.journal.snapshot import decode_snapshot
+from container.metadata.moves import home_of, mark_name
+from container.metadata.part_counts import references, references_of
+from container.metadata.state import TierState
+from container.names.tier_objects import (
+    MADE_AGAIN,
+    OWNER_PREFIX,
+    BoundaryName,
+    ClaimName,
+    EntryName,
+    FollowedName,
+    KeptName,
+    ManifestName,
+    MetadataName,
+    RegistrationName,
+    ScrubName,
+    SignName,
+    SnapshotName,
+    parse_name,
+)
+from container.queue.manifest import ManifestReader
+from container.tier_view import TierView
+from provider.errors import Corrupt, Denied, NotFound, OutOfRange
+from provider.object_store import Buffer, ObjectStore
+from provider.stores.in_place_segments import LOCK_NAME
+from provider.stores.packed_segments import PartName, parts_prefix
+from provider.stores.two_stores import is_offloaded
+from provider.stores.verified import PROBE_PREFIX
+
+_KINDS = {
+    EntryName: FrameKind.ENTRY,
+    SnapshotName: FrameKind.SNAPSHOT,
+    ManifestName: FrameKind.MANIFEST,
+    BoundaryName: FrameKind.BOUNDARY,
+}
+SNAPSHOTS_MIN = 2
+"""Snapshots at and above a boundary, which is never raised before there are so many."""
+TRIES_MAX = 3
+"""Failed deletions after which a tombstone is reported."""
+
+
+def own_objects(state: TierState) -> Iterator[str]:
+    """Names outside `@` that the metadata knows besides the segments of live queues."""
+    yield from state.tombstones
+    yield from state.index_files
+
+
+async def listed_objects(tier: TierView) -> dict[str, int]:
+    """The size of every object of a tier, with those in its home in the second store.
+
+    A listing, and one more where something was ever offloaded.
+
+    Raises:
+        Denied: there is a second store, and nobody said where.
+        Unavailable: the storage does not answer.
+    """
+    listed = await tier.store.list("")
+    home = home_of(tier.state.attempts)
+    if home:
+        listed = [*listed, *await tier.store.list(parts_prefix(home))]
+    return {entry.name: entry.size_bytes for entry in listed}
+
+
+async def ask_for_second_store(tier: TierView) -> None:
+    """Ask the second store one thing, if something was ever offloaded there; else no request.
+
+    Raises:
+        Denied: nobody said where it is, or it refuses.
+        Unavailable: it does not answer.
+    """
+    home = parts_prefix(home_of(tier.state.attempts))
+    if is_offloaded(home):
+        await tier.store.list(home, after=f"{home}~")
+
+
+async def check_journal(
+    store: ObjectStore, state: TierState, sizes: Mapping[str, int]
+) -> AsyncIterator[Finding]:
+    """Yield damaged, missing and unknown objects below `@`. Reads each of them once.
+
+    An object that upkeep deletes while we look is not a finding, nor is an entry that a boundary
+    has made meaningless.
+    """
+    names = {name: parsed for name in sorted(sizes) if (parsed := parse_name(name)) is not None}
+    boundary = max((n.sequence for n in names.values() if isinstance(n, BoundaryName)), default=0)
+    for finding in _check_numbers(names, boundary):
+        yield finding
+    known = max((kept.sequence for name in sizes if (kept := KeptName.parse(name))), default=0)
+    last: bytes | None = None
+    for name, parsed in names.items():
+        if isinstance(parsed, EntryName) and parsed.sequence <= boundary:
+            continue
+        try:
+            raw = await store.read(name)
+        except NotFound:
+            last = None
+            continue
+        try:
+            known = max(known, _sequence_in(raw, parsed))
+            if isinstance(parsed, EntryName):
+                last = _compared(raw, parsed, last)
+        except (Corrupt, NewerVersion) as error:
+            last = None
+            kind = _KINDS[type(parsed)].name.lower()
+            yield Finding(f"{kind}-damaged", name, error.position, error.reason)
+    for finding in _check_end(names, state, known):
+        yield finding
+    for finding in _check_known(state, sizes):
+        yield finding
+
+
+def _check_numbers(names: Mapping[str, MetadataName], boundary: int) -> Iterator[Finding]:
+    """Yield what the names alone tell: holes, and snapshots and boundaries that are not there."""
+    snapshots = [n.sequence for n in names.values() if isinstance(n, SnapshotName)]
+    entries = [n.sequence for n in names.values() if isinstance(n, EntryName)]
+    above = [boundary, *(number for number in entries if number > boundary)]
+    for before, after in pairwise(above):
+        if after == before + 1:
+            continue
+        if before == boundary and after - 1 in snapshots:  # they were deleted up to a boundary
+            name, detail = str(BoundaryName(after - 1)), f"the entries begin at {after}"
+            yield Finding("boundary-missing", name, 0, detail)
+        else:
+            yield Finding("journal-hole", str(EntryName(before + 1)), 0, f"the next is {after}")
+    usable = [number for number in snapshots if number >= boundary]
+    if boundary and boundary not in snapshots:
+        name = str(SnapshotName(boundary, 0, "")).partition("-")[0]
+        yield Finding("snapshot-missing", name, 0, "the boundary was raised to it")
+    elif boundary and len(usable) < SNAPSHOTS_MIN:
+        name, count = str(BoundaryName(boundary)), len(usable)
+        detail = f"{count} of {SNAPSHOTS_MIN} snapshots that a boundary needs are there"
+        yield Finding("snapshot-missing", name, 0, detail)
+
+
+def _sequence_in(raw: Buffer, name: MetadataName) -> int:
+    """Decode an object, compare it with its name, and return the entry that it knows of.
+
+    Raises:
+        Corrupt: it is damaged, or is another object than its name says.
+        NewerVersion: a newer program wrote it.
+    """
+    match name:
+        case SnapshotName():
+            return decode_snapshot(raw, name).sequence
+        case EntryName():
+            return decode_entry(raw, name)[0].sequence
+        case BoundaryName() | ManifestName():
+            frame = Frame.decode(raw, _KINDS[type(name)], path=str(name))
+            if isinstance(name, BoundaryName):
+                said: object = BoundaryName(frame.sequence)
+            else:
+                said = name._replace(epoch=frame.epoch, nonce=frame.nonce.hex())
+            if said != name:
+                raise Corrupt(f"the object says that it is {said}", str(name))
+            return frame.sequence
+
+
+def _compared(raw: Buffer, name: EntryName, last: bytes | None) -> bytes:
+    """An entry's own bytes, after its copy was compared with the entry before it.
+
+    Raises:
+        Corrupt: the copy is damaged, or is not what the entry before it says.
+    """
+    copy = copy_in(raw, name)
+    _, own = decode_entry(raw, name)
+    if copy is not None and last is not None and copy != last:
+        reason = "its copy of the entry before it differs from that entry"
+        raise Corrupt(reason, str(name), len(own))
+    return own
+
+
+def _check_end(
+    names: Mapping[str, MetadataName], state: TierState, known: int
+) -> Iterator[Finding]:
+    """Yield the newest entries if others tell of them. What the newest alone says, nobody knows."""
+    newest, epoch = 0, 0
+    for name in names.values():
+        if isinstance(name, EntryName | BoundaryName):
+            newest = max(newest, name.sequence)
+        else:
+            epoch = max(epoch, name.epoch)
+    if newest < known:
+        detail = f"other objects tell of entries up to {known}"
+        yield Finding("journal-end-missing", str(EntryName(newest + 1)), 0, detail)
+    elif epoch > state.broker.epoch:
+        detail = f"other objects tell of epoch {epoch}, the journal of {state.broker.epoch}"
+        yield Finding("journal-end-missing", str(EntryName(newest + 1)), 0, detail)
+
+
+def referenced_manifests(state: TierState) -> set[str]:
+    """The manifests that queues refer to."""
+    return {ref.object_name for queue in state.queues.values() for ref in queue.manifests}
+
+
+def unused_objects(state: TierState, sizes: Mapping[str, int]) -> Iterator[Finding]:
+    """Yield manifests and copies that an earlier owner never published: the next one deletes them.
+
+    Those of the present owner may be about to be published.
+    """
+    referenced = referenced_manifests(state)
+    for name in sorted(sizes):
+        parsed = parse_name(name) or KeptName.parse(name)
+        if not isinstance(parsed, ManifestName | KeptName) or parsed.epoch >= state.broker.epoch:
+            continue
+        if name not in referenced and name not in state.tombstones:
+            yield Finding("orphan", name, 0, f"nothing refers to these {sizes[name]} bytes")
+
+
+def _check_known(state: TierState, sizes: Mapping[str, int]) -> Iterator[Finding]:
+    """Yield strangers below `@`, manifests that are missing, and tombstones given up."""
+    referenced = referenced_manifests(state)
+    for name in sorted(referenced - sizes.keys()):
+        yield Finding("manifest-missing", name, 0, "a queue refers to it")
+    home = home_of(state.attempts)
+    ours = {LOCK_NAME, mark_name(home)}
+    prefixes = (
+        MADE_AGAIN,  # a tier that was made again twice has a mark of each time
+        PROBE_PREFIX,
+        f"{parts_prefix(home)}{PROBE_PREFIX}",
+        f"{parts_prefix(home)}{OWNER_PREFIX}",
+    )
+    for name in sorted(sizes):
+        if not name.startswith("@") or name in state.tombstones:
+            continue
+        parsed = parse_name(name) or KeptName.parse(name) or PartName.parse(name)
+        parsed = parsed or FollowedName.parse(name) or ClaimName.parse(name)
+        parsed = parsed or ScrubName.parse(name) or SignName.parse(name)
+        parsed = parsed or RegistrationName.parse(name)
+        if parsed is None and name not in ours and not name.startswith(prefixes):
+            detail = f"nothing in a tier is called so: {sizes[name]} bytes"
+            yield Finding("unknown-object", name, 0, detail)
+    for name, tombstone in sorted(state.tombstones.items()):
+        if tombstone.tries >= TRIES_MAX and name in sizes:
+            detail = f"{tombstone.tries} deletions failed; nothing refers to {sizes[name]} bytes"
+            yield Finding("undeletable", name, 0, detail)
+
+
+PART_COUNT = "part-count"
+
+
+async def check_parts(tier: TierView) -> AsyncIterator[Finding]:
+    """Yield parts that are counted otherwise than a recount says. One request per manifest.
+
+    Nothing where segments are files, or an older program wrote the tier. What changes while it is
+    counted is counted again; a tier that changes all the time is not told of.
+    """
+    manifests = ManifestReader(tier.store)
+    for _ in range(LOOKS_MAX):
+        state = tier.state.copy()
+        if not state.parts_counted or not state.parts:
+            return
+        try:
+            wanted = await _recounted(state, manifests)
+        except (Corrupt, Denied, OutOfRange):
+            return  # it was told of the queue
+        counted = Counter({name: part.references for name, part in state.parts.items()})
+        wrong = [name for name in sorted({*wanted, *counted}) if counted[name] != wanted[name]]
+        if not wrong:
+            return
+        await take_newer(tier)
+        if tier.state.sequence == state.sequence:
+            for name in wrong:
+                detail = f"{wanted[name]} extents name it, {counted[name]} are counted"
+                yield Finding(PART_COUNT, name, 0, detail)
+            return
+
+
+async def _recounted(state: TierState, manifests: ManifestReader) -> Counter[str]:
+    wanted = Counter[str]()
+    for queue in state.queues.values():
+        wanted.update(references_of(queue))
+        for ref in queue.manifests:
+            wanted.update(references(await manifests.segments(ref)))
+    return wanted

@@ -1,0 +1,315 @@
+"""Collector of keys: commits into memory, unsealed keys by hash, coverage of files."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from container.index.items import KEY_ITEM_DTYPE, KeyItems, joined, no_items
+from container.index.options import IndexOptions
+from container.journal.journal import Journal
+from container.lookup.coverage import Span, covered_by_files, merged, readable, without
+from container.metadata.records import Queue
+from container.metadata.state import StateChange, TierState
+from container.names.queue_id import QueueId, SegmentType
+from container.queue.collected_keys import CommitKeys, keys_of_commit
+from container.queue.commit_plan import CommitPlan
+from container.record.batch import MessageBatch
+from provider.clock import Clock
+from provider.errors import Corrupt
+
+BLOCK_ITEMS = 65_536
+LATE_SHARE = 4
+"""Which part of a full memory is still taken until whoever seals comes: one in four."""
+
+
+@dataclass(slots=True)
+class Collected:
+    """Items, and the offsets of each queue that they are of."""
+
+    blocks: list[KeyItems] = field(default_factory=list[KeyItems])
+    """All but the last are full."""
+    last_items: int = 0
+    """How many of the last block's places are used."""
+    spans: dict[QueueId, list[tuple[int, int]]] = field(
+        default_factory=dict[QueueId, list[tuple[int, int]]]
+    )
+    """Offsets `[from, to)` in order; those that touch are one."""
+    record_bytes: int = 0
+    """Length of the records together."""
+    since_s: float | None = None
+    """Monotonic time at which the first of them were collected."""
+
+    @property
+    def items(self) -> int:
+        """How many items there are."""
+        return max(0, len(self.blocks) - 1) * BLOCK_ITEMS + self.last_items
+
+    def parts(self) -> list[KeyItems]:
+        """The items, without a copy."""
+        return [*self.blocks[:-1], self.blocks[-1][: self.last_items]] if self.blocks else []
+
+    def add(self, items: KeyItems) -> None:
+        """Copy items in. O(items)."""
+        while len(items):
+            if not self.blocks or self.last_items == BLOCK_ITEMS:
+                self.blocks.append(np.empty(BLOCK_ITEMS, KEY_ITEM_DTYPE))
+                self.last_items = 0
+            room = BLOCK_ITEMS - self.last_items
+            part, items = items[:room], items[room:]
+            self.blocks[-1][self.last_items : self.last_items + len(part)] = part
+            self.last_items += len(part)
+
+    def cover(self, queue: QueueId, start: int, end: int) -> None:
+        """Note that the keys of `[start, end)` are in it. O(1) where it continues the last span."""
+        spans = self.spans.setdefault(queue, [])
+        if spans and spans[-1][1] == start:
+            spans[-1] = (spans[-1][0], end)
+        elif not spans or spans[-1][1] < start:
+            spans.append((start, end))
+        else:
+            rest = sorted([*spans, (start, end)])
+            spans.clear()
+            for one in rest:
+                if spans and spans[-1][1] >= one[0]:
+                    spans[-1] = (spans[-1][0], max(spans[-1][1], one[1]))
+                else:
+                    spans.append(one)
+
+
+class UnsealedIndex:
+    """What was collected, and what is being made a file of.
+
+    U1  The keys of every offset in `spans` are in it, as far as the messages have any.
+    U2  It holds `items_max` items, a quarter more until sealing begins, and what one commit adds;
+        and as many that are to be sealed. What is collected beyond is dropped, so that it is read
+        again later.
+    """
+
+    has_exact_times = True
+
+    def __init__(self, *, items_max: int) -> None:
+        self.items_max = items_max
+        self.collecting = Collected()
+        self.revision = 0
+        """Another one whenever `spans` may say another thing."""
+        self.sealing: Collected | None = None
+        """Items of a file that is being written, or is to be; they stay until it is published."""
+
+    def __repr__(self) -> str:
+        sealing = self.sealing.items if self.sealing else 0
+        return f"<UnsealedIndex: {self.collecting.items} items, {sealing} being sealed>"
+
+    @property
+    def items(self) -> int:
+        """How many items are in memory."""
+        return self.collecting.items + (self.sealing.items if self.sealing else 0)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether a file is due because of the number of items."""
+        return self.collecting.items >= self.items_max
+
+    def add(  # noqa: PLR0917 - a row of one table
+        self,
+        queue: QueueId,
+        start: int,
+        end: int,
+        items: KeyItems,
+        record_bytes: int,
+        now_s: float,
+    ) -> bool:
+        """Take the keys of the messages `[start, end)` of a queue; False if there is no room."""
+        if self.is_full and self.sealing is not None:
+            return False
+        if self.collecting.items >= self.items_max + self.items_max // LATE_SHARE:
+            self.begin_sealing()  # whoever seals does not come
+        self.revision += 1
+        into = self.collecting
+        if into.since_s is None:
+            into.since_s = now_s
+        into.add(items)
+        into.cover(queue, start, end)
+        into.record_bytes += record_bytes
+        return True
+
+    def begin_sealing(self) -> Collected:
+        """What is to be sealed: from now on others are collected apart. The same until `sealed`."""
+        if self.sealing is None:
+            self.sealing, self.collecting = self.collecting, Collected()
+        return self.sealing
+
+    def sealed(self) -> None:
+        """The file of what was being sealed is published."""
+        self.revision += 1
+        self.sealing = None
+
+    def forget(self, queue: QueueId, topic_id: int | None, next_offset: int, log_end: int) -> None:
+        """A queue was cut: drop what is not published any more, items from `log_end` on.
+
+        O(items). `topic_id` None: the queue has no items.
+        """
+        self.revision += 1
+        for part in (self.collecting, self.sealing):
+            if part is None or queue not in part.spans:
+                continue
+            spans = [(a, min(b, next_offset)) for a, b in part.spans[queue] if a < next_offset]
+            part.spans[queue] = spans
+            if not spans:
+                del part.spans[queue]
+            kept: list[KeyItems] = []
+            for items in part.parts():
+                mine = (items["topic_id"] == topic_id) & (items["queue_id"] == queue.queue_id)
+                kept.append(items[~(mine & (items["position"] >= log_end))])
+            part.blocks, part.last_items = [], 0
+            part.add(joined(kept))
+
+    def items_of(self, key_hash: int, topic_id: int) -> KeyItems:
+        """Those of a hash. O(items), about half a nanosecond each."""
+        found: list[KeyItems] = []
+        for part in (self.sealing, self.collecting):
+            for items in part.parts() if part is not None else ():
+                mine = items[items["key_hash"] == key_hash]
+                found.append(mine[mine["topic_id"] == topic_id])
+        return joined(found) if found else no_items()
+
+    def spans(self, queue: QueueId) -> Sequence[tuple[int, int]]:
+        """The offsets of a queue whose keys it has."""
+        parts = (self.sealing, self.collecting)
+        return [span for part in parts if part is not None for span in part.spans.get(queue, ())]
+
+
+def with_keys(plan: CommitPlan, batch: MessageBatch) -> CommitPlan:
+    """The plan of a batch with its keys. Thread-safe; costs as `keys_of_records`.
+
+    Without keys where a record contradicts the format: it is read again for them, which tells it.
+    """
+    try:
+        return replace(plan, keys=keys_of_commit(plan.planned_on, batch))
+    except Corrupt:
+        return plan
+
+
+class KeyCollector:
+    """Takes the keys of what was published.
+
+    K1  What `unsealed` says that it has of a queue is published: a cut takes it away.
+    K2  What neither it nor a file has is read again (`missing_of`): what a crash, a cancelled
+        commit or a full memory left out. Nothing is missing of a queue that is not `doubted`.
+    """
+
+    def __init__(self, journal: Journal, *, options: IndexOptions, clock: Clock) -> None:
+        self.options = options
+        self.unsealed = UnsealedIndex(items_max=options.items_max)
+        self._journal = journal
+        self._clock = clock
+        self._covered: dict[QueueId, list[Span]] | None = None
+        """By queue, what files cover, as few spans as possible; None: to be worked out again."""
+        self._generations = {
+            one.id: one.generation for one in journal.state.queues.bounds() if one.generation
+        }
+        """Of each queue; 0 where it is missing."""
+        self._doubted: dict[QueueId, None] | None = None
+        """Queues that changed since nothing was missing of them; None: all, and no list of them."""
+        journal.subscribe(self.published)
+
+    def __repr__(self) -> str:
+        return f"<KeyCollector: {self.unsealed!r}>"
+
+    @property
+    def _state(self) -> TierState:
+        return self._journal.state
+
+    def committed(self, plans: Iterable[CommitPlan]) -> None:
+        """Take the keys of commits that were just published."""
+        for plan in plans:
+            if plan.keys is not None:
+                self.take(plan.queue, plan.expected_offset, plan.next_offset, plan.keys)
+
+    def take(self, queue: QueueId, start: int, end: int, keys: CommitKeys) -> bool:
+        """Take the keys of `[start, end)`, unless they are not published (any more), or known."""
+        record, topic = self._state.queues.get(queue), self._state.topics.get(queue.topic)
+        if record is None or topic is None or record.next_offset < end:
+            return False
+        known = any(a < end and start < b for a, b in self.unsealed.spans(queue))
+        if record.generation != keys.generation or known:
+            return False
+        items = keys.items
+        items["topic_id"] = topic.topic_id
+        now_s = self._clock.monotonic_s()
+        return self.unsealed.add(queue, start, end, items, keys.record_bytes, now_s)
+
+    def published(self, changes: Sequence[StateChange]) -> None:
+        """An entry was published: forget what a cut, or a deletion, has taken away."""
+        for change in changes:
+            if change.index_files.changed:
+                self._covered = None
+                self._doubted = None
+            if self._doubted is not None:
+                self._doubted.update(dict.fromkeys(change.queues.changed))
+            for queue_id, record in change.queues.changed.items():
+                if record is None and self._doubted is not None:
+                    self._doubted.pop(queue_id, None)
+                generation = None if record is None else record.generation
+                if self._generations.get(queue_id, 0) != generation:
+                    self._forget(queue_id, record)
+                if not generation:
+                    self._generations.pop(queue_id, None)
+                else:
+                    self._generations[queue_id] = generation
+
+    def _forget(self, queue_id: QueueId, record: Queue | None) -> None:
+        topic = self._state.topics.get(queue_id.topic)
+        next_offset = 0 if record is None else record.next_offset
+        log_end = 0 if record is None else record.flat_end(SegmentType.COMMIT_LOG)
+        topic_id = None if topic is None else topic.topic_id
+        self.unsealed.forget(queue_id, topic_id, next_offset, log_end)
+
+    def doubted(self) -> list[QueueId]:
+        """The queues of which keys may be missing, in the order in which the tier has them.
+
+        O(queues) with a small constant, unless there is none. `missing_of` says which need no
+        other look before they change.
+        """
+        if self._doubted is None:
+            self._doubted = dict.fromkeys(self._state.queues)
+        doubted = self._doubted = dict(self._doubted)  # one that was large keeps its memory
+        return [one for one in self._state.queues if one in doubted] if doubted else []
+
+    def missing_of(self, queue_id: QueueId) -> list[Span]:
+        """The offsets of a queue whose keys are nowhere. Some 5 us.
+
+        O(coverage of all files) where files have come or gone since the last call.
+        """
+        if self._covered is None:
+            files = covered_by_files(self._state.index_files.values())
+            self._covered = {queue: merged(spans) for queue, spans in files.items()}
+        left: list[Span] = []
+        queue = self._state.queues.bounds_of(queue_id)
+        if queue is not None:
+            known = [*self._covered.get(queue_id, ()), *self.unsealed.spans(queue_id)]
+            if queue.gaps:
+                spans = readable(self._state.queues[queue_id])
+            else:
+                spans = [(queue.min_offset, queue.next_offset)]
+            left = without(spans, known)
+        if not left and self._doubted is not None:
+            self._doubted.pop(queue_id, None)
+        return left
+
+    def messages_missing(self) -> int:
+        """Number of messages whose keys are nowhere. Costs `missing_of` for each doubted queue."""
+        return sum(end - start for one in self.doubted() for start, end in self.missing_of(one))
+
+    def check(self) -> None:
+        """Assert K1, and K2 but for files that are not published yet. For tests, between awaits."""
+        if self._doubted is not None and (
+            self._journal.planned.index_files == self._state.index_files
+        ):
+            for queue_id in self._state.queues.keys() - self._doubted.keys():
+                assert not self.missing_of(queue_id), f"K2: {queue_id} is not doubted"
+        for part in (self.unsealed.collecting, self.unsealed.sealing):
+            for queue_id, spans in part.spans.items() if part is not None else ():
+                record = self._state.queues.get(queue_id)
+                assert record is not None, f"K1: {queue_id}"
+                assert spans[-1][1] <= record.next_offset, f"K1: {queue_id} {spans}"

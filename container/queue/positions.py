@@ -1,0 +1,108 @@
+"""CommitLog positions of queue offsets, as far as the loaded metadata know them."""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+
+from container.metadata.records import Extent, Gap, Queue, Segment
+from container.names.queue_id import SegmentType
+from provider.ranges import QueueOffset
+
+
+def log_position(queue: Queue, offset: QueueOffset) -> int | None:
+    """The log position of the first byte of the message at `offset`; at the queue's end, the log's.
+
+    Known where an extent begins; of the first message that a gap has lost, where the bytes without
+    messages begin. None elsewhere, and where extents do not say their first message, as in a tier
+    that RocketMQ's own store wrote. O(log n).
+    """
+    segments = _live(queue)
+    if not segments:
+        return None
+    if offset == queue.next_offset:
+        return segments[-1].end
+    if lies_in_gap(queue.gaps, offset, offset + 1):
+        number = _last_from(segments, offset - 1)  # bytes without any may lie in many extents
+        at = bisect_left(segments[number].extents, offset, key=_first_offset)
+        if at == len(segments[number].extents):
+            number, at = number + 1, 0
+    else:
+        number = _last_from(segments, offset)
+        at = bisect_right(segments[number].extents, offset, key=_first_offset) - 1  # behind them
+    if at < 0 or number == len(segments):
+        return None
+    segment = segments[number]
+    extent = segment.extents[at]
+    is_known = extent.first_offset == offset and extent.crc32c is not None
+    return segment.base + extent.position if is_known else None
+
+
+def object_ends(queue: Queue, low: QueueOffset, high: QueueOffset) -> list[QueueOffset]:
+    """Offsets between `low` and `high` before which the bytes of an object end, in order.
+
+    O(extents between them).
+    """
+    segments = _live(queue)
+    found: list[QueueOffset] = []
+    behind: tuple[str | int, int] | None = None
+    for segment in segments[_last_from(segments, low) :]:
+        first = max(0, bisect_left(segment.extents, low, key=_first_offset) - 1)
+        for extent in segment.extents[first:]:
+            if extent.first_offset >= high:
+                return found
+            where = extent.object_name or segment.base
+            is_new = extent.first_offset > (found[-1] if found else low)
+            if is_new and behind != (where, extent.object_offset):
+                found.append(extent.first_offset)
+            behind = where, extent.object_offset + extent.length
+    return found
+
+
+def lies_in_gap(gaps: Sequence[Gap], start: int, end: int) -> bool:
+    """Whether an extent that begins with `start`, before the one of `end`, holds no message.
+
+    It begins in a gap and ends there. O(log n).
+    """
+    at = bisect_right(gaps, start, key=lambda gap: gap.start) - 1
+    return at >= 0 and start < gaps[at].end and end <= gaps[at].end
+
+
+def begins_in_gap(gaps: Sequence[Gap], extent: Extent) -> bool:
+    """Whether the first message of an extent was lost: its bytes are joined with no others.
+
+    Who looks for bytes without messages would not find them any more. O(log n).
+    """
+    return lies_in_gap(gaps, extent.first_offset, extent.first_offset + 1)
+
+
+def lost_bytes(queue: Queue, segments: Sequence[Segment]) -> dict[int, int]:
+    """Where runs of bytes of a log begin and end that hold nothing but what a gap has lost. O(n).
+
+    A log that was damaged when its metadata were made again has such.
+    """
+    extents = [(one.base + extent.position, extent) for one in segments for extent in one.extents]
+    if not extents:
+        return {}
+    behind = [extent.first_offset for _, extent in extents[1:]] + [queue.next_offset]
+    found: dict[int, int] = {}
+    last = -1
+    for (start, extent), end in zip(extents, behind, strict=True):
+        if lies_in_gap(queue.gaps, extent.first_offset, end):
+            last = last if found.get(last) == start else start
+            found[last] = start + extent.length
+    return found
+
+
+def _live(queue: Queue) -> Sequence[Segment]:
+    """The segments in the snapshot that have bytes, if the newest say where messages lie."""
+    segments = [one for one in queue.readable(SegmentType.COMMIT_LOG) if one.extents]
+    return segments if segments and segments[-1].extents[-1].crc32c is not None else ()
+
+
+def _last_from(segments: Sequence[Segment], offset: int) -> int:
+    """Number of the segment that `offset` lies in, or of the first one."""
+    after = bisect_left(segments, offset + 1, key=lambda one: one.extents[0].first_offset)
+    return max(0, after - 1)
+
+
+def _first_offset(extent: Extent) -> int:
+    return extent.first_offset
