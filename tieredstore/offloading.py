@@ -7,7 +7,8 @@ from container.upkeep.offload import OffloadedQueue, planned_offload
 from provider.clock import Clock
 from provider.stores.verified import probe
 from tieredstore.config.effective import Config
-from tieredstore.config.second_store import OFFLOAD_PATH, refuse_linked_stores, second_location
+from tieredstore.config.location import OFFLOAD_PATH
+from tieredstore.config.second_store import refuse_linked_stores, second_location
 from tieredstore.config.sources import ConfigError
 from tieredstore.lifetime import running
 from tieredstore.opening import existing_tier, whole_paths

@@ -24,8 +24,8 @@ from provider.stores.packed_segments import OFFLOAD_PREFIX
 from provider.stores.two_stores import TwoStores, is_offloaded
 from provider.stores.verified import PROBE_PREFIX, VerifiedStore
 from tieredstore.config.effective import Config
-from tieredstore.config.location import Location, TierUrl
-from tieredstore.config.second_store import OFFLOAD_PATH, second_location
+from tieredstore.config.location import OFFLOAD_PATH, Location, TierUrl
+from tieredstore.config.second_store import second_location
 from tieredstore.config.sources import ConfigError
 from tieredstore.places import brokers_in, directory_of
 from tieredstore.storages import reading_storage

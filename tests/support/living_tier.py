@@ -23,7 +23,7 @@ from tests.support.cli import invoke
 from tests.support.fake_broker import FakeBroker
 from tieredstore import sync
 from tieredstore.config.effective import Config
-from tieredstore.config.second_store import OFFLOAD_PATH
+from tieredstore.config.location import OFFLOAD_PATH
 from tieredstore.lifetime import running
 from tieredstore.offline.engine import OneProcess
 from tieredstore.owning import open_owner

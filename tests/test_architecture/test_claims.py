@@ -15,8 +15,7 @@ from tests.support.golden import GOLDEN_SETS
 from tieredstore.cli import repair_hot_log, repair_journal
 from tieredstore.cli.main import cli
 from tieredstore.config.effective import Config
-from tieredstore.config.java_keys import JAVA_ONLY
-from tieredstore.config.keys import KEYS
+from tieredstore.config.keys import JAVA_ONLY, KEYS
 
 pytestmark = pytest.mark.checkout
 

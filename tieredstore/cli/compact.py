@@ -21,7 +21,7 @@ from tieredstore.cli.printable import printable
 from tieredstore.cli.progress import progress_bar
 from tieredstore.cli.reading import TOPIC
 from tieredstore.compacting import JOBS_MAX, CompactReport, Holdings, compact
-from tieredstore.config.part_keys import KIB, MIB
+from tieredstore.config.tier_keys import KIB, MIB
 from tieredstore.opening import existing_tier
 from tieredstore.summary import counted
 

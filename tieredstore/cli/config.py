@@ -9,13 +9,11 @@ from provider.stores.two_stores import FIRST_STORE, SECOND_STORE
 from tieredstore.cli.invocation import Invocation, json_option, pass_invocation
 from tieredstore.cli.output import Row, size_text, write_json
 from tieredstore.config.effective import DEFAULT_ORIGIN, Config, Setting
-from tieredstore.config.java_keys import JAVA_ONLY
 from tieredstore.config.key import PORT, Kind
-from tieredstore.config.keys import SECTIONS
+from tieredstore.config.keys import JAVA_ONLY, SECTIONS, config_template
+from tieredstore.config.location import offloads_to_object_store
 from tieredstore.config.object_store import OBJECT_ORIGIN
 from tieredstore.config.prices import Estimate, estimates, offload_estimates
-from tieredstore.config.second_store import offloads_to_object_store
-from tieredstore.config.template import config_template
 
 FOREIGN = "Keys that only the broker knows, or a plug-in"
 WIDTH_MAX = 100

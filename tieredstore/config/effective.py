@@ -8,7 +8,7 @@ import socket
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from container.index.options import IndexOptions
 from container.journal.options import JournalOptions
@@ -21,10 +21,16 @@ from fetcher.options import FetcherOptions
 from provider.options import DiskCacheOptions, ObjectOptions, PosixOptions, RangeOptions
 from provider.stores.throttled import TransferLimits
 from tieredstore.config.building import Setting, build, in_keys
-from tieredstore.config.java_keys import JAVA_ONLY
 from tieredstore.config.key import Key, Kind, Value
-from tieredstore.config.keys import KEYS
-from tieredstore.config.location import Location, TierUrl, location_at
+from tieredstore.config.keys import JAVA_ONLY, KEYS
+from tieredstore.config.location import (
+    OFFLOAD_PATH,
+    Location,
+    TierUrl,
+    has_second_store,
+    location_at,
+    place_text,
+)
 from tieredstore.config.object_store import (
     OBJECT_ORIGIN,
     ObjectStorage,
@@ -32,12 +38,6 @@ from tieredstore.config.object_store import (
     object_defaults,
     tier_place,
 )
-from tieredstore.config.reader_options import (
-    disk_cache_options,
-    fetcher_options,
-    range_options,
-)
-from tieredstore.config.second_store import OFFLOAD_PATH
 from tieredstore.config.sources import (
     ConfigError,
     Given,
@@ -48,13 +48,63 @@ from tieredstore.config.sources import (
     read_settings,
     refuse_misspelt,
 )
-from tieredstore.config.upkeep_options import upkeep_options
 from tieredstore.following.options import HotLogOptions
 
 if TYPE_CHECKING:
     from tieredstore.config.prices import Limits, PriceTable
     from tieredstore.hot.options import HotWriteOptions
     from tieredstore.hot.retention import RetentionOptions
+
+
+def fetcher_options(settings: Mapping[str, Setting]) -> FetcherOptions:
+    """How messages are read ahead and cached.
+
+    Raises:
+        ConfigError: the cache cannot hold one read.
+    """
+    cache, run = settings["readAheadCacheSize"], settings["readAheadMessageSizeThreshold"]
+    if int(cache.value) < int(run.value):
+        raise ConfigError(
+            f"readAheadCacheSize ({cache.origin}) must hold one read of "
+            f"readAheadMessageSizeThreshold, {run.value} bytes, not {cache.value}"
+        )
+    extent_bytes_max = int(settings["tieredStoreExtentMaxSize"].value)
+    return build(FetcherOptions, settings, extent_bytes_max=extent_bytes_max)
+
+
+def range_options(settings: Mapping[str, Setting]) -> RangeOptions:
+    """The gap is the fetcher's: what it reads over, storage reads over."""
+    gap_bytes_max = int(settings["readAheadGapSize"].value)
+    return build(RangeOptions, settings, gap_bytes_max=gap_bytes_max)
+
+
+def disk_cache_options(settings: Mapping[str, Setting]) -> DiskCacheOptions:
+    """What is kept on disk of an object store; nothing without a directory."""
+    path = str(settings["readAheadDiskCachePath"].value)
+    return build(DiskCacheOptions, settings, directory=Path(path) if path else None)
+
+
+OBJECT_SNAPSHOT_AGE_S = 900.0
+"""Seconds after which a snapshot replaces journal entries in an object store; on a directory 300.
+Starting reads the entries after it: a dozen where rounds are as far apart as there."""
+OBJECT_FINISH_ENTRIES_MAX = 6
+"""Of which a clean end leaves fewer, there: with the snapshot and the listings, ten requests."""
+
+
+def upkeep_options(settings: Mapping[str, Setting], *, is_object: bool) -> UpkeepOptions:
+    """The options; some are not settings, and differ in an object store."""
+    second: dict[str, Any] = {"offloads": has_second_store(settings)}
+    second["offload_place"] = place_text(settings)
+    if not is_object:
+        return build(UpkeepOptions, settings, **second)
+    return build(
+        UpkeepOptions,
+        settings,
+        snapshot_age_s_max=OBJECT_SNAPSHOT_AGE_S,
+        finish_entries_max=OBJECT_FINISH_ENTRIES_MAX,
+        **second,
+    )
+
 
 ELECTION_MARGIN_S = 2.0
 """Seconds for a replicated broker to agree with its controller that a replica is dropped."""

@@ -1,20 +1,44 @@
-"""Every key of the configuration, declared once: name, unit, default, meaning, what it sets.
+"""Every key of the configuration, declared once: name, unit, default, meaning, field.
 
-Names and meanings are RocketMQ's where it has the key; ours follow the same naming.
+Also keys of the Java tiered store without effect here, and the text of `conf/broker.conf`.
 """
 
 from collections.abc import Mapping
 
-from tieredstore.config.broker_keys import BROKER
-from tieredstore.config.index_keys import BY_KEY
 from tieredstore.config.key import Key, Kind
-from tieredstore.config.object_keys import OBJECT_STORE
-from tieredstore.config.offload_keys import OFFLOAD
-from tieredstore.config.part_keys import PARTS
-from tieredstore.config.reader_keys import COLD_TO_READER
-from tieredstore.config.retention_keys import RETENTION
-from tieredstore.config.scrub_keys import SCRUBBING
 from tieredstore.config.store_keys import HOT_LOG
+from tieredstore.config.tier_keys import (
+    BROKER,
+    BY_KEY,
+    COLD_TO_READER,
+    OBJECT_STORE,
+    OFFLOAD,
+    PARTS,
+    RETENTION,
+    SCRUBBING,
+)
+
+_NO_HEAP = "There is no Java heap; readAheadCacheSize bounds the cache."
+_PLUG_IN = "Java classes are not loaded; the tier is a directory with a journal of its own."
+_REFERENCES = "Waiting messages are bounded by tieredStoreWaitingMax and tieredStoreBytesInFlight."
+_WINDOW = "The read-ahead window adapts to each reader."
+
+JAVA_ONLY: Mapping[str, str] = {
+    "tieredMetadataServiceProvider": _PLUG_IN,
+    "tieredBackendServiceProvider": _PLUG_IN,
+    "tieredStoreMaxGroupCommitCount": _REFERENCES,
+    "tieredStoreMaxPendingLimit": _REFERENCES,
+    "tieredStoreDispatchMinFreeMemoryRatio": _REFERENCES,
+    "tieredStoreDispatchMinFreeMemoryMaxBytes": _REFERENCES,
+    "readAheadMinFactor": _WINDOW,
+    "readAheadMaxFactor": _WINDOW,
+    "readAheadBatchSizeFactorThreshold": _WINDOW,
+    "readAheadCacheSizeThresholdRate": _NO_HEAP,
+    "readAheadCacheCreateExpireDuration": _NO_HEAP,
+    "readAheadCacheAfterReadExpireDuration": _NO_HEAP,
+}
+"""Each of these keys, and why it has no effect."""
+
 
 KIB = 1 << 10
 MIB = 1 << 20
@@ -354,3 +378,30 @@ SECTIONS: tuple[tuple[str, tuple[Key, ...]], ...] = (
     ("Messages by key", BY_KEY),
 )
 KEYS: Mapping[str, Key] = {key.name: key for _, keys in SECTIONS for key in keys}
+
+
+HEAD = """\
+# Every setting of tieredstore with its default, in RocketMQ's properties format. The file of a
+# RocketMQ broker can be used unchanged: keys of the same name have the same meaning, and keys that
+# only the broker needs are ignored. Environment variables (TIEREDSTORE_BROKER_NAME for brokerName)
+# override this file, and `-D key=value` overrides both.
+"""
+
+
+def config_template() -> str:
+    """A configuration file with every key at its default."""
+    lines = [HEAD]
+    for title, keys in SECTIONS:
+        lines.append(f"# ---- {title} ----\n")
+        lines.extend(_lines(key) for key in keys)
+    return "\n".join(lines)
+
+
+def _lines(key: Key) -> str:
+    unit = "" if key.kind is Kind.TEXT else f" [{key.unit_name}]"
+    value = str(key.default).lower() if isinstance(key.default, bool) else key.default
+    comment = "#" if key.is_machines or key.object_default is not None else ""
+    other = ""
+    if key.object_default is not None:
+        other = f"# Default where the tier is in an object store: {key.object_default}\n"
+    return f"# {key.meaning}{unit}\n{other}{comment}{key.name}={value}\n"

@@ -1,12 +1,17 @@
-"""Where a tier lies: a path, or the URL of a directory or of a place in an object store."""
+"""Location of a tier and of its second store.
+
+A path, or the URL of a directory or of a place in an object store.
+"""
 
 import os
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from provider.names import check_name
+from tieredstore.config.building import Setting
 from tieredstore.config.sources import ConfigError
 
 _SCHEME = re.compile(r"([a-z][a-z0-9+.-]*)://", re.IGNORECASE)
@@ -74,3 +79,45 @@ def location_at(place: str | os.PathLike[str]) -> Location:
     except ValueError as error:
         raise ConfigError(f"{text} is no place in an object store: {error}") from error
     return TierUrl(scheme, below)
+
+
+OFFLOAD_PATH = "tieredStoreOffloadPath"
+
+
+def has_second_store(settings: Mapping[str, Setting]) -> bool:
+    """Whether `tieredStoreOffloadPath` was given."""
+    return bool(settings[OFFLOAD_PATH].value)
+
+
+def offloads_to_object_store(settings: Mapping[str, Setting]) -> bool:
+    """Whether `tieredStoreOffloadPath` names a place in an object store.
+
+    Raises:
+        ConfigError: it is no place.
+    """
+    place = second_place(settings)
+    return bool(place) and isinstance(location_at(place), TierUrl)
+
+
+def second_place(settings: Mapping[str, Setting]) -> str:
+    """`tieredStoreOffloadPath` as it was given; "" if it was not."""
+    return str(settings[OFFLOAD_PATH].value)
+
+
+def place_text(settings: Mapping[str, Setting]) -> str:
+    """The whole place of the second store, for people; "" if there is none.
+
+    It holds no secret: URLs with such are refused.
+
+    Raises:
+        ConfigError: it is no place.
+    """
+    given = second_place(settings)
+    if not given:
+        return ""
+    place = location_at(given)
+    if isinstance(place, TierUrl):
+        return str(place)
+    if place.is_absolute():
+        return os.path.normpath(place)  # which asks nobody, and follows no link
+    return os.path.abspath(place)  # noqa: PTH100 - likewise

@@ -1,58 +1,16 @@
 """Where the second store is, as a configuration says it."""
 
 import os
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from container.names.rocketmq import broker_directory
 from tieredstore.config.building import Setting
-from tieredstore.config.location import Location, TierUrl, location_at
+from tieredstore.config.location import OFFLOAD_PATH, Location, TierUrl, location_at
 from tieredstore.config.sources import ConfigError
 
 if TYPE_CHECKING:
     from tieredstore.config.effective import Config
-
-OFFLOAD_PATH = "tieredStoreOffloadPath"
-
-
-def has_second_store(settings: Mapping[str, Setting]) -> bool:
-    """Whether `tieredStoreOffloadPath` was given."""
-    return bool(settings[OFFLOAD_PATH].value)
-
-
-def offloads_to_object_store(settings: Mapping[str, Setting]) -> bool:
-    """Whether `tieredStoreOffloadPath` names a place in an object store.
-
-    Raises:
-        ConfigError: it is no place.
-    """
-    place = second_place(settings)
-    return bool(place) and isinstance(location_at(place), TierUrl)
-
-
-def second_place(settings: Mapping[str, Setting]) -> str:
-    """`tieredStoreOffloadPath` as it was given; "" if it was not."""
-    return str(settings[OFFLOAD_PATH].value)
-
-
-def place_text(settings: Mapping[str, Setting]) -> str:
-    """The whole place of the second store, for people; "" if there is none.
-
-    It holds no secret: URLs with such are refused.
-
-    Raises:
-        ConfigError: it is no place.
-    """
-    given = second_place(settings)
-    if not given:
-        return ""
-    place = location_at(given)
-    if isinstance(place, TierUrl):
-        return str(place)
-    if place.is_absolute():
-        return os.path.normpath(place)  # which asks nobody, and follows no link
-    return os.path.abspath(place)  # noqa: PTH100 - likewise
 
 
 def second_location(config: "Config") -> Location | None:

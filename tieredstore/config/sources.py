@@ -9,9 +9,8 @@ from pathlib import Path
 
 import javaproperties
 
-from tieredstore.config.java_keys import JAVA_ONLY
 from tieredstore.config.key import PORT, Key, Kind, Value
-from tieredstore.config.keys import KEYS, LEVELS
+from tieredstore.config.keys import JAVA_ONLY, KEYS, LEVELS
 
 OURS = ("tiered", "readahead")
 """Prefixes, in lower case, of keys that are an error if they are unknown."""

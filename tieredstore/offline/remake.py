@@ -24,8 +24,7 @@ from provider.posix.files import posix_errors
 from provider.posix.staged_files import StagedFiles
 from provider.sequential import DirectorySource
 from tieredstore.config.effective import Config
-from tieredstore.config.location import TierUrl
-from tieredstore.config.second_store import OFFLOAD_PATH, has_second_store
+from tieredstore.config.location import OFFLOAD_PATH, TierUrl, has_second_store
 from tieredstore.config.sources import ConfigError
 from tieredstore.offline.cutting import SPLIT_BYTES
 from tieredstore.offline.engine import Engine

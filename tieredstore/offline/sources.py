@@ -22,9 +22,8 @@ from provider.stores.two_stores import is_offloaded, unknown_second_store
 from tieredstore.config.effective import Config
 from tieredstore.config.key import Kind
 from tieredstore.config.keys import KEYS
-from tieredstore.config.location import location_at
-from tieredstore.config.object_keys import OBJECT_STORE
-from tieredstore.config.second_store import OFFLOAD_PATH, has_second_store, place_text
+from tieredstore.config.location import OFFLOAD_PATH, has_second_store, location_at, place_text
+from tieredstore.config.tier_keys import OBJECT_STORE
 from tieredstore.offline.split import TierPlace
 from tieredstore.places import directory_of
 from tieredstore.storages import job_storage

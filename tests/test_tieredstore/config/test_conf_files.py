@@ -3,8 +3,7 @@
 from pathlib import Path
 
 from tieredstore.config.effective import Config
-from tieredstore.config.keys import KEYS
-from tieredstore.config.template import config_template
+from tieredstore.config.keys import KEYS, config_template
 
 CONF = Path(__file__).parents[3] / "conf"
 LINE_MAX = 132

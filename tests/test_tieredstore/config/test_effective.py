@@ -12,9 +12,8 @@ import pytest
 from tests.support.golden import ROCKETMQ_533, ROCKETMQ_550, GoldenSet
 from tieredstore.config.building import Setting, converted
 from tieredstore.config.effective import OPTIONS, RECORD_EXTRA_BYTES, Config, machine
-from tieredstore.config.java_keys import JAVA_ONLY
 from tieredstore.config.key import Key, Kind
-from tieredstore.config.keys import KEYS
+from tieredstore.config.keys import JAVA_ONLY, KEYS
 from tieredstore.config.sources import RESEMBLING, ConfigError, environment_name
 from tieredstore.hot.options import HotWriteOptions
 from tieredstore.hot.retention import RetentionOptions, UntieredPolicy
