@@ -30,8 +30,8 @@ from tieredstore.following.broker_hot_log import RocketMqHotLog
 from tieredstore.following.statistics import ScanStatistics
 from tieredstore.known_tier import memory_of_follower
 from tieredstore.lifetime import cause, running
-from tieredstore.metrics.moment import Moment
-from tieredstore.metrics.serving import metrics_of, served_metrics
+from tieredstore.metrics.families import Moment
+from tieredstore.metrics.page import metrics_of, served_metrics
 from tieredstore.naming import refuse_unnamed
 from tieredstore.owner import refuse_living_owner, watch_ownership
 from tieredstore.owning import open_hot_log, open_owner

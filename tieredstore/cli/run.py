@@ -33,8 +33,8 @@ from tieredstore.cli.tier import hindrance_of
 from tieredstore.cli.topic_rows import COLUMNS, NUMBERS, cells_of, row_of
 from tieredstore.config.effective import Config, StartWords
 from tieredstore.lifetime import keep_opened, running
-from tieredstore.metrics.moment import Moment
-from tieredstore.metrics.serving import metrics_of, served_metrics
+from tieredstore.metrics.families import Moment
+from tieredstore.metrics.page import metrics_of, served_metrics
 from tieredstore.report import Reporter, log_owned, log_start
 from tieredstore.store.configured import plan_store
 from tieredstore.store.levels import Level

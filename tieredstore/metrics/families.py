@@ -1,4 +1,4 @@
-"""Names, units and labels of every metric of a follower.
+"""Names, units and labels of every metric of a follower, made of the values of one moment.
 
 Metrics that RocketMQ has too bear its names, units and labels. Metrics of the storage are in
 `provider/stores/metered.py`. `docs/operating.md` explains each of them to operators.
@@ -7,6 +7,7 @@ Metrics that RocketMQ has too bear its names, units and labels. Metrics of the s
 import platform
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from itertools import chain, islice
 
 from prometheus_client import CollectorRegistry
@@ -18,14 +19,38 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
+from container.journal.journal import JournalStatistics
 from container.metadata.records import Queue
-from container.names.queue_id import FLAT_FILES, SegmentType
+from container.names.queue_id import FLAT_FILES, QueueId, SegmentType
 from container.upkeep.upkeep import UpkeepStatistics
 from dispatcher.ports import HALTED, QueueState
 from dispatcher.statistics import DispatchStatistics, QueueStatistics
 from fetcher.statistics import FetcherStatistics
-from tieredstore.metrics.moment import Moment
+from tieredstore.following.statistics import ScanStatistics
 from tieredstore.summary import lost_of, time_range_of
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """One look at a follower, made on its event loop: values that do not change afterwards."""
+
+    now_ms: int
+    """Unix time."""
+    dispatch: DispatchStatistics
+    scan: ScanStatistics
+    journal: JournalStatistics
+    is_owner: bool
+    """Whether the tier is still ours, as far as we know: until the end of an orderly close."""
+    upkeep: UpkeepStatistics
+    queues: Mapping[QueueId, Queue]
+    """What is published of each queue."""
+    garbage_objects: int
+    """Objects that nothing refers to and that wait for their deletion."""
+    fetch: FetcherStatistics | None = None
+    """What readers of the tier had; None of a process that serves none."""
+    ends: bool = False
+    """Whether the journal was closed in an orderly way."""
+
 
 QUEUES_NAMED_MAX = 100
 """Queues in trouble that are named; `tieredstore_queues` counts all of them."""

@@ -1,4 +1,4 @@
-"""The HTTP server of a follower: `/metrics` for Prometheus, `/healthz` and `/readyz` for probes."""
+"""HTTP page of a follower: `/metrics` for Prometheus, `/healthz` and `/readyz` for probes."""
 
 import asyncio
 import socket
@@ -12,13 +12,18 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from prometheus_client import (
     CollectorRegistry,
+    ProcessCollector,
     make_wsgi_app,  # pyright: ignore[reportUnknownVariableType] - its result has no type
 )
 
+from tieredstore.config.effective import Config
 from tieredstore.config.sources import ConfigError
+from tieredstore.metrics.families import LabelledMetrics, Moment, TieringMetrics
+from tieredstore.version import VERSION
 
 if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
+
 
 METRICS = "/metrics"
 ANSWER_S_MAX = 5.0
@@ -178,3 +183,61 @@ async def served(host: str, port: int, pages: "WSGIApplication") -> AsyncGenerat
         await asyncio.to_thread(server.shutdown)
         server.server_close()
         await asyncio.to_thread(thread.join)
+
+
+def unready_reason(moment: Moment) -> str:
+    """Why messages do not reach the tier as they should, in one line; "" while they do.
+
+    A queue that is stopped or damaged does not count: it never stops the others.
+    """
+    if moment.ends or not moment.is_owner:
+        what = "it ends" if moment.ends else "the tier is no longer ours"
+        return f"{what}: {moment.journal.last_error}"
+    if moment.dispatch.outage:
+        return f"nothing reaches the tier: {moment.dispatch.last_error}"
+    if moment.dispatch.hot_error:
+        return f"the store cannot be read: {moment.dispatch.hot_error}"
+    if not moment.dispatch.started:
+        return "it starts: not every queue of the store is compared with the tier yet"
+    for one in moment.dispatch.waiting:
+        if one.waits_long:
+            return f"{one.waiting} messages of {one.queue} wait: {one.waits_for}"
+    return f"upkeep fails: {moment.upkeep.last_error}" if moment.upkeep.last_error else ""
+
+
+def metrics_of(
+    config: Config, look: Callable[[], Moment], counted: CollectorRegistry
+) -> CollectorRegistry:
+    """All metrics of a follower. To be called on its event loop; `look` is called on it, too.
+
+    `counted` are the metrics that count by themselves.
+    """
+    loop = LoopCalls(asyncio.get_running_loop())
+    process = CollectorRegistry()
+    ProcessCollector(registry=process)
+    tiering = TieringMetrics(lambda: loop.call(look), VERSION)
+    labels = {"cluster": config.cluster, "node_id": config.broker}
+    metrics = CollectorRegistry()
+    parts = (tiering, counted, process)
+    metrics.register(LabelledMetrics(parts, labels, medium=medium_of(config)))
+    return metrics
+
+
+def medium_of(config: Config) -> str:
+    """What RocketMQ's metrics call the kind of storage that a tier lies in. Pure."""
+    return "blob" if config.in_object_store else "posix"
+
+
+@asynccontextmanager
+async def served_metrics(
+    config: Config, look: Callable[[], Moment], metrics: CollectorRegistry
+) -> AsyncGenerator[None]:
+    """Serve a follower's pages while the block runs, if `tieredStoreMetricsPort` is set.
+
+    Raises:
+        ConfigError: the address cannot be listened at.
+    """
+    loop = LoopCalls(asyncio.get_running_loop())
+    pages = Pages(metrics, loop, lambda: unready_reason(look()))
+    async with served(config.metrics_host, config.metrics_port, pages):
+        yield

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from dispatcher.statistics import DispatchStatistics
 from provider.clock import Clock
-from tieredstore.metrics.moment import Moment
+from tieredstore.metrics.families import Moment
 from tieredstore.report import Look
 from tieredstore.store.cold_side import ColdSide
 from tieredstore.summary import Loss, TopicSummary, new_losses, summarize

@@ -14,10 +14,8 @@ from provider.ranges import QueueOffset
 from tests.support.fake_broker import FIRST_STORE_TIMESTAMP, FakeBroker
 from tests.support.http import families_of, value_of
 from tieredstore.config.effective import Config
-from tieredstore.metrics.families import QUEUES_NAMED_MAX, LabelledMetrics, TieringMetrics
-from tieredstore.metrics.health import unready_reason
-from tieredstore.metrics.moment import Moment
-from tieredstore.metrics.serving import medium_of
+from tieredstore.metrics.families import QUEUES_NAMED_MAX, LabelledMetrics, Moment, TieringMetrics
+from tieredstore.metrics.page import medium_of, unready_reason
 
 LABELS = {"cluster": "C", "node_id": "b"}
 

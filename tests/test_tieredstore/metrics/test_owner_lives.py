@@ -8,7 +8,7 @@ from prometheus_client import generate_latest
 import tieredstore
 from tests.support.fake_broker import FakeBroker
 from tests.support.http import value_of
-from tieredstore.metrics.health import unready_reason
+from tieredstore.metrics.page import unready_reason
 
 SETTINGS = {"tieredStoreTakeoverTimeout": 0, "brokerName": "b"}
 
