@@ -11,7 +11,7 @@ from importlib.util import find_spec
 
 LAYERS = ("container", "dispatcher", "fetcher", "provider")
 WRONG_USE = 2
-"""As in `cli/exit_status.py`, which lies behind the layers."""
+"""As in `cli/streams.py`, which lies behind the layers."""
 
 
 def refuse_intruders(home: str) -> None:

@@ -36,7 +36,7 @@ def _command(arguments: list[str], log: str) -> None:
 
 
 def _serve(log: str) -> None:
-    import tieredstore.cli.tier  # noqa: F401, PLC0415 - so that the children have it
+    import tieredstore.cli.commands.tier  # noqa: F401, PLC0415 - so that the children have it
 
     _die_with_parent()
     print("ready", flush=True)

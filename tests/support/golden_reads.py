@@ -12,7 +12,7 @@ from fetcher.fetcher import TieredMessageFetcher
 from provider.clock import SystemClock
 from provider.posix.store import PosixStore
 from tests.support.golden import GoldenSet, GoldenTree
-from tieredstore.cli.message_rows import message_row
+from tieredstore.cli.message_printer import message_row
 from tieredstore.reading.cursor import messages_of
 
 

@@ -2,7 +2,8 @@
 
 import pytest
 
-from tieredstore.cli import output, read
+from tieredstore.cli import output
+from tieredstore.cli.commands import read
 
 
 def on_terminal(monkeypatch: pytest.MonkeyPatch, width: int) -> None:

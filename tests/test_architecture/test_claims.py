@@ -12,7 +12,7 @@ import pytest
 
 from tests.bench import compare, store
 from tests.support.golden import GOLDEN_SETS
-from tieredstore.cli import repair_hot_log, repair_journal
+from tieredstore.cli.commands import repair_hot_log, repair_journal
 from tieredstore.cli.main import cli
 from tieredstore.config.effective import Config
 from tieredstore.config.keys import JAVA_ONLY, KEYS

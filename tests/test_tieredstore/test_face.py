@@ -16,7 +16,7 @@ from tests.support.cli import run, settings
 from tests.support.fake_broker import FakeBroker
 from tests.support.golden import ROCKETMQ_533, GoldenTree, expected, unpacked
 from tieredstore import sync
-from tieredstore.cli.message_rows import message_row
+from tieredstore.cli.message_printer import message_row
 
 assert tieredstore.ReadableTier  # its imports read files, so they are not left to a running loop
 
@@ -94,7 +94,7 @@ def test_commands_that_read_load_no_arrow(command: str) -> None:
     program = (
         "import sys, tieredstore\n"
         "assert 'numpy' not in sys.modules\n"
-        f"import tieredstore.cli.{command}\n"
+        f"import tieredstore.cli.commands.{command}\n"
         "print([name for name in ('pyarrow', 'anyio', 'tieredstore.following.broker_hot_log')"
         " if name in sys.modules])\n"
     )

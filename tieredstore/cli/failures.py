@@ -22,8 +22,8 @@ from provider.errors import (
     Unavailable,
 )
 from provider.posix.files import as_verdict
-from tieredstore.cli.exit_status import BUG, FINDINGS, OWNED, UNAVAILABLE, WRONG_USE
 from tieredstore.cli.signals import Signalled
+from tieredstore.cli.streams import BUG, FINDINGS, OWNED, UNAVAILABLE, WRONG_USE
 from tieredstore.config.sources import ConfigError
 from tieredstore.config.store_keys import PLUG_IN_NOTE
 from tieredstore.lifetime import cause

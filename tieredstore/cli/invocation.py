@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from tieredstore.cli.streams import JSON, TEXT
+
 if TYPE_CHECKING:
     from tieredstore.config.effective import Config
 
-TEXT, JSON = "text", "json"
 TIER_KEY = "tieredStoreFilePath"
 LEVELS = ("debug", "info", "warning", "error")
 DIGITS_MAX = 40

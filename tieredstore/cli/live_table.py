@@ -1,4 +1,4 @@
-"""A table of the topics on the terminal while `tier --follow` or `run` runs."""
+"""Topics as rows, and their table on the terminal while `tier --follow` or `run` runs."""
 
 import asyncio
 import sys
@@ -15,13 +15,46 @@ from rich.text import Text
 
 from dispatcher.statistics import DispatchStatistics
 from provider.clock import Clock, SystemClock
-from tieredstore.cli.output import BETWEEN, count_text, table_of
-from tieredstore.cli.printable import printable
-from tieredstore.cli.topic_rows import COLUMNS, NUMBERS, cells_of
+from tieredstore.cli.output import BETWEEN, Row, count_text, printable, size_text, table_of
 from tieredstore.config.effective import Config
 from tieredstore.lifetime import running
 from tieredstore.report import LOOK_S_MIN, LOOK_SHARE_MAX
 from tieredstore.summary import TopicSummary, counted
+
+COLUMNS = ("topic", "queues", "messages", "new", "size", "behind", "lost")
+NUMBERS = frozenset(COLUMNS[1:])
+
+
+def cells_of(topic: TopicSummary) -> tuple[str, ...]:
+    """One row; zeros of what should be zero are left out."""
+    return (
+        topic.topic,
+        str(topic.queues),
+        count_text(topic.messages),
+        count_text(topic.messages_new),
+        size_text(topic.bytes),
+        count_text(topic.behind) if topic.behind else "",
+        count_text(topic.lost) if topic.lost else "",
+    )
+
+
+def row_of(topic: TopicSummary) -> Row:
+    """The same with all that `--json` prints."""
+    return {
+        "topic": topic.topic,
+        "queues": topic.queues,
+        "messages": topic.messages,
+        "messages_new": topic.messages_new,
+        "commit_log_bytes": topic.bytes,
+        "commit_log_bytes_new": topic.bytes_new,
+        "behind": topic.behind,
+        "lost": topic.lost,
+        "over": [
+            {"queue_id": queue, "state": state, "reason": reason}
+            for queue, state, reason in topic.over
+        ],
+    }
+
 
 AROUND_LINES = 9
 """Lines of a screen that topics do not get: what is above and below them, and a log line."""

@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 
 import click
 
-from tieredstore.cli.invocation import JSON, TEXT
-from tieredstore.cli.printable import printable
+from tieredstore.cli.output import printable
+from tieredstore.cli.streams import JSON, TEXT
 
 LOGGER_NAME = "tieredstore"
 

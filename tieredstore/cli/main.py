@@ -15,73 +15,90 @@ from importlib import import_module
 import click
 
 from tieredstore import __version__
-from tieredstore.cli.exit_status import MEANINGS
 from tieredstore.cli.invocation import Invocation, accept_behind, global_options
-from tieredstore.cli.standard_output import flush_errors, give_up_output, named_output
+from tieredstore.cli.streams import MEANINGS, flush_errors, give_up_output, named_output
 from tieredstore.interrupt import ctrl_c_ends_at_once
 
 COMMANDS: Mapping[str, tuple[str, str]] = {
     "tier": (
-        "tieredstore.cli.tier",
+        "tieredstore.cli.commands.tier",
         "Copy a RocketMQ store into a tier, once or continuously.",
     ),
     "run": (
-        "tieredstore.cli.run",
+        "tieredstore.cli.commands.run",
         "Run a store of our own with its tier, as it is configured.",
     ),
-    "put": ("tieredstore.cli.put", "Append messages to a store of our own."),
+    "put": ("tieredstore.cli.commands.put", "Append messages to a store of our own."),
     "topics": (
-        "tieredstore.cli.topics",
+        "tieredstore.cli.commands.topics",
         "List the queues of a tier with offsets, sizes and times.",
     ),
-    "brokers": ("tieredstore.cli.brokers", "List the clusters and brokers of a tier."),
-    "segments": ("tieredstore.cli.segments", "List the segment files of a tier's queues."),
-    "read": ("tieredstore.cli.read", "Read messages of a topic by queue, offset, time and tag."),
+    "brokers": ("tieredstore.cli.commands.brokers", "List the clusters and brokers of a tier."),
+    "segments": ("tieredstore.cli.commands.segments", "List the segment files of a tier's queues."),
+    "read": (
+        "tieredstore.cli.commands.read",
+        "Read messages of a topic by queue, offset, time and tag.",
+    ),
     "offset-by-time": (
-        "tieredstore.cli.offset_by_time",
+        "tieredstore.cli.commands.offset_by_time",
         "Print the queue offset that a time stands for.",
     ),
-    "query": ("tieredstore.cli.query", "Find messages of a topic by one of their keys."),
-    "check": ("tieredstore.cli.check", "Verify a tier: metadata and bytes, in both directions."),
-    "audit": ("tieredstore.cli.audit", "Compare all of a tier by many processes at once."),
+    "query": ("tieredstore.cli.commands.query", "Find messages of a topic by one of their keys."),
+    "check": (
+        "tieredstore.cli.commands.check",
+        "Verify a tier: metadata and bytes, in both directions.",
+    ),
+    "audit": ("tieredstore.cli.commands.audit", "Compare all of a tier by many processes at once."),
     "rebuild": (
-        "tieredstore.cli.rebuild",
+        "tieredstore.cli.commands.rebuild",
         "Make lost ConsumeQueues, index files and metadata again.",
     ),
     "compact": (
-        "tieredstore.cli.compact",
+        "tieredstore.cli.commands.compact",
         "Merge small objects and index files into large ones.",
     ),
-    "export": ("tieredstore.cli.export", "Write messages as Parquet files, by topic and day."),
+    "export": (
+        "tieredstore.cli.commands.export",
+        "Write messages as Parquet files, by topic and day.",
+    ),
     "scrub": (
-        "tieredstore.cli.scrub",
+        "tieredstore.cli.commands.scrub",
         "Verify a tier in parts, and find what nothing refers to.",
     ),
-    "metadata": ("tieredstore.cli.metadata", "Exchange metadata with RocketMQ's own tiered store."),
+    "metadata": (
+        "tieredstore.cli.commands.metadata",
+        "Exchange metadata with RocketMQ's own tiered store.",
+    ),
     "delete-topic": (
-        "tieredstore.cli.delete_topic",
+        "tieredstore.cli.commands.delete_topic",
         "Delete topics from a store of our own, a tier, or both.",
     ),
     "set-retention": (
-        "tieredstore.cli.set_retention",
+        "tieredstore.cli.commands.set_retention",
         "Set how long the tier keeps a topic of a store of our own.",
     ),
-    "offload": ("tieredstore.cli.offload", "Move a topic's closed segments to the second store."),
-    "repair": ("tieredstore.cli.repair", "Cut a stopped queue back to what the broker still has."),
+    "offload": (
+        "tieredstore.cli.commands.offload",
+        "Move a topic's closed segments to the second store.",
+    ),
+    "repair": (
+        "tieredstore.cli.commands.repair",
+        "Cut a stopped queue back to what the broker still has.",
+    ),
     "rewrap-keys": (
-        "tieredstore.cli.rewrap_keys",
+        "tieredstore.cli.commands.rewrap_keys",
         "Wrap an encrypted tier's data keys under a new master key.",
     ),
     "config": (
-        "tieredstore.cli.config",
+        "tieredstore.cli.commands.config",
         "Print every effective setting with its origin and meaning.",
     ),
     "doctor": (
-        "tieredstore.cli.doctor",
+        "tieredstore.cli.commands.doctor",
         "Report whether a place can keep a tier, and what to change.",
     ),
     "bench": (
-        "tieredstore.cli.bench",
+        "tieredstore.cli.commands.bench",
         "Measure tiering and reading beside the machine's limits.",
     ),
 }
@@ -89,8 +106,8 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
 
 
 FORMS: Mapping[tuple[str, str], str] = {
-    ("repair", "--journal-to"): "tieredstore.cli.repair_journal",
-    ("repair", "--hot-log"): "tieredstore.cli.repair_hot_log",
+    ("repair", "--journal-to"): "tieredstore.cli.commands.repair_journal",
+    ("repair", "--hot-log"): "tieredstore.cli.commands.repair_hot_log",
 }
 """Module of a command's other form, by the option that asks for it."""
 

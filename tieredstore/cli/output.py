@@ -1,8 +1,12 @@
-"""Output of commands: JSON lines for programs, tables for people."""
+"""Output of commands: JSON lines for programs, tables and progress bars for people.
+
+A name from outside is escaped: it must not control a terminal or break a line.
+"""
 
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 
 import click
@@ -10,9 +14,25 @@ import orjson
 from rich import box
 from rich.cells import cell_len
 from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from tieredstore.cli.printable import printable
+
+def printable(text: str) -> str:
+    """The text with a dot in place of every character that is not printable. O(length)."""
+    if text.isprintable():
+        return text
+    return "".join(character if character.isprintable() else "." for character in text)
+
+
+def escaped(text: str) -> str:
+    r"""The text with `\n`, `\x1b` and so on in place of what is not printable. O(length)."""
+    if text.isprintable():
+        return text
+    return "".join(
+        character if character.isprintable() else ascii(character)[1:-1] for character in text
+    )
+
 
 Row = Mapping[str, object]
 
@@ -135,3 +155,49 @@ def time_text(timestamp_ms: int | None) -> str:
 def count_text(count: int) -> str:
     """A number with separated thousands."""
     return f"{count:,}"
+
+
+Show = Callable[[int, int, str], None]
+"""Takes the amount done, the total, and a note for people."""
+
+
+@contextmanager
+def progress_bar(title: str) -> Generator[Show | None]:
+    """A bar that is removed at the end; None if standard error is no terminal."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    columns = (
+        TextColumn(title),
+        BarColumn(),
+        TaskProgressColumn(),
+        TextColumn("{task.fields[note]}"),
+        TimeRemainingColumn(),
+    )
+    with Progress(
+        *columns,
+        console=Console(stderr=True),
+        transient=True,
+        redirect_stdout=sys.stdout.isatty(),  # otherwise output to a file would be shown instead
+    ) as bar:
+        task = bar.add_task(title, total=None, note="")
+
+        def show(done: int, total: int, note: str) -> None:
+            bar.update(task, completed=done, total=total, note=note)
+
+        yield show
+
+
+@contextmanager
+def bytes_bar(title: str, total: int) -> Generator[Callable[[int], None]]:
+    """A bar over `total` bytes; takes the bytes done since the last call."""
+    with progress_bar(title) as show:
+        done = 0
+
+        def add(count: int) -> None:
+            nonlocal done
+            done += count
+            if show is not None:
+                show(done, total, f"{size_text(done)} of {size_text(total)}")
+
+        yield add

@@ -1,4 +1,4 @@
-"""What all reading commands share: topic and queue as arguments, and the open tier."""
+"""Arguments of reading commands, topic, queue and point in time, and the open tier."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -10,13 +10,34 @@ import click
 
 from container.names.queue_id import QueueId, check_path_component
 from container.names.rocketmq import INDEX_QUEUE, INT32_MAX
+from provider.clock import SystemClock
 from provider.errors import StoreError
 from provider.options import DiskCacheOptions
 from tieredstore.cli.failures import damage_texts, served_in_part
 from tieredstore.cli.invocation import GIVEN_PATH, Invocation, WholeNumber
-from tieredstore.cli.printable import printable
+from tieredstore.cli.output import printable
 from tieredstore.opening import existing_tier
 from tieredstore.readable_tier import ReadableTier
+from tieredstore.reading.moment import parse_moment
+
+
+class MomentType(click.ParamType[int]):
+    """A time, in Unix ms."""
+
+    name = "time"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> int:
+        """Refuse a text that is no time."""
+        try:
+            return parse_moment(str(value), now_ms=SystemClock().now_ms())
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+MOMENT = MomentType()
+
 
 ResultT = TypeVar("ResultT")
 

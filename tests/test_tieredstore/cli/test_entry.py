@@ -42,7 +42,7 @@ AT_ONCE = [
     "numpy",
     "tieredstore.cli.failures",
     "tieredstore.cli.main",
-    "tieredstore.cli.topics",
+    "tieredstore.cli.commands.topics",
 ]
 """Modules of our own and of others, in all phases of a start."""
 

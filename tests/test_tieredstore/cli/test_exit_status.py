@@ -15,10 +15,10 @@ import tieredstore.sync
 from tests.support.cli import COMMAND, run
 from tests.support.fake_broker import FakeBroker
 from tests.support.patience import communicated
-from tieredstore.cli.exit_status import MEANINGS
 from tieredstore.cli.failures import explain
 from tieredstore.cli.main import cli
 from tieredstore.cli.signals import ENDING, EndingSignals
+from tieredstore.cli.streams import MEANINGS
 
 PAGE = Path(__file__).parents[3] / "docs/command-line.md"
 HELD = """

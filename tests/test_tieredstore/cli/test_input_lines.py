@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.patience import HANGS_AFTER_S
-from tieredstore.cli.input_lines import CHUNK_BYTES, InputLines, LineTooLongError
+from tieredstore.cli.appending import CHUNK_BYTES, InputLines, LineTooLongError
 
 
 @pytest.fixture

@@ -10,13 +10,8 @@ from hypothesis import strategies as st
 
 from container.record.message import StoredMessage
 from container.record.properties import encode_properties
-from tieredstore.cli.message_rows import message_row
-from tieredstore.cli.new_messages import (
-    Given,
-    message_of_body,
-    message_of_line,
-    properties_of,
-)
+from tieredstore.cli.appending import Given, message_of_body, message_of_line, properties_of
+from tieredstore.cli.message_printer import message_row
 from tieredstore.hot.encoding import MessageRefused, NewMessage
 from tieredstore.message import Message
 

@@ -209,7 +209,7 @@ def test_messages_that_cannot_be_saved_are_not_cut(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("tieredstore.cli.repair.os.fsync", full)
+        patch.setattr("tieredstore.cli.commands.repair.os.fsync", full)
         said = invoke(broker, *words, str(tmp_path / "saved"), status=3).stderr
     assert "file system is full" in said
     rows = invoke(broker, *words[:-2], "--dry-run", "--json").stdout.splitlines()

@@ -12,7 +12,7 @@ from tests.support.cli import COMMAND, settings
 from tests.support.golden import ROCKETMQ_533, unpack, unpacked
 from tests.support.on_terminal import on_terminal
 from tieredstore.cli.main import cli
-from tieredstore.cli.message_columns import fitted, message_columns
+from tieredstore.cli.message_printer import fitted, message_columns
 
 
 @pytest.fixture(scope="module")

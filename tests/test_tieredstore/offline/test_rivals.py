@@ -22,7 +22,7 @@ from tests.test_tieredstore.offline.test_rebuild import (
     remove_derived,
     remove_metadata,
 )
-from tieredstore.cli.exit_status import OWNED, UNAVAILABLE, WRONG_USE
+from tieredstore.cli.streams import OWNED, UNAVAILABLE, WRONG_USE
 from tieredstore.offline.export.ledger import LEDGER
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(HANGS_AFTER_S)]

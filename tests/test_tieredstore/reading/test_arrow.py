@@ -24,7 +24,7 @@ from tests.support.golden import (
     unpacked,
 )
 from tieredstore import sync
-from tieredstore.cli.message_rows import message_row
+from tieredstore.cli.message_printer import message_row
 from tieredstore.message import Message
 from tieredstore.reading import arrow_batches
 from tieredstore.reading.arrow_columns import SCHEMA

@@ -11,10 +11,18 @@ import click
 
 from provider.clock import SystemClock
 from provider.errors import StoreError
-from tieredstore.cli.appending import Appending, Decode, sentence_of, with_done
-from tieredstore.cli.input_lines import InputLines
+from tieredstore.cli.appending import (
+    Appending,
+    Decode,
+    Given,
+    InputLines,
+    message_of_body,
+    message_of_line,
+    properties_of,
+    sentence_of,
+    with_done,
+)
 from tieredstore.cli.invocation import Invocation, json_option, pass_invocation
-from tieredstore.cli.new_messages import Given, message_of_body, message_of_line, properties_of
 from tieredstore.cli.reading import QUEUE, TOPIC
 from tieredstore.cli.signals import EndingSignals, Signalled
 from tieredstore.config.effective import Config

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tieredstore.cli.exit_status import FINDINGS
 from tieredstore.cli.invocation import (
     GIVEN_PATH,
     Invocation,
@@ -15,10 +14,9 @@ from tieredstore.cli.invocation import (
     pass_invocation,
 )
 from tieredstore.cli.jobs import engine_of, engine_options
-from tieredstore.cli.moment import MOMENT
-from tieredstore.cli.output import count_text, size_text, write_json, write_table
-from tieredstore.cli.progress import bytes_bar
-from tieredstore.cli.reading import QUEUE, TOPIC, java_metadata_option
+from tieredstore.cli.output import bytes_bar, count_text, size_text, write_json, write_table
+from tieredstore.cli.reading import MOMENT, QUEUE, TOPIC, java_metadata_option
+from tieredstore.cli.streams import FINDINGS
 from tieredstore.config.sources import ConfigError
 from tieredstore.opening import AS_OPTIONS
 from tieredstore.summary import counted

@@ -12,7 +12,6 @@ import orjson
 
 from provider.clock import SystemClock
 from provider.posix.files import sync_directory
-from tieredstore.cli.exit_status import FINDINGS
 from tieredstore.cli.failures import explain
 from tieredstore.cli.invocation import (
     GIVEN_PATH,
@@ -21,11 +20,10 @@ from tieredstore.cli.invocation import (
     pass_invocation,
     take_over_option,
 )
-from tieredstore.cli.message_rows import message_row
-from tieredstore.cli.output import Row, count_text, write_json
-from tieredstore.cli.printable import printable
-from tieredstore.cli.progress import progress_bar
+from tieredstore.cli.message_printer import message_row
+from tieredstore.cli.output import Row, count_text, printable, progress_bar, write_json
 from tieredstore.cli.reading import QUEUE, TOPIC
+from tieredstore.cli.streams import FINDINGS
 from tieredstore.config.effective import Config
 from tieredstore.config.sources import ConfigError
 from tieredstore.opening import existing_tier

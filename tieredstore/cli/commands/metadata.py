@@ -19,9 +19,7 @@ from provider.errors import Corrupt, NotFound, StoreError
 from provider.names import is_there
 from provider.posix.store import PosixStore
 from tieredstore.cli.invocation import GIVEN_PATH, Invocation, json_option, pass_invocation
-from tieredstore.cli.output import count_text, size_text, write_json
-from tieredstore.cli.printable import printable
-from tieredstore.cli.progress import bytes_bar
+from tieredstore.cli.output import bytes_bar, count_text, printable, size_text, write_json
 from tieredstore.cli.reading import QUEUE_NAME, with_tier
 from tieredstore.config.effective import Config
 from tieredstore.config.location import TierUrl

@@ -8,12 +8,10 @@ from pathlib import Path
 import click
 
 from container.check.finding import Finding
-from tieredstore.cli.exit_status import FINDINGS
 from tieredstore.cli.invocation import Invocation, json_option, pass_invocation
-from tieredstore.cli.output import count_text, size_text, write_json
-from tieredstore.cli.printable import printable
-from tieredstore.cli.progress import bytes_bar
+from tieredstore.cli.output import bytes_bar, count_text, printable, size_text, write_json
 from tieredstore.cli.reading import java_metadata_option, with_tier
+from tieredstore.cli.streams import FINDINGS
 from tieredstore.readable_tier import ReadableTier
 from tieredstore.storages import unbound_stores
 from tieredstore.summary import losses_text

@@ -7,11 +7,10 @@ from pathlib import Path
 
 import click
 
-from tieredstore.cli.exit_status import FINDINGS
 from tieredstore.cli.invocation import GIVEN_PATH, Invocation, json_option, pass_invocation
 from tieredstore.cli.jobs import engine_of, engine_options
-from tieredstore.cli.output import count_text, size_text, write_json, write_table
-from tieredstore.cli.progress import progress_bar
+from tieredstore.cli.output import count_text, progress_bar, size_text, write_json, write_table
+from tieredstore.cli.streams import FINDINGS
 from tieredstore.config.sources import ConfigError
 from tieredstore.offline import import_job
 from tieredstore.offline.report import RebuildReport

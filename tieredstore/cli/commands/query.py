@@ -10,12 +10,11 @@ from container.lookup.query import QueryResult
 from container.names.queue_id import QueueId
 from container.names.rocketmq import INT64_MAX
 from provider.errors import Corrupt, StoreError
-from tieredstore.cli.exit_status import FINDINGS
 from tieredstore.cli.invocation import Invocation, WholeNumber, json_option, pass_invocation
 from tieredstore.cli.message_printer import MessagePrinter
-from tieredstore.cli.moment import MOMENT
 from tieredstore.cli.output import is_terminal
-from tieredstore.cli.reading import TOPIC, java_metadata_option, with_tier
+from tieredstore.cli.reading import MOMENT, TOPIC, java_metadata_option, with_tier
+from tieredstore.cli.streams import FINDINGS
 from tieredstore.message import Message
 from tieredstore.readable_tier import ReadableTier
 

@@ -9,10 +9,9 @@ from provider.clock import SystemClock
 from provider.encryption.moving import Moved
 from provider.errors import NotFound
 from provider.stores.two_stores import FIRST_STORE, SECOND_STORE
-from tieredstore.cli.exit_status import FINDINGS
 from tieredstore.cli.invocation import Invocation, json_option, pass_invocation, take_over_option
-from tieredstore.cli.output import Row, size_text, write_json, write_table
-from tieredstore.cli.printable import printable
+from tieredstore.cli.output import Row, printable, size_text, write_json, write_table
+from tieredstore.cli.streams import FINDINGS
 from tieredstore.config.location import TierUrl
 from tieredstore.config.second_store import second_location
 from tieredstore.config.sources import ConfigError

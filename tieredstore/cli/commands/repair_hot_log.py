@@ -7,10 +7,9 @@ from pathlib import Path
 import click
 
 from provider.clock import SystemClock
-from tieredstore.cli.exit_status import FINDINGS
 from tieredstore.cli.invocation import GIVEN_PATH, Invocation, json_option, pass_invocation
-from tieredstore.cli.output import Row, count_text, write_json
-from tieredstore.cli.printable import printable
+from tieredstore.cli.output import Row, count_text, printable, write_json
+from tieredstore.cli.streams import FINDINGS
 from tieredstore.config.sources import ConfigError
 from tieredstore.hot.repair import DamagedPlace, HotDamage, WrongUnits, open_repair
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import click
 
 from provider.errors import NotFound, StoreError
-from tieredstore.cli.exit_status import FINDINGS
 from tieredstore.cli.invocation import Invocation, json_option, pass_invocation
 from tieredstore.cli.output import Row, count_text, size_text, time_text, write_json, write_table
+from tieredstore.cli.streams import FINDINGS
 from tieredstore.config.effective import Config
 from tieredstore.opening import no_tier
 from tieredstore.places import brokers_in, directory_of

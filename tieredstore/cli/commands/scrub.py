@@ -17,8 +17,7 @@ from container.check.scrub import (
 from container.names.queue_id import SegmentType
 from provider.clock import SystemClock
 from provider.errors import StoreError
-from tieredstore.cli.check import tell
-from tieredstore.cli.exit_status import FINDINGS
+from tieredstore.cli.commands.check import tell
 from tieredstore.cli.invocation import (
     Invocation,
     WholeNumber,
@@ -26,9 +25,9 @@ from tieredstore.cli.invocation import (
     pass_invocation,
     take_over_option,
 )
-from tieredstore.cli.output import count_text, size_text, write_json
-from tieredstore.cli.printable import printable
+from tieredstore.cli.output import count_text, printable, size_text, write_json
 from tieredstore.cli.reading import with_tier
+from tieredstore.cli.streams import FINDINGS
 from tieredstore.opening import existing_tier
 from tieredstore.readable_tier import ReadableTier
 from tieredstore.scrubbing import give_up

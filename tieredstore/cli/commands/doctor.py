@@ -5,9 +5,9 @@ from pathlib import Path
 
 import click
 
-from tieredstore.cli.exit_status import FINDINGS
 from tieredstore.cli.invocation import GivenPath, Invocation, json_option, pass_invocation
 from tieredstore.cli.output import write_json, write_table
+from tieredstore.cli.streams import FINDINGS
 from tieredstore.config.effective import Config
 from tieredstore.config.location import Location
 from tieredstore.config.object_store import PLACE

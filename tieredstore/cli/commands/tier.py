@@ -12,10 +12,8 @@ import click
 from dispatcher.ports import HALTED
 from dispatcher.statistics import DispatchStatistics, Progress
 from provider.clock import SystemClock
-from tieredstore.cli.exit_status import FINDINGS, UNAVAILABLE
 from tieredstore.cli.invocation import (
     GIVEN_PATH,
-    TEXT,
     Invocation,
     json_option,
     new_tier_option,
@@ -23,12 +21,17 @@ from tieredstore.cli.invocation import (
     standby_option,
     take_over_option,
 )
-from tieredstore.cli.live_table import live_table
-from tieredstore.cli.output import count_text, size_text, write_json, write_table
-from tieredstore.cli.progress import Show, progress_bar
+from tieredstore.cli.live_table import COLUMNS, NUMBERS, cells_of, live_table, row_of
+from tieredstore.cli.output import (
+    Show,
+    count_text,
+    progress_bar,
+    size_text,
+    write_json,
+    write_table,
+)
 from tieredstore.cli.signals import EndingSignals, Signalled
-from tieredstore.cli.standard_output import give_up_output
-from tieredstore.cli.topic_rows import COLUMNS, NUMBERS, cells_of, row_of
+from tieredstore.cli.streams import FINDINGS, TEXT, UNAVAILABLE, give_up_output
 from tieredstore.config.effective import Config, StartWords
 from tieredstore.config.sources import ConfigError
 from tieredstore.follower import Follower

@@ -8,7 +8,6 @@ import click
 
 from provider.clock import SystemClock
 from provider.errors import StoreError
-from tieredstore.cli.exit_status import FINDINGS
 from tieredstore.cli.invocation import (
     Invocation,
     WholeNumber,
@@ -16,10 +15,18 @@ from tieredstore.cli.invocation import (
     pass_invocation,
     take_over_option,
 )
-from tieredstore.cli.output import Row, count_text, size_text, time_text, write_json, write_table
-from tieredstore.cli.printable import printable
-from tieredstore.cli.progress import progress_bar
+from tieredstore.cli.output import (
+    Row,
+    count_text,
+    printable,
+    progress_bar,
+    size_text,
+    time_text,
+    write_json,
+    write_table,
+)
 from tieredstore.cli.reading import TOPIC
+from tieredstore.cli.streams import FINDINGS
 from tieredstore.compacting import JOBS_MAX, CompactReport, Holdings, compact
 from tieredstore.config.tier_keys import KIB, MIB
 from tieredstore.opening import existing_tier

@@ -6,13 +6,18 @@ from pathlib import Path
 
 import click
 
-from tieredstore.cli.exit_status import FINDINGS
 from tieredstore.cli.invocation import Invocation, json_option, pass_invocation
 from tieredstore.cli.jobs import engine_of, engine_options
-from tieredstore.cli.output import count_text, size_text, write_json, write_table
-from tieredstore.cli.printable import printable
-from tieredstore.cli.progress import progress_bar
+from tieredstore.cli.output import (
+    count_text,
+    printable,
+    progress_bar,
+    size_text,
+    write_json,
+    write_table,
+)
 from tieredstore.cli.reading import java_metadata_option
+from tieredstore.cli.streams import FINDINGS
 from tieredstore.offline import import_job
 from tieredstore.offline.report import AuditReport
 from tieredstore.summary import counted

@@ -14,12 +14,11 @@ from container.names.rocketmq import INT64_MAX
 from fetcher.result import FetchStatus
 from fetcher.tag_filter import parse_subscription
 from provider.errors import Corrupt
-from tieredstore.cli.exit_status import FINDINGS
 from tieredstore.cli.invocation import Invocation, WholeNumber, json_option, pass_invocation
 from tieredstore.cli.message_printer import MessagePrinter
-from tieredstore.cli.moment import MOMENT
 from tieredstore.cli.output import is_terminal, time_text, write_json
-from tieredstore.cli.reading import QUEUE, TOPIC, java_metadata_option, with_tier
+from tieredstore.cli.reading import MOMENT, QUEUE, TOPIC, java_metadata_option, with_tier
+from tieredstore.cli.streams import FINDINGS
 from tieredstore.config.sources import ConfigError
 from tieredstore.readable_tier import ReadableTier
 from tieredstore.reading.cursor import GROUP, messages_of

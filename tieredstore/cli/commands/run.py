@@ -12,11 +12,10 @@ import click
 
 from provider.clock import SystemClock
 from provider.errors import Closed, Unavailable
-from tieredstore.cli.appending import Appending
-from tieredstore.cli.exit_status import FINDINGS, UNAVAILABLE
-from tieredstore.cli.input_lines import InputLines
+from tieredstore.cli.appending import Appending, Given, InputLines, message_of_line
+from tieredstore.cli.commands.put import line_bytes_max
+from tieredstore.cli.commands.tier import hindrance_of
 from tieredstore.cli.invocation import (
-    TEXT,
     Invocation,
     json_option,
     new_tier_option,
@@ -24,13 +23,10 @@ from tieredstore.cli.invocation import (
     standby_option,
     take_over_option,
 )
-from tieredstore.cli.live_table import live_table
-from tieredstore.cli.new_messages import Given, message_of_line
+from tieredstore.cli.live_table import COLUMNS, NUMBERS, cells_of, live_table, row_of
 from tieredstore.cli.output import write_json, write_table
-from tieredstore.cli.put import line_bytes_max
 from tieredstore.cli.signals import EndingSignals, Signalled
-from tieredstore.cli.tier import hindrance_of
-from tieredstore.cli.topic_rows import COLUMNS, NUMBERS, cells_of, row_of
+from tieredstore.cli.streams import FINDINGS, TEXT, UNAVAILABLE
 from tieredstore.config.effective import Config, StartWords
 from tieredstore.lifetime import keep_opened, running
 from tieredstore.metrics.families import Moment

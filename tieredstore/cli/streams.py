@@ -1,12 +1,34 @@
-"""Standard output whose errors say that it is standard output which failed."""
+"""Streams of a command and its end: exit status, log formats, named standard output.
+
+Imports nothing that `--help` does not need.
+"""
 
 import io
 import os
 import sys
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, TextIO
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
+
+
+TEXT, JSON = "text", "json"
+
+
+FINDINGS, WRONG_USE, UNAVAILABLE, OWNED, BUG = 1, 2, 3, 4, 70
+
+MEANINGS: Mapping[str, str] = {
+    "0": "success",
+    "1": "findings, queues that are stopped, messages that were lost in this run, or not found",
+    "2": "usage or configuration error",
+    "3": "storage or memory unavailable; a later try may succeed",
+    "4": "another process owns the tier or the store, or took the tier over",
+    "70": "internal error",
+    "129, 130, 143": "ended by SIGHUP, SIGINT, SIGTERM (`tier --follow` and `run` end with 0 once"
+    " they have committed; a second signal ends them at once)",
+}
+
 
 NAME = "standard output"
 BUFFER_BYTES = 64 << 10

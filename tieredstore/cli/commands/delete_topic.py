@@ -6,7 +6,6 @@ from collections.abc import Sequence
 import click
 
 from provider.clock import SystemClock
-from tieredstore.cli.exit_status import FINDINGS
 from tieredstore.cli.invocation import (
     Invocation,
     json_option,
@@ -15,6 +14,7 @@ from tieredstore.cli.invocation import (
 )
 from tieredstore.cli.output import Row, count_text, size_text, write_json, write_table
 from tieredstore.cli.reading import TOPIC
+from tieredstore.cli.streams import FINDINGS
 from tieredstore.config.sources import ConfigError
 from tieredstore.deleting import DeletedTopic, Places, delete_topics, places_of, topics_in
 
